@@ -1,0 +1,64 @@
+# make train       set up .venv, then train; ARGS chooses what (default: the digits): make train ARGS="mnist --epochs 1"
+# make test        set up .venv, then run the tests; ARGS goes to pytest
+# make test-slow   the same for the tests that take minutes
+# make lint        ruff and mypy
+# make clean       remove .venv and caches; runs/ stays
+#
+# PYTHON           the interpreter for .venv, 3.11 or newer (default: python3, or the newest python3.x that is found)
+# PIP_ARGS         extra arguments for pip
+
+.PHONY: help train test test-slow lint clean
+.DELETE_ON_ERROR:
+
+ifeq ($(strip $(PYTHON)),)
+PYTHONS := python3 python3.13 python3.12 python3.11 python
+else
+PYTHONS := "$(PYTHON)"
+endif
+
+# Makes .venv unless it is there and whole, then installs this checkout with the extras $(1).
+define set-up
+@.venv/bin/python -m pip --version >/dev/null 2>&1 || { \
+	for python in $(PYTHONS); do \
+		if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+			echo "$$python -m venv .venv"; exec "$$python" -m venv .venv; \
+		fi; \
+	done; \
+	echo 'vit-jax needs Python 3.11 or newer and found none as' $(PYTHONS)': install one, or name it: make PYTHON=/path/to/python3.11' >&2; \
+	exit 2; \
+}
+.venv/bin/python -m pip install -c constraints.txt $(PIP_ARGS) -e '.$(1)'
+endef
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
+# One stamp an install, written when it is complete. A larger one includes the smaller.
+.venv/.base: pyproject.toml constraints.txt
+	$(call set-up,)
+	@touch .venv/.base
+
+.venv/.test: pyproject.toml constraints.txt
+	$(call set-up,[test])
+	@touch .venv/.base .venv/.test
+
+.venv/.dev: pyproject.toml constraints.txt
+	$(call set-up,[dev])
+	@touch .venv/.base .venv/.test .venv/.dev
+
+train: .venv/.base
+	.venv/bin/python -m vit_jax.train $(ARGS)
+
+test: .venv/.test
+	.venv/bin/python -m pytest $(ARGS)
+
+test-slow: .venv/.test
+	.venv/bin/python -m pytest -m slow $(ARGS)
+
+lint: .venv/.dev
+	.venv/bin/python -m ruff check
+	.venv/bin/python -m mypy
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

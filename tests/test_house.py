@@ -1,0 +1,196 @@
+"""The house: what may import what (read from the source, nothing is run), and that each rule can fail."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# The order in which to read vit_jax; a file imports only what stands before it. A folder counts as the file of its name.
+ORDER = [
+    *("errors", "config", "presets", "runs", "backend"),
+    *("layers", "vit", "transformer", "captioner"),
+    *("text", "data", "augment", "optim", "decode", "tasks", "step", "checkpoint", "interop", "evaluation", "report"),
+    *("train", "evaluate", "predict", "cli"),
+]
+JAX_FREE = ORDER[: ORDER.index("layers")]
+MODELS = {"vit", "transformer", "captioner"}
+JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
+NEVER = {"torch", "torchvision", "torch_ref", "tensorflow"}
+ONLY_WHEN_USED = {"tensorflow_datasets", "array_record", "tensorboard", "wandb"}
+NO_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+class Import(NamedTuple):
+    name: str  # the module that is imported, in full: vit_jax.data.folder
+    at_load: bool  # when the importing file is imported, not when one of its functions runs
+
+
+def imports(tree: ast.Module, module: str, is_package: bool, modules: set[str]) -> Iterator[Import]:
+    """Every import of a file, also those inside functions and by importlib.import_module("...")."""
+    package = module if is_package else module.rpartition(".")[0]
+
+    def resolve(name: str, level: int) -> str:
+        if not level:
+            return name
+        base = package.split(".")[: len(package.split(".")) - level + 1]
+        return ".".join([*base, *filter(None, [name])])
+
+    def walk(node: ast.AST, at_load: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, at_load) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve(node.module or "", node.level)
+            for alias in node.names:  # a name of a package is a module of it, or else something that its __init__ holds
+                yield Import(f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base, at_load)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"):
+            for name in (a.value for a in node.args[:1] if isinstance(a, ast.Constant) and isinstance(a.value, str)):
+                yield Import(resolve(name.lstrip("."), len(name) - len(name.lstrip("."))), at_load)
+        if isinstance(node, ast.If) and ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING":
+            yield from (found for child in node.body for found in walk(child, False))
+            yield from (found for child in node.orelse for found in walk(child, at_load))
+            return
+        inner = at_load and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, inner)
+
+    return walk(tree, True)
+
+
+def read(root: Path) -> dict[str, list[Import]]:
+    """{module: its imports} of the package vit_jax under a root."""
+    files: dict[str, Path] = {}
+    for path in sorted((root / "vit_jax").rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return {
+        module: list(imports(ast.parse(path.read_text(encoding="utf-8"), str(path)), module, path.name == "__init__.py", set(files)))
+        for module, path in files.items()
+    }
+
+
+def room(module: str) -> str:
+    """What a module counts as in ORDER: vit_jax.data.folder is data; the package itself is empty."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def violations(root: Path) -> list[str]:
+    """What breaks the house rules under a root; empty when all is well."""
+    found = []
+    graph = read(root)
+    for module, its in graph.items():
+        here = room(module)
+        if NO_NAMES & set(module.split(".")):
+            found.append(f"{module}: name it after its one idea")
+        if here and here not in ORDER:
+            found.append(f"{module}: not in the reading order; give it a place in ORDER")
+            continue
+        for name, at_load in its:
+            top = name.partition(".")[0]
+            if top in NEVER:
+                found.append(f"{module}: imports {name}, which vit_jax never does")
+            if top in ONLY_WHEN_USED and at_load:
+                found.append(f"{module}: imports {name} at load; do so inside the function that needs it")
+            if top in JAX and at_load and (here in JAX_FREE or not here):
+                found.append(f"{module}: imports {name} at load; it is to be free of jax")
+            if top == "convert" and (here != "interop" or name.startswith("convert.verify")):
+                found.append(f"{module}: imports {name}; vit_jax uses convert through interop alone, and never its verify")
+            if top != "vit_jax":
+                continue
+            there = room(name)
+            if not here:
+                if at_load:
+                    found.append(f"{module}: imports {name} at load; the package only fetches names when they are used")
+            elif not there:
+                found.append(f"{module}: imports from vit_jax itself; name the file that holds it")
+            elif here in MODELS and there in MODELS and here != there:
+                found.append(f"{module}: imports {name}; models do not import each other")
+            elif here != there and there in ORDER and ORDER.index(there) > ORDER.index(here):
+                found.append(f"{module}: imports {name}, which comes after it in the reading order")
+    edges = {module: {name for name, _ in its if name in graph and name != module} for module, its in graph.items() if room(module)}
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        found.append("a circle: " + " -> ".join(reversed(error.args[1])))
+    return found
+
+
+def test_the_house_is_in_order():
+    assert read(ROOT), "no source found"
+    assert not violations(ROOT)
+
+
+def test_no_room_is_named_after_nothing():
+    for package in ("vit_jax", "convert", "torch_ref", "tests", "benchmarks"):
+        assert not [p for p in (ROOT / package).rglob("*.py") if p.stem in NO_NAMES or p.parent.name in NO_NAMES]
+
+
+GOOD = {
+    "vit_jax/__init__.py": "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    from .vit import ViT\ndef __getattr__(name):\n    from . import vit\n",
+    "vit_jax/errors.py": "class UserError(Exception): pass",
+    "vit_jax/config.py": "import numpy as np\nfrom .errors import UserError",
+    "vit_jax/backend.py": "def prepare():\n    import jax",
+    "vit_jax/layers.py": "import jax",
+    "vit_jax/vit.py": "from flax import nnx\nfrom . import layers\nfrom .config import ViTConfig",
+    "vit_jax/data/__init__.py": "from .folder import read\nfrom ..errors import UserError",
+    "vit_jax/data/folder.py": "from vit_jax.config import ViTConfig\ndef f():\n    import tensorflow_datasets",
+    "vit_jax/interop.py": "def load():\n    from convert import engine",
+    "vit_jax/train.py": "def main():\n    from .data.folder import read\n    from .vit import ViT",
+}
+BAD = {
+    "later file": ("vit_jax/errors.py", "from .config import ViTConfig", "vit_jax.errors: imports vit_jax.config, which comes after"),
+    "later file, as a module": ("vit_jax/errors.py", "import vit_jax.vit as v", "vit_jax.errors: imports vit_jax.vit, which comes after"),
+    "later file, from the package": ("vit_jax/layers.py", "from . import vit", "vit_jax.layers: imports vit_jax.vit, which comes after"),
+    "later file, in a function": ("vit_jax/layers.py", "def f():\n    from .train import main", "vit_jax.layers: imports vit_jax.train, which"),
+    "later file, for types": ("vit_jax/layers.py", "import typing\nif typing.TYPE_CHECKING:\n    from .vit import ViT", "imports vit_jax.vit, which"),
+    "later file, by name": ("vit_jax/layers.py", "import importlib\nimportlib.import_module('.vit', __package__)", "imports vit_jax.vit, which"),
+    "later file, out of a folder": ("vit_jax/data/folder.py", "from ..train import main", "vit_jax.data.folder: imports vit_jax.train, which"),
+    "later folder": ("vit_jax/vit.py", "from .data.folder import read", "vit_jax.vit: imports vit_jax.data.folder, which comes after"),
+    "the package itself": ("vit_jax/train.py", "from vit_jax import build", "vit_jax.train: imports from vit_jax itself"),
+    "two models": ("vit_jax/transformer.py", "def f():\n    from .vit import ViT", "models do not import each other"),
+    "jax in a jax-free file": ("vit_jax/config.py", "import jax.numpy as jnp", "vit_jax.config: imports jax.numpy at load"),
+    "flax in a jax-free class": ("vit_jax/runs.py", "class A:\n    from flax import nnx", "vit_jax.runs: imports flax at load"),
+    "jax in a try": ("vit_jax/backend.py", "try:\n    import jax\nexcept ImportError:\n    pass", "vit_jax.backend: imports jax at load"),
+    "jax in the package": ("vit_jax/__init__.py", "import jax", "vit_jax: imports jax at load"),
+    "work in the package": ("vit_jax/__init__.py", "from .vit import ViT", "vit_jax: imports vit_jax.vit at load"),
+    "torch": ("vit_jax/interop.py", "def f():\n    from torch import nn", "vit_jax.interop: imports torch, which vit_jax never does"),
+    "torch_ref": ("vit_jax/interop.py", "import torch_ref.vit", "imports torch_ref.vit, which vit_jax never does"),
+    "tfds at load": ("vit_jax/data/folder.py", "import tensorflow_datasets as tfds", "imports tensorflow_datasets at load"),
+    "convert elsewhere": ("vit_jax/train.py", "def f():\n    import convert.rules", "vit_jax uses convert through interop alone"),
+    "convert.verify": ("vit_jax/interop.py", "def f():\n    from convert.verify import compare", "and never its verify"),
+    "a circle in a folder": ("vit_jax/data/folder.py", "from . import read", "a circle: vit_jax.data"),
+    "a file without a place": ("vit_jax/extra.py", "", "vit_jax.extra: not in the reading order"),
+    "a folder without a place": ("vit_jax/extra/part.py", "", "vit_jax.extra.part: not in the reading order"),
+    "a name that says nothing": ("vit_jax/data/utils.py", "", "vit_jax.data.utils: name it after its one idea"),
+}
+
+
+def plant(root: Path, files: dict[str, str]) -> Path:
+    for name, source in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(source, encoding="utf-8")
+    return root
+
+
+def test_a_good_house_passes(tmp_path):
+    assert not violations(plant(tmp_path, GOOD))
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_each_rule_can_fail(tmp_path, case):
+    file, source, expected = BAD[case]
+    found = violations(plant(tmp_path, {**GOOD, file: source}))
+    assert any(expected in line for line in found), found
+
+
+def test_jax_free_files_load_no_jax():
+    """What the source promises, seen in a real process."""
+    command = f"import sys; from vit_jax import {', '.join(JAX_FREE)}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split()
+    assert not JAX & set(loaded)

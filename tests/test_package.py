@@ -1,0 +1,140 @@
+"""What is installed: the wheel's content and metadata, and its doors run far from the checkout."""
+
+import ast
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = [name for name in ("vit_jax", "torch_ref", "convert") if (ROOT / name).is_dir()]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYTHONS = ("3.11", "3.13")
+DOORS = ("train", "evaluate", "predict", "cli")
+HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "tensorflow_datasets", "sklearn", "matplotlib", "torch"}
+
+
+def run(*command: str | Path, **options) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300, **options)
+
+
+def top_level(importtime: str) -> set[str]:
+    """The packages that `python -X importtime` saw."""
+    lines = (line.rpartition("|")[2].strip() for line in importtime.splitlines() if line.startswith("import time:"))
+    return {line.partition(".")[0] for line in lines}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    done = run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder, ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = folder.glob("*.whl")
+    return file
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("installed")
+    done = run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", folder, wheel)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture
+def away(installed, tmp_path) -> dict:
+    """Where and how to start a process that sees the installed copy before the checkout."""
+    return {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(installed)}}
+
+
+def test_wheel_carries_every_package_and_nothing_else(wheel):
+    carried = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    present = {p.relative_to(ROOT).as_posix() for package in PACKAGES for p in (ROOT / package).rglob("*.py")}
+    assert carried == present | {f"{package}/py.typed" for package in PACKAGES}
+
+
+def test_wheel_metadata(wheel):
+    (found,) = metadata.distributions(path=[str(wheel)])
+    assert (found.name, found.version) == ("vit-jax", PROJECT["version"])
+    assert found.metadata["License-Expression"] == "Apache-2.0"
+    assert found.metadata["Requires-Python"] == ">=3.11"
+    assert any(str(file).endswith("licenses/LICENSE") for file in found.files or [])
+    base = {canonicalize_name(r.name) for r in map(Requirement, found.requires or []) if "extra" not in str(r.marker)}
+    assert {"jax", "flax", "optax", "tensorflow-datasets"} <= base
+    assert not base & {"torch", "torchvision", "tensorflow", "tensorflow-cpu", "tensorboard", "wandb", "pytest"}
+    assert {"cuda12", "cuda13", "tpu", "torch", "tensorboard", "wandb", "test", "dev"} == set(found.metadata.get_all("Provides-Extra"))
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_door_runs_from_another_folder_and_helps_without_jax(away, installed, door):
+    done = run(sys.executable, "-X", "importtime", "-m", f"vit_jax.{door}", "--help", **away)
+    assert done.returncode == 0, done.stderr
+    assert "usage" in done.stdout.lower()
+    assert not HEAVY & top_level(done.stderr)
+
+
+def test_the_installed_copy_is_the_one_that_ran(away, installed):
+    done = run(sys.executable, "-c", "import vit_jax.train; print(vit_jax.train.__file__); print(vit_jax.__version__)", **away)
+    assert done.stdout.split() == [str(installed / "vit_jax" / "train.py"), PROJECT["version"]], done.stderr
+
+
+@pytest.mark.parametrize("args", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["predict", "--help"]], ids=" ".join)
+def test_the_command(away, installed, args):
+    script = installed / "bin" / "vit-jax"
+    done = run(script if script.exists() else installed / "Scripts" / "vit-jax.exe", *args, **away)
+    assert done.returncode == 0, done.stderr
+    assert "usage" in done.stdout.lower()
+
+
+def test_import_is_free():
+    """`import vit_jax` loads nothing from outside the standard library, and only its own __init__."""
+    done = run(sys.executable, "-S", "-c", "import sys, vit_jax; print(*sys.modules)", env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert {name for name in loaded if name.startswith("vit_jax")} == {"vit_jax"}
+    assert {name.partition(".")[0] for name in loaded} <= {*sys.stdlib_module_names, "__main__", "vit_jax"}
+
+
+def test_public_names():
+    import vit_jax
+
+    for name in vit_jax.__all__:
+        assert getattr(vit_jax, name) is not None
+    assert set(vit_jax.__all__) <= set(dir(vit_jax))
+    assert callable(vit_jax.train.train)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = vit_jax.nothing
+
+
+def test_what_is_imported_is_declared():
+    """Every third-party import in the packages comes from a dependency or an extra."""
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    declared = {canonicalize_name(Requirement(r).name) for group in groups for r in group}
+    provided_by = metadata.packages_distributions()
+    for file in (p for package in PACKAGES for p in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for top in {str(name).partition(".")[0] for name in names} - {*sys.stdlib_module_names, "vit_jax", "torch_ref", "convert"}:
+                owners = {canonicalize_name(owner) for owner in provided_by.get(top, [top])}
+                assert owners & declared, f"{file}: {top}"
+
+
+def test_constraints_pin_the_base_within_its_bounds():
+    lines = (line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines())
+    pins = [Requirement(line) for line in lines if line]
+    for requirement in map(Requirement, PROJECT["dependencies"]):
+        for python in PYTHONS:
+            (pin,) = [
+                p for p in pins
+                if canonicalize_name(p.name) == canonicalize_name(requirement.name) and (p.marker is None or p.marker.evaluate({"python_version": python}))
+            ]  # fmt: skip
+            (version,) = [s.version for s in pin.specifier if s.operator == "=="]
+            assert requirement.specifier.contains(version, prereleases=True), f"{requirement} against {pin}"
+    assert not [p for p in pins if "+" in str(p.specifier)], "a local build, such as +cpu, cannot be had from the index"

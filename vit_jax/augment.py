@@ -1,0 +1,42 @@
+"""Images on the device, a whole batch at once: random crops and flips, then normalisation.
+
+Draws come from one key an example, so they do not depend on how the batch is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from .config import AugmentConfig
+from .layers import fold
+
+
+def augment(images: Array, keys: Array, config: AugmentConfig) -> Array:
+    """Randomly shifted and flipped images: uint8 [B, h, w, C] -> uint8 [B, h, w, C].
+
+    A crop of the image's own size is taken from the image padded with black on all sides.
+    """
+    if config.crop_padding:
+        images = jax.vmap(_crop, (0, 0, None))(images, fold(keys, 0), config.crop_padding)
+    if config.flip:
+        flipped = jax.vmap(jax.random.bernoulli)(fold(keys, 1))
+        images = jnp.where(flipped[:, None, None, None], images[:, :, ::-1], images)
+    return images
+
+
+def _crop(image: Array, key: Array, padding: int) -> Array:
+    padded = jnp.pad(image, ((padding, padding), (padding, padding), (0, 0)))
+    row, column = jax.random.randint(key, (2,), 0, 2 * padding + 1)
+    return jax.lax.dynamic_slice(padded, (row, column, 0), image.shape)
+
+
+def normalise(images: Array, mean: Sequence[float], std: Sequence[float], dtype: Any) -> Array:
+    """(x/255 - mean) / std, a channel at a time: uint8 [B, h, w, C] -> dtype [B, h, w, C]."""
+    wide = jnp.promote_types(dtype, jnp.float32)
+    pixels = images.astype(wide) / 255
+    return ((pixels - jnp.asarray(mean, wide)) / jnp.asarray(std, wide)).astype(dtype)

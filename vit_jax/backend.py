@@ -1,0 +1,119 @@
+"""What has to be set before jax starts: allocator, XLA flags, compilation cache. Free of jax at load."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import glob
+import importlib.metadata
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def prepare() -> None:
+    """Set up this process for training or inference. Call it before the first import of jax.
+
+    Everything here is speed only; each step leaves alone what the user has set.
+    """
+    if "jax" not in sys.modules:
+        _keep_freed_memory()
+        _cpu_flags()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import jax
+
+    if not jax.config.jax_compilation_cache_dir:
+        with contextlib.suppress(OSError):  # a read-only home means no cache, not no training
+            folder = cache_folder()
+            folder.mkdir(parents=True, exist_ok=True)
+            jax.config.update("jax_compilation_cache_dir", str(folder))
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+            jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def cache_folder() -> Path:
+    """Where compiled programs are kept between processes."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "vit-jax" / "xla"
+
+
+def _keep_freed_memory() -> None:
+    """Tell glibc to reuse freed blocks: XLA's scratch buffers otherwise fault in anew every step.
+
+    Measured at 1.2 to 1.4 times the speed on small nets; the process keeps its peak memory.
+    """
+    if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-4, 0)  # M_MMAP_MAX
+        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+        libc.mallopt(-8, 1)  # M_ARENA_MAX
+
+
+def _cpu_flags() -> None:
+    """On Intel CPUs jaxlib 0.10.2 multiplies matrices faster with Eigen than with YNNPACK.
+
+    Only for that version: an unknown flag aborts the process.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if importlib.metadata.version("jaxlib") == "0.10.2" and "Intel" in cpu_name() and "ynn_fusion" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_experimental_ynn_fusion_type=-dot,-individual_dot".strip()
+
+
+def cpu_name() -> str:
+    """The CPU's name, as the system gives it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def unused_gpu() -> bool:
+    """Whether an NVIDIA GPU is present that jax does not use."""
+    import jax
+
+    return bool(glob.glob("/dev/nvidia[0-9]*") or glob.glob("/proc/driver/nvidia/gpus/*")) and jax.default_backend() == "cpu"
+
+
+def environment() -> dict[str, Any]:
+    """What decides the bits of a result, besides the run's config: versions, devices, cores, flags."""
+    import jax
+
+    names = ("vit-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+    versions = {}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return {
+        "versions": {"python": platform.python_version(), **versions},
+        "platform": jax.default_backend(),
+        "device": jax.devices()[0].device_kind,
+        "devices": jax.device_count(),
+        "cpu": cpu_name(),
+        "cores": cores(),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+    }
+
+
+def memory_peak() -> int:
+    """Bytes: the most this process's device has held, or on CPU the process itself."""
+    import jax
+
+    stats = jax.local_devices()[0].memory_stats()
+    if stats and "peak_bytes_in_use" in stats:
+        return int(stats["peak_bytes_in_use"])
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,175 @@
+"""Whole-run state on disk: Orbax holds the arrays, a digest of each proves them on the way back.
+
+Orbax by itself restores arrays with flipped bits in silence and takes any numbered folder for a
+step. So a step counts only once digests/<step>.json names it and every array matches its digest.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from .errors import UserError
+from .runs import Run, array_digest, flatten, read_json, sync_folder, text_digest, unflatten, write_json
+from .step import State
+
+TEMPORARY = ".orbax-checkpoint-tmp"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint read back: the state as numpy arrays, and what was noted beside it."""
+
+    step: int
+    state: State
+    notes: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of a run. Only the process that holds the run's lock may save."""
+
+    def __init__(self, run: Run):
+        # Orbax announces every save at length through absl; what goes wrong arrives as an exception.
+        logging.getLogger("absl").setLevel(logging.ERROR)
+        import orbax.checkpoint as ocp
+
+        self.run, self.ocp = run, ocp
+        self.checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+
+    def clear(self) -> None:
+        """Remove what saves that were killed left behind."""
+        for stale in self.run.checkpoints.glob(f"*{TEMPORARY}*"):
+            shutil.rmtree(stale, ignore_errors=True)
+
+    def save(self, state: State, notes: dict[str, Any], best: int | None, keep: int) -> None:
+        """Write a step, prove that it is on disk, then drop all but the newest `keep` and the best.
+
+        `state` has no replicas' axis; `notes` is JSON. Returns when everything is durable. Raises
+        UserError, with earlier checkpoints intact, where the disk is full or cannot be written.
+        """
+        step = int(state.step)
+        items = _items(state)
+        self._forget(step)  # an unsound folder of this number, from a run that was killed
+        try:
+            self._room(sum(x.nbytes for tree in items.values() for x in tree.values()))
+            arguments = {item: self.ocp.args.StandardSave(unflatten(tree)) for item, tree in items.items()}
+            self.checkpointer.save(self._folder(step), args=self.ocp.args.Composite(**arguments))
+            _sync(self._folder(step))
+            digests = {item: {name: array_digest(x) for name, x in tree.items()} for item, tree in items.items()}
+            record = {"step": step, "notes": notes, "arrays": digests}
+            write_json(self._digest(step), {**record, "digest": text_digest(record)})
+        except Exception as error:
+            for left in self.run.checkpoints.glob(f"{step}{TEMPORARY}*"):
+                shutil.rmtree(left, ignore_errors=True)
+            raise _saving_failed(error, self.run, step) from error
+        sound = self.run.sound_steps()
+        for old in sound[keep:]:
+            if old != best:
+                self._forget(old)
+
+    def restore(self, parameters: dict[str, Any]) -> tuple[Saved | None, list[str]]:
+        """The newest sound step, or None where nothing was saved yet, and why newer ones were skipped.
+
+        `parameters` {dotted name: array or shape} is what the network needs. Raises UserError
+        where there are checkpoints but none is sound.
+        """
+        skipped = []
+        for step in self.run.sound_steps():
+            try:
+                return self.read(step, parameters), skipped
+            except UserError as error:
+                skipped.append(str(error))
+        if skipped:
+            raise UserError(f"{self.run}: no checkpoint is sound ({'; '.join(skipped)}); start anew with another --name")
+        return None, skipped
+
+    def read(self, step: int, parameters: dict[str, Any]) -> Saved:
+        """One step, every array compared with its digest. Raises UserError saying what is damaged."""
+        place = f"checkpoint {step}"
+        record = read_json(self._digest(step))
+        if record.pop("digest", None) != text_digest(record) or record["step"] != step:
+            raise UserError(f"{place}: its digest file is damaged")
+        trees = {}
+        for item, digests in record["arrays"].items():
+            trees[item] = self._read_item(step, item, digests)
+        if {name: x.shape for name, x in trees["model"].items()} != {name: tuple(np.shape(x)) for name, x in parameters.items()}:
+            raise UserError(f"{place}: its parameters are not this network's")
+        optimizer = trees["optimizer"]
+        moments = unflatten({name: x for name, x in optimizer.items() if name != "step"})
+        ema = unflatten(trees["ema"]) if "ema" in trees else None
+        return Saved(step, State(optimizer["step"], unflatten(trees["model"]), moments, ema), record["notes"])
+
+    def _read_item(self, step: int, item: str, digests: dict[str, str]) -> dict[str, np.ndarray]:
+        place = f"checkpoint {step}"
+        handler = self.ocp.PyTreeCheckpointHandler()
+        try:
+            folder = self._folder(step) / item
+            skeleton = unflatten(dict.fromkeys(digests, self.ocp.RestoreArgs(restore_type=np.ndarray)))
+            arrays = flatten(handler.restore(folder, args=self.ocp.args.PyTreeRestore(restore_args=skeleton)))
+        except Exception as error:
+            # Whatever a broken file makes Orbax or TensorStore raise: it is not readable.
+            raise UserError(f"{place}: {item} cannot be read ({type(error).__name__})") from error
+        if arrays.keys() != digests.keys():
+            raise UserError(f"{place}: {item} does not hold the arrays that were saved")
+        for name, array in arrays.items():
+            if array_digest(np.asarray(array)) != digests[name]:
+                raise UserError(f"{place}: {item}.{name} is damaged (its digest differs)")
+        return {name: np.asarray(array) for name, array in arrays.items()}
+
+    def _folder(self, step: int) -> Path:
+        return self.run.checkpoints / str(step)
+
+    def _digest(self, step: int) -> Path:
+        return self.run.digests / f"{step}.json"
+
+    def _forget(self, step: int) -> None:
+        """Remove a step; its digest first, so that a half-deleted step is not sound."""
+        self._digest(step).unlink(missing_ok=True)
+        if self._folder(step).exists():
+            sync_folder(self.run.digests)
+            shutil.rmtree(self._folder(step))
+
+    def _room(self, size: int) -> None:
+        free = shutil.disk_usage(self.run.checkpoints).free
+        if free < 1.2 * size:
+            raise OSError(errno.ENOSPC, f"{free / 1e6:.0f} MB are free, a checkpoint takes {size / 1e6:.0f}")
+
+
+def _items(state: State) -> dict[str, dict[str, np.ndarray]]:
+    """A state as Orbax items of flat host arrays: model, optimizer (step and moments by role), ema."""
+    step, parameters, moments, ema = jax.device_get((state.step, state.parameters, state.moments, state.ema))
+    items = {"model": flatten(parameters), "optimizer": {"step": np.asarray(step), **flatten(moments)}}
+    return items if ema is None else {**items, "ema": flatten(ema)}
+
+
+def _sync(folder: Path) -> None:
+    """Push a folder's files and names to the disk."""
+    if os.name == "nt":
+        return
+    for base, _, files in os.walk(folder):
+        for name in files:
+            with open(os.path.join(base, name), "rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(Path(base))
+    sync_folder(folder.parent)
+
+
+def _saving_failed(error: Exception, run: Run, step: int) -> Exception:
+    """A full disk or a lost permission in one sentence; anything else as it is."""
+    text = str(error)
+    last = run.sound_steps()
+    kept = f"; step {last[0]} is intact" if last else ""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if full or "No space left" in text or "File too large" in text or "RESOURCE_EXHAUSTED" in text:
+        return UserError(f"{run}: the disk is full, so step {step} could not be saved{kept}; free some space and repeat the command")
+    if isinstance(error, OSError) or "PERMISSION_DENIED" in text or "Read-only" in text:
+        return UserError(f"{run}: step {step} could not be saved ({text.splitlines()[0][:200]}){kept}; make the folder writable and repeat the command")
+    return error

@@ -1,0 +1,59 @@
+"""Batches made ahead of the loop by a background thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+
+from .order import Order
+from .splits import Split
+
+DEPTH = 2  # batches made ahead: one is being made while one waits
+Batch = dict[str, np.ndarray]
+A, B = TypeVar("A"), TypeVar("B")
+
+
+def batches(split: Split, order: Order, start: int, stop: int) -> Iterator[Batch]:
+    """The batches of steps start..stop-1: {'image': uint8 [B, h, w, C], 'label': int32 [B]}."""
+    return _ahead(lambda step: _batch(split, order.indices(step)), range(start, stop))
+
+
+def whole(split: Split, batch: int) -> Iterator[tuple[Batch, int]]:
+    """Every example once, in order: batches of one size and how many of their examples are real.
+
+    The last batch repeats the last example up to that size.
+    """
+    last = len(split) - 1
+
+    def make(start: int) -> tuple[Batch, int]:
+        indices = np.minimum(np.arange(start, start + batch), last)
+        return _batch(split, indices), min(batch, len(split) - start)
+
+    return _ahead(make, range(0, len(split), batch))
+
+
+def _batch(split: Split, indices: np.ndarray) -> Batch:
+    return {"image": split.take(indices), "label": split.labels[indices]}
+
+
+def _ahead(make: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+    """map(make, items), made up to DEPTH items ahead by one thread that ends with the iterator.
+
+    It ends whether the iterator is exhausted, closed, dropped or raises; what `make` raises comes
+    out where its result would have.
+    """
+    pool = ThreadPoolExecutor(1, thread_name_prefix="vit-jax-batches")
+    waiting: deque[Future[B]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(make, item))
+            if len(waiting) > DEPTH:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,132 @@
+"""One image: from a file's bytes to the pixels that the network sees.
+
+Training, evaluation and prediction all go through `open_image` and `Preprocess.apply`, and a run
+saves its `Preprocess`, so that they cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import UserError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_SIXTEEN_BIT = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes of 16-bit grey files
+
+
+def open_image(path: str | os.PathLike[str]) -> Image.Image:
+    """The image in a file, fully decoded, upright by its EXIF orientation; the first of several frames.
+
+    Raises UserError naming the file where it cannot be read or is cut off.
+    """
+    try:
+        encoded = Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); give the path of an image file") from error
+    return decode_image(encoded, str(path))
+
+
+def decode_image(encoded: bytes, name: str) -> Image.Image:
+    """`open_image` for bytes at hand; `name` is what a UserError calls them."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        image = Image.open(io.BytesIO(encoded))
+        image.load()
+        ImageOps.exif_transpose(image, in_place=True)
+    except MemoryError:
+        raise
+    except UnidentifiedImageError as error:
+        raise UserError(f"{name}: not an image that Pillow knows; replace or remove it") from error
+    except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error and more
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{name}: cannot be decoded ({reason}); replace or remove it") from error
+    if image.mode == "F":
+        raise UserError(f"{name}: has floating-point pixels of unknown range; save it with 8 or 16 bits")
+    return image
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """How any image becomes the network's input.
+
+    `fit`, `size`, `interpolation` and `background` are DataConfig's. `mean` and `std` belong to
+    pixels in 0..1, one value a channel; they are applied later, on the device.
+    """
+
+    image: tuple[int, int]
+    channels: int
+    fit: str
+    size: int
+    interpolation: str
+    background: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def keeps(self, height: int, width: int, channels: int) -> bool:
+        """Whether images of this shape pass through as they are."""
+        unscaled = self.fit != "crop" or self.size <= min(height, width)
+        return (height, width, channels) == (*self.image, self.channels) and unscaled
+
+    def apply(self, image: Image.Image) -> np.ndarray:
+        """uint8 [h, w, C] of an image of any size and mode."""
+        image = self._resized(_flattened(image, self.channels, self.background))
+        return np.asarray(image).reshape(*self.image, self.channels)
+
+    def _resized(self, image: Image.Image) -> Image.Image:
+        from PIL import Image
+
+        (h, w), (width, height) = self.image, image.size
+        kernel = Image.Resampling[self.interpolation.upper()]
+        if self.fit == "stretch":
+            return image.resize((w, h), kernel)
+        if self.fit == "crop":
+            # The numbers of torchvision's Resize(size) and CenterCrop, in integers so that nothing rounds
+            # below the target; where `size` alone would not cover an oblong target, covering decides.
+            top, bottom = max((w, width), (h, height), (self.size, min(width, height)), key=lambda ratio: ratio[0] / ratio[1])
+            image = image.resize((width * top // bottom, height * top // bottom), kernel)
+            left, upper = round((image.width - w) / 2), round((image.height - h) / 2)
+            return image.crop((left, upper, left + w, upper + h))
+        scale = min(w / width, h / height)
+        image = image.resize((max(1, round(width * scale)), max(1, round(height * scale))), kernel)
+        canvas = Image.new(image.mode, (w, h), (self.background,) * self.channels)
+        canvas.paste(image, ((w - image.width) // 2, (h - image.height) // 2))
+        return canvas
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON's own types."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Preprocess:
+        """What `to_dict` wrote. Raises UserError where fields are missing or unknown."""
+        fields = {f.name for f in dataclasses.fields(cls)}
+        if set(values) != fields:
+            raise UserError(f"preprocess: the fields {sorted(set(values) ^ fields)} are missing or unknown; this run was made by another version of vit-jax")
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+def _flattened(image: Image.Image, channels: int, background: int) -> Image.Image:
+    """The image in mode L (1 channel) or RGB (3), transparent parts laid over a grey `background`."""
+    from PIL import Image
+
+    if image.mode in _SIXTEEN_BIT:
+        wide = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
+        image = Image.fromarray(((wide + 128) // 257).astype(np.uint8))  # 65535 / 255 = 257, rounded
+    elif image.has_transparency_data:
+        opaque = Image.new("RGBA", image.size, (background, background, background, 255))
+        opaque.alpha_composite(image.convert("RGBA"))
+        image = opaque
+    if image.mode not in ("1", "L", "RGB"):  # palette, CMYK and the like have their colours in RGB
+        image = image.convert("RGB")
+    mode = "L" if channels == 1 else "RGB"
+    return image if image.mode == mode else image.convert(mode)

@@ -1,0 +1,303 @@
+"""Where examples come from: scikit-learn's digits, folders, .npz files and prepared TFDS sets.
+
+A source knows labels at once and gives images one at a time as they lie there (bytes of a file, or
+pixels), so that `splits` can decode, check, keep and cut all of them in one way.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..config import DataConfig, nearest
+from ..errors import UserError
+
+
+class Examples(Protocol):
+    """The examples of one split of a source."""
+
+    labels: np.ndarray  # int32 [n]
+    sealed: bool  # the container checks its own bytes, so that decoding can wait until images are needed
+
+    def read(self, i: int) -> bytes | np.ndarray:
+        """Example i's image: an encoded file, or uint8 pixels [h, w] or [h, w, C]."""
+
+    def name(self, i: int) -> str:
+        """Where a person finds example i."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A named set: its classes and its splits ('train' first, perhaps 'validation' and 'test')."""
+
+    name: str
+    class_names: tuple[str, ...]
+    splits: dict[str, Examples]
+    notes: tuple[str, ...] = ()
+
+
+def open_source(data: DataConfig) -> Source:
+    """The source that `data.source` names. Raises UserError where there is none or it cannot be used."""
+    if data.source == "digits":
+        return _digits()
+    if data.source.startswith("folder:"):
+        return _folder(data.source.removeprefix("folder:"))
+    if data.source.lower().endswith(".npz"):
+        return _npz(data.source)
+    return _tfds(data)
+
+
+# ------------------------------------------------------------------------------ arrays: digits, npz
+
+
+@dataclass
+class Arrays:
+    """Examples whose pixels are one array, uint8 [n, h, w] or [n, h, w, C]."""
+
+    pixels: np.ndarray
+    labels: np.ndarray
+    title: str
+    sealed: bool = False
+
+    def read(self, i: int) -> np.ndarray:
+        return self.pixels[i]
+
+    def name(self, i: int) -> str:
+        return f"{self.title}[{i}]"
+
+
+def _digits() -> Source:
+    """scikit-learn's 1,797 handwritten digits of 8x8 pixels; they come with the package."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # stored as 0..16
+    train = Arrays(pixels, digits.target.astype(np.int32), "digits")
+    return Source("digits", tuple(str(name) for name in digits.target_names), {"train": train})
+
+
+# The names under which people store images and labels, by split.
+_NPZ_NAMES = {
+    "train": (("train_images", "train_labels"), ("x_train", "y_train"), ("images", "labels"), ("image", "label")),
+    "validation": (("validation_images", "validation_labels"), ("val_images", "val_labels"), ("x_val", "y_val")),
+    "test": (("test_images", "test_labels"), ("x_test", "y_test")),
+}
+
+
+def _npz(source: str) -> Source:
+    path = Path(source).expanduser()
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise UserError(f"data.source {source}: no such file; give the path of an .npz file") from error
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"data.source {source}: cannot be read ({_line(error)}); save it with numpy.savez, without object arrays") from error
+
+    names = {split: next((pair for pair in pairs if pair[0] in arrays), None) for split, pairs in _NPZ_NAMES.items()}
+    if names["train"] is None:
+        raise UserError(f"data.source {source}: no images among the arrays {', '.join(arrays) or '(none)'}; name them images and labels, or train_images, train_labels, ...")
+    splits = {split: _npz_split(source, arrays, *pair) for split, pair in names.items() if pair}
+    if "class_names" in arrays:
+        class_names = tuple(str(name) for name in arrays["class_names"].ravel())
+    else:
+        class_names = tuple(str(i) for i in range(1 + max(int(s.labels.max(initial=0)) for s in splits.values())))
+    return Source(path.stem, class_names, {**splits})
+
+
+def _npz_split(source: str, arrays: Mapping[str, np.ndarray], images: str, labels: str) -> Arrays:
+    pixels, targets = arrays[images], arrays.get(labels)
+    if targets is None:
+        raise UserError(f"data.source {source}: holds {images} but no {labels}; add that array")
+    if pixels.dtype != np.uint8:
+        raise UserError(f"data.source {source}: {images} is {pixels.dtype}; store pixels as uint8, 0 to 255")
+    if pixels.ndim not in (3, 4) or (pixels.ndim == 4 and pixels.shape[-1] > 4):
+        raise UserError(f"data.source {source}: {images} has shape {list(pixels.shape)}; store images as [n, h, w] or [n, h, w, C], with at most 4 channels")
+    if targets.dtype.kind not in "iu" or targets.size != len(pixels):
+        raise UserError(f"data.source {source}: {labels} is {targets.dtype} of shape {list(targets.shape)}; give one integer for each of the {len(pixels)} {images}")
+    return Arrays(np.ascontiguousarray(pixels), targets.reshape(-1).astype(np.int32), images)
+
+
+# ------------------------------------------------------------------------------------------ folders
+
+_EXTENSIONS = frozenset(".avif .bmp .gif .jfif .jpe .jpeg .jpg .jp2 .pbm .pgm .png .pnm .ppm .tif .tiff .webp".split())
+_FOLDERS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
+
+
+@dataclass
+class Files:
+    """Examples that are image files."""
+
+    paths: Sequence[str]
+    labels: np.ndarray
+    sealed: bool = False
+
+    def read(self, i: int) -> bytes:
+        try:
+            return Path(self.paths[i]).read_bytes()
+        except OSError as error:
+            raise UserError(f"{self.paths[i]}: cannot be read ({error.strerror}); restore it or mend its permissions") from error
+
+    def name(self, i: int) -> str:
+        return self.paths[i]
+
+
+def _folder(path: str) -> Source:
+    """train/CLASS/image, with val(idation)/ and test/ beside train/; or CLASS/image alone."""
+    field, root = f"data.source folder:{path}", Path(path).expanduser()
+    if not root.is_dir():
+        raise UserError(f"{field}: no such folder; give one that holds train/CLASS/image or CLASS/image")
+    folders, notes = _listed(root)[0], ()
+    # A class may be called train, too: a split is told by the folders in it.
+    roots = {name: root / name for name in folders if name in _FOLDERS and _listed(root / name)[0]}
+    if not roots and folders and set(folders) <= set(_FOLDERS):
+        raise UserError(f"{field}: {folders[0]}/ holds no class folders; sort its images into one folder a class")
+    if roots and "train" not in roots:
+        raise UserError(f"{field}: {next(iter(roots))}/ has class folders but train/ has none or is missing; add train/CLASS/image")
+    if "val" in roots and "validation" in roots:
+        raise UserError(f"{field}: both val/ and validation/ are there; keep one of them")
+    if roots:
+        ignored = [name for name in folders if name not in roots]
+        notes = (f"folders left out, as only train, val and test are read: {', '.join(ignored)}",) if ignored else ()
+    else:
+        roots = {"train": root}
+
+    roots = {_FOLDERS.get(name, name): folder for name, folder in sorted(roots.items(), key=lambda item: item[0] != "train")}
+    classes = {split: _listed(folder)[0] for split, folder in roots.items()}
+    if not classes["train"]:
+        raise UserError(f"{field}: holds no class folders; sort its images into one folder a class")
+    for split in classes:
+        for name in set(classes[split]) ^ set(classes["train"]):
+            there, absent = ("train", split) if name in classes["train"] else (split, "train")
+            raise UserError(f"{field}: class folder {name} is in {there} but not in {absent}; every split needs the same classes")
+    splits: dict[str, Examples] = {split: _class_folders(field, folder, classes["train"]) for split, folder in roots.items()}
+    return Source(root.resolve().name, tuple(classes["train"]), splits, notes)
+
+
+def _class_folders(field: str, folder: Path, classes: Sequence[str]) -> Files:
+    paths: list[str] = []
+    counts = []
+    for name in classes:
+        images = [file for file in _listed(folder / name)[1] if os.path.splitext(file)[1].lower() in _EXTENSIONS]
+        if not images:
+            raise UserError(f"{field}: class folder {folder / name} holds no images; add some or remove it")
+        paths += [str(folder / name / image) for image in images]
+        counts.append(len(images))
+    return Files(paths, np.repeat(np.arange(len(classes), dtype=np.int32), counts))
+
+
+def _listed(folder: Path) -> tuple[list[str], list[str]]:
+    """The sorted names of a folder's subfolders and of its files; hidden ones are left out."""
+    try:
+        with os.scandir(folder) as entries:
+            shown = [(entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be listed ({error.strerror}); mend its permissions") from error
+    return sorted(name for name, is_dir in shown if is_dir), sorted(name for name, is_dir in shown if not is_dir)
+
+
+# --------------------------------------------------------------------------------------------- TFDS
+
+
+@dataclass
+class Records:
+    """Examples of a prepared TFDS set; array_record checks its own bytes."""
+
+    records: Any  # serialized tf.train.Example by index
+    labels: np.ndarray
+    split: str
+    sealed: bool = True
+
+    def read(self, i: int) -> bytes:
+        return _features(self.records[i])["image"].bytes_list.value[0]
+
+    def name(self, i: int) -> str:
+        return f"{self.split}[{i}]"
+
+
+def _features(record: bytes) -> Any:
+    """The features of a serialized tf.train.Example, by name; TFDS's own reader needs TensorFlow here."""
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    return tf_example_pb2.Example.FromString(record).features.feature
+
+
+def _tfds(data: DataConfig) -> Source:
+    folder = _prepared(data)
+    import tensorflow_datasets as tfds
+
+    try:
+        builder = tfds.builder_from_directory(folder)
+        features, stored = builder.info.features, builder.info.file_format
+    except Exception as error:
+        raise UserError(f"data.source {data.source}: {folder} cannot be opened ({_line(error)}); prepare it again") from error
+    if stored is not tfds.core.file_adapters.FileFormat.ARRAY_RECORD:
+        raise UserError(f"data.source {data.source}: {folder} is stored as {stored.value}; prepare it again with file_format='array_record'")
+    image, label = (features[name] if name in features else None for name in ("image", "label"))
+    if not isinstance(image, tfds.features.Image) or not isinstance(label, tfds.features.ClassLabel):
+        raise UserError(f"data.source {data.source}: not an image classification set (its features are {', '.join(features)}); choose one with image and label")
+    if np.dtype(image.np_dtype) not in (np.uint8, np.uint16):
+        raise UserError(f"data.source {data.source}: its images are {np.dtype(image.np_dtype)}; choose a set with 8- or 16-bit images")
+    if "train" not in builder.info.splits:
+        raise UserError(f"data.source {data.source}: has no train split (only {', '.join(builder.info.splits)}); choose another set")
+
+    splits: dict[str, Examples] = {}
+    notes = []
+    for split in ("train", "validation", "test"):
+        if split not in builder.info.splits:
+            continue
+        try:
+            records = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
+            labels = _labels(records)
+        except Exception as error:
+            raise UserError(f"data.source {data.source}: {split} in {folder} cannot be read ({_line(error)}); prepare it again") from error
+        if split != "train" and len(labels) and (labels == -1).all():  # TFDS's sign for hidden labels
+            notes.append(f"the {split} split has no labels and is left out")
+        else:
+            splits[split] = Records(records, labels, split)
+    return Source(data.source, tuple(label.names), splits, tuple(notes))
+
+
+def _labels(records: Any) -> np.ndarray:
+    labels = np.empty(len(records), np.int32)
+    for start in range(0, len(labels), 1024):
+        some = range(start, min(start + 1024, len(labels)))
+        labels[some] = [_features(record)["label"].int64_list.value[0] for record in records.__getitems__(some)]
+    return labels
+
+
+def _prepared(data: DataConfig) -> Path:
+    """The folder of the newest prepared version of a TFDS set. Raises UserError with what to do instead.
+
+    TFDS itself answers an absent folder with a NotImplementedError about TFRECORD.
+    """
+    root = Path(data.dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    name, _, version = data.source.partition(":")
+    found = [file.parent for file in root.glob(f"{name}/{version or '*'}/dataset_info.json")] if name else []
+    if found:
+        return max(found, key=lambda folder: [(len(part), part) for part in folder.name.split(".")])
+    if name and Path(data.source).expanduser().exists():
+        raise UserError(f"data.source {data.source}: is a path; write folder:{data.source} for a folder of images")
+
+    import tensorflow_datasets as tfds
+
+    there = sorted({str(file.parents[1].relative_to(root)) for depth in ("*/*", "*/*/*") for file in root.glob(f"{depth}/dataset_info.json")})
+    official = tfds.list_builders(with_community_datasets=False)
+    if name.partition("/")[0] not in (*official, *there):
+        known = ["digits", *there, *difflib.get_close_matches(name, official, n=3)]
+        raise UserError(f"data.source {data.source}: there is no such set{nearest(name, known)}; give digits, folder:PATH, FILE.npz or a TFDS set prepared in --data.dir")
+    holds = f"which holds {', '.join(there)}" if there else "which holds no prepared set"
+    raise UserError(f"data.source {data.source}: not prepared in data.dir {root}, {holds}; give --data.dir the folder that holds {name}/VERSION/dataset_info.json")
+
+
+def _line(error: Exception) -> str:
+    """The first line of what an exception says."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

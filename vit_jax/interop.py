@@ -1,0 +1,141 @@
+"""From a path or a name to a model: runs of ours today, foreign layouts once the bridge is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from .checkpoint import Checkpoints
+from .config import RunConfig, ViTConfig, parameters
+from .data import Preprocess, open_image
+from .errors import UserError
+from .layers import merge
+from .presets import sized
+from .runs import Run, find
+from .tasks import Classify, task
+from .vit import ViT, definition
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A trained network, ready for images.
+
+    `model(images)` is the network itself, on normalised images [B, h, w, C]; `predict` starts from
+    files, Pillow images or uint8 arrays and does what evaluation did in training.
+    """
+
+    model: ViT
+    run: RunConfig
+    preprocess: Preprocess
+    class_names: tuple[str, ...]
+    step: int
+    task: Classify
+
+    def pixels(self, images: Sequence[Any]) -> np.ndarray:
+        """Files, Pillow images or uint8 arrays [h, w, C] as one batch: uint8 [B, h, w, C]. Raises UserError."""
+        from PIL import Image
+
+        def pixels(image: Any) -> np.ndarray:
+            if isinstance(image, (str, os.PathLike)):
+                image = open_image(Path(image))
+            elif isinstance(image, np.ndarray):
+                image = Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[-1] == 1 else image)
+            return self.preprocess.apply(image)
+
+        return np.stack([pixels(image) for image in images])
+
+    def logits(self, images: Sequence[Any]) -> np.ndarray:
+        """Images, as `pixels` takes them, to logits: float32 [B, K]."""
+        normal = self.task.images({"image": self.pixels(images)}, self.model.dtype)
+        return np.asarray(_forward(self.model, normal))
+
+    def predict(self, images: Sequence[Any], top: int = 1) -> list[list[tuple[str, float]]]:
+        """The `top` most probable classes of each image, as (name, probability)."""
+        probabilities = np.asarray(jax.nn.softmax(self.logits(images), axis=-1))
+        order = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
+        return [[(self.class_names[k], float(row[k])) for k in best] for row, best in zip(probabilities, order, strict=True)]
+
+
+@nnx.jit
+def _forward(model: ViT, images: jax.Array) -> jax.Array:
+    return model(images)
+
+
+def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fields: Any) -> ViT:
+    """An untrained network by name (vit-ti16, vit-s16, vit-b32, vit-l16, vit-h14, vit-g14).
+
+    `fields` are ViTConfig's, such as pool="mean". Raises UserError on an unknown name.
+    """
+    return ViT(sized(name, classes, image, **fields), rngs=nnx.Rngs(seed))
+
+
+def load(path: str | os.PathLike[str], which: str = "best", ema: bool | None = None) -> Loaded:
+    """A run's network with its weights, preprocessing and class names.
+
+    `path` is a run's folder, or its name inside runs/. `which` is "best" (by validation; the last
+    where nothing was chosen) or "last". `ema` asks for the averaged weights; None takes them where
+    the run kept them. Raises UserError.
+    """
+    folder = find(os.fspath(path))
+    record = folder.record()
+    run = folder.config()
+    step, flat, _ = weights(folder, run.model, which, ema)
+    import jax.numpy as jnp
+
+    dtype = jnp.dtype(run.compute_dtype)
+    model = merge(definition(run.model, dtype=dtype), jax.tree.map(jnp.asarray, flat))
+    preprocess = Preprocess.from_dict(record["preprocess"])
+    return Loaded(model, run, preprocess, tuple(record["class_names"]), step, task(run, preprocess.mean, preprocess.std))
+
+
+def weights(folder: Run, model: ViTConfig, which: str = "best", ema: bool | None = None) -> tuple[int, dict[str, Any], list[str]]:
+    """(step, parameters as a nested dict of numpy arrays, why newer steps were skipped). Raises UserError."""
+    checkpoints, shapes = Checkpoints(folder), {n: np.broadcast_to(np.float32(0), s) for n, s in parameters(model).items()}
+    saved, skipped = checkpoints.restore(shapes)
+    if saved is None:
+        raise UserError(f"{folder}: nothing has been saved here yet; let it train until its first checkpoint")
+    best = (saved.notes.get("best") or {}).get("step")
+    if which == "best" and best is not None and best != saved.step:
+        saved = checkpoints.read(best, shapes)
+    averaged = saved.state.ema
+    if ema and averaged is None:
+        raise UserError(f"{folder}: keeps no averaged weights; train with --ema 0.999 to have them")
+    chosen = averaged if averaged is not None and ema is not False else saved.state.parameters
+    return saved.step, chosen, skipped
+
+
+def starting_weights(run: RunConfig, fresh: dict[str, Any]) -> dict[str, Any]:
+    """Parameters for a run with `init`: another run's, over the random ones in `fresh` (flat).
+
+    Everything must be there with the same shape; only the head may be left out, with `new_head`.
+    Raises UserError naming the first parameter that does not fit.
+    """
+    from .runs import flatten
+
+    source = find(run.init, run.dir)
+    theirs = source.config().model
+    _, tree, _ = weights(source, theirs)
+    given = flatten(tree)
+    if run.new_head:
+        given = {n: x for n, x in given.items() if n.split(".")[0] not in ("head", "distill_head")}
+    for name, array in fresh.items():
+        if name in given and given[name].shape != array.shape:
+            hint = "add --new-head to start the head anew" if name.startswith("head.") else f"give the model fields of {source}"
+            raise UserError(f"init {run.init}: {name} is {list(given[name].shape)} there and {list(array.shape)} here; {hint}")
+        if name not in given and not (run.new_head and name.split(".")[0] in ("head", "distill_head")):
+            raise UserError(f"init {run.init}: has no {name}; give the model fields of {source}")
+    if unclaimed := sorted(given.keys() - fresh.keys()):
+        raise UserError(f"init {run.init}: its {unclaimed[0]} has no place in this network; give the model fields of {source}")
+    return {**fresh, **given}
+
+
+def with_classes(run: RunConfig, classes: int) -> RunConfig:
+    """The run with its head sized to the data."""
+    return replace(run, model=replace(run.model, classes=classes))

@@ -1,0 +1,125 @@
+"""Schedules, optimizers and decay masks, step for step what torch's of the same names do.
+
+A state is kept by role ({"mu", "nu"} for Adam, {"trace"} for momentum), the form in which
+checkpoints and weight conversion hold it; optax computes the updates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from .config import OptimConfig, kind
+from .runs import flatten, unflatten
+
+Schedule = Callable[[Array | int], Array]
+Tree = dict[str, Any]
+
+
+def learning_rate(c: OptimConfig, steps: int, epoch: int) -> Schedule:
+    """The rate at step t = 0 .. steps-1, for `epoch` steps an epoch.
+
+    constant and cosine rise linearly over W = warmup * epoch steps, lr (t+1)/W, then stay, or fall
+    along half a cosine from lr to final * lr at t = steps. one_cycle is torch's OneCycleLR.
+    """
+    if c.schedule == "one_cycle":
+        start = c.lr / c.div_factor
+        return one_cycle(steps, c.pct_start, start, c.lr, start / c.final_div_factor)
+    warmup = round(c.warmup * epoch)
+
+    def schedule(step: Array | int) -> Array:
+        t = jnp.asarray(step, float)
+        share = 1.0
+        if c.schedule == "cosine":
+            progress = jnp.clip((t - warmup) / max(steps - warmup, 1), 0, 1)
+            share = c.final + (1 - c.final) * (1 + jnp.cos(math.pi * progress)) / 2
+        return c.lr * jnp.where(t < warmup, (t + 1) / max(warmup, 1), share)
+
+    return schedule
+
+
+def one_cycle(steps: int, pct_start: float, first: float, middle: float, last: float) -> Schedule:
+    """Half a cosine from `first` to `middle`, another to `last` (Smith & Topin 2018, as torch steps it).
+
+    torch's phases end at step pct_start * steps - 1 and at steps - 1; optax's at pct_start * steps
+    and at steps, which is another schedule.
+    """
+    turn, end = pct_start * steps - 1, steps - 1
+
+    def anneal(a: float, b: float, share: Array) -> Array:
+        return b + (a - b) / 2 * (1 + jnp.cos(math.pi * share))
+
+    def schedule(step: Array | int) -> Array:
+        t = jnp.asarray(step, float)
+        up = anneal(first, middle, t / turn if turn > 0 else jnp.ones_like(t))
+        down = anneal(middle, last, jnp.clip((t - turn) / max(end - turn, 1e-9), 0, 1))
+        return jnp.where(t <= turn, up, down)
+
+    return schedule
+
+
+def momentum(c: OptimConfig, steps: int) -> Schedule | float:
+    """beta1 of Adam or momentum of SGD: a number, or its cycle against the rate."""
+    if c.schedule == "one_cycle" and c.cycle_momentum:
+        return one_cycle(steps, c.pct_start, c.max_momentum, c.base_momentum, c.max_momentum)
+    return c.momentum if c.name == "momentum" else c.beta1
+
+
+class Optimizer:
+    """`init(parameters) -> moments`, `update(gradients, moments, parameters, step) -> updates, moments`."""
+
+    def __init__(self, config: OptimConfig, steps: int, epoch: int):
+        self.config = config
+        self.rate = learning_rate(config, steps, epoch)
+        self.momentum = momentum(config, steps)
+
+    def init(self, parameters: Tree) -> Tree:
+        """Zero moments, by role."""
+        roles = {"adam": ("mu", "nu"), "adamw": ("mu", "nu"), "momentum": ("trace",), "sgd": ()}[self.config.name]
+        return {role: jax.tree.map(jnp.zeros_like, parameters) for role in roles}
+
+    def update(self, gradients: Tree, moments: Tree, parameters: Tree, step: Array) -> tuple[Tree, Tree]:
+        """What to add to the parameters at step t = 0, 1, ..., and the moments after it."""
+        c = self.config
+        beta = self.momentum(step) if callable(self.momentum) else self.momentum
+        if c.clip:
+            gradients = clip(gradients, c.clip)
+        if c.name != "adamw":
+            gradients = self.decayed(gradients, parameters)
+        if c.name in ("adam", "adamw"):
+            rule = optax.scale_by_adam(beta, c.beta2, c.eps)  # type: ignore[arg-type]  # a traced beta works
+            updates, new = rule.update(gradients, optax.ScaleByAdamState(step, moments["mu"], moments["nu"]))
+            moments = {"mu": new.mu, "nu": new.nu}  # type: ignore[union-attr]
+        elif c.name == "momentum":
+            updates, new = optax.trace(beta, c.nesterov).update(gradients, optax.TraceState(moments["trace"]))  # type: ignore[arg-type]
+            moments = {"trace": new.trace}  # type: ignore[union-attr]
+        else:
+            updates = gradients
+        if c.name == "adamw":
+            updates = self.decayed(updates, parameters)
+        rate = self.rate(step)
+        return jax.tree.map(lambda u: -rate.astype(u.dtype) * u, updates), moments
+
+    def decayed(self, updates: Tree, parameters: Tree) -> Tree:
+        """Updates plus weight_decay * parameter, for the kinds of parameter that decay."""
+        if not self.config.weight_decay:
+            return updates
+        mask = decay_mask(parameters, self.config.decay)
+        return jax.tree.map(lambda u, p, on: u + self.config.weight_decay * p if on else u, updates, parameters, mask)
+
+
+def decay_mask(parameters: Tree, kinds: tuple[str, ...]) -> Tree:
+    """The tree with True where a parameter's kind is among those that decay."""
+    return unflatten({name: kind(name) in kinds for name in flatten(parameters)})
+
+
+def clip(gradients: Tree, largest: float) -> Tree:
+    """Gradients times min(1, c / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ has it."""
+    scale = jnp.minimum(1.0, largest / (optax.global_norm(gradients) + 1e-6))
+    return jax.tree.map(lambda g: g * scale.astype(g.dtype), gradients)

@@ -1,0 +1,252 @@
+"""Named runs and named sizes.
+
+A preset is a RunConfig with a help text: what it is, what was repaired, and what it reaches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from .config import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig, ViTConfig, nearest
+from .errors import UserError
+
+
+class Shape(NamedTuple):
+    """Width D, depth L, mlp width F, heads H."""
+
+    width: int
+    depth: int
+    hidden: int
+    heads: int
+
+
+# Ti: Touvron et al. 2021 (DeiT, arXiv 2012.12877), table 1. S: the same table. B, L, H: Dosovitskiy
+# et al. 2021 (arXiv 2010.11929), table 1. g: Zhai et al. 2022 (arXiv 2106.04560), table 2.
+SIZES = {
+    "ti": Shape(192, 12, 768, 3),
+    "s": Shape(384, 12, 1536, 6),
+    "b": Shape(768, 12, 3072, 12),
+    "l": Shape(1024, 24, 4096, 16),
+    "h": Shape(1280, 32, 5120, 16),
+    "g": Shape(1408, 40, 6144, 16),
+}
+
+
+def sized(name: str, classes: int = 1000, image: int = 224, **fields: object) -> ViTConfig:
+    """The config called `vit-SIZEPATCH`, such as vit-s16, vit-b32, vit-h14.
+
+    Raises UserError on a name that is no such size.
+    """
+    size, patch = name.lower().removeprefix("vit-").rstrip("0123456789"), name[len(name.rstrip("0123456789")) :]
+    if not name.lower().startswith("vit-") or size not in SIZES or not patch or int(patch) < 1:
+        raise UserError(f"there is no network {name!r}{nearest(name, [f'vit-{s}{p}' for s in SIZES for p in (14, 16, 32)])}")
+    shape = SIZES[size]._asdict()
+    return ViTConfig(image=image, patch=int(patch), classes=classes, **{**shape, **fields})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A run by name, and what a user should know before choosing it."""
+
+    run: RunConfig
+    help: str
+
+
+def _digits() -> Preset:
+    model = ViTConfig(
+        image=8, channels=1, patch=2, classes=10, width=64, depth=3, heads=4, hidden=128,
+        init_std=0.1, position_std=0.2, token_std=0.2,
+    )  # fmt: skip
+    return Preset(
+        RunConfig(
+            model=model,
+            data=DataConfig(source="digits"),
+            optim=OptimConfig(lr=2e-3, beta2=0.99, weight_decay=0.05, schedule="one_cycle", pct_start=0.2),
+            loss=LossConfig(label_smoothing=0.1),
+            epochs=30,
+            batch=32,
+        ),
+        "1,797 handwritten digits that come with scikit-learn, nothing to download: a plain ViT that timm and Hugging Face can express, half a minute on two cores.",
+    )
+
+
+def _mnist() -> Preset:
+    model = ViTConfig(
+        image=28, channels=1, patch=4, classes=10, width=64, depth=4, heads=4, hidden=128,
+        init_std=0.1, position_std=0.2, token_std=0.2,
+    )  # fmt: skip
+    return Preset(
+        RunConfig(
+            model=model,
+            data=DataConfig(source="mnist"),
+            augment=AugmentConfig(crop_padding=2),
+            optim=OptimConfig(lr=3e-3, beta2=0.99, weight_decay=0.05, schedule="one_cycle"),
+            epochs=5,
+            batch=128,
+        ),
+        "MNIST with a ViT of 64 x 4 on 4x4 patches.",
+    )
+
+
+def _mnist_20x1() -> Preset:
+    model = ViTConfig(
+        image=28, channels=1, patch=4, classes=10, width=20, depth=1, heads=2, hidden=20, eps=1e-5,
+        activation="relu", position="sincos1d", position_trained=False, final_norm=False, init="torch",
+    )  # fmt: skip
+    return Preset(
+        RunConfig(
+            model=model,
+            data=DataConfig(source="mnist"),
+            optim=OptimConfig(lr=1e-2, beta2=0.99, schedule="one_cycle"),
+            epochs=5,
+            batch=32,
+        ),
+        "The notebooks' smallest ViT: 20 wide, one block. Repaired: patches are 4x4 tiles, not strips of a flattened image; "
+        "query, key and value are trained; attention mixes all of a token instead of blocks of it and has an output projection; "
+        "LayerNorm runs over a token, not over the whole image; the loss sees logits, not probabilities.",
+    )
+
+
+def _cifar100_768x3() -> Preset:
+    model = ViTConfig(
+        image=32, patch=8, classes=100, width=768, depth=3, heads=8, hidden=2048, eps=1e-5, stem_bias=False,
+        cls_token=False, position="sincos1d", norm_first=False, final_norm=False, activation="relu",
+        dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, pool="mean", init="torch",
+    )  # fmt: skip
+    return Preset(
+        RunConfig(
+            model=model,
+            data=DataConfig(source="cifar100"),
+            augment=AugmentConfig(crop_padding=4, flip=True),
+            optim=OptimConfig(lr=5e-4, weight_decay=0.1, warmup=1, clip=1.0),
+            epochs=50,
+            batch=128,
+        ),
+        "CIFAR-100, 768 wide, 3 post-norm layers on 8x8 patches. Repaired: attention runs over an image's tokens, not across the batch; "
+        "validation loss is a mean over images, as the training loss is.",
+    )
+
+
+def _vit_1024x6() -> Preset:
+    model = ViTConfig(
+        image=256, patch=32, classes=0, width=1024, depth=6, heads=16, head_width=64, hidden=2048, eps=1e-5,
+        query_bias=False, key_bias=False, value_bias=False, dropout=0.1, attention_dropout=0.1,
+        activation_dropout=0.1, embedding_dropout=0.1, init="torch", token_std=1.0, position_std=1.0,
+    )  # fmt: skip
+    return Preset(
+        RunConfig(
+            model=model,
+            data=DataConfig(source="folder:images"),
+            augment=AugmentConfig(crop_padding=16, flip=True),
+            optim=OptimConfig(lr=3e-4, weight_decay=0.05, warmup=5, clip=1.0),
+            epochs=100,
+            batch=128,
+        ),
+        "vit-pytorch's README network, for a folder of images (--data.source folder:PATH); as many classes as the folder has.",
+    )
+
+
+def _cifar10_48x4() -> Preset:
+    model = ViTConfig(
+        image=32, patch=4, classes=10, width=48, depth=4, heads=4, hidden=192, eps=1e-5,
+        activation="gelu_tanh", init="normal",
+    )  # fmt: skip
+    return Preset(
+        RunConfig(
+            model=model,
+            data=DataConfig(source="cifar10"),
+            augment=AugmentConfig(crop_padding=4, flip=True),
+            optim=OptimConfig(lr=2e-3, weight_decay=0.05, warmup=5, clip=1.0),
+            epochs=100,
+            batch=256,
+        ),
+        "CIFAR-10, 48 wide, 4 blocks on 4x4 patches, tanh GELU. Repaired: a final LayerNorm; the initial weights that the notebook "
+        "calls but never defines (normal, 0.02); a schedule instead of a constant rate; choices on validation, not on test.",
+    )
+
+
+def _cifar10_128x6() -> Preset:
+    model = ViTConfig(
+        image=32, patch=8, classes=10, width=128, depth=6, heads=4, hidden=256,
+        init="xavier", token_std=0.0, head_zero=True,
+    )  # fmt: skip
+    return Preset(
+        RunConfig(
+            model=model,
+            data=DataConfig(source="cifar10"),
+            augment=AugmentConfig(flip=True),
+            optim=OptimConfig(lr=2e-3, beta2=0.99, weight_decay=0.05, schedule="one_cycle"),
+            epochs=2,
+            batch=64,
+        ),
+        "CIFAR-10 in two epochs, torchvision's form: 128 wide, 6 blocks on 8x8 patches, zero head. Repaired: inputs are normalised; "
+        "the rate fits the two epochs; weights start fresh, not from one batch learnt by heart; test is read once.",
+    )
+
+
+def _cifar10_128x6_gap() -> Preset:
+    base = _cifar10_128x6().run
+    model = replace(base.model, cls_token=False, pool="mean", position="sincos1d", position_trained=False)
+    return Preset(
+        replace(base, model=model),
+        "cifar10-128x6 as its notebook's text describes it: average pooling and fixed 1-D sinusoids.",
+    )
+
+
+def _relu_stem(depth: int, classes: int, source: str, lr: float, dropout: float) -> RunConfig:
+    model = ViTConfig(
+        image=32, patch=4, classes=classes, width=256, depth=depth, heads=8, hidden=512, eps=1e-5,
+        stem_activation="relu", dropout=dropout, attention_dropout=dropout, activation_dropout=dropout,
+        head_hidden=512, head_activation="relu", init="torch", token_std=1.0, position_std=1.0,
+    )  # fmt: skip
+    return RunConfig(
+        model=model,
+        data=DataConfig(source=source),
+        augment=AugmentConfig(crop_padding=4, flip=True),
+        optim=OptimConfig(lr=lr, weight_decay=0.05, warmup=10, clip=1.0),
+        loss=LossConfig(label_smoothing=0.1),
+        epochs=180,
+        batch=256,
+    )
+
+
+_REPAIRED = (
+    " Repaired: a final LayerNorm; the schedule spans the steps that are run, so the rate ends at 0; weight decay on kernels only; "
+    "momentum is not cycled unasked; F1 counts the whole split."
+)
+
+
+def _cifar100_256x24() -> Preset:
+    return Preset(
+        _relu_stem(24, 100, "cifar100", 6e-4, 0.1),
+        "CIFAR-100, 256 wide, 24 blocks, ReLU after the patches and in the head; wants a GPU." + _REPAIRED,
+    )
+
+
+def _cifar10_256x6() -> Preset:
+    return Preset(
+        _relu_stem(6, 10, "cifar10", 1e-3, 0.2),
+        "CIFAR-10, 256 wide, 6 blocks, ReLU after the patches and in the head; wants a GPU." + _REPAIRED + " The head has 10 classes, not 100.",
+    )
+
+
+PRESETS = {
+    "digits": _digits,
+    "mnist": _mnist,
+    "mnist-20x1": _mnist_20x1,
+    "cifar10-48x4": _cifar10_48x4,
+    "cifar10-128x6": _cifar10_128x6,
+    "cifar10-128x6-gap": _cifar10_128x6_gap,
+    "cifar10-256x6": _cifar10_256x6,
+    "cifar100-256x24": _cifar100_256x24,
+    "cifar100-768x3": _cifar100_768x3,
+    "vit-1024x6": _vit_1024x6,
+}
+
+
+def preset(name: str) -> Preset:
+    """The preset of this name. Raises UserError naming the nearest where there is none."""
+    if name not in PRESETS:
+        raise UserError(f"there is no preset {name!r}{nearest(name, list(PRESETS))}")
+    return PRESETS[name]()

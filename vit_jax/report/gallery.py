@@ -1,0 +1,82 @@
+"""What a run leaves to look at: curves always; where it was tested, its mistakes; its patches, positions, attention."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..runs import Run
+from . import plots
+
+if TYPE_CHECKING:
+    from ..data import Dataset, Split
+    from ..evaluation import Evaluation
+    from ..step import Engine
+
+SAMPLES = 4
+WRONG = 36
+
+
+def draw_all(folder: Run, dataset: Dataset, engine: Engine, parameters: dict[str, Any], result: Evaluation | None) -> None:
+    """Write plots/*.png and samples/*.png.
+
+    `result` is the evaluation on the test split; without it nothing that needs test is drawn.
+    """
+    for place in (folder.plots, folder.samples):
+        place.mkdir(exist_ok=True)
+    plots.draw_curves(folder.metrics(), folder.plots / "curves.png")
+    split = dataset.splits.get("test") or dataset.splits["train"]
+    images = split.take(np.arange(min(SAMPLES, len(split))))
+    _save_samples(folder, images, split, dataset.class_names)
+    _draw_inside(folder, images, engine, parameters)
+    if result is not None:
+        _draw_result(folder, dataset, result)
+
+
+def _save_samples(folder: Run, images: np.ndarray, split: Split, names: tuple[str, ...]) -> None:
+    from PIL import Image
+
+    shutil.rmtree(folder.samples)
+    folder.samples.mkdir()
+    for i, image in enumerate(images):
+        safe = "".join(c if c.isalnum() else "_" for c in names[split.labels[i]])
+        Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(folder.samples / f"{i}-{safe}.png")
+
+
+def _draw_inside(folder: Run, images: np.ndarray, engine: Engine, parameters: dict[str, Any]) -> None:
+    """Patches, positions and attention of a network on images uint8 [m, h, w, C]."""
+    import jax
+
+    from ..config import pair
+    from ..layers import merge
+    from ..vit import sinusoids
+
+    c, network = engine.run.model, engine.definition
+
+    @jax.jit
+    def attention(parameters: dict[str, Any], images: jax.Array) -> jax.Array:
+        model = merge(network, parameters)
+        return model.capture(engine.task.images({"image": images}, model.dtype), ["attention"])["attention"]
+
+    prefix = sum(n for _, n, _ in c.prefix)
+    plots.draw_patches(images[0], pair(c.patch), folder.plots / "patches.png")
+    maps = np.asarray(attention(parameters, images))
+    plots.draw_attention(images, maps, prefix, c.grid, c.cls_token, folder.plots / "attention.png")
+    if c.position != "none":
+        position = np.asarray(parameters["position"]) if c.position_stored else sinusoids(c)
+        plots.draw_positions(position, c.positions - c.patches, c.grid, folder.plots / "positions.png")
+
+
+def _draw_result(folder: Run, dataset: Dataset, result: Evaluation) -> None:
+    """The confusion matrix, per-class scores and the most confident mistakes on the test split."""
+    split, names = dataset.splits["test"], dataset.class_names
+    plots.draw_confusion(result.confusion, names, folder.plots / "confusion.png")
+    each = result.per_class
+    plots.draw_per_class(each["precision"], each["recall"], each["f1"], names, folder.plots / "per-class.png")
+    wrong = np.flatnonzero(result.predicted != split.labels)
+    worst = wrong[np.argsort(-result.confidence[wrong], kind="stable")][:WRONG]
+    plots.draw_wrong(
+        split.take(worst), split.labels[worst], result.predicted[worst], result.confidence[worst], names, folder.plots / "wrong.png"
+    )

@@ -1,0 +1,201 @@
+"""The line that says how a run goes: a live bar on a terminal, plain lines in a file or a pipe."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+TICK = 0.125  # seconds between redraws; no thread redraws on its own, it would compete with XLA for the cores
+PLAIN = 10.0  # seconds between plain lines
+WINDOW = 20.0  # seconds of the past from which speed is taken
+
+# What the bar shows, from wide to narrow: the first row that leaves its bar the least width is taken.
+# least bar, long words, columns
+LAYOUTS: tuple[tuple[int, bool, tuple[str, ...]], ...] = (
+    (24, True, ("epoch", "bar", "step", "loss", "accuracy", "speed", "eta")),
+    (8, True, ("epoch", "bar", "loss", "accuracy", "speed", "eta")),
+    (8, False, ("epoch", "bar", "loss", "accuracy", "speed", "eta")),
+    (4, False, ("epoch", "bar", "loss", "accuracy", "eta")),
+    (0, False, ("epoch", "loss", "accuracy", "eta")),
+    (0, False, ("epoch", "loss", "eta")),
+    (0, False, ("epoch", "loss")),
+    (0, False, ("epoch",)),
+)
+WIDEST_BAR = 60
+STYLES = {"epoch": "bold", "step": "dim", "speed": "dim", "eta": "cyan"}
+
+
+class Progress:
+    """Shows a run from its first step to its last; a context manager.
+
+    Steps are global and count from 1: update(n) says that step n is done.
+
+    Args:
+        epochs: of the whole run.
+        steps_per_epoch: at least 1.
+        start: the first step to run (1, or later when a run goes on).
+        batch: images a step; gives images/s where the caller passes none.
+        stop: the last step, of the budget or (None) of the run.
+        console: a rich Console to draw on, live where it is a terminal; None: stdout.
+    """
+
+    def __init__(self, epochs: int, steps_per_epoch: int, start: int, batch: int, stop: int | None = None, *, console: Console | None = None):
+        self.epochs, self.steps_per_epoch, self.batch = epochs, max(steps_per_epoch, 1), batch
+        self.stop = stop or epochs * self.steps_per_epoch
+        self.step = max(start - 1, 0)
+        self.loss: float | None = None
+        self.accuracy: float | None = None
+        self.images_per_second: float | None = None
+        self._begun = self._tick_due = time.monotonic()
+        self._line_due = self._begun + PLAIN
+        self._line_step = self.step
+        self._past: deque[tuple[float, int]] = deque()
+        self._ended = False
+        self._console = console or _terminal()
+        self._live: Any = None
+
+    def __enter__(self) -> Progress:
+        if self._console is not None and self._console.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(self._bar(), console=self._console, auto_refresh=False)
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended = True
+        if self._live is not None:
+            self._live.update(self._bar())  # stop() draws it
+            self._live.stop()
+            self._live = None
+        elif self.step > self._line_step:
+            self._print_line()
+
+    def update(self, step: int, loss: float | None, accuracy: float | None, images_per_second: float | None) -> None:
+        """Say that `step` is done. A value of None is unchanged since the last call."""
+        self.step = step
+        if loss is not None:
+            self.loss = loss
+        if accuracy is not None:
+            self.accuracy = accuracy
+        if images_per_second is not None:
+            self.images_per_second = images_per_second
+        now = time.monotonic()
+        if now >= self._tick_due:
+            self._tick(now)
+        if self._live is None and step % self.steps_per_epoch == 0:
+            self._print_line()
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar; it is never wrapped by us, so that commands can be copied."""
+        if self._live is not None:
+            self._console.print(_printable(text, self._console.encoding), markup=False, highlight=False, soft_wrap=True)
+        else:
+            self._print(text)
+
+    def _tick(self, now: float) -> None:
+        """Note the speed and redraw, or print a plain line when one is due."""
+        self._tick_due = now + TICK
+        self._past.append((now, self.step))
+        while len(self._past) > 2 and self._past[1][0] < now - WINDOW:
+            self._past.popleft()
+        if self._live is not None:
+            self._live.update(self._bar(), refresh=True)
+        elif now >= self._line_due and self.step % self.steps_per_epoch:  # an epoch's end has its own line
+            self._print_line()
+
+    def _print_line(self) -> None:
+        self._line_due, self._line_step = time.monotonic() + PLAIN, self.step
+        cells = self._cells(words=True)
+        self._print("  ".join(cells[name] for name in LAYOUTS[0][2] if name in cells))
+
+    def _print(self, text: str) -> None:
+        file = self._console.file if self._console is not None else sys.stdout
+        print(_printable(text, getattr(file, "encoding", None)), file=file, flush=True)
+
+    def _speed(self) -> float | None:
+        """Steps a second over the recent past; None before it is known."""
+        if len(self._past) < 2:
+            return None
+        (then, first), (now, last) = self._past[0], self._past[-1]
+        return (last - first) / (now - then) if last > first and now > then else None
+
+    def _cells(self, words: bool) -> dict[str, str]:
+        """The text of each column whose value is known; `words`: spelt out, or short."""
+        epoch = min((max(self.step, 1) - 1) // self.steps_per_epoch + 1, self.epochs)
+        speed = self._speed()
+        images = self.images_per_second if self.images_per_second is not None else speed and speed * self.batch
+        cells = {"epoch": f"{'epoch ' if words else ''}{epoch}/{self.epochs}", "step": f"step {self.step}/{self.stop}"}
+        if self.loss is not None:
+            cells["loss"] = "loss " + _number(self.loss, words)
+        if self.accuracy is not None:
+            cells["accuracy"] = f"accuracy {self.accuracy:.3f}" if words else f"acc {self.accuracy:.2f}"
+        if images:
+            cells["speed"] = f"{images:,.0f} images/s" if words else f"{images:,.0f}/s"
+        if self._ended:
+            cells["eta"] = f"took {_clock(time.monotonic() - self._begun)}"
+        elif speed:
+            cells["eta"] = f"ETA {_clock((self.stop - self.step) / speed)}"
+        return cells
+
+    def _bar(self) -> Text:
+        """The live line, one row of at most the console's width."""
+        from rich.text import Text
+
+        options = self._console.options  # type: ignore[union-attr]  # there is a bar only where there is a console
+        for least, words, names in LAYOUTS:
+            cells = self._cells(words)
+            shown = [name for name in names if name in cells or name == "bar"]
+            gap = "  " if words else " "
+            room = options.max_width - sum(len(cells.get(name, "")) for name in shown) - len(gap) * (len(shown) - 1)
+            if room >= least:
+                break
+        line = Text(no_wrap=True, overflow="crop", end="")
+        for name in shown:
+            if line:
+                line.append(gap)
+            if name == "bar":
+                width = min(room, WIDEST_BAR)
+                done = width * min(self.step, self.stop) // self.stop
+                full, rest = ("#", ".") if options.ascii_only else ("━", "─")
+                line.append(full * done, style="green").append(rest * (width - done), style="dim")
+            else:
+                line.append(cells[name], style=STYLES.get(name, ""))
+        return line
+
+
+def _terminal() -> Console | None:
+    """A rich console where stdout is a terminal that can redraw a line, else None (and rich is not imported)."""
+    if not sys.stdout.isatty():
+        return None
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_interactive else None
+
+
+def _printable(text: str, encoding: str | None) -> str:
+    """The text with a '?' for each character that the encoding lacks."""
+    return text.encode(encoding or "utf-8", "replace").decode(encoding or "utf-8")
+
+
+def _number(value: float, words: bool) -> str:
+    """A loss in four decimals, or short in three figures; both keep their width from one value to the next."""
+    if abs(value) < 100:
+        return f"{value:.4f}" if words else f"{value:#.3g}"
+    return f"{value:.4g}" if words else f"{value:.3g}"
+
+
+def _clock(seconds: float) -> str:
+    """A duration as m:ss, h:mm:ss or, from a day on, days and hours."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours >= 24:
+        return f"{hours // 24}d {hours % 24}h"
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

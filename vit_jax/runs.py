@@ -1,0 +1,272 @@
+"""The run folder: its layout, config.json, digests and lock. Free of jax, so every tool can read runs.
+
+    runs/<name>/
+        config.json      the run, its data's identity, preprocessing and class names
+        metrics.jsonl    one line a log or evaluation
+        summary.json     final and best metrics, written when the run ends
+        checkpoints/<step>/{model,optimizer,ema}  Orbax trees; meta is JSON
+        digests/<step>.json    written last: a step without it is not sound
+        plots/  samples/
+        .lock            held by the process that trains
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .config import RunConfig, differences, from_dict, to_dict
+from .errors import UserError
+
+FORMAT = 1
+
+
+class Run:
+    """A run's folder and the places in it."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path).absolute()
+        self.config_file = self.path / "config.json"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.summary_file = self.path / "summary.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.digests = self.path / "digests"
+        self.plots = self.path / "plots"
+        self.samples = self.path / "samples"
+
+    def __str__(self) -> str:
+        """The path as a user would type it: relative where that is shorter."""
+        relative = os.path.relpath(self.path)
+        return relative if len(relative) < len(str(self.path)) else str(self.path)
+
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return self.config_file.is_file()
+
+    def create(self, record: dict[str, Any]) -> None:
+        """Make the folder and write config.json, whole or not at all."""
+        for folder in (self.path, self.checkpoints, self.digests):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.config_file, {"format": FORMAT, **record})
+
+    def record(self) -> dict[str, Any]:
+        """config.json: `config` (a RunConfig as plain values), `preprocess`, `class_names`, `data`, `made_with`.
+
+        Raises UserError where there is no run or its config.json cannot be read.
+        """
+        if not self.exists():
+            raise UserError(f"{self}: no run here (there is no config.json); give the folder of a run, such as runs/digits")
+        record = read_json(self.config_file)
+        if record.get("format") != FORMAT:
+            raise UserError(f"{self.config_file}: format {record.get('format')!r} is not {FORMAT}; this run was made by another version of vit-jax")
+        return record
+
+    def config(self) -> RunConfig:
+        """The run's config. Raises UserError."""
+        return from_dict(RunConfig, self.record()["config"])
+
+    def summary(self) -> dict[str, Any] | None:
+        """summary.json, or None while the run has not ended."""
+        return read_json(self.summary_file) if self.summary_file.is_file() else None
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a last line cut off by a crash is left out."""
+        if not self.metrics_file.is_file():
+            return []
+        rows = []
+        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                rows.append(json.loads(line))
+        return rows
+
+    def sound_steps(self) -> list[int]:
+        """Steps that have both a checkpoint folder and a digest, newest first.
+
+        Anything else in the folders (stray folders, temporary ones, other names) is not a step.
+        """
+        names = [p.stem for p in self.digests.glob("*.json")] if self.digests.is_dir() else []
+        steps = [int(n) for n in names if n.isdecimal() and str(int(n)) == n]
+        return sorted((s for s in steps if (self.checkpoints / str(s)).is_dir()), reverse=True)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder for this process. Raises UserError naming the process that has it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / ".lock", "a+", encoding="utf-8") as file:
+            if not _try_lock(file):
+                file.seek(0)
+                raise UserError(f"{self}: in use by process {file.read().strip() or 'unknown'}; wait for it, end it, or choose another --name")
+            file.seek(0)
+            file.truncate()
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+
+def _try_lock(file: Any) -> bool:
+    """Take an exclusive lock that ends with the process; False where another one holds it."""
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            # A byte far behind the pid, so that others can still read who holds the file.
+            file.seek(1 << 20)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def choose(run: RunConfig, name: str, named: bool, seeds: int = 0) -> Run:
+    """The folder for this run (or this group of `seeds` runs): the one to continue, or a new one.
+
+    A folder that the user did not name is numbered on (digits, digits-2, ...) until it is free or
+    holds this very run. Raises UserError where the folder was `named` and holds something else; it
+    lists the fields that differ.
+    """
+    number = 1
+    while True:
+        folder = Run(Path(run.dir) / (name if number == 1 else f"{name}-{number}"))
+        try:
+            (_fits_group if seeds else _fits)(folder, run)
+        except UserError:
+            if named:
+                raise
+            number += 1
+        else:
+            return folder
+
+
+def _fits(folder: Run, run: RunConfig) -> None:
+    """Raise UserError unless the folder is free or holds this very run."""
+    if folder.exists():
+        same_identity(folder, run)
+    elif folder.path.exists() and (not folder.path.is_dir() or any(p.is_file() and p.name != ".lock" for p in folder.path.rglob("*"))):
+        # A start that was killed before it wrote config.json leaves a lock and empty folders: that is free.
+        raise UserError(f"{folder}: exists and is not a run; choose another --name")
+
+
+def _fits_group(folder: Run, run: RunConfig) -> None:
+    """Raise UserError unless the folder is free or holds runs that differ from this one in their seed."""
+    if folder.exists():
+        raise UserError(f"{folder}: holds a single run, not one a seed; choose another --name")
+    members = sorted(folder.path.glob("seed-*/config.json"))
+    if not members:
+        _fits(folder, run)
+    for file in members:
+        member = Run(file.parent)
+        same_identity(member, replace(run, seed=member.config().seed))
+
+
+def same_identity(folder: Run, run: RunConfig) -> None:
+    """Raise UserError, listing the fields, unless the folder holds this very run."""
+    changed = differences(folder.config(), run)
+    if changed:
+        fields = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
+        raise UserError(f"{folder}: holds another run, which differs in {fields}; choose another --name, or leave these as they were")
+
+
+def find(text: str, runs_dir: str = "runs") -> Run:
+    """The run that a user means by a path or by a name inside `runs_dir`. Raises UserError."""
+    for path in (Path(text), Path(runs_dir) / text):
+        if Run(path).exists():
+            return Run(path)
+    root = Path(runs_dir)
+    known = sorted(p.parent.name for p in root.glob("*/config.json")) if root.is_dir() else []
+    hint = f"runs in {runs_dir}: {', '.join(known)}" if known else f"there are none in {runs_dir}"
+    raise UserError(f"{text}: no run here; {hint}")
+
+
+# ------------------------------------------------------------------------------------- digests
+
+
+def array_digest(array: np.ndarray) -> str:
+    """BLAKE2b over an array's dtype, shape and little-endian, C-order bytes, as hexadecimal."""
+    array = np.ascontiguousarray(array).reshape(array.shape)  # ascontiguousarray makes 0-d arrays 1-d
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    digest = hashlib.blake2b(f"{array.dtype.name}|{list(array.shape)}|".encode(), digest_size=16)
+    digest.update(array.reshape(-1).view(np.uint8))
+    return digest.hexdigest()
+
+
+def text_digest(value: Any) -> str:
+    """BLAKE2b over a JSON value in its canonical form, as hexadecimal."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{'a': {'b': x}} as {'a.b': x}. Refuses names with dots, which would collide."""
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        if not isinstance(key, str) or "." in key or not key:
+            raise ValueError(f"{prefix}{key!r}: names in a tree are non-empty strings without dots")
+        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return out
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """{'a.b': x} as {'a': {'b': x}}."""
+    out: dict[str, Any] = {}
+    for name, value in flat.items():
+        *path, leaf = name.split(".")
+        node = out
+        for key in path:
+            node = node.setdefault(key, {})
+        node[leaf] = value
+    return out
+
+
+# ---------------------------------------------------------------------------------- small files
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that a reader sees the old file or the new one, also after a power cut."""
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1, allow_nan=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object. Raises UserError where it is not one."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as JSON ({error}); restore the file or start a new run with --name") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: holds no JSON object; restore the file or start a new run with --name")
+    return value
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames inside a folder survive a power cut (where the platform can)."""
+    if os.name == "nt":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def record_of(run: RunConfig, preset: str, **rest: Any) -> dict[str, Any]:
+    """What config.json holds for a new run."""
+    return {"preset": preset, "config": to_dict(run), **rest}

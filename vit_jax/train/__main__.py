@@ -1,0 +1,5 @@
+import sys
+
+from .door import main
+
+sys.exit(main())

@@ -1,0 +1,103 @@
+"""The command `python -m vit_jax.train`: presets, fields, and what is only printed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from dataclasses import dataclass, field
+
+from .. import backend, runs
+from ..config import RunConfig, check_run, to_dict
+from ..errors import DONE, UserError, door
+from . import train, train_seeds
+from .session import announce, prepare
+
+
+@dataclass(frozen=True)
+class Options(RunConfig):
+    """What the command takes besides a run's own fields."""
+
+    seeds: int = field(default=0, metadata={"help": "train this many runs, of seeds seed, seed+1, ..., and report mean and spread; 0: one run"})
+    resume: str = field(default="", metadata={"help": "go on with this run (a folder or a name); its config is the default of all other fields"})
+    print_config: bool = field(default=False, metadata={"help": "print the run's config as JSON and end"})
+    dry_run: bool = field(default=False, metadata={"help": "open the data, build the network, print what would be trained, and end; nothing is written"})
+    version: bool = field(default=False, metadata={"help": "print the version and end"})
+
+    def run(self) -> RunConfig:
+        """The run's fields alone."""
+        return RunConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(RunConfig)})
+
+
+def parse(arguments: list[str]) -> tuple[str, Options]:
+    """Command-line arguments to (preset's name, options). Raises UserError; the parser itself exits with 2."""
+    import tyro
+
+    from ..presets import PRESETS, preset
+
+    arguments = list(arguments)
+    name = arguments.pop(0) if arguments and not arguments[0].startswith("-") else ""
+    resume = _value(arguments, "--resume")
+    if resume and name:
+        raise UserError(f"--resume {resume} brings its own config: leave out the preset {name!r}")
+    if resume:
+        folder = runs.find(resume, _value(arguments, "--dir") or RunConfig.dir)
+        name, base = folder.record()["preset"], folder.config()
+    else:
+        name = name or "digits"
+        base = preset(name).run
+    # Shallow: the parts of a config stay dataclasses.
+    default = Options(**{f.name: getattr(base, f.name) for f in dataclasses.fields(RunConfig)}, resume=resume)
+    listing = "\n".join(f"  {n:18} {preset(n).help}" for n in PRESETS)
+    description = f"Train a Vision Transformer: vit_jax.train [PRESET] [--field value ...]; the preset here is {name}.\n\nPresets:\n{listing}"
+    return name, tyro.cli(Options, args=arguments, default=default, prog="python -m vit_jax.train", description=description)
+
+
+def _value(arguments: list[str], flag: str) -> str:
+    """The value that a flag has on the command line, or ''."""
+    for i, argument in enumerate(arguments):
+        if argument == flag and i + 1 < len(arguments):
+            return arguments[i + 1]
+        if argument.startswith(flag + "="):
+            return argument.partition("=")[2]
+    return ""
+
+
+def command(arguments: list[str]) -> int:
+    """The command's body: parse, then train."""
+    name, options = parse(arguments)
+    run = options.run()
+    if options.version:
+        from .. import __version__
+
+        print(f"vit-jax {__version__}")
+        return DONE
+    check_run(run)
+    if options.print_config:
+        print(json.dumps(to_dict(run), indent=1))
+        return DONE
+    if options.dry_run:
+        return dry_run(run)
+    if options.seeds:
+        train_seeds(run, options.seeds, preset=name)
+        return DONE
+    folder = None
+    if options.resume:
+        folder = runs.find(options.resume, run.dir)
+        runs.same_identity(folder, run)
+    train(run, preset=name, folder=folder)
+    return DONE
+
+
+def dry_run(run: RunConfig) -> int:
+    """Everything up to the first step, keeping nothing."""
+    backend.prepare()
+    setup = prepare(run)
+    announce(setup)
+    print(f"dry run  {setup.epochs} epochs of {setup.order.steps_per_epoch} steps; nothing was written")
+    return DONE
+
+
+def main() -> int:
+    """`python -m vit_jax.train`: exit codes are those of errors.py."""
+    return door(lambda: command(sys.argv[1:]))

@@ -1,0 +1,76 @@
+"""The end of a run: test, pictures, summary, and what one may do next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import runs
+from ..errors import Interrupted
+from .loop import chosen_split, evaluate_all
+from .session import Session
+
+if TYPE_CHECKING:
+    from ..data import Split
+    from ..evaluation import Evaluation
+
+
+def finish(s: Session, status: str) -> dict[str, Any]:
+    """Read the test split once, draw the pictures, write summary.json and say where things are.
+
+    Raises Interrupted where a signal ended the loop; everything is saved by then.
+    """
+    if s.caught.name and status != "finished":
+        raise Interrupted(f"{s.caught.name}: saved at step {s.step}; go on with: python -m vit_jax.train --resume {s.folder}", s.caught.name)
+    from ..report.gallery import draw_all
+
+    summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
+    watched, split = chosen_split(s)
+    if split is not None:
+        rows = [r for r in s.folder.metrics() if r["kind"] == "eval" and r["split"] == watched]
+        last = {r["weights"]: r for r in rows}
+        summary[watched] = {weights: _numbers(r) for weights, r in last.items()}
+    result = None
+    test = s.setup.dataset.splits.get("test")
+    if status == "finished" and test is not None and not s.run.overfit_batches:
+        results = evaluate_all(s, "test", test)
+        summary["test"] = {"last" if w == "raw" else "last_ema": r.metrics for w, r in results.items()}
+        result = results["raw"]
+        if s.best is not None:
+            summary["test"]["best"] = _best(s, test, results).metrics
+    draw_all(s.folder, s.setup.dataset, s.engine, s.engine.gather(s.state).parameters, result)
+    runs.write_json(s.folder.summary_file, summary)
+    show(s.folder, summary)
+    return summary
+
+
+def _best(s: Session, test: Split, results: dict[str, Evaluation]) -> Evaluation:
+    """The test result of the weights that validation chose."""
+    import jax
+
+    from ..evaluation import evaluate
+
+    assert s.best is not None
+    if s.best["step"] == s.step:
+        return results.get("ema", results["raw"])
+    saved = s.checkpoints.read(s.best["step"], runs.flatten(s.engine.gather(s.state).parameters))
+    tree = saved.state.ema if saved.state.ema is not None else saved.state.parameters
+    return evaluate(s.engine, jax.device_put(tree, s.engine.replicated), test, s.run.model.classes, s.run.batch)
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, float]:
+    return {k: v for k, v in row.items() if isinstance(v, float) and k != "epoch"}
+
+
+def show(folder: runs.Run, summary: dict[str, Any]) -> None:
+    """The result, where things are, and what one may do next."""
+    for split in ("train", "validation", "test"):
+        for weights, m in summary.get(split, {}).items():
+            print(f"{split:10} {weights:8} accuracy {m['accuracy']:.4f}  f1 {m['f1_macro']:.4f}  loss {m['loss']:.4f}")
+    print(f"{summary['status']} at step {summary['step']} after {summary['seconds']:.0f} s; curves, confusion and attention maps are in {folder}/plots")
+    sample = next(iter(sorted(folder.samples.glob("*.png"))), None)
+    print("next:")
+    if sample is not None:
+        print(f"  python -m vit_jax.predict {folder} {runs.Run(sample)}")
+    print(f"  python -m vit_jax.evaluate {folder}")
+    if summary["status"] != "finished":
+        print(f"  python -m vit_jax.train --resume {folder}")

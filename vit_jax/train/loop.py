@@ -1,0 +1,218 @@
+"""The loop: batch, step, log, evaluate when due, save when due."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import backend
+from ..errors import CheckFailed
+from .session import Caught, Session
+
+if TYPE_CHECKING:
+    from ..data import Split
+    from ..evaluation import Evaluation
+
+
+@contextlib.contextmanager
+def signals() -> Iterator[Caught]:
+    """Note SIGINT and SIGTERM instead of dying of them; a second SIGINT interrupts at once.
+
+    Outside the main thread Python cannot catch signals; then nothing changes.
+    """
+    caught = Caught()
+
+    def note(number: int, frame: Any) -> None:
+        if caught.name == "SIGINT" and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        caught.name = signal.Signals(number).name
+
+    old = {}
+    with contextlib.suppress(ValueError):
+        old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def loop(s: Session) -> str:
+    """Run steps until the end, a budget or early stopping, and return which. Everything is saved then."""
+    from ..data import batches
+
+    if ending := why_end(s):
+        return ending
+    with contextlib.closing(batches(s.setup.dataset.splits["train"], s.setup.order, s.step, s.setup.stop)) as stream, s.progress:
+        if s.due:
+            evaluate_epoch(s)
+        meter, last_save = first_step(s, next(stream)), time.monotonic()
+        while True:
+            after_step(s, meter)
+            epoch_ends = s.step % s.setup.order.steps_per_epoch == 0
+            ending = why_end(s)
+            if ending or epoch_ends or time.monotonic() - last_save > s.run.save_minutes * 60:
+                check_finite(s, meter.settle())
+                save(s)
+                last_save = time.monotonic()
+                meter.restart()
+            if ending:
+                return ending
+            s.state, metrics = s.engine.train(s.state, next(stream))
+            s.step += 1
+            check_finite(s, meter.add(s.step, metrics))
+
+
+def first_step(s: Session, batch: dict[str, Any]) -> Meter:
+    """The step that compiles; its time is said, and left out of the speed."""
+    meter, began = Meter(s.run.batch), time.monotonic()
+    s.progress.say("compiling the training step ...")
+    s.state, metrics = s.engine.train(s.state, batch)
+    s.step += 1
+    meter.add(s.step, metrics)
+    check_finite(s, meter.settle())
+    s.progress.say(f"first step done after {time.monotonic() - began:.1f} s, compilation included")
+    meter.restart()
+    return meter
+
+
+def after_step(s: Session, meter: Meter) -> None:
+    """Log and evaluate, where they are due."""
+    epoch_ends = s.step % s.setup.order.steps_per_epoch == 0
+    if s.step % s.run.log_every == 0 or epoch_ends or s.step == s.setup.stop:
+        check_finite(s, meter.settle())
+        row = meter.row(s.step, s.epoch)
+        s.log.write(row | {"memory": backend.memory_peak()})
+        s.progress.update(s.step, row["loss"], row["accuracy"], row["images_per_second"])
+    else:
+        s.progress.update(s.step, None, None, None)
+    s.due = epoch_ends and evaluation_due(s)
+    if s.due and not s.caught.name:  # a run that is told to end evaluates when it goes on
+        evaluate_epoch(s)
+
+
+def why_end(s: Session) -> str:
+    """Why the run ends after this step; '' where it goes on."""
+    if s.step >= s.setup.steps or (s.run.patience and s.stale >= s.run.patience and not s.due):
+        return "finished"
+    if s.caught.name:
+        return f"stopped: {s.caught.name}"
+    if s.step >= s.setup.stop:
+        return "stopped: max_steps"
+    return "stopped: max_minutes" if time.monotonic() > s.deadline else ""
+
+
+class Meter:
+    """Collects the device's metrics one step late, so that the host never waits for the step just sent."""
+
+    def __init__(self, batch: int):
+        self.batch = batch
+        self.pending: tuple[int, dict[str, Any]] | None = None
+        self.rows: list[dict[str, float]] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Leave out of the speed what happened since the last step."""
+        self.clock, self.counted = time.monotonic(), 0
+
+    def add(self, step: int, metrics: dict[str, Any]) -> tuple[int, float] | None:
+        """Take a step's metrics; read those of the step before it: (step, loss)."""
+        read = self.settle()
+        self.pending = (step, metrics)
+        self.counted += 1
+        return read
+
+    def settle(self) -> tuple[int, float] | None:
+        """Read what is pending, waiting for it."""
+        import jax
+
+        if self.pending is None:
+            return None
+        step, metrics = self.pending
+        self.pending = None
+        self.rows.append({k: float(v) for k, v in jax.device_get(metrics).items()})
+        return step, self.rows[-1]["loss"]
+
+    def row(self, step: int, epoch: float) -> dict[str, Any]:
+        """One line of metrics.jsonl: loss and accuracy are means since the last line."""
+        last, n = self.rows[-1], len(self.rows)
+        means = {k: sum(r[k] for r in self.rows) / n for k in ("loss", "accuracy")}
+        speed = self.counted * self.batch / max(time.monotonic() - self.clock, 1e-9) if self.counted else None
+        self.rows = []
+        self.restart()
+        return {"kind": "train", "step": step, "epoch": epoch, **last, **means, "images_per_second": speed}
+
+
+def check_finite(s: Session, read: tuple[int, float] | None) -> None:
+    """Raise CheckFailed where a step's loss is NaN or infinite."""
+    if read is None or math.isfinite(read[1]):
+        return
+    kept = s.folder.sound_steps()
+    where = f"the last good checkpoint is step {kept[0]}" if kept else "nothing had been saved yet"
+    raise CheckFailed(
+        f"the loss is {read[1]} at step {read[0]}; {where} in {s.folder}; "
+        f"try a lower --optim.lr (now {s.run.optim.lr}), a longer --optim.warmup, or --optim.clip 1 under another --name"
+    )
+
+
+def evaluation_due(s: Session) -> bool:
+    """After every epoch; when overfitting, whose epochs are a few steps, about every ten steps."""
+    every = max(1, 10 // s.setup.order.steps_per_epoch) if s.run.overfit_batches else 1
+    return (s.step // s.setup.order.steps_per_epoch) % every == 0
+
+
+def evaluate_epoch(s: Session) -> None:
+    """Evaluate on validation (on the batches learnt by heart, when overfitting) and remember the best."""
+    s.due = False
+    name, split = chosen_split(s)
+    if split is None:
+        return
+    s.progress.say(f"epoch {s.step // s.setup.order.steps_per_epoch}: " + "  ".join(
+        f"{name}{' ' + weights if weights != 'raw' else ''} accuracy {e.metrics['accuracy']:.4f} loss {e.metrics['loss']:.4f}"
+        for weights, e in evaluate_all(s, name, split).items()
+    ))  # fmt: skip
+
+
+def evaluate_all(s: Session, name: str, split: Split) -> dict[str, Evaluation]:
+    """Evaluate the weights and their average on a split, log both, and update the best by validation."""
+    from ..evaluation import evaluate
+
+    state, results = s.engine.gather(s.state), {}
+    for weights, tree in (("raw", state.parameters), ("ema", state.ema)):
+        if tree is None:
+            continue
+        results[weights] = result = evaluate(s.engine, tree, split, s.run.model.classes, s.run.batch)
+        s.log.write({"kind": "eval", "split": name, "weights": weights, "step": s.step, "epoch": s.epoch, **result.metrics})
+    accuracy = results["ema" if "ema" in results else "raw"].metrics["accuracy"]
+    if name == "validation":
+        better = s.best is None or accuracy > s.best["accuracy"]
+        s.best = {"step": s.step, "accuracy": accuracy} if better else s.best
+        s.stale = 0 if better else s.stale + 1
+    return results
+
+
+def chosen_split(s: Session) -> tuple[str, Split | None]:
+    """The split that is watched during training."""
+    if s.run.overfit_batches:
+        return "train", s.setup.dataset.splits["train"].part(np.arange(s.setup.order.n))
+    return "validation", s.setup.dataset.splits.get("validation")
+
+
+def save(s: Session) -> None:
+    """Checkpoint this step, once."""
+    if s.saved == s.step:
+        return
+    now = time.monotonic()
+    s.seconds, s.clock = s.seconds + now - s.clock, now
+    notes = {
+        "optimizer": s.run.optim.name, "best": s.best, "stale": s.stale, "due": s.due, "seconds": s.seconds,
+        "data": s.setup.dataset.identity, "environment": s.setup.environment,
+    }  # fmt: skip
+    s.checkpoints.save(s.engine.gather(s.state), notes, s.best and s.best["step"], s.run.keep)
+    s.saved = s.step

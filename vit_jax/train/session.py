@@ -1,0 +1,215 @@
+"""Setting a run up: its data, network and state, and the folder that they are kept in."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from .. import backend, runs
+from ..config import AugmentConfig, RunConfig, ViTConfig, flops, parameters, to_dict
+from ..errors import UserError
+
+if TYPE_CHECKING:
+    from ..checkpoint import Checkpoints
+    from ..data import Dataset, Order
+    from ..report import Log, Progress
+    from ..step import Engine, State
+
+OVERFIT_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What follows from a run's config and its data alone."""
+
+    stated: RunConfig  # as the user gave it, with the classes of the data
+    run: RunConfig  # as it is run: overfitting resolved
+    dataset: Dataset
+    order: Order
+    epochs: int
+    engine: Engine
+    environment: dict[str, Any]
+
+    @property
+    def steps(self) -> int:
+        """Updates of the whole run."""
+        return self.epochs * self.order.steps_per_epoch
+
+    @property
+    def stop(self) -> int:
+        """The step at which this process ends."""
+        return min(self.steps, self.run.max_steps or self.steps)
+
+
+@dataclass
+class Caught:
+    """The signal that asked the run to end, if one did."""
+
+    name: str = ""
+
+
+@dataclass
+class Session:
+    """A run in training: what is fixed, and what the loop moves on."""
+
+    setup: Setup
+    folder: runs.Run
+    checkpoints: Checkpoints
+    log: Log
+    progress: Progress
+    caught: Caught
+    deadline: float  # of time.monotonic()
+    state: State
+    step: int  # updates done
+    saved: int  # the step of the newest checkpoint, or -1
+    best: dict[str, Any] | None = None  # {step, accuracy} of the weights that validation likes most
+    stale: int = 0  # epochs since then
+    due: bool = False  # an evaluation was put off because the process had to end
+    seconds: float = 0.0  # spent on the run up to the newest checkpoint, by all processes
+    clock: float = field(default_factory=time.monotonic)  # when `seconds` was counted
+
+    @property
+    def run(self) -> RunConfig:
+        return self.setup.run
+
+    @property
+    def engine(self) -> Engine:
+        return self.setup.engine
+
+    @property
+    def epoch(self) -> float:
+        """Epochs done."""
+        return self.step / self.setup.order.steps_per_epoch
+
+
+def set_up(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) -> Session:
+    """Open the data, build or restore the state, and say what is about to happen. Raises UserError."""
+    import jax
+
+    from ..checkpoint import Checkpoints
+    from ..report import Log, Progress
+
+    setup = prepare(run)
+    run = setup.run
+    announce(setup)
+    checkpoints = Checkpoints(folder)
+    state, notes = starting_state(setup, folder, checkpoints)
+    step = int(jax.device_get(setup.engine.gather(state).step))
+    if not folder.exists():
+        folder.create(runs.record_of(
+            setup.stated, preset, preprocess=setup.dataset.preprocess.to_dict(), class_names=list(setup.dataset.class_names),
+            data=setup.dataset.identity, environment=setup.environment,
+        ))  # fmt: skip
+    tensorboard = folder.path / "tensorboard" if run.tensorboard else None
+    log = Log(folder.metrics_file, step, tensorboard, run.wandb, folder.path.name, to_dict(setup.stated))
+    progress = Progress(setup.epochs, setup.order.steps_per_epoch, step + 1, run.batch, setup.stop)
+    deadline = time.monotonic() + run.max_minutes * 60 if run.max_minutes else math.inf
+    print(f"run      {folder}: {setup.epochs} epochs of {setup.order.steps_per_epoch} steps" + (f"; going on after step {step}" if step else ""), flush=True)
+    kept = {name: notes[name] for name in ("best", "stale", "due", "seconds") if name in notes}
+    return Session(setup, folder, checkpoints, log, progress, caught, deadline, state, step, saved=step if notes else -1, **kept)
+
+
+def prepare(run: RunConfig) -> Setup:
+    """Open the data and build the compiled steps. Raises UserError."""
+    import jax
+
+    from ..data import open_dataset
+    from ..optim import Optimizer
+    from ..step import Engine
+    from ..tasks import task
+    from ..vit import definition
+
+    if run.compute_dtype == "float64":
+        jax.config.update("jax_enable_x64", True)
+    dataset = open_dataset(run)
+    stated = replace(run, model=replace(run.model, classes=len(dataset.class_names)))
+    run, order, epochs = plan(stated, len(dataset.splits["train"]))
+    network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
+    # The schedule spans the whole run, whatever the budget.
+    optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch)
+    engine = Engine(run, network, task(run, dataset.preprocess.mean, dataset.preprocess.std), optimizer)
+    return Setup(stated, run, dataset, order, epochs, engine, backend.environment())
+
+
+def parameter_dtype(run: RunConfig) -> str:
+    """float32, or float64 where everything is."""
+    return "float64" if run.compute_dtype == "float64" else "float32"
+
+
+def plan(run: RunConfig, examples: int) -> tuple[RunConfig, Order, int]:
+    """(the run, the order of its examples, its epochs); overfitting changes all three.
+
+    Raises UserError where the training set is smaller than a batch.
+    """
+    from ..data import Order
+
+    if run.overfit_batches:
+        examples = min(examples, run.overfit_batches * run.batch)
+    if examples < run.batch:
+        raise UserError(f"batch {run.batch} is larger than the training set of {examples}: lower --batch")
+    order = Order(examples, run.batch, run.seed)
+    if not run.overfit_batches:
+        return run, order, run.epochs
+    quiet: dict[str, Any] = {f.name: 0.0 for f in dataclasses.fields(ViTConfig) if f.name.endswith("dropout") or f.name == "drop_path"}
+    run = replace(
+        run,
+        model=replace(run.model, **quiet),
+        augment=AugmentConfig(normalize=run.augment.normalize),
+        optim=replace(run.optim, schedule="constant", warmup=0.0, weight_decay=0.0),
+        patience=0,
+    )
+    return run, order, math.ceil((run.max_steps or OVERFIT_STEPS) / order.steps_per_epoch)
+
+
+def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> tuple[State, dict[str, Any]]:
+    """The state to go on from and the notes saved with it, or a fresh one and no notes. Raises UserError."""
+    import jax
+
+    from ..interop import starting_weights
+    from ..vit import start
+
+    run, dtype = setup.run, parameter_dtype(setup.run)
+    if folder.exists():
+        if folder.record()["data"] != setup.dataset.identity:
+            raise UserError(f"{folder}: data.source {run.data.source} is not the data that this run began with; restore it, or choose another --name")
+        checkpoints.clear()
+        saved, skipped = checkpoints.restore(parameters(run.model))
+        for reason in skipped:
+            print(f"skipped  {reason}")
+        if saved is not None:
+            compare_environments(setup.environment, saved.notes["environment"])
+            return setup.engine.place(saved.state), saved.notes
+    fresh = start(run.model, jax.random.key(run.seed), dtype)
+    if run.init:
+        given = starting_weights(run, runs.flatten(fresh))
+        fresh = runs.unflatten({name: jax.numpy.asarray(x, dtype) for name, x in given.items()})
+    return setup.engine.start(fresh), {}
+
+
+def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
+    """Say what has changed since a checkpoint was written and can change the last bits."""
+    was = {**then, **then["versions"]}
+    changed = [f"{k} {was.get(k)} -> {v}" for k, v in {**now, **now["versions"]}.items() if k != "versions" and v != was.get(k)]
+    if changed:
+        print(f"note     not bit for bit what an uninterrupted run gives, because these changed: {', '.join(changed)}")
+
+
+def announce(setup: Setup) -> None:
+    """Print what will be trained, on what, with what."""
+    run, m, environment = setup.run, setup.run.model, setup.environment
+    count = sum(math.prod(shape) for shape in parameters(m).values())
+    copies = 2 + {"adam": 2, "adamw": 2, "momentum": 1, "sgd": 0}[run.optim.name] + bool(run.ema)
+    sizes = ", ".join(f"{name} {len(split):,}" for name, split in setup.dataset.splits.items())
+    versions = environment["versions"]
+    print(f"model    ViT {m.width} wide, {m.depth} blocks, {m.heads} heads, {m.patches} patches: {count:,} parameters, {flops(m) / 1e6:,.1f} MFLOP an image")
+    print(f"data     {setup.dataset.name}: {len(setup.dataset.class_names)} classes; {sizes}")
+    for note in setup.dataset.notes:
+        print(f"         {note}")
+    print(f"memory   {copies * count * 4 / 1e6:,.1f} MB for weights, gradients and optimizer; activations come on top")
+    print(f"device   {environment['devices']} x {environment['device']} ({environment['platform']}, {environment['cores']} cores), {run.parallel}, {run.compute_dtype}")
+    print(f"versions python {versions['python']}, jax {versions['jax']}, flax {versions['flax']}, optax {versions['optax']}")
+    if backend.unused_gpu():
+        print("warning  there is an NVIDIA GPU but jax runs on the CPU: install vit-jax[cuda12], or [cuda13] beside PyTorch")

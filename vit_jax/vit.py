@@ -1,0 +1,271 @@
+"""The Vision Transformer (Dosovitskiy et al. 2021, arXiv 2010.11929) and its published variants.
+
+An image is cut into patches, each becomes a token; blocks of attention and mlp mix them; the head
+reads a summary. Every variant is a ViTConfig: the code below has one slot for each of its fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from .config import ViTConfig, check_vit, pair, parameters
+from .layers import ACTIVATIONS, Attention, AttentionPool, LayerNorm, Linear, Mlp, Tape, drop_path, dropout, fold, initial_values, replace_parameters, split, wide
+from .runs import unflatten
+
+
+class Patches(Linear):
+    """Images to patch tokens: cut, flatten (row, column, channel), project."""
+
+    def __init__(self, c: ViTConfig, dtype: Any = jnp.float32):
+        self.size = pair(c.patch)
+        self.activation = c.stem_activation
+        pixels = self.size[0] * self.size[1] * c.channels
+        super().__init__(pixels, c.width, c.stem_bias, dtype)
+        self.pre_norm = LayerNorm(pixels, c.eps, c.norm_bias, dtype) if c.stem_pre_norm else None
+        self.norm = LayerNorm(c.width, c.eps, c.norm_bias, dtype) if c.stem_norm else None
+
+    def __call__(self, images: Array) -> Array:  # [B, h, w, C] -> [B, N, D]
+        batch, h, w, channels = images.shape
+        rows, columns = self.size
+        x = images.reshape(batch, h // rows, rows, w // columns, columns, channels)
+        x = x.transpose(0, 1, 3, 2, 4, 5)  # b (gh p) (gw q) c -> b (gh gw) (p q c)
+        x = x.reshape(batch, -1, rows * columns * channels)
+        x = x if self.pre_norm is None else self.pre_norm(x)
+        x = super().__call__(x)
+        x = x if self.norm is None else self.norm(x)
+        return ACTIVATIONS[self.activation](x)
+
+
+class Block(nnx.Module):
+    """Attention, then mlp, each added to its input; norms before (ViT) or after (post-norm)."""
+
+    def __init__(self, c: ViTConfig, index: int, dtype: Any = jnp.float32):
+        self.norm_first, self.dropout = c.norm_first, c.dropout
+        self.drop_path = c.drop_path * index / max(c.depth - 1, 1)
+        self.norm1 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
+        self.attention = Attention(
+            c.width, c.heads, c.dim_head, query_bias=c.query_bias, key_bias=c.key_bias,
+            value_bias=c.value_bias, out_bias=c.out_bias, qk_norm=c.qk_norm, eps=c.eps,
+            norm_bias=c.norm_bias, dropout=c.attention_dropout, dtype=dtype,
+        )  # fmt: skip
+        self.scale1 = nnx.Param(jnp.full((c.width,), c.layer_scale, dtype)) if c.layer_scale else None
+        self.norm2 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
+        self.mlp = Mlp(c.width, c.hidden, c.activation, gated=c.gated, bias=c.mlp_bias, dropout=c.activation_dropout, dtype=dtype)
+        self.scale2 = nnx.Param(jnp.full((c.width,), c.layer_scale, dtype)) if c.layer_scale else None
+
+    def __call__(self, x: Array, *, keys: Array | None = None, tape: Tape | None = None) -> Array:
+        """[B, N, D] -> [B, N, D]."""
+        if self.norm_first:
+            x = x + self.branch(self.attend(self.norm1(x), keys, tape), self.scale1, fold(keys, 1))
+            return x + self.branch(self.mlp(self.norm2(x), keys=fold(keys, 2)), self.scale2, fold(keys, 3))
+        x = self.norm1(x + self.branch(self.attend(x, keys, tape), self.scale1, fold(keys, 1)))
+        return self.norm2(x + self.branch(self.mlp(x, keys=fold(keys, 2)), self.scale2, fold(keys, 3)))
+
+    def attend(self, x: Array, keys: Array | None, tape: Tape | None) -> Array:
+        return self.attention(x, x, x, keys=fold(keys, 0), tape=tape)
+
+    def branch(self, y: Array, scale: nnx.Param[Array] | None, keys: Array | None) -> Array:
+        """What a branch adds: dropped out, scaled (LayerScale, Touvron et al. 2021), or left out."""
+        y = dropout(y, self.dropout, fold(keys, 0))
+        y = y if scale is None else y * scale[...].astype(y.dtype)
+        return drop_path(y, self.drop_path, fold(keys, 1))
+
+
+class ViT(nnx.Module):
+    """A Vision Transformer: `model(images, keys=None) -> logits`.
+
+    `rngs` draws the initial weights; without it they are zeros, to be filled. Parameters have
+    `param_dtype`; activations are `dtype` (norms, softmax and the head at least float32).
+    """
+
+    def __init__(self, config: ViTConfig, *, rngs: nnx.Rngs | None = None, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32):
+        c = self.config = check_vit(config)
+        self.dtype = jnp.dtype(dtype)
+        self.patch = Patches(c, param_dtype)
+        self.cls_token = _token(c.cls_token, (c.width,), param_dtype)
+        self.distill_token = _token(c.distill_token, (c.width,), param_dtype)
+        self.register_tokens = _token(c.registers > 0, (c.registers, c.width), param_dtype)
+        self.position = _token(c.position_stored, (c.positions, c.width), param_dtype)
+        self.pre_norm = _norm(c.pre_norm, c, param_dtype)
+        self.blocks = nnx.List([Block(c, i, param_dtype) for i in range(c.depth)])
+        self.norm = _norm(c.final_norm, c, param_dtype)
+        self.pool = (
+            AttentionPool(
+                c.width, c.heads, c.hidden, c.activation, c.eps, norm_bias=c.norm_bias, gated=c.gated, bias=c.mlp_bias, dtype=param_dtype
+            )
+            if c.pool == "map"
+            else None
+        )
+        self.head_norm = _norm(c.head_norm, c, param_dtype)
+        self.head_hidden = Linear(c.width, c.head_hidden, dtype=param_dtype) if c.head_hidden else None
+        self.head = Linear(c.head_hidden or c.width, c.classes, c.head_bias, param_dtype) if c.classes else None
+        self.distill_norm = _norm(c.distill_norm, c, param_dtype)
+        self.distill_head = Linear(c.width, c.classes, c.head_bias, param_dtype) if c.distill_head and c.classes else None
+        if rngs is not None:
+            replace_parameters(self, start(c, rngs.params(), param_dtype))
+
+    def __call__(self, images: Array, *, keys: Array | None = None) -> Array:
+        """Images [B, h, w, C], normalised, to logits [B, K] (or features [B, D] without a head).
+
+        `keys` [B], one an example, mean training: dropout and drop path. None means evaluation.
+        """
+        return self.forward(images, keys, None)
+
+    def capture(self, images: Array, names: Iterable[str]) -> dict[str, Array]:
+        """Inner values of the evaluation pass, by name.
+
+        tokens [B, N, D] enter the first block; blocks.I [B, N, D] leaves block I; features
+        [B, N, D] follow the last norm; pooled [B, D] is what the head gets; attention
+        [B, L, H, N, N] are all layers' weights, float32; logits [B, K].
+        Raises ValueError on any other name.
+        """
+        known = ["tokens", *(f"blocks.{i}" for i in range(self.config.depth)), "features", "pooled", "attention", "logits"]
+        tape: Tape = dict.fromkeys(names)
+        if unknown := [n for n in tape if n not in known]:
+            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
+        _note(tape, "logits", self.forward(images, None, tape))
+        return tape
+
+    def forward(self, images: Array, keys: Array | None, tape: Tape | None) -> Array:
+        """The one forward pass behind both calls."""
+        c = self.config
+        expected = (*pair(c.image), c.channels)
+        if images.ndim != 4 or images.shape[1:] != expected:
+            raise ValueError(f"images {images.shape} are not [B, {', '.join(map(str, expected))}], which this network takes")
+        x = self.embed(images.astype(self.dtype), keys)  # [B, N, D]
+        _note(tape, "tokens", x)
+        maps = []
+        for i, block in enumerate(self.blocks):
+            inner: Tape | None = {"attention": None} if tape is not None and "attention" in tape else None
+            x = block(x, keys=fold(keys, 3 + i), tape=inner)
+            _note(tape, f"blocks.{i}", x)
+            maps += [inner["attention"]] if inner else []
+        if maps:
+            _note(tape, "attention", jnp.stack(maps, axis=1))  # [B, L, H, N, N]
+        x = x if self.norm is None else self.norm(x)
+        _note(tape, "features", x)
+        return self.classify(x, keys, tape)
+
+    def embed(self, images: Array, keys: Array | None) -> Array:
+        """Patch tokens with positions, behind the prefix tokens: [B, h, w, C] -> [B, N, D]."""
+        c = self.config
+        patches = self.patch(images)
+        positions = self.positions(patches.dtype)
+        patches = patches if positions is None else patches + positions[len(positions) - c.patches :]
+        patches = self.drop_patches(patches, fold(keys, 1))
+        tokens, row = [], 0
+        for name, count, placed in c.prefix:
+            token = getattr(self, name)[...].astype(patches.dtype).reshape(count, c.width)
+            if placed and positions is not None:
+                token, row = token + positions[row : row + count], row + count
+            tokens.append(jnp.broadcast_to(token, (len(images), count, c.width)))
+        x = jnp.concatenate([*tokens, patches], axis=1) if tokens else patches
+        x = dropout(x, c.embedding_dropout, fold(keys, 0))
+        return x if self.pre_norm is None else self.pre_norm(x)
+
+    def positions(self, dtype: Any) -> Array | None:
+        """The position embedding [rows, D], stored or computed."""
+        if self.position is not None:
+            return self.position[...].astype(dtype)
+        return None if self.config.position == "none" else jnp.asarray(sinusoids(self.config), dtype)
+
+    def drop_patches(self, x: Array, keys: Array | None) -> Array:
+        """Keep a random share of the patch tokens [B, N, D], in their order (PatchDropout, Liu et al. 2022)."""
+        rate, n = self.config.patch_dropout, x.shape[1]
+        if keys is None or not rate:
+            return x
+        kept = max(1, round(n * (1 - rate)))
+        chosen = jax.vmap(lambda key: jnp.sort(jax.random.permutation(key, n)[:kept]))(keys)  # [B, kept]
+        return jnp.take_along_axis(x, chosen[..., None], axis=1)
+
+    def classify(self, x: Array, keys: Array | None, tape: Tape | None) -> Array:
+        """Pool the tokens [B, N, D] and apply the head: logits [B, K]."""
+        c = self.config
+        first = sum(n for _, n, _ in c.prefix)  # the first patch token
+        x = x.astype(wide(x.dtype))
+        if c.pool == "cls":
+            pooled = x[:, 0]
+        elif c.pool == "cls_distill":
+            pooled = (x[:, 0] + x[:, 1]) / 2
+        elif self.pool is not None:
+            pooled = self.pool.pool(x[:, first:])
+        else:
+            pooled = x[:, first if c.pool == "mean" else 0 :].mean(1)
+        _note(tape, "pooled", pooled)
+        if c.pool == "cls_distill" and self.distill_head is not None:  # DeiT: two heads, two tokens
+            return (self.logits(x[:, 0], keys) + self.distilled(x[:, 1])) / 2
+        return self.logits(pooled, keys)
+
+    def logits(self, pooled: Array, keys: Array | None) -> Array:  # [B, D] -> [B, K]
+        x = pooled if self.head_norm is None else self.head_norm(pooled)
+        if self.head_hidden is not None:
+            x = ACTIVATIONS[self.config.head_activation](self.head_hidden(x))
+        x = dropout(x, self.config.head_dropout, fold(keys, 2))
+        return x if self.head is None else self.head(x)
+
+    def distilled(self, token: Array) -> Array:
+        """The distillation token's own logits: [B, D] -> [B, K]."""
+        assert self.distill_head is not None
+        return self.distill_head(token if self.distill_norm is None else self.distill_norm(token))
+
+
+def _token(present: bool, shape: tuple[int, ...], dtype: Any) -> nnx.Param[Array] | None:
+    return nnx.Param(jnp.zeros(shape, dtype)) if present else None
+
+
+def _norm(present: bool, c: ViTConfig, dtype: Any) -> LayerNorm | None:
+    return LayerNorm(c.width, c.eps, c.norm_bias, dtype) if present else None
+
+
+def _note(tape: Tape | None, name: str, value: Array) -> None:
+    if tape is not None and name in tape:
+        tape[name] = value
+
+
+def start(config: ViTConfig, key: Array, dtype: Any = jnp.float32) -> dict[str, Any]:
+    """Random initial parameters of a network, as the nested dict that `layers.split` gives."""
+    c = config
+    flat = initial_values(
+        parameters(c), key, init=c.init, init_std=c.init_std, token_std=c.token_std, position_std=c.position_std,
+        scale=c.layer_scale, head_zero=c.head_zero, dtype=dtype,
+    )  # fmt: skip
+    if c.position_stored and c.position != "learned":
+        flat["position"] = jnp.asarray(sinusoids(c), dtype)
+    return unflatten(flat)
+
+
+def definition(config: ViTConfig, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32) -> Any:
+    """The network without weights, for `layers.merge`; nothing is allocated."""
+    return split(nnx.eval_shape(lambda: ViT(config, dtype=dtype, param_dtype=param_dtype)))[0]
+
+
+# ------------------------------------------------------------------------------------- positions
+
+
+def sinusoids(c: ViTConfig) -> np.ndarray:
+    """Computed positions [rows, D], float64: the prefix tokens that have one, then the patches."""
+    if c.position == "sincos1d":
+        return sincos1d(c.positions, c.width)
+    grid = sincos2d(*c.grid, c.width)
+    return np.concatenate([np.zeros((c.positions - c.patches, c.width)), grid])
+
+
+def sincos1d(length: int, width: int) -> np.ndarray:
+    """[length, D]: even columns 2i hold sin(t / 10000^(2i/D)), odd ones the cosine (Vaswani et al. 2017, 3.5)."""
+    angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
+    table = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, -1)
+    return table[:, :width]
+
+
+def sincos2d(rows: int, columns: int, width: int) -> np.ndarray:
+    """[rows*columns, D]: sin and cos of x w, then of y w, with w_k = 10000^(-k / (D/4 - 1)) (Beyer et al. 2022)."""
+    omega = 10000.0 ** -(np.arange(width // 4) / max(width // 4 - 1, 1))
+    y, x = (axis.reshape(-1, 1) * omega for axis in np.mgrid[:rows, :columns])
+    return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
