@@ -48,6 +48,8 @@ def imports(tree: ast.Module, module: str, is_package: bool, modules: set[str]) 
         elif isinstance(node, ast.ImportFrom):
             base = resolve(node.module or "", node.level)
             for alias in node.names:  # a name of a package is a module of it, or else something that its __init__ holds
+                if (base, alias.name) == ("vit_jax", "__version__"):  # loads nothing
+                    continue
                 yield Import(f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base, at_load)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"):
             for name in (a.value for a in node.args[:1] if isinstance(a, ast.Constant) and isinstance(a.value, str)):
@@ -141,7 +143,7 @@ GOOD = {
     "vit_jax/data/__init__.py": "from .folder import read\nfrom ..errors import UserError",
     "vit_jax/data/folder.py": "from vit_jax.config import ViTConfig\ndef f():\n    import tensorflow_datasets",
     "vit_jax/interop.py": "def load():\n    from convert import engine",
-    "vit_jax/train.py": "def main():\n    from .data.folder import read\n    from .vit import ViT",
+    "vit_jax/train.py": "from . import __version__\ndef main():\n    from .data.folder import read\n    from .vit import ViT",
 }
 BAD = {
     "later file": ("vit_jax/errors.py", "from .config import ViTConfig", "vit_jax.errors: imports vit_jax.config, which comes after"),

@@ -81,8 +81,8 @@ def test_door_runs_from_another_folder_and_helps_without_jax(away, installed, do
 
 
 def test_the_installed_copy_is_the_one_that_ran(away, installed):
-    done = run(sys.executable, "-c", "import vit_jax.train; print(vit_jax.train.__file__); print(vit_jax.__version__)", **away)
-    assert done.stdout.split() == [str(installed / "vit_jax" / "train.py"), PROJECT["version"]], done.stderr
+    done = run(sys.executable, "-c", "import vit_jax.cli; print(vit_jax.cli.__file__); print(vit_jax.__version__)", **away)
+    assert done.stdout.split() == [str(installed / "vit_jax" / "cli.py"), PROJECT["version"]], done.stderr
 
 
 @pytest.mark.parametrize("args", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["predict", "--help"]], ids=" ".join)

@@ -6,6 +6,7 @@ step. So a step counts only once digests/<step>.json names it and every array ma
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -48,6 +49,8 @@ class Checkpoints:
         """Remove what saves that were killed left behind."""
         for stale in self.run.checkpoints.glob(f"*{TEMPORARY}*"):
             shutil.rmtree(stale, ignore_errors=True)
+        for stale in (*self.run.path.glob("*.json*.tmp"), *self.run.digests.glob("*.json.tmp")):
+            stale.unlink(missing_ok=True)
 
     def save(self, state: State, notes: dict[str, Any], best: int | None, keep: int) -> None:
         """Write a step, prove that it is on disk, then drop all but the newest `keep` and the best.
@@ -64,16 +67,29 @@ class Checkpoints:
             self.checkpointer.save(self._folder(step), args=self.ocp.args.Composite(**arguments))
             _sync(self._folder(step))
             digests = {item: {name: array_digest(x) for name, x in tree.items()} for item, tree in items.items()}
-            record = {"step": step, "notes": notes, "arrays": digests}
-            write_json(self._digest(step), {**record, "digest": text_digest(record)})
+            self._write_record({"step": step, "notes": notes, "arrays": digests})
         except Exception as error:
             for left in self.run.checkpoints.glob(f"{step}{TEMPORARY}*"):
                 shutil.rmtree(left, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._forget(step)
             raise _saving_failed(error, self.run, step) from error
-        sound = self.run.sound_steps()
-        for old in sound[keep:]:
-            if old != best:
-                self._forget(old)
+        self.prune(step, best, keep)
+
+    def note(self, step: int, notes: dict[str, Any]) -> None:
+        """Replace what was noted beside a step."""
+        self._write_record({**self._record(step), "notes": notes})
+
+    def prune(self, newest: int, best: int | None, keep: int) -> None:
+        """Drop the steps up to `newest` but for the last `keep` of them and the best.
+
+        Later steps are damaged ones that a restore passed over: they do not count, and stay until
+        training comes to them again.
+        """
+        kept = [step for step in self.run.sound_steps() if step <= newest][:keep]
+        for step in self.run.steps():
+            if step < newest and step not in kept and step != best:
+                self._forget(step)
 
     def restore(self, parameters: dict[str, Any]) -> tuple[Saved | None, list[str]]:
         """The newest sound step, or None where nothing was saved yet, and why newer ones were skipped.
@@ -81,31 +97,45 @@ class Checkpoints:
         `parameters` {dotted name: array or shape} is what the network needs. Raises UserError
         where there are checkpoints but none is sound.
         """
-        skipped = []
-        for step in self.run.sound_steps():
+        skipped: list[str] = []
+        steps = self.run.steps()
+        for step in steps:
             try:
                 return self.read(step, parameters), skipped
             except UserError as error:
                 skipped.append(str(error))
-        if skipped:
+        # The very first save may have been cut off before its digest: then nothing was saved yet.
+        if len(steps) > 1 or any(self.run.digest_file(step).exists() for step in steps):
             raise UserError(f"{self.run}: no checkpoint is sound ({'; '.join(skipped)}); start anew with another --name")
         return None, skipped
 
     def read(self, step: int, parameters: dict[str, Any]) -> Saved:
         """One step, every array compared with its digest. Raises UserError saying what is damaged."""
-        place = f"checkpoint {step}"
-        record = read_json(self._digest(step))
-        if record.pop("digest", None) != text_digest(record) or record["step"] != step:
-            raise UserError(f"{place}: its digest file is damaged")
-        trees = {}
-        for item, digests in record["arrays"].items():
-            trees[item] = self._read_item(step, item, digests)
+        record = self._record(step)
+        trees = {item: self._read_item(step, item, digests) for item, digests in record["arrays"].items()}
         if {name: x.shape for name, x in trees["model"].items()} != {name: tuple(np.shape(x)) for name, x in parameters.items()}:
-            raise UserError(f"{place}: its parameters are not this network's")
+            raise UserError(f"checkpoint {step}: its parameters are not this network's")
         optimizer = trees["optimizer"]
         moments = unflatten({name: x for name, x in optimizer.items() if name != "step"})
         ema = unflatten(trees["ema"]) if "ema" in trees else None
-        return Saved(step, State(optimizer["step"], unflatten(trees["model"]), moments, ema), record["notes"])
+        count: Any = optimizer["step"]
+        return Saved(step, State(count, unflatten(trees["model"]), moments, ema), record["notes"])
+
+    def _record(self, step: int) -> dict[str, Any]:
+        """What a step's digest file says. Raises UserError where it is not what was written."""
+        file = self.run.digest_file(step)
+        if not file.exists():
+            raise UserError(f"checkpoint {step}: has no digest ({self.run}/digests/{file.name}), as if its save was cut off")
+        try:
+            record = read_json(file)
+        except UserError:
+            record = {}
+        if record.pop("digest", None) != text_digest(record) or record["step"] != step:
+            raise UserError(f"checkpoint {step}: its digest file is damaged")
+        return record
+
+    def _write_record(self, record: dict[str, Any]) -> None:
+        write_json(self.run.digest_file(record["step"]), {**record, "digest": text_digest(record)})
 
     def _read_item(self, step: int, item: str, digests: dict[str, str]) -> dict[str, np.ndarray]:
         place = f"checkpoint {step}"
@@ -127,15 +157,16 @@ class Checkpoints:
     def _folder(self, step: int) -> Path:
         return self.run.checkpoints / str(step)
 
-    def _digest(self, step: int) -> Path:
-        return self.run.digests / f"{step}.json"
-
     def _forget(self, step: int) -> None:
-        """Remove a step; its digest first, so that a half-deleted step is not sound."""
-        self._digest(step).unlink(missing_ok=True)
-        if self._folder(step).exists():
+        """Remove a step: its digest first, then its number, so that nobody takes what is half deleted for a step."""
+        folder, gone = self._folder(step), self.run.checkpoints / f"{step}.deleted{TEMPORARY}"
+        self.run.digest_file(step).unlink(missing_ok=True)
+        if folder.is_symlink() or folder.is_file():
+            folder.unlink()
+        elif folder.exists():
             sync_folder(self.run.digests)
-            shutil.rmtree(self._folder(step))
+            folder.rename(gone)
+            shutil.rmtree(gone)
 
     def _room(self, size: int) -> None:
         free = shutil.disk_usage(self.run.checkpoints).free

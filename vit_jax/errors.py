@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import sys
 from collections.abc import Callable
 
 DONE, BUG, USER, CHECK = 0, 1, 2, 3  # exit codes of every door
 INTERRUPTED = {"SIGINT": 130, "SIGTERM": 143}
+
+_FULL = "the disk is full; free some space and repeat the command, it goes on from the last checkpoint"
+_CLOSED = "no permission to write or read here; choose another folder with --dir"
+_TAKEN = "a file stands where a folder is needed; choose another --dir or --name"
+ENVIRONMENT = {  # what the system says that a user can mend
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _CLOSED),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), _TAKEN),
+    errno.ENAMETOOLONG: "the name is too long; choose a shorter --name",
+}
 
 
 class UserError(Exception):
@@ -38,10 +50,10 @@ def translate(error: BaseException) -> UserError | None:
     """The one-sentence form of an error of the environment, or None where it is a bug of ours."""
     if isinstance(error, UserError):
         return error
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return UserError(f"{error.filename or 'the run folder'}: the disk is full; free some space and repeat the command, it goes on from the last checkpoint")
-    if isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno == errno.EROFS):
-        return UserError(f"{error.filename or 'the run folder'}: no permission to write or read here; choose another folder with --dir")
+    if isinstance(error, OSError):
+        number = errno.EACCES if isinstance(error, PermissionError) else error.errno
+        if number in ENVIRONMENT:
+            return UserError(f"{error.filename or 'the run folder'}: {ENVIRONMENT[number]}")
     if out_of_memory(error):
         return UserError("out of memory: lower --batch, or keep the batch and raise --accumulate, or set --compute-dtype bfloat16")
     return None
@@ -50,19 +62,23 @@ def translate(error: BaseException) -> UserError | None:
 def door(main: Callable[[], int | None]) -> int:
     """Run a command's body and turn what it raises into an exit code and one sentence on stderr."""
     try:
-        return main() or DONE
+        try:
+            return main() or DONE
+        finally:
+            sys.stdout.flush()  # so that a reader who went away is noticed here
     except (CheckFailed, Interrupted) as error:
         print(f"vit-jax: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, Interrupted) else CHECK
     except KeyboardInterrupt:
-        print("vit-jax: interrupted before there was anything to save", file=sys.stderr)
+        print("vit-jax: interrupted; what was not saved yet is lost", file=sys.stderr)
         return INTERRUPTED["SIGINT"]
     except BrokenPipeError:  # the reader of our output (head, less) went away: not an error
-        sys.stderr.close()
+        with contextlib.suppress(OSError):  # the interpreter flushes once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except Exception as error:
         known = translate(error)
         if known is None:
             raise
-        print(f"vit-jax: error: {known}", file=sys.stderr)
+        print("vit-jax: error: " + " ".join(str(known).splitlines()), file=sys.stderr)
         return USER

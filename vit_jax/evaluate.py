@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 from . import backend, runs
 from .errors import DONE, UserError, door
@@ -21,6 +21,10 @@ def evaluate(
     `which` and `ema` choose the weights as in `vit_jax.load`. Raises UserError where the split is
     not there, or the data is not what the run began with.
     """
+    if batch < 0:
+        raise UserError(f"batch is {batch}: give a positive number, or 0 for as many as in training")
+    folder = runs.find(path)
+    run = folder.config()
     backend.prepare()
     import jax
     import jax.numpy as jnp
@@ -33,54 +37,50 @@ def evaluate(
     from .tasks import task
     from .vit import definition
 
-    folder = runs.find(path)
-    run = folder.config()
     run = replace(run, batch=batch or run.batch, accumulate=1, parallel="jit", data=replace(run.data, dir=data_dir or run.data.dir))
     run = replace(run, batch=run.batch + -run.batch % jax.device_count())
     if run.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
-    step, tree, skipped = weights(folder, run.model, which, ema)
-    for reason in skipped:
-        print(f"skipped {reason}")
+    step, tree = weights(folder, run.model, which, ema)
     dataset = open_dataset(run)
     if dataset.identity != folder.record()["data"]:
         raise UserError(f"{folder}: data.source {run.data.source} is not the data that this run was trained on; restore it")
     if split not in dataset.splits:
-        raise UserError(f"split {split!r}: this data has {', '.join(dataset.splits)}")
+        raise UserError(f"split {split!r} is not there: this run's data has {', '.join(dataset.splits)}; choose one of them")
     network = definition(run.model, dtype=run.compute_dtype)
     engine = Engine(run, network, task(run, dataset.preprocess.mean, dataset.preprocess.std), Optimizer(run.optim, 1, 1))
     parameters = jax.device_put(jax.tree.map(jnp.asarray, tree), engine.replicated)
     return step, evaluation.evaluate(engine, parameters, dataset.splits[split], run.model.classes, run.batch)
 
 
+@dataclass(frozen=True)
+class DataOptions:
+    """Where data lies."""
+
+    dir: str = field(default="", metadata={"help": "folder of prepared TFDS sets, where it has moved; empty: as in training"})
+
+
+@dataclass(frozen=True)
+class Options:
+    """Evaluate a run on a whole split: loss, accuracy, precision, recall and F1."""
+
+    run: str = field(metadata={"help": "a run's folder, or its name inside runs/"})
+    split: Literal["train", "validation", "test"] = field(default="test", metadata={"help": "which part of the data"})
+    weights: Literal["best", "last"] = field(
+        default="best", metadata={"help": "those that validation liked best (the last where nothing was chosen), or the last"}
+    )
+    ema: bool = field(default=True, metadata={"help": "take the averaged weights where the run kept them"})
+    batch: int = field(default=0, metadata={"help": "images at a time; 0: as in training"})
+    data: DataOptions = field(default_factory=DataOptions)
+
+
 def command(arguments: list[str]) -> int:
     """The command's body."""
     import tyro
-    from tyro.conf import Positional
 
-    def options(
-        run: Positional[str],
-        split: Literal["train", "validation", "test"] = "test",
-        weights: Literal["best", "last"] = "best",
-        ema: bool = True,
-        data_dir: str = "",
-        batch: int = 0,
-    ) -> dict[str, Any]:
-        """Evaluate a run on a whole split: loss, accuracy, precision, recall and F1.
-
-        Args:
-            run: a run's folder, or its name inside runs/
-            split: which part of the data
-            weights: those that validation liked best (the last where nothing was chosen), or the last
-            ema: take the averaged weights where the run kept them
-            data_dir: folder of prepared TFDS sets, where it has moved
-            batch: images at a time; 0: as in training
-        """
-        return {"path": run, "split": split, "which": weights, "ema": None if ema else False, "data_dir": data_dir, "batch": batch}
-
-    chosen = tyro.cli(options, args=arguments, prog="python -m vit_jax.evaluate")
-    step, result = evaluate(**chosen)
-    print(f"{chosen['path']} at step {step}, {chosen['split']}: {len(result.predicted):,} examples")
+    o = tyro.cli(Options, args=arguments, prog="python -m vit_jax.evaluate", config=(tyro.conf.PositionalRequiredArgs, tyro.conf.PositionalMetavarFromFieldName))
+    step, result = evaluate(o.run, o.split, o.weights, None if o.ema else False, o.data.dir, o.batch)
+    print(f"{o.run} at step {step}, {o.split}: {len(result.predicted):,} examples")
     for name, value in result.metrics.items():
         print(f"  {name:16} {value:.4f}")
     return DONE

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -18,9 +19,11 @@ from .data import Preprocess, open_image
 from .errors import UserError
 from .layers import merge
 from .presets import sized
-from .runs import Run, find
+from .runs import Run, find, flatten
 from .tasks import Classify, task
 from .vit import ViT, definition
+
+HEADS = ("head.", "distill_head.")  # the parameters that belong to a run's classes
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,15 @@ class Loaded:
 
         def pixels(image: Any) -> np.ndarray:
             if isinstance(image, (str, os.PathLike)):
-                image = open_image(Path(image))
+                image = open_image(image)
             elif isinstance(image, np.ndarray):
+                if image.dtype != np.uint8 or not (image.ndim == 2 or (image.ndim == 3 and image.shape[-1] in (1, 3, 4))):
+                    raise UserError(f"images: an array is {image.dtype} {list(image.shape)}; give uint8 pixels [h, w] or [h, w, C] of 1, 3 or 4 channels")
                 image = Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[-1] == 1 else image)
             return self.preprocess.apply(image)
 
+        if not len(images):
+            raise UserError("images: none given; give at least one")
         return np.stack([pixels(image) for image in images])
 
     def logits(self, images: Sequence[Any]) -> np.ndarray:
@@ -86,29 +93,36 @@ def load(path: str | os.PathLike[str], which: str = "best", ema: bool | None = N
     folder = find(os.fspath(path))
     record = folder.record()
     run = folder.config()
-    step, flat, _ = weights(folder, run.model, which, ema)
-    import jax.numpy as jnp
-
-    dtype = jnp.dtype(run.compute_dtype)
-    model = merge(definition(run.model, dtype=dtype), jax.tree.map(jnp.asarray, flat))
+    if run.compute_dtype == "float64":
+        jax.config.update("jax_enable_x64", True)
+    step, tree = weights(folder, run.model, which, ema)
+    model = merge(definition(run.model, dtype=jnp.dtype(run.compute_dtype)), jax.tree.map(jnp.asarray, tree))
     preprocess = Preprocess.from_dict(record["preprocess"])
     return Loaded(model, run, preprocess, tuple(record["class_names"]), step, task(run, preprocess.mean, preprocess.std))
 
 
-def weights(folder: Run, model: ViTConfig, which: str = "best", ema: bool | None = None) -> tuple[int, dict[str, Any], list[str]]:
-    """(step, parameters as a nested dict of numpy arrays, why newer steps were skipped). Raises UserError."""
+def weights(folder: Run, model: ViTConfig, which: str = "best", ema: bool | None = None) -> tuple[int, dict[str, Any]]:
+    """(step, parameters as a nested dict of numpy arrays), as `load` chooses them.
+
+    Damaged checkpoints that were passed over are named on stderr. Raises UserError.
+    """
     checkpoints, shapes = Checkpoints(folder), {n: np.broadcast_to(np.float32(0), s) for n, s in parameters(model).items()}
     saved, skipped = checkpoints.restore(shapes)
     if saved is None:
         raise UserError(f"{folder}: nothing has been saved here yet; let it train until its first checkpoint")
+    for reason in skipped:
+        print(f"skipped  {reason}", file=sys.stderr)
     best = (saved.notes.get("best") or {}).get("step")
     if which == "best" and best is not None and best != saved.step:
-        saved = checkpoints.read(best, shapes)
+        try:
+            saved = checkpoints.read(best, shapes)
+        except UserError as error:
+            raise UserError(f"{folder}: the best weights cannot be used, {error}; take the last with --weights last") from error
     averaged = saved.state.ema
     if ema and averaged is None:
         raise UserError(f"{folder}: keeps no averaged weights; train with --ema 0.999 to have them")
     chosen = averaged if averaged is not None and ema is not False else saved.state.parameters
-    return saved.step, chosen, skipped
+    return saved.step, chosen
 
 
 def starting_weights(run: RunConfig, fresh: dict[str, Any]) -> dict[str, Any]:
@@ -117,25 +131,16 @@ def starting_weights(run: RunConfig, fresh: dict[str, Any]) -> dict[str, Any]:
     Everything must be there with the same shape; only the head may be left out, with `new_head`.
     Raises UserError naming the first parameter that does not fit.
     """
-    from .runs import flatten
-
     source = find(run.init, run.dir)
     theirs = source.config().model
-    _, tree, _ = weights(source, theirs)
-    given = flatten(tree)
-    if run.new_head:
-        given = {n: x for n, x in given.items() if n.split(".")[0] not in ("head", "distill_head")}
+    _, tree = weights(source, theirs)
+    given = {name: x for name, x in flatten(tree).items() if not (run.new_head and name.startswith(HEADS))}
     for name, array in fresh.items():
         if name in given and given[name].shape != array.shape:
-            hint = "add --new-head to start the head anew" if name.startswith("head.") else f"give the model fields of {source}"
+            hint = "add --new-head to start the head anew" if name.startswith(HEADS) else f"give the model fields of {source}"
             raise UserError(f"init {run.init}: {name} is {list(given[name].shape)} there and {list(array.shape)} here; {hint}")
-        if name not in given and not (run.new_head and name.split(".")[0] in ("head", "distill_head")):
+        if name not in given and not (run.new_head and name.startswith(HEADS)):
             raise UserError(f"init {run.init}: has no {name}; give the model fields of {source}")
     if unclaimed := sorted(given.keys() - fresh.keys()):
         raise UserError(f"init {run.init}: its {unclaimed[0]} has no place in this network; give the model fields of {source}")
     return {**fresh, **given}
-
-
-def with_classes(run: RunConfig, classes: int) -> RunConfig:
-    """The run with its head sized to the data."""
-    return replace(run, model=replace(run.model, classes=classes))

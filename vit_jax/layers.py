@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +83,12 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 # how the batch is cut over devices or over time. Keys [B] mean training; None means evaluation.
 
 
+@overload
+def fold(keys: Array, site: int) -> Array: ...
+@overload
+def fold(keys: None, site: int) -> None: ...
+@overload
+def fold(keys: Array | None, site: int) -> Array | None: ...
 def fold(keys: Array | None, site: int) -> Array | None:
     """The keys of one place in the network."""
     return None if keys is None else jax.vmap(jax.random.fold_in, (0, None))(keys, site)

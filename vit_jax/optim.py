@@ -35,7 +35,7 @@ def learning_rate(c: OptimConfig, steps: int, epoch: int) -> Schedule:
 
     def schedule(step: Array | int) -> Array:
         t = jnp.asarray(step, float)
-        share = 1.0
+        share = jnp.ones_like(t)
         if c.schedule == "cosine":
             progress = jnp.clip((t - warmup) / max(steps - warmup, 1), 0, 1)
             share = c.final + (1 - c.final) * (1 + jnp.cos(math.pi * progress)) / 2

@@ -6,26 +6,33 @@ import csv
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from . import backend
+import numpy as np
+
+from . import backend, runs
 from .errors import DONE, UserError, door
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+if TYPE_CHECKING:
+    from .interop import Loaded
+
 BATCH = 64
 SHOWN = 8  # images in an attention picture
 
 
 def image_files(paths: Sequence[str]) -> list[Path]:
     """The image files among paths and, sorted, inside folders. Raises UserError where there are none."""
+    from .data.images import EXTENSIONS
+
     found: list[Path] = []
     for text in paths:
         path = Path(text)
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
+            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS and not p.name.startswith("."))
             if not inside:
-                raise UserError(f"{text}: there are no images in this folder; known suffixes are {', '.join(SUFFIXES)}")
+                raise UserError(f"{text}: there are no images in this folder; known suffixes are {', '.join(sorted(EXTENSIONS))}")
             found += inside
         elif path.exists():
             found.append(path)
@@ -34,79 +41,78 @@ def image_files(paths: Sequence[str]) -> list[Path]:
     return found
 
 
-def predict(path: str, images: Sequence[str], top: int = 5, which: str = "best", ema: bool | None = None) -> Iterator[tuple[Path, list[tuple[str, float]]]]:
+def predict(path: str, images: Sequence[str], top: int = 3, which: str = "best", ema: bool | None = None) -> Iterator[tuple[Path, list[tuple[str, float]]]]:
     """(file, its `top` classes as (name, probability)) for each image. Raises UserError."""
     files = image_files(images)  # before anything heavy starts
-    model = _load(path, which, ema)
-    for begin in range(0, len(files), BATCH):
-        part = files[begin : begin + BATCH]
-        yield from zip(part, model.predict(part, top), strict=True)
+    return _classes(_load(path, which, ema), files, top)
 
 
-def _load(path: str, which: str, ema: bool | None) -> Any:
+def draw_attention(path: str, images: Sequence[str], out: Path, which: str = "best", ema: bool | None = None) -> None:
+    """Attention maps over the first few images, as one PNG. Raises UserError."""
+    files = image_files(images)
+    _draw_attention(_load(path, which, ema), files, out)
+
+
+def _load(path: str, which: str, ema: bool | None) -> Loaded:
+    """The run's network; that there is such a run is known before jax starts."""
+    runs.find(path)
     backend.prepare()
     from .interop import load
 
     return load(path, which, ema)
 
 
-def draw_attention(path: str, images: Sequence[str], out: Path, which: str = "best", ema: bool | None = None) -> None:
-    """Attention maps over the first few images, as one PNG. Raises UserError."""
-    from .report.plots import draw_attention as draw
+def _classes(model: Loaded, files: Sequence[Path], top: int) -> Iterator[tuple[Path, list[tuple[str, float]]]]:
+    for begin in range(0, len(files), BATCH):
+        part = files[begin : begin + BATCH]
+        yield from zip(part, model.predict(part, top), strict=True)
 
-    files = image_files(images)[:SHOWN]
-    loaded = _load(path, which, ema)
-    pixels, c = loaded.pixels(files), loaded.model.config
-    maps = loaded.model.capture(loaded.task.images({"image": pixels}, loaded.model.dtype), ["attention"])["attention"]
-    import numpy as np
 
-    draw(pixels, np.asarray(maps), sum(n for _, n, _ in c.prefix), c.grid, c.cls_token, out)
+def _draw_attention(model: Loaded, files: Sequence[Path], out: Path) -> None:
+    from .report.gallery import draw_attention
+
+    pixels = model.pixels(files[:SHOWN])
+    maps = model.model.capture(model.task.images({"image": pixels}, model.model.dtype), ["attention"])["attention"]
+    draw_attention(model.model.config, pixels, np.asarray(maps), out)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Classify images, prepared as in the run's evaluation."""
+
+    run: str = field(metadata={"help": "a run's folder, or its name inside runs/"})
+    images: tuple[str, ...] = field(metadata={"help": "image files, or folders of them"})
+    top: int = field(default=3, metadata={"help": "how many classes to name for each"})
+    csv: str = field(default="", metadata={"help": "also write a table to this file"})
+    attention: str = field(default="", metadata={"help": f"also draw attention maps over the first {SHOWN} images to this PNG"})
+    weights: Literal["best", "last"] = field(
+        default="best", metadata={"help": "those that validation liked best (the last where nothing was chosen), or the last"}
+    )
+    ema: bool = field(default=True, metadata={"help": "take the averaged weights where the run kept them"})
+    force: bool = field(default=False, metadata={"help": "overwrite files that exist"})
 
 
 def command(arguments: list[str]) -> int:
     """The command's body."""
     import tyro
-    from tyro.conf import Positional
 
-    def options(
-        run: Positional[str],
-        images: Positional[tuple[str, ...]],
-        top: int = 3,
-        csv: str = "",
-        attention: str = "",
-        weights: Literal["best", "last"] = "best",
-        ema: bool = True,
-        force: bool = False,
-    ) -> dict[str, Any]:
-        """Classify images, prepared as in the run's evaluation.
-
-        Args:
-            run: a run's folder, or its name inside runs/
-            images: image files, or folders of them
-            top: how many classes to name for each
-            csv: also write a table to this file
-            attention: also draw attention maps over the first images to this PNG
-            weights: those that validation liked best (the last where nothing was chosen), or the last
-            ema: take the averaged weights where the run kept them
-            force: overwrite files that exist
-        """
-        return {"run": run, "images": images, "top": top, "csv": csv, "attention": attention, "which": weights, "ema": None if ema else False, "force": force}
-
-    o = tyro.cli(options, args=arguments, prog="python -m vit_jax.predict")
-    if not o["images"]:
+    o = tyro.cli(Options, args=arguments, prog="python -m vit_jax.predict", config=(tyro.conf.PositionalRequiredArgs, tyro.conf.PositionalMetavarFromFieldName))
+    if not o.images:
         raise UserError("images: none given; name image files or folders after the run")
-    if o["top"] < 1:
-        raise UserError(f"top is {o['top']}: give a positive number")
-    for flag in ("csv", "attention"):
-        _check_output(flag, o[flag], o["force"])
+    if o.top < 1:
+        raise UserError(f"top is {o.top}: give a positive number")
+    for flag, path in (("csv", o.csv), ("attention", o.attention)):
+        _check_output(flag, path, o.force)
+    files = image_files(o.images)
+    model = _load(o.run, o.weights, None if o.ema else False)
     rows = []
-    for file, classes in predict(o["run"], o["images"], o["top"], o["which"], o["ema"]):
-        print(f"{file}: " + ", ".join(f"{name} {probability:.1%}" for name, probability in classes))
+    for file, classes in _classes(model, files, o.top):
+        print(f"{file}: " + ", ".join(f"{name} ({probability:.1%})" for name, probability in classes))
         rows += [(str(file), rank, name, f"{probability:.6f}") for rank, (name, probability) in enumerate(classes, 1)]
-    if o["csv"]:
-        _write_csv(Path(o["csv"]), rows)
-    if o["attention"]:
-        draw_attention(o["run"], o["images"], Path(o["attention"]), o["which"], o["ema"])
+    if o.csv:
+        _write_csv(Path(o.csv), rows)
+    if o.attention:
+        _draw_attention(model, files, Path(o.attention))
     return DONE
 
 
@@ -114,6 +120,8 @@ def _check_output(flag: str, path: str, force: bool) -> None:
     """Refuse an output that cannot be written before any work is done."""
     if not path:
         return
+    if Path(path).is_dir():
+        raise UserError(f"--{flag} {path}: is a folder; give the name of a file")
     if Path(path).exists() and not force:
         raise UserError(f"--{flag} {path}: exists already; add --force to overwrite it, or choose another name")
     folder = Path(path).absolute().parent

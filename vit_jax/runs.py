@@ -16,7 +16,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,8 @@ class Run:
         record = read_json(self.config_file)
         if record.get("format") != FORMAT:
             raise UserError(f"{self.config_file}: format {record.get('format')!r} is not {FORMAT}; this run was made by another version of vit-jax")
+        if missing := sorted({"preset", "config", "preprocess", "class_names", "data"} - record.keys()):
+            raise UserError(f"{self.config_file}: lacks {', '.join(missing)}; restore the file or start a new run with --name")
         return record
 
     def config(self) -> RunConfig:
@@ -87,28 +89,48 @@ class Run:
                 rows.append(json.loads(line))
         return rows
 
-    def sound_steps(self) -> list[int]:
-        """Steps that have both a checkpoint folder and a digest, newest first.
+    def drop_metrics(self, drop: Callable[[dict[str, Any]], bool]) -> None:
+        """Take lines out of metrics.jsonl, whole or not at all."""
+        rows = self.metrics()
+        kept = [row for row in rows if not drop(row)]
+        if len(kept) < len(rows):
+            write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
 
-        Anything else in the folders (stray folders, temporary ones, other names) is not a step.
+    def digest_file(self, step: int) -> Path:
+        """Where a step's digest lies."""
+        return self.digests / f"{step}.json"
+
+    def steps(self) -> list[int]:
+        """Steps of which there is anything, a folder with something in it or a digest, newest first.
+
+        Temporary folders and other names are not steps.
         """
-        names = [p.stem for p in self.digests.glob("*.json")] if self.digests.is_dir() else []
-        steps = [int(n) for n in names if n.isdecimal() and str(int(n)) == n]
-        return sorted((s for s in steps if (self.checkpoints / str(s)).is_dir()), reverse=True)
+        folders = [p.name for p in self.checkpoints.glob("*") if p.is_dir() and any(p.iterdir())]
+        names = {*folders, *(p.stem for p in self.digests.glob("*.json"))}
+        return sorted((int(n) for n in names if n.isdecimal() and str(int(n)) == n), reverse=True)
+
+    def sound_steps(self) -> list[int]:
+        """Steps that have both a checkpoint folder and a digest, newest first. Stray folders are not steps."""
+        return [s for s in self.steps() if (self.checkpoints / str(s)).is_dir() and self.digest_file(s).is_file()]
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder for this process. Raises UserError naming the process that has it."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / ".lock", "a+", encoding="utf-8") as file:
-            if not _try_lock(file):
-                file.seek(0)
-                raise UserError(f"{self}: in use by process {file.read().strip() or 'unknown'}; wait for it, end it, or choose another --name")
-            file.seek(0)
-            file.truncate()
-            file.write(str(os.getpid()))
-            file.flush()
-            yield
+        place, held = self.path / ".lock", False
+        while not held:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with open(place, "a+", encoding="utf-8") as file:
+                if not _try_lock(file):
+                    file.seek(0)
+                    raise UserError(f"{self}: in use by process {file.read().strip() or 'unknown'}; wait for it, end it, or choose another --name")
+                # A process whose run did not even begin removes the file: then this lock is one on nothing.
+                held = place.exists() and os.path.samestat(os.fstat(file.fileno()), place.stat())
+                if held:
+                    file.seek(0)
+                    file.truncate()
+                    file.write(str(os.getpid()))
+                    file.flush()
+                    yield
 
 
 def _try_lock(file: Any) -> bool:
@@ -134,11 +156,13 @@ def choose(run: RunConfig, name: str, named: bool, seeds: int = 0) -> Run:
 
     A folder that the user did not name is numbered on (digits, digits-2, ...) until it is free or
     holds this very run. Raises UserError where the folder was `named` and holds something else; it
-    lists the fields that differ.
+    lists the fields that differ. A damaged config.json may be this run's: that is always said.
     """
     number = 1
     while True:
         folder = Run(Path(run.dir) / (name if number == 1 else f"{name}-{number}"))
+        if folder.exists():
+            read_json(folder.config_file)
         try:
             (_fits_group if seeds else _fits)(folder, run)
         except UserError:
@@ -149,12 +173,15 @@ def choose(run: RunConfig, name: str, named: bool, seeds: int = 0) -> Run:
             return folder
 
 
+_BEGUN = (".lock", "config.json.tmp")
+
+
 def _fits(folder: Run, run: RunConfig) -> None:
     """Raise UserError unless the folder is free or holds this very run."""
     if folder.exists():
         same_identity(folder, run)
-    elif folder.path.exists() and (not folder.path.is_dir() or any(p.is_file() and p.name != ".lock" for p in folder.path.rglob("*"))):
-        # A start that was killed before it wrote config.json leaves a lock and empty folders: that is free.
+    elif folder.path.exists() and (not folder.path.is_dir() or any(p.is_file() and p.name not in _BEGUN for p in folder.path.rglob("*"))):
+        # A start that was killed before it wrote config.json leaves these and empty folders: that is free.
         raise UserError(f"{folder}: exists and is not a run; choose another --name")
 
 
@@ -234,14 +261,21 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that a reader sees the old file or the new one, also after a power cut."""
+    """Write a JSON value, whole or not at all."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old one or the new one, also after a power cut or on a full disk."""
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1, allow_nan=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
@@ -249,7 +283,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises UserError where it is not one."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read as JSON ({error}); restore the file or start a new run with --name") from error
     if not isinstance(value, dict):
         raise UserError(f"{path}: holds no JSON object; restore the file or start a new run with --name")

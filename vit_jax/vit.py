@@ -16,7 +16,22 @@ from flax import nnx
 from jax import Array
 
 from .config import ViTConfig, check_vit, pair, parameters
-from .layers import ACTIVATIONS, Attention, AttentionPool, LayerNorm, Linear, Mlp, Tape, drop_path, dropout, fold, initial_values, replace_parameters, split, wide
+from .layers import (
+    ACTIVATIONS,
+    Attention,
+    AttentionPool,
+    LayerNorm,
+    Linear,
+    Mlp,
+    Tape,
+    drop_path,
+    dropout,
+    fold,
+    initial_values,
+    replace_parameters,
+    split,
+    wide,
+)
 from .runs import unflatten
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -14,15 +14,16 @@ from .splits import Split
 
 DEPTH = 2  # batches made ahead: one is being made while one waits
 Batch = dict[str, np.ndarray]
-A, B = TypeVar("A"), TypeVar("B")
+A = TypeVar("A")
+B = TypeVar("B")
 
 
-def batches(split: Split, order: Order, start: int, stop: int) -> Iterator[Batch]:
+def batches(split: Split, order: Order, start: int, stop: int) -> Generator[Batch, None, None]:
     """The batches of steps start..stop-1: {'image': uint8 [B, h, w, C], 'label': int32 [B]}."""
     return _ahead(lambda step: _batch(split, order.indices(step)), range(start, stop))
 
 
-def whole(split: Split, batch: int) -> Iterator[tuple[Batch, int]]:
+def whole(split: Split, batch: int) -> Generator[tuple[Batch, int], None, None]:
     """Every example once, in order: batches of one size and how many of their examples are real.
 
     The last batch repeats the last example up to that size.
@@ -40,7 +41,7 @@ def _batch(split: Split, indices: np.ndarray) -> Batch:
     return {"image": split.take(indices), "label": split.labels[indices]}
 
 
-def _ahead(make: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+def _ahead(make: Callable[[A], B], items: Iterable[A]) -> Generator[B, None, None]:
     """map(make, items), made up to DEPTH items ahead by one thread that ends with the iterator.
 
     It ends whether the iterator is exhausted, closed, dropped or raises; what `make` raises comes

@@ -20,6 +20,18 @@ from ..errors import UserError
 if TYPE_CHECKING:
     from PIL import Image
 
+# What is read, by Pillow's names, the commonest first: trying all of Pillow's formats takes several
+# times as long as decoding a small image, and some of them start other programs.
+_FORMATS = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png",),
+    "WEBP": (".webp",),
+    "BMP": (".bmp",),
+    "GIF": (".gif",),
+    "TIFF": (".tif", ".tiff"),
+    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
+}
+EXTENSIONS = frozenset(extension for extensions in _FORMATS.values() for extension in extensions)
 _SIXTEEN_BIT = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes of 16-bit grey files
 
 
@@ -40,13 +52,13 @@ def decode_image(encoded: bytes, name: str) -> Image.Image:
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
-        image = Image.open(io.BytesIO(encoded))
+        image: Image.Image = Image.open(io.BytesIO(encoded), formats=tuple(_FORMATS))
         image.load()
         ImageOps.exif_transpose(image, in_place=True)
     except MemoryError:
         raise
     except UnidentifiedImageError as error:
-        raise UserError(f"{name}: not an image that Pillow knows; replace or remove it") from error
+        raise UserError(f"{name}: not a {', '.join(_FORMATS)} image; convert or remove it") from error
     except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error and more
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{name}: cannot be decoded ({reason}); replace or remove it") from error
@@ -86,6 +98,8 @@ class Preprocess:
         from PIL import Image
 
         (h, w), (width, height) = self.image, image.size
+        if self.keeps(height, width, self.channels):
+            return image
         kernel = Image.Resampling[self.interpolation.upper()]
         if self.fit == "stretch":
             return image.resize((w, h), kernel)
@@ -112,7 +126,8 @@ class Preprocess:
         fields = {f.name for f in dataclasses.fields(cls)}
         if set(values) != fields:
             raise UserError(f"preprocess: the fields {sorted(set(values) ^ fields)} are missing or unknown; this run was made by another version of vit-jax")
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        fitting: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        return cls(**fitting)
 
 
 def _flattened(image: Image.Image, channels: int, background: int) -> Image.Image:

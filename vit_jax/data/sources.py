@@ -19,6 +19,7 @@ import numpy as np
 
 from ..config import DataConfig, nearest
 from ..errors import UserError
+from .images import EXTENSIONS
 
 
 class Examples(Protocol):
@@ -84,6 +85,7 @@ def _digits() -> Source:
     return Source("digits", tuple(str(name) for name in digits.target_names), {"train": train})
 
 
+_MOST_CLASSES = 1 << 20  # labels beyond are not numbers of classes
 # The names under which people store images and labels, by split.
 _NPZ_NAMES = {
     "train": (("train_images", "train_labels"), ("x_train", "y_train"), ("images", "labels"), ("image", "label")),
@@ -99,12 +101,12 @@ def _npz(source: str) -> Source:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError as error:
         raise UserError(f"data.source {source}: no such file; give the path of an .npz file") from error
-    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"data.source {source}: cannot be read ({_line(error)}); save it with numpy.savez, without object arrays") from error
 
     names = {split: next((pair for pair in pairs if pair[0] in arrays), None) for split, pairs in _NPZ_NAMES.items()}
     if names["train"] is None:
-        raise UserError(f"data.source {source}: no images among the arrays {', '.join(arrays) or '(none)'}; name them images and labels, or train_images, train_labels, ...")
+        raise UserError(f"data.source {source}: its arrays are {', '.join(arrays) or 'none'}; name them images and labels, or train_images, train_labels, ...")
     splits = {split: _npz_split(source, arrays, *pair) for split, pair in names.items() if pair}
     if "class_names" in arrays:
         class_names = tuple(str(name) for name in arrays["class_names"].ravel())
@@ -119,16 +121,18 @@ def _npz_split(source: str, arrays: Mapping[str, np.ndarray], images: str, label
         raise UserError(f"data.source {source}: holds {images} but no {labels}; add that array")
     if pixels.dtype != np.uint8:
         raise UserError(f"data.source {source}: {images} is {pixels.dtype}; store pixels as uint8, 0 to 255")
-    if pixels.ndim not in (3, 4) or (pixels.ndim == 4 and pixels.shape[-1] > 4):
+    if pixels.ndim not in (3, 4) or 0 in pixels.shape[1:] or (pixels.ndim == 4 and pixels.shape[-1] > 4):
         raise UserError(f"data.source {source}: {images} has shape {list(pixels.shape)}; store images as [n, h, w] or [n, h, w, C], with at most 4 channels")
     if targets.dtype.kind not in "iu" or targets.size != len(pixels):
-        raise UserError(f"data.source {source}: {labels} is {targets.dtype} of shape {list(targets.shape)}; give one integer for each of the {len(pixels)} {images}")
+        shape = list(targets.shape)
+        raise UserError(f"data.source {source}: {labels} is {targets.dtype} of shape {shape}; give one integer for each of the {len(pixels)} {images}")
+    if targets.size and not 0 <= targets.min() <= targets.max() < _MOST_CLASSES:
+        raise UserError(f"data.source {source}: {labels} go from {targets.min()} to {targets.max()}; number the classes from 0")
     return Arrays(np.ascontiguousarray(pixels), targets.reshape(-1).astype(np.int32), images)
 
 
 # ------------------------------------------------------------------------------------------ folders
 
-_EXTENSIONS = frozenset(".avif .bmp .gif .jfif .jpe .jpeg .jpg .jp2 .pbm .pgm .png .pnm .ppm .tif .tiff .webp".split())
 _FOLDERS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
 
 
@@ -155,7 +159,7 @@ def _folder(path: str) -> Source:
     field, root = f"data.source folder:{path}", Path(path).expanduser()
     if not root.is_dir():
         raise UserError(f"{field}: no such folder; give one that holds train/CLASS/image or CLASS/image")
-    folders, notes = _listed(root)[0], ()
+    folders = _listed(root)[0]
     # A class may be called train, too: a split is told by the folders in it.
     roots = {name: root / name for name in folders if name in _FOLDERS and _listed(root / name)[0]}
     if not roots and folders and set(folders) <= set(_FOLDERS):
@@ -164,18 +168,16 @@ def _folder(path: str) -> Source:
         raise UserError(f"{field}: {next(iter(roots))}/ has class folders but train/ has none or is missing; add train/CLASS/image")
     if "val" in roots and "validation" in roots:
         raise UserError(f"{field}: both val/ and validation/ are there; keep one of them")
-    if roots:
-        ignored = [name for name in folders if name not in roots]
-        notes = (f"folders left out, as only train, val and test are read: {', '.join(ignored)}",) if ignored else ()
-    else:
-        roots = {"train": root}
+    ignored = [name for name in folders if roots and name not in roots]
+    notes = (f"folders left out, as only train, val and test are read: {', '.join(ignored)}",) if ignored else ()
+    roots = roots or {"train": root}
 
     roots = {_FOLDERS.get(name, name): folder for name, folder in sorted(roots.items(), key=lambda item: item[0] != "train")}
     classes = {split: _listed(folder)[0] for split, folder in roots.items()}
     if not classes["train"]:
         raise UserError(f"{field}: holds no class folders; sort its images into one folder a class")
     for split in classes:
-        for name in set(classes[split]) ^ set(classes["train"]):
+        for name in sorted(set(classes[split]) ^ set(classes["train"])):
             there, absent = ("train", split) if name in classes["train"] else (split, "train")
             raise UserError(f"{field}: class folder {name} is in {there} but not in {absent}; every split needs the same classes")
     splits: dict[str, Examples] = {split: _class_folders(field, folder, classes["train"]) for split, folder in roots.items()}
@@ -186,7 +188,7 @@ def _class_folders(field: str, folder: Path, classes: Sequence[str]) -> Files:
     paths: list[str] = []
     counts = []
     for name in classes:
-        images = [file for file in _listed(folder / name)[1] if os.path.splitext(file)[1].lower() in _EXTENSIONS]
+        images = [file for file in _listed(folder / name)[1] if os.path.splitext(file)[1].lower() in EXTENSIONS]
         if not images:
             raise UserError(f"{field}: class folder {folder / name} holds no images; add some or remove it")
         paths += [str(folder / name / image) for image in images]
@@ -207,71 +209,82 @@ def _listed(folder: Path) -> tuple[list[str], list[str]]:
 # --------------------------------------------------------------------------------------------- TFDS
 
 
+_ROOM = 256 << 20  # bytes of encoded images that a split keeps from its first reading
+
+
 @dataclass
 class Records:
     """Examples of a prepared TFDS set; array_record checks its own bytes."""
 
     records: Any  # serialized tf.train.Example by index
     labels: np.ndarray
+    first: list[bytes]  # the first images, which were kept when the labels were read
     split: str
     sealed: bool = True
 
     def read(self, i: int) -> bytes:
-        return _features(self.records[i])["image"].bytes_list.value[0]
+        return self.first[i] if i < len(self.first) else _features(self.records[i])["image"].bytes_list.value[0]
 
     def name(self, i: int) -> str:
         return f"{self.split}[{i}]"
 
 
 def _features(record: bytes) -> Any:
-    """The features of a serialized tf.train.Example, by name; TFDS's own reader needs TensorFlow here."""
+    """The features of a serialized tf.train.Example, by name; parsed here, as TFDS decodes images with it or needs TensorFlow."""
     from tensorflow_datasets.proto import tf_example_pb2
 
     return tf_example_pb2.Example.FromString(record).features.feature
 
 
 def _tfds(data: DataConfig) -> Source:
+    """A prepared TFDS set, opened from its folder: by name, TFDS would insist on the version that its code has."""
     folder = _prepared(data)
     import tensorflow_datasets as tfds
 
     try:
         builder = tfds.builder_from_directory(folder)
-        features, stored = builder.info.features, builder.info.file_format
+        features, stored = dict(builder.info.features.items()), builder.info.file_format
     except Exception as error:
         raise UserError(f"data.source {data.source}: {folder} cannot be opened ({_line(error)}); prepare it again") from error
     if stored is not tfds.core.file_adapters.FileFormat.ARRAY_RECORD:
         raise UserError(f"data.source {data.source}: {folder} is stored as {stored.value}; prepare it again with file_format='array_record'")
-    image, label = (features[name] if name in features else None for name in ("image", "label"))
+    image, label, known = features.get("image"), features.get("label"), list(builder.info.splits)
     if not isinstance(image, tfds.features.Image) or not isinstance(label, tfds.features.ClassLabel):
         raise UserError(f"data.source {data.source}: not an image classification set (its features are {', '.join(features)}); choose one with image and label")
     if np.dtype(image.np_dtype) not in (np.uint8, np.uint16):
         raise UserError(f"data.source {data.source}: its images are {np.dtype(image.np_dtype)}; choose a set with 8- or 16-bit images")
-    if "train" not in builder.info.splits:
-        raise UserError(f"data.source {data.source}: has no train split (only {', '.join(builder.info.splits)}); choose another set")
+    if "train" not in known:
+        raise UserError(f"data.source {data.source}: has no train split (only {', '.join(known)}); choose another set")
 
     splits: dict[str, Examples] = {}
     notes = []
-    for split in ("train", "validation", "test"):
-        if split not in builder.info.splits:
-            continue
+    for split in (name for name in ("train", "validation", "test") if name in known):
         try:
             records = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
-            labels = _labels(records)
+            labels, first = _scan(records)
         except Exception as error:
             raise UserError(f"data.source {data.source}: {split} in {folder} cannot be read ({_line(error)}); prepare it again") from error
         if split != "train" and len(labels) and (labels == -1).all():  # TFDS's sign for hidden labels
             notes.append(f"the {split} split has no labels and is left out")
         else:
-            splits[split] = Records(records, labels, split)
-    return Source(data.source, tuple(label.names), splits, tuple(notes))
+            splits[split] = Records(records, labels, first, split)
+    return Source(data.source.partition(":")[0], tuple(label.names), splits, tuple(notes))
 
 
-def _labels(records: Any) -> np.ndarray:
+def _scan(records: Any) -> tuple[np.ndarray, list[bytes]]:
+    """int32 [n] labels, and the first encoded images: reading a small record again costs a third of decoding it."""
     labels = np.empty(len(records), np.int32)
+    first: list[bytes] = []
+    room = _ROOM
     for start in range(0, len(labels), 1024):
         some = range(start, min(start + 1024, len(labels)))
-        labels[some] = [_features(record)["label"].int64_list.value[0] for record in records.__getitems__(some)]
-    return labels
+        for i, record in zip(some, records.__getitems__(some), strict=True):
+            features = _features(record)
+            labels[i] = features["label"].int64_list.value[0]
+            if room > 0:
+                first.append(features["image"].bytes_list.value[0])
+                room -= len(first[-1])
+    return labels, first
 
 
 def _prepared(data: DataConfig) -> Path:
@@ -281,7 +294,7 @@ def _prepared(data: DataConfig) -> Path:
     """
     root = Path(data.dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
     name, _, version = data.source.partition(":")
-    found = [file.parent for file in root.glob(f"{name}/{version or '*'}/dataset_info.json")] if name else []
+    found = [file.parent for file in (root / name).glob("*/dataset_info.json") if version in ("", file.parent.name)]
     if found:
         return max(found, key=lambda folder: [(len(part), part) for part in folder.name.split(".")])
     if name and Path(data.source).expanduser().exists():
@@ -292,10 +305,10 @@ def _prepared(data: DataConfig) -> Path:
     there = sorted({str(file.parents[1].relative_to(root)) for depth in ("*/*", "*/*/*") for file in root.glob(f"{depth}/dataset_info.json")})
     official = tfds.list_builders(with_community_datasets=False)
     if name.partition("/")[0] not in (*official, *there):
-        known = ["digits", *there, *difflib.get_close_matches(name, official, n=3)]
-        raise UserError(f"data.source {data.source}: there is no such set{nearest(name, known)}; give digits, folder:PATH, FILE.npz or a TFDS set prepared in --data.dir")
-    holds = f"which holds {', '.join(there)}" if there else "which holds no prepared set"
-    raise UserError(f"data.source {data.source}: not prepared in data.dir {root}, {holds}; give --data.dir the folder that holds {name}/VERSION/dataset_info.json")
+        hint = nearest(name, ["digits", *there, *difflib.get_close_matches(name, official, n=3)])
+        raise UserError(f"data.source {data.source}: no such set{hint}; give digits, folder:PATH, FILE.npz or a TFDS set prepared in --data.dir")
+    where = f"not prepared in data.dir {root} (there: {', '.join(there) or 'none'})"
+    raise UserError(f"data.source {data.source}: {where}; give --data.dir the folder that holds {name}/VERSION/dataset_info.json")
 
 
 def _line(error: Exception) -> str:

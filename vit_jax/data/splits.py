@@ -26,12 +26,12 @@ from .sources import Arrays, Examples, Source, open_source
 _CHUNK = 64  # images that a thread decodes at a time
 
 # Mean and std over the whole training sets at their own size, population std, computed in float64.
-_KNOWN = {
+_KNOWN: dict[str, tuple[tuple[int, int, int], tuple[float, ...], tuple[float, ...]]] = {
     "mnist": ((28, 28, 1), (0.130660,), (0.308108,)),
     "cifar10": ((32, 32, 3), (0.491400, 0.482158, 0.446531), (0.247032, 0.243485, 0.261588)),
     "cifar100": ((32, 32, 3), (0.507075, 0.486549, 0.440918), (0.267334, 0.256438, 0.276150)),
 }
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_IMAGENET: tuple[tuple[float, ...], tuple[float, ...]] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 class Images:
@@ -189,7 +189,7 @@ def _check_source(run: RunConfig, source: Source, preprocess: Preprocess) -> Non
     if len(present) < 2:
         raise UserError(f"{field}: its only class is {source.class_names[present[0]]}; classification needs two or more")
     if run.model.classes not in (0, classes):
-        raise UserError(f"model.classes is {run.model.classes} but {field} has {classes} classes: give --model.classes {classes}, or 0 to take the data's number")
+        raise UserError(f"model.classes is {run.model.classes} but {field} has {classes} classes: give --model.classes {classes}, or 0 for as many")
 
 
 def _readable(run: RunConfig, images: dict[str, Images]) -> tuple[dict[str, np.ndarray], str, tuple[str, ...]]:
@@ -201,7 +201,8 @@ def _readable(run: RunConfig, images: dict[str, Images]) -> tuple[dict[str, np.n
     content: list[str] = []
     names: list[str] = []
     for split, some in images.items():
-        labels, unreadable = some.examples.labels, {}
+        labels = some.examples.labels
+        unreadable: dict[int, UserError] = {}
         if not (split == "test" and some.examples.sealed):
             digest, unreadable = some.load()
             content.append(digest)
@@ -210,7 +211,8 @@ def _readable(run: RunConfig, images: dict[str, Images]) -> tuple[dict[str, np.n
         names += [some.examples.name(row) for row in unreadable]
         lost = set(labels) - set(labels[rows[split]])
         if lost and run.data.skip_unreadable:
-            raise UserError(f"data.source {run.data.source}: no image of a whole class can be read in {split}, such as {names[-1]}; replace them or remove the class")
+            example = next(some.examples.name(row) for row in unreadable if labels[row] in lost)
+            raise UserError(f"data.source {run.data.source}: no {split} image of a class can be read, such as {example}; replace them or remove the class")
     if not names:
         return rows, text_digest(content), ()
     listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
@@ -247,8 +249,8 @@ def _statistics(run: RunConfig, preprocess: Preprocess, train: Split) -> tuple[t
             raise UserError(f"augment.normalize is imagenet but model.channels is {channels}: ImageNet's statistics are for 3 channels; choose set or half")
         mean, std = _IMAGENET
         return (mean, std) if channels == 3 else ((sum(mean) / 3,), (sum(std) / 3,))
-    shape, mean, std = _KNOWN.get(run.data.source.partition(":")[0], ((0, 0, 0), (), ()))
-    return (mean, std) if preprocess.keeps(*shape) else _measured(train, channels)
+    known = _KNOWN.get(run.data.source.partition(":")[0])
+    return known[1:] if known and preprocess.keeps(*known[0]) else _measured(train, channels)
 
 
 def _measured(train: Split, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..config import ViTConfig, pair
 from ..runs import Run
 from . import plots
 
@@ -49,7 +51,6 @@ def _draw_inside(folder: Run, images: np.ndarray, engine: Engine, parameters: di
     """Patches, positions and attention of a network on images uint8 [m, h, w, C]."""
     import jax
 
-    from ..config import pair
     from ..layers import merge
     from ..vit import sinusoids
 
@@ -60,13 +61,17 @@ def _draw_inside(folder: Run, images: np.ndarray, engine: Engine, parameters: di
         model = merge(network, parameters)
         return model.capture(engine.task.images({"image": images}, model.dtype), ["attention"])["attention"]
 
-    prefix = sum(n for _, n, _ in c.prefix)
     plots.draw_patches(images[0], pair(c.patch), folder.plots / "patches.png")
-    maps = np.asarray(attention(parameters, images))
-    plots.draw_attention(images, maps, prefix, c.grid, c.cls_token, folder.plots / "attention.png")
+    draw_attention(c, images, np.asarray(attention(parameters, images)), folder.plots / "attention.png")
     if c.position != "none":
         position = np.asarray(parameters["position"]) if c.position_stored else sinusoids(c)
         plots.draw_positions(position, c.positions - c.patches, c.grid, folder.plots / "positions.png")
+
+
+def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Path) -> None:
+    """Attention maps [m, L, H, N, N] over images uint8 [m, h, w, C]: of the class token where the head reads it, else of the patches."""
+    prefix = sum(count for _, count, _ in c.prefix)
+    plots.draw_attention(images, maps, prefix, c.grid, c.pool in ("cls", "cls_distill"), path)
 
 
 def _draw_result(folder: Run, dataset: Dataset, result: Evaluation) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DPI = 120
 BLUE, ORANGE, GREEN, SKY, GREY = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#777777"
+TINT = (190, 215, 235)  # between patches: neither black nor white ones melt into it
 STYLE: dict[str, Any] = {
     "font.size": 10,
     "axes.titlesize": 11,
@@ -39,7 +40,7 @@ Path_ = str | os.PathLike[str]
 
 
 @contextlib.contextmanager
-def page(path: Path_, width: float, height: float) -> Iterator[Figure]:
+def page(path: Path_, width: float, height: float, layout: str | None = "constrained") -> Iterator[Figure]:
     """A figure of that many inches, written to `path` when the block ends: whole or not at all.
 
     What the user's matplotlibrc says does not matter here.
@@ -55,7 +56,7 @@ def page(path: Path_, width: float, height: float) -> Iterator[Figure]:
         warnings.simplefilter("ignore")  # glyphs that the font lacks, layouts that are tight: not the user's concern
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
-        figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+        figure = Figure(figsize=(width, height), dpi=DPI, layout=layout)
         FigureCanvasAgg(figure)
         yield figure
         try:
@@ -91,11 +92,10 @@ def draw_curves(rows: list[dict[str, Any]], path: Path_) -> None:
         for ax, (name, title) in zip(figure.subplots(2, 2).flat, titles.items(), strict=True):
             ax.set(title=title, xlabel="epoch", ylabel=title.lower())
             _trained(ax, train, name, smoothed=name != "lr")
-            if name in ("loss", "accuracy"):
-                _evaluated(ax, rows, name)
-            elif name == "grad_norm":
+            if name == "grad_norm":
                 _log_axis(ax, column(train, name))
-            if len(ax.get_lines()) > 1:
+            elif name != "lr":
+                _evaluated(ax, rows, name)
                 ax.legend()
             if not ax.get_lines():
                 ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", color=GREY)
@@ -122,9 +122,8 @@ def _evaluated(ax: Axes, rows: list[dict[str, Any]], name: str) -> None:
             x, y = column(chosen, "epoch"), column(chosen, name)
             if np.isfinite(y).any():
                 label = ("whole train split" if split == "train" else split) + (" (EMA)" if weights == "ema" else "")
-                hollow = "white" if weights == "ema" else color
-                size = 8 if len(y) == 1 else 4
-                ax.plot(x, y, line, color=color, marker="o" if len(y) <= 40 else "", ms=size, mfc=hollow, label=label)
+                look = {"ls": "", "marker": "o", "ms": 8} if len(y) == 1 else {"ls": line, "marker": "o" if len(y) <= 40 else "", "ms": 4}
+                ax.plot(x, y, color=color, mfc="white" if weights == "ema" else color, label=label, **look)
 
 
 def _log_axis(ax: Axes, values: np.ndarray) -> None:
@@ -238,12 +237,31 @@ def _dots(scores: np.ndarray, class_names: Sequence[str], path: Path_) -> None:
 # -------------------------------------------------------------------------------------- images
 
 
-def _show(ax: Axes, image: np.ndarray) -> None:
-    """An image, uint8 [h, w, C], without axes; one channel is grey, small ones keep their pixels."""
-    grey = image.shape[-1] == 1
-    small = max(image.shape[:2]) <= 128
-    ax.imshow(image[..., 0] if grey else image, cmap="gray" if grey else None, vmin=0, vmax=255, interpolation="nearest" if small else "auto")
-    ax.axis("off")
+@contextlib.contextmanager
+def sheet(path: Path_, width: float, height: float) -> Iterator[Axes]:
+    """A page to lay pictures on: one Axes in inches from its upper left corner. Much quicker than an Axes a picture."""
+    with page(path, width, height, layout=None) as figure:
+        ax = figure.add_axes((0, 0, 1, 1))
+        ax.set(xlim=(0, width), ylim=(height, 0))
+        ax.axis("off")
+        yield ax
+
+
+def _put(ax: Axes, picture: np.ndarray, x: float, y: float, w: float, h: float, **how: Any) -> None:
+    """Lay a picture, [rows, columns] or [rows, columns, 1 or 3], on a sheet; a small one keeps its pixels."""
+    picture = _colored(picture) if picture.ndim == 3 else picture
+    blocks = "nearest" if max(picture.shape[:2]) <= 128 else "auto"
+    ax.imshow(picture, extent=(x, x + w, y + h, y), aspect="auto", **{"interpolation": blocks} | how)
+
+
+def _colored(image: np.ndarray) -> np.ndarray:
+    """[h, w, 1 or 3] -> [h, w, 3]."""
+    return np.broadcast_to(image, (*image.shape[:2], 3))
+
+
+def _tall(images: np.ndarray) -> float:
+    """Height over width of images [..., h, w, C], within what a page can take."""
+    return min(max(images.shape[-3] / images.shape[-2], 0.3), 3)
 
 
 def draw_wrong(
@@ -258,44 +276,41 @@ def draw_wrong(
         _nothing(path, "No wrong predictions: every image was classified right.")
         return
     columns = min(m, 6)
-    rows = math.ceil(m / columns)
-    tall = min(max(images.shape[1] / images.shape[2], 0.3), 3)
-    with page(path, max(1.75 * columns, 5), (1.6 * tall + 0.5) * rows + 0.5) as figure:
-        figure.suptitle("Wrong predictions, with their confidence")
-        panels = figure.subplots(rows, columns, squeeze=False).flat
-        for ax, i in zip(panels, range(rows * columns), strict=True):
-            ax.axis("off")
-            if i < m:
-                _show(ax, images[i])
-                true, wrong = short(class_names[truth[i]], 20), short(class_names[predicted[i]], 15)
-                ax.set_title(f"is {true}\nnot {wrong} ({confidence[i]:.2f})", size=8.5)
+    w, h = 1.6, 1.6 * _tall(images)
+    width = max(0.15 + columns * (w + 0.15), 5.2)
+    with sheet(path, width, 0.5 + math.ceil(m / columns) * (h + 0.6)) as ax:
+        ax.text(width / 2, 0.25, "Wrong predictions: true class → predicted class (confidence)", ha="center", va="center", size=12)
+        for i in range(m):
+            x, y = 0.15 + i % columns * (w + 0.15), 0.95 + i // columns * (h + 0.6)
+            _put(ax, images[i], x, y, w, h)
+            true, wrong = short(class_names[truth[i]], 22), short(class_names[predicted[i]], 14)
+            ax.text(x + w / 2, y - 0.06, f"{true}\n→ {wrong} ({confidence[i]:.2f})", ha="center", va="bottom", size=8.5)
 
 
 def draw_patches(image: np.ndarray, patch: Size, path: Path_) -> None:
     """An image, uint8 [h, w, C], beside the patches that it is cut into, numbered as the tokens are where numbers fit."""
     ph, pw = pair(patch)
-    patches = split(image, ph, pw)  # [gh, gw, ph, pw, C]
+    patches = split(_colored(image), ph, pw)  # [gh, gw, ph, pw, 3]
     gh, gw = patches.shape[:2]
     zoom = math.ceil(32 / min(ph, pw))
-    patches = patches.repeat(zoom, axis=2).repeat(zoom, axis=3)
-    gap = math.ceil(0.1 * zoom * min(ph, pw))
-    tall = min(max(image.shape[0] / image.shape[1], 0.3), 3)
-    with page(path, 11, 5.3 * tall + 0.6) as figure:
-        left, right = figure.subplots(1, 2)
-        _show(left, image)
-        left.set_title(f"image, {image.shape[0]} x {image.shape[1]}")
-        _show(right, tile(patches, gap, 255))
-        right.set_title(f"{gh} x {gw} patches of {ph} x {pw} are {gh * gw} tokens, row by row")
-        cell = 5.2 * 72 / max(gh, gw)  # points
-        size = min(10, 0.4 * cell, 1.1 * cell / len(str(gh * gw - 1)))
+    w, h = 5.2, 5.2 * _tall(image)
+    with sheet(path, 2 * w + 0.45, h + 0.6) as ax:
+        ax.text(0.15 + w / 2, 0.35, f"image, {image.shape[0]} x {image.shape[1]}", ha="center", size=11)
+        ax.text(0.3 + 1.5 * w, 0.35, f"{gh} x {gw} patches of {ph} x {pw} are {gh * gw} tokens, row by row", ha="center", size=11)
+        _put(ax, image, 0.15, 0.45, w, h)
+        gap = math.ceil(0.1 * zoom * min(ph, pw))
+        canvas = tile(patches.repeat(zoom, axis=2).repeat(zoom, axis=3), gap, TINT)
+        _put(ax, canvas, 0.3 + w, 0.45, w, h, interpolation="nearest")
+        down, right = h * (zoom * ph + gap) / canvas.shape[0], w * (zoom * pw + gap) / canvas.shape[1]  # inches from patch to patch
+        size = min(10, 28 * down, 70 * right / len(str(gh * gw - 1)))  # points
         if size < 5:
             return
         from matplotlib.patheffects import withStroke
 
+        outline = [withStroke(linewidth=1.5, foreground="black")]
         for token in range(gh * gw):
-            y, x = (token // gw) * (zoom * ph + gap), (token % gw) * (zoom * pw + gap)
-            outline = [withStroke(linewidth=1.5, foreground="black")]
-            right.text(x + gap / 2, y + gap / 2, str(token), size=size, color="white", va="top", path_effects=outline)
+            x, y = 0.3 + w + (token % gw + 0.06) * right, 0.45 + (token // gw + 0.06) * down
+            ax.text(x, y, str(token), size=size, color="white", va="top", path_effects=outline)
 
 
 def split(image: np.ndarray, ph: int, pw: int) -> np.ndarray:
@@ -304,7 +319,7 @@ def split(image: np.ndarray, ph: int, pw: int) -> np.ndarray:
     return image.reshape(h // ph, ph, w // pw, pw, channels).swapaxes(1, 2)
 
 
-def tile(pictures: np.ndarray, gap: int, fill: float) -> np.ndarray:
+def tile(pictures: np.ndarray, gap: int, fill: float | tuple[int, int, int]) -> np.ndarray:
     """A grid of pictures as one, with gaps between: [R, C, h, w, ...] -> [R*(h+gap)-gap, C*(w+gap)-gap, ...]."""
     rows, columns, h, w, *rest = pictures.shape
     out = np.full((rows, h + gap, columns, w + gap, *rest), fill, pictures.dtype)
@@ -325,7 +340,7 @@ def draw_positions(position: np.ndarray, prefix: int, grid: Size, path: Path_) -
     cosine = similarity(np.asarray(position)[prefix:]).reshape(gh, gw, gh, gw)
     rows, columns = (np.unique(np.linspace(0, n - 1, min(n, 14)).round().astype(int)) for n in (gh, gw))
     zoom = math.ceil(48 / max(gh, gw))
-    maps = cosine[rows][:, columns].repeat(zoom, axis=2).repeat(zoom, axis=3)
+    maps = cosine[np.ix_(rows, columns)].repeat(zoom, axis=2).repeat(zoom, axis=3)
     gap = math.ceil(0.12 * zoom * min(gh, gw))
     with page(path, 8.5, 7.5 * min(max(gh / gw, 0.3), 3) + 0.6) as figure:
         ax = figure.subplots()
@@ -361,32 +376,33 @@ def draw_attention(images: np.ndarray, attention: np.ndarray, prefix: int, grid:
     shown = min(heads, 4)
     titles = ["image", f"last layer,\nmean of {heads} heads", *(f"head {i + 1}" for i in range(shown)), f"rollout of\n{layers} layers"]
     if heads > shown:
-        titles[-2] += f"\n(of {heads})"
-    tall = min(max(images.shape[1] / images.shape[2], 0.3), 3)
-    with page(path, 1.75 * len(titles) + 0.9, 1.7 * tall * m + 1.3) as figure:
+        titles[-2] += f"\n({heads - shown} more not shown)"
+    w, h = 1.7, 1.7 * _tall(images)
+    width, height = 0.15 + len(titles) * (w + 0.12) + 1, 1.05 + m * (h + 0.15)
+    with sheet(path, width, height) as ax:
         what = "from the cls token to the patches" if has_cls else "to the patches, mean over all patches"
-        figure.suptitle(f"Attention {what}")
-        panels = figure.subplots(m, len(titles), squeeze=False)
-        for i, row in enumerate(panels):
+        ax.text(width / 2, 0.25, f"Attention {what}", ha="center", va="center", size=12)
+        for column, title in enumerate(titles):
+            ax.text(0.15 + w / 2 + column * (w + 0.12), 0.98, title, ha="center", va="bottom")
+        for i in range(m):
             last = to_patches(attention[i, -1].astype(np.float64), prefix, has_cls)  # [H, patches]
             maps = [last.mean(axis=0), *last[:shown], to_patches(rollout(attention[i]), prefix, has_cls)]
-            _show(row[0], images[i])
-            for ax, values in zip(row[1:], maps, strict=True):
-                heat = _overlay(ax, images[i], values.reshape(pair(grid)))
-        for ax, title in zip(panels[0], titles, strict=True):
-            ax.set_title(title, size=10)
-        bar = figure.colorbar(heat, ax=panels, label="attention, each map from its least to its most", shrink=min(1, 3 / m), aspect=25)
-        bar.set_ticks([0, 1], labels=["least", "most"])
+            y = 1.05 + i * (h + 0.15)
+            _put(ax, images[i], 0.15, y, w, h)
+            faint = 70 + 0.45 * images[i].mean(axis=-1, keepdims=True)  # so that the image's own light does not pass for attention
+            for column, values in enumerate(maps, start=1):
+                x = 0.15 + column * (w + 0.12)
+                _put(ax, faint.astype(np.uint8), x, y, w, h)
+                _put(ax, stretched(values).reshape(pair(grid)), x, y, w, h, cmap="inferno", vmin=0, vmax=1, alpha=0.6, interpolation="nearest")
+        _put(ax, np.linspace(1, 0, 256)[:, None], width - 0.9, 1.05, 0.18, h, cmap="inferno", interpolation="nearest")
+        ax.text(width - 0.65, 1.05, "most\nof the map", va="top", size=9)
+        ax.text(width - 0.65, 1.05 + h, "least", va="bottom", size=9)
 
 
-def _overlay(ax: Axes, image: np.ndarray, values: np.ndarray) -> Any:
-    """A map of values [gh, gw], stretched to 0..1, over a grey version of the image."""
-    grey = image.mean(axis=-1)
-    _show(ax, grey[..., None])
+def stretched(values: np.ndarray) -> np.ndarray:
+    """Values shifted and scaled to 0..1; all 0 where they are all the same."""
     spread = values.max() - values.min()
-    values = (values - values.min()) / (spread if spread > 0 else 1)
-    h, w = grey.shape
-    return ax.imshow(values, cmap="inferno", vmin=0, vmax=1, alpha=0.6, interpolation="nearest", extent=(-0.5, w - 0.5, h - 0.5, -0.5))
+    return (values - values.min()) / (spread if spread > 0 else 1)
 
 
 def to_patches(attention: np.ndarray, prefix: int, has_cls: bool) -> np.ndarray:

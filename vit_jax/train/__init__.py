@@ -30,6 +30,7 @@ def train(run: RunConfig, *, preset: str = "run", folder: runs.Run | None = None
     if folder is None:
         folder = runs.choose(run, run.name or preset, named=bool(run.name))
     with folder.lock(), contextlib.ExitStack() as stack:
+        stack.callback(_leave_no_trace, folder)
         summary = folder.summary()
         if summary and summary["status"] == "finished":
             print(f"{folder}: this run is finished; choose another --name or --seed to train anew")
@@ -42,13 +43,21 @@ def train(run: RunConfig, *, preset: str = "run", folder: runs.Run | None = None
         return finish(session, loop(session))
 
 
+def _leave_no_trace(folder: runs.Run) -> None:
+    """Remove the folder of a run that did not even begin."""
+    if not folder.exists():
+        with contextlib.suppress(OSError):  # it was not ours alone
+            (folder.path / ".lock").unlink()
+            folder.path.rmdir()
+
+
 def train_seeds(run: RunConfig, seeds: int, *, preset: str = "run") -> dict[str, Any]:
     """Train `seeds` runs that differ in their seed; the summary has the mean and spread of each metric."""
     group = runs.choose(run, run.name or preset, named=bool(run.name), seeds=seeds)
     numbers = list(range(run.seed, run.seed + seeds))
     members = [train(replace(run, seed=seed), preset=preset, folder=runs.Run(group.path / f"seed-{seed}")) for seed in numbers]
     ended = sorted({member["status"] for member in members})
-    summary = {"status": ", ".join(ended), "seeds": numbers, "metrics": spread(members)}
+    summary: dict[str, Any] = {"status": ", ".join(ended), "seeds": numbers, "metrics": spread(members)}
     runs.write_json(group.summary_file, summary)
     print(f"\n{group}: {seeds} seeds, mean and standard deviation")
     for name, row in summary["metrics"].items():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
+import textwrap
 from dataclasses import dataclass, field
 
 from .. import backend, runs
@@ -29,8 +31,8 @@ class Options(RunConfig):
         return RunConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(RunConfig)})
 
 
-def parse(arguments: list[str]) -> tuple[str, Options]:
-    """Command-line arguments to (preset's name, options). Raises UserError; the parser itself exits with 2."""
+def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
+    """Command-line arguments to (preset's name, options, the run to resume). Raises UserError; the parser itself exits with 2."""
     import tyro
 
     from ..presets import PRESETS, preset
@@ -40,6 +42,7 @@ def parse(arguments: list[str]) -> tuple[str, Options]:
     resume = _value(arguments, "--resume")
     if resume and name:
         raise UserError(f"--resume {resume} brings its own config: leave out the preset {name!r}")
+    folder = None
     if resume:
         folder = runs.find(resume, _value(arguments, "--dir") or RunConfig.dir)
         name, base = folder.record()["preset"], folder.config()
@@ -48,9 +51,23 @@ def parse(arguments: list[str]) -> tuple[str, Options]:
         base = preset(name).run
     # Shallow: the parts of a config stay dataclasses.
     default = Options(**{f.name: getattr(base, f.name) for f in dataclasses.fields(RunConfig)}, resume=resume)
-    listing = "\n".join(f"  {n:18} {preset(n).help}" for n in PRESETS)
-    description = f"Train a Vision Transformer: vit_jax.train [PRESET] [--field value ...]; the preset here is {name}.\n\nPresets:\n{listing}"
-    return name, tyro.cli(Options, args=arguments, default=default, prog="python -m vit_jax.train", description=description)
+    program = "python -m vit_jax.train" + ("" if resume else f" {name}")
+    options, strays = tyro.cli(Options, args=arguments, default=default, prog=program, description=_description(name), return_unknown_args=True)
+    if strays and strays[0] in PRESETS:
+        raise UserError(f"the preset {strays[0]!r} comes too late: it is the first argument, before any --field, and the only one")
+    if strays:  # the parser's own box names the nearest
+        tyro.cli(Options, args=arguments, default=default, prog=program)
+    return name, options, folder
+
+
+def _description(name: str) -> str:
+    """What --help says before the fields, as wide as the terminal."""
+    from ..presets import PRESETS, preset
+
+    width, gap = shutil.get_terminal_size().columns - 2, " " * 20
+    listing = [textwrap.fill(preset(n).help, max(width, 50), initial_indent=f"  {n:18}", subsequent_indent=gap) for n in PRESETS]
+    usage = f"Train a Vision Transformer: python -m vit_jax.train [PRESET] [--field value ...]. The defaults below are those of {name}."
+    return "\n".join([*textwrap.wrap(usage, max(width, 50)), "", "Presets:", *listing])
 
 
 def _value(arguments: list[str], flag: str) -> str:
@@ -65,7 +82,7 @@ def _value(arguments: list[str], flag: str) -> str:
 
 def command(arguments: list[str]) -> int:
     """The command's body: parse, then train."""
-    name, options = parse(arguments)
+    name, options, folder = parse(arguments)
     run = options.run()
     if options.version:
         from .. import __version__
@@ -78,12 +95,12 @@ def command(arguments: list[str]) -> int:
         return DONE
     if options.dry_run:
         return dry_run(run)
+    if options.seeds < 0 or (options.seeds and folder):
+        raise UserError(f"seeds is {options.seeds}: give a number of runs, and no --resume; repeat the command with --seeds to go on with such a group")
     if options.seeds:
         train_seeds(run, options.seeds, preset=name)
         return DONE
-    folder = None
-    if options.resume:
-        folder = runs.find(options.resume, run.dir)
+    if folder:
         runs.same_identity(folder, run)
     train(run, preset=name, folder=folder)
     return DONE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .. import runs
-from ..errors import Interrupted
+from ..errors import Interrupted, UserError
 from .loop import chosen_split, evaluate_all
 from .session import Session
 
@@ -19,8 +19,9 @@ def finish(s: Session, status: str) -> dict[str, Any]:
 
     Raises Interrupted where a signal ended the loop; everything is saved by then.
     """
-    if s.caught.name and status != "finished":
-        raise Interrupted(f"{s.caught.name}: saved at step {s.step}; go on with: python -m vit_jax.train --resume {s.folder}", s.caught.name)
+    if s.caught.name:
+        done = f"saved at step {s.step}" if s.saved == s.step else "nothing was to be saved yet"
+        raise Interrupted(f"{s.caught.name}: {done}; go on with: python -m vit_jax.train --resume {s.folder}", s.caught.name)
     from ..report.gallery import draw_all
 
     summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
@@ -35,16 +36,16 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         results = evaluate_all(s, "test", test)
         summary["test"] = {"last" if w == "raw" else "last_ema": r.metrics for w, r in results.items()}
         result = results["raw"]
-        if s.best is not None:
-            summary["test"]["best"] = _best(s, test, results).metrics
+        if s.best is not None and (best := _best(s, test, results)) is not None:
+            summary["test"]["best"] = best.metrics
     draw_all(s.folder, s.setup.dataset, s.engine, s.engine.gather(s.state).parameters, result)
     runs.write_json(s.folder.summary_file, summary)
     show(s.folder, summary)
     return summary
 
 
-def _best(s: Session, test: Split, results: dict[str, Evaluation]) -> Evaluation:
-    """The test result of the weights that validation chose."""
+def _best(s: Session, test: Split, results: dict[str, Evaluation]) -> Evaluation | None:
+    """The test result of the weights that validation chose; None, and a line that says so, where they are lost."""
     import jax
 
     from ..evaluation import evaluate
@@ -52,7 +53,11 @@ def _best(s: Session, test: Split, results: dict[str, Evaluation]) -> Evaluation
     assert s.best is not None
     if s.best["step"] == s.step:
         return results.get("ema", results["raw"])
-    saved = s.checkpoints.read(s.best["step"], runs.flatten(s.engine.gather(s.state).parameters))
+    try:
+        saved = s.checkpoints.read(s.best["step"], runs.flatten(s.engine.gather(s.state).parameters))
+    except UserError as error:
+        print(f"skipped  the test of the best weights: {error}")
+        return None
     tree = saved.state.ema if saved.state.ema is not None else saved.state.parameters
     return evaluate(s.engine, jax.device_put(tree, s.engine.replicated), test, s.run.model.classes, s.run.batch)
 
@@ -73,4 +78,5 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
         print(f"  python -m vit_jax.predict {folder} {runs.Run(sample)}")
     print(f"  python -m vit_jax.evaluate {folder}")
     if summary["status"] != "finished":
-        print(f"  python -m vit_jax.train --resume {folder}")
+        more = " --max-steps 0" if summary["status"] == "stopped: max_steps" else ""
+        print(f"  python -m vit_jax.train --resume {folder}{more}")

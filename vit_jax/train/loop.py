@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import backend
-from ..errors import CheckFailed
+from ..errors import CheckFailed, Interrupted
 from .session import Caught, Session
 
 if TYPE_CHECKING:
@@ -22,22 +22,27 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def signals() -> Iterator[Caught]:
-    """Note SIGINT and SIGTERM instead of dying of them; a second SIGINT interrupts at once.
+    """Note SIGINT and SIGTERM for the loop to see; where it would not, and on a second SIGINT, end at once.
 
-    Outside the main thread Python cannot catch signals; then nothing changes.
+    Raises Interrupted then. Outside the main thread Python cannot catch signals; nothing changes there.
     """
     caught = Caught()
 
     def note(number: int, frame: Any) -> None:
-        if caught.name == "SIGINT" and number == signal.SIGINT:
-            raise KeyboardInterrupt
+        again = caught.name == "SIGINT" and number == signal.SIGINT
         caught.name = signal.Signals(number).name
+        if again or not caught.waits:
+            raise KeyboardInterrupt  # no Exception, or something on the way might take it for a failure of its own
 
     old = {}
     with contextlib.suppress(ValueError):
         old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield caught
+    except KeyboardInterrupt:
+        if not caught.name:
+            raise
+        raise Interrupted(f"{caught.name}: ended at once; repeat the command to go on from the last checkpoint", caught.name) from None
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
@@ -47,11 +52,12 @@ def loop(s: Session) -> str:
     """Run steps until the end, a budget or early stopping, and return which. Everything is saved then."""
     from ..data import batches
 
+    if s.due:
+        evaluate_epoch(s)
+        s.checkpoints.note(s.step, notes(s))
     if ending := why_end(s):
         return ending
-    with contextlib.closing(batches(s.setup.dataset.splits["train"], s.setup.order, s.step, s.setup.stop)) as stream, s.progress:
-        if s.due:
-            evaluate_epoch(s)
+    with contextlib.closing(batches(s.setup.dataset.splits["train"], s.setup.order, s.step, s.setup.stop)) as stream, s.progress, s.caught.waiting():
         meter, last_save = first_step(s, next(stream)), time.monotonic()
         while True:
             after_step(s, meter)
@@ -71,7 +77,7 @@ def loop(s: Session) -> str:
 
 def first_step(s: Session, batch: dict[str, Any]) -> Meter:
     """The step that compiles; its time is said, and left out of the speed."""
-    meter, began = Meter(s.run.batch), time.monotonic()
+    meter, began = Meter(s.run.batch, s.totals), time.monotonic()
     s.progress.say("compiling the training step ...")
     s.state, metrics = s.engine.train(s.state, batch)
     s.step += 1
@@ -85,21 +91,23 @@ def first_step(s: Session, batch: dict[str, Any]) -> Meter:
 def after_step(s: Session, meter: Meter) -> None:
     """Log and evaluate, where they are due."""
     epoch_ends = s.step % s.setup.order.steps_per_epoch == 0
-    if s.step % s.run.log_every == 0 or epoch_ends or s.step == s.setup.stop:
+    in_turn = s.step % s.run.log_every == 0 or epoch_ends
+    if in_turn or s.step == s.setup.stop:
         check_finite(s, meter.settle())
-        row = meter.row(s.step, s.epoch)
+        row = meter.row(s.step, s.epoch, in_turn)
         s.log.write(row | {"memory": backend.memory_peak()})
         s.progress.update(s.step, row["loss"], row["accuracy"], row["images_per_second"])
     else:
         s.progress.update(s.step, None, None, None)
     s.due = epoch_ends and evaluation_due(s)
-    if s.due and not s.caught.name:  # a run that is told to end evaluates when it goes on
-        evaluate_epoch(s)
+    if s.due and not s.caught.name:
+        with contextlib.suppress(KeyboardInterrupt):  # a run that is told to end evaluates when it goes on
+            evaluate_epoch(s)
 
 
 def why_end(s: Session) -> str:
     """Why the run ends after this step; '' where it goes on."""
-    if s.step >= s.setup.steps or (s.run.patience and s.stale >= s.run.patience and not s.due):
+    if not s.due and (s.step >= s.setup.steps or (s.run.patience and s.stale >= s.run.patience)):
         return "finished"
     if s.caught.name:
         return f"stopped: {s.caught.name}"
@@ -109,26 +117,30 @@ def why_end(s: Session) -> str:
 
 
 class Meter:
-    """Collects the device's metrics one step late, so that the host never waits for the step just sent."""
+    """Collects the device's metrics one step late, so that the host never waits for the step just sent.
 
-    def __init__(self, batch: int):
-        self.batch = batch
+    `totals` sums steps, loss and accuracy since the last line of the log; checkpoints keep it, so that
+    a run that goes on writes the lines that it would have written.
+    """
+
+    def __init__(self, batch: int, totals: dict[str, float]):
+        self.batch, self.totals = batch, totals
         self.pending: tuple[int, dict[str, Any]] | None = None
-        self.rows: list[dict[str, float]] = []
+        self.last: dict[str, float] = {}
         self.restart()
 
     def restart(self) -> None:
         """Leave out of the speed what happened since the last step."""
         self.clock, self.counted = time.monotonic(), 0
 
-    def add(self, step: int, metrics: dict[str, Any]) -> tuple[int, float] | None:
-        """Take a step's metrics; read those of the step before it: (step, loss)."""
+    def add(self, step: int, metrics: dict[str, Any]) -> tuple[int, dict[str, float]] | None:
+        """Take a step's metrics; read those of the step before it: (step, metrics)."""
         read = self.settle()
         self.pending = (step, metrics)
         self.counted += 1
         return read
 
-    def settle(self) -> tuple[int, float] | None:
+    def settle(self) -> tuple[int, dict[str, float]] | None:
         """Read what is pending, waiting for it."""
         import jax
 
@@ -136,27 +148,38 @@ class Meter:
             return None
         step, metrics = self.pending
         self.pending = None
-        self.rows.append({k: float(v) for k, v in jax.device_get(metrics).items()})
-        return step, self.rows[-1]["loss"]
+        self.last = {k: float(v) for k, v in jax.device_get(metrics).items()}
+        self.totals["steps"] += 1
+        for name in ("loss", "accuracy"):
+            self.totals[name] += self.last[name]
+        return step, self.last
 
-    def row(self, step: int, epoch: float) -> dict[str, Any]:
-        """One line of metrics.jsonl: loss and accuracy are means since the last line."""
-        last, n = self.rows[-1], len(self.rows)
-        means = {k: sum(r[k] for r in self.rows) / n for k in ("loss", "accuracy")}
+    def row(self, step: int, epoch: float, in_turn: bool) -> dict[str, Any]:
+        """One line of metrics.jsonl: loss and accuracy are means since the last line that came in turn."""
+        means = {k: self.totals[k] / self.totals["steps"] for k in ("loss", "accuracy")}
         speed = self.counted * self.batch / max(time.monotonic() - self.clock, 1e-9) if self.counted else None
-        self.rows = []
+        if in_turn:
+            self.totals.update(steps=0, loss=0.0, accuracy=0.0)
         self.restart()
-        return {"kind": "train", "step": step, "epoch": epoch, **last, **means, "images_per_second": speed}
+        return {"kind": "train", "step": step, "epoch": epoch, **self.last, **means, "images_per_second": speed}
 
 
-def check_finite(s: Session, read: tuple[int, float] | None) -> None:
-    """Raise CheckFailed where a step's loss is NaN or infinite."""
-    if read is None or math.isfinite(read[1]):
+def check_finite(s: Session, read: tuple[int, dict[str, float]] | None) -> None:
+    """Raise CheckFailed where a step's loss, or the weights that it led to, are NaN or infinite."""
+    if read is None:
         return
+    step, metrics = read
+    for name, what in (("loss", "loss"), ("param_norm", "norm of the weights")):
+        if not math.isfinite(metrics[name]):
+            raise not_finite(s, what, metrics[name], step)
+
+
+def not_finite(s: Session, what: str, value: float, step: int) -> CheckFailed:
+    """What to say of a NaN: the step, the last good checkpoint and advice."""
     kept = s.folder.sound_steps()
     where = f"the last good checkpoint is step {kept[0]}" if kept else "nothing had been saved yet"
-    raise CheckFailed(
-        f"the loss is {read[1]} at step {read[0]}; {where} in {s.folder}; "
+    return CheckFailed(
+        f"the {what} is {value} at step {step}; {where} in {s.folder}; "
         f"try a lower --optim.lr (now {s.run.optim.lr}), a longer --optim.warmup, or --optim.clip 1 under another --name"
     )
 
@@ -169,31 +192,36 @@ def evaluation_due(s: Session) -> bool:
 
 def evaluate_epoch(s: Session) -> None:
     """Evaluate on validation (on the batches learnt by heart, when overfitting) and remember the best."""
-    s.due = False
     name, split = chosen_split(s)
-    if split is None:
+    results = {} if split is None else evaluate_all(s, name, split)
+    s.due = False
+    if not results:
         return
-    s.progress.say(f"epoch {s.step // s.setup.order.steps_per_epoch}: " + "  ".join(
-        f"{name}{' ' + weights if weights != 'raw' else ''} accuracy {e.metrics['accuracy']:.4f} loss {e.metrics['loss']:.4f}"
-        for weights, e in evaluate_all(s, name, split).items()
-    ))  # fmt: skip
-
-
-def evaluate_all(s: Session, name: str, split: Split) -> dict[str, Evaluation]:
-    """Evaluate the weights and their average on a split, log both, and update the best by validation."""
-    from ..evaluation import evaluate
-
-    state, results = s.engine.gather(s.state), {}
-    for weights, tree in (("raw", state.parameters), ("ema", state.ema)):
-        if tree is None:
-            continue
-        results[weights] = result = evaluate(s.engine, tree, split, s.run.model.classes, s.run.batch)
-        s.log.write({"kind": "eval", "split": name, "weights": weights, "step": s.step, "epoch": s.epoch, **result.metrics})
     accuracy = results["ema" if "ema" in results else "raw"].metrics["accuracy"]
     if name == "validation":
         better = s.best is None or accuracy > s.best["accuracy"]
         s.best = {"step": s.step, "accuracy": accuracy} if better else s.best
         s.stale = 0 if better else s.stale + 1
+    s.progress.say(f"epoch {s.step // s.setup.order.steps_per_epoch}: " + "  ".join(
+        f"{name}{' ' + weights if weights != 'raw' else ''} accuracy {e.metrics['accuracy']:.4f} loss {e.metrics['loss']:.4f}"
+        for weights, e in results.items()
+    ))  # fmt: skip
+
+
+def evaluate_all(s: Session, name: str, split: Split) -> dict[str, Evaluation]:
+    """Evaluate the weights and their average on a split, and log both. A signal breaks it off, with nothing logged."""
+    from ..evaluation import evaluate
+
+    state, results = s.engine.gather(s.state), {}
+    with s.caught.waiting(False):
+        for weights, tree in (("raw", state.parameters), ("ema", state.ema)):
+            if tree is not None:
+                results[weights] = evaluate(s.engine, tree, split, s.run.model.classes, s.run.batch)
+    for weights, result in results.items():
+        if not math.isfinite(result.metrics["loss"]):
+            raise not_finite(s, f"{name} loss ({weights} weights)", result.metrics["loss"], s.step)
+    for weights, result in results.items():
+        s.log.write({"kind": "eval", "split": name, "weights": weights, "step": s.step, "epoch": s.epoch, **result.metrics})
     return results
 
 
@@ -210,9 +238,13 @@ def save(s: Session) -> None:
         return
     now = time.monotonic()
     s.seconds, s.clock = s.seconds + now - s.clock, now
-    notes = {
-        "optimizer": s.run.optim.name, "best": s.best, "stale": s.stale, "due": s.due, "seconds": s.seconds,
+    s.checkpoints.save(s.engine.gather(s.state), notes(s), s.best["step"] if s.best else None, s.run.keep)
+    s.saved = s.step
+
+
+def notes(s: Session) -> dict[str, Any]:
+    """What a checkpoint says beside its arrays: all else that a run needs to go on as if never stopped."""
+    return {
+        "optimizer": s.run.optim.name, "best": s.best, "stale": s.stale, "due": s.due, "totals": s.totals, "seconds": s.seconds,
         "data": s.setup.dataset.identity, "environment": s.setup.environment,
     }  # fmt: skip
-    s.checkpoints.save(s.engine.gather(s.state), notes, s.best and s.best["step"], s.run.keep)
-    s.saved = s.step

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +48,23 @@ class Setup:
 
 @dataclass
 class Caught:
-    """The signal that asked the run to end, if one did."""
+    """The signal that asked the run to end, if one did.
+
+    While steps run there is something to save, so the signal waits for the loop to do so; at all
+    other times it ends the process at once.
+    """
 
     name: str = ""
+    waits: bool = False
+
+    @contextlib.contextmanager
+    def waiting(self, waits: bool = True) -> Iterator[None]:
+        """Let a signal wait, or not, for the time of a block."""
+        before, self.waits = self.waits, waits
+        try:
+            yield
+        finally:
+            self.waits = before
 
 
 @dataclass
@@ -68,6 +84,7 @@ class Session:
     best: dict[str, Any] | None = None  # {step, accuracy} of the weights that validation likes most
     stale: int = 0  # epochs since then
     due: bool = False  # an evaluation was put off because the process had to end
+    totals: dict[str, float] = field(default_factory=lambda: {"steps": 0, "loss": 0.0, "accuracy": 0.0})  # since the last line of the log
     seconds: float = 0.0  # spent on the run up to the newest checkpoint, by all processes
     clock: float = field(default_factory=time.monotonic)  # when `seconds` was counted
 
@@ -103,12 +120,13 @@ def set_up(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) -> Ses
             setup.stated, preset, preprocess=setup.dataset.preprocess.to_dict(), class_names=list(setup.dataset.class_names),
             data=setup.dataset.identity, environment=setup.environment,
         ))  # fmt: skip
+    kept = {name: notes[name] for name in ("best", "stale", "due", "totals", "seconds") if name in notes}
+    folder.drop_metrics(lambda row: comes_again(row, step, notes))
     tensorboard = folder.path / "tensorboard" if run.tensorboard else None
     log = Log(folder.metrics_file, step, tensorboard, run.wandb, folder.path.name, to_dict(setup.stated))
     progress = Progress(setup.epochs, setup.order.steps_per_epoch, step + 1, run.batch, setup.stop)
     deadline = time.monotonic() + run.max_minutes * 60 if run.max_minutes else math.inf
     print(f"run      {folder}: {setup.epochs} epochs of {setup.order.steps_per_epoch} steps" + (f"; going on after step {step}" if step else ""), flush=True)
-    kept = {name: notes[name] for name in ("best", "stale", "due", "seconds") if name in notes}
     return Session(setup, folder, checkpoints, log, progress, caught, deadline, state, step, saved=step if notes else -1, **kept)
 
 
@@ -131,7 +149,8 @@ def prepare(run: RunConfig) -> Setup:
     # The schedule spans the whole run, whatever the budget.
     optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch)
     engine = Engine(run, network, task(run, dataset.preprocess.mean, dataset.preprocess.std), optimizer)
-    return Setup(stated, run, dataset, order, epochs, engine, backend.environment())
+    environment = backend.environment() | {"accumulate": run.accumulate, "parallel": run.parallel}
+    return Setup(stated, run, dataset, order, epochs, engine, environment)
 
 
 def parameter_dtype(run: RunConfig) -> str:
@@ -173,6 +192,7 @@ def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> 
 
     run, dtype = setup.run, parameter_dtype(setup.run)
     if folder.exists():
+        runs.same_identity(folder, setup.stated)
         if folder.record()["data"] != setup.dataset.identity:
             raise UserError(f"{folder}: data.source {run.data.source} is not the data that this run began with; restore it, or choose another --name")
         checkpoints.clear()
@@ -181,12 +201,26 @@ def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> 
             print(f"skipped  {reason}")
         if saved is not None:
             compare_environments(setup.environment, saved.notes["environment"])
+            checkpoints.prune(saved.step, (saved.notes["best"] or {}).get("step"), run.keep)  # what a kill left undone
             return setup.engine.place(saved.state), saved.notes
     fresh = start(run.model, jax.random.key(run.seed), dtype)
     if run.init:
         given = starting_weights(run, runs.flatten(fresh))
         fresh = runs.unflatten({name: jax.numpy.asarray(x, dtype) for name, x in given.items()})
     return setup.engine.start(fresh), {}
+
+
+def comes_again(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
+    """Whether a line of the log will be written again by a run that goes on from a checkpoint.
+
+    Later steps apart (those the log cuts off itself): the test, an evaluation that the notes call
+    due, and the line that a spent budget wrote out of turn.
+    """
+    if row.get("step") != step:
+        return False
+    if row.get("kind") == "eval":
+        return row.get("split") == "test" or bool(notes.get("due"))
+    return bool(notes.get("totals", {}).get("steps"))
 
 
 def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:

@@ -1,0 +1,174 @@
+"""The yardstick: the same network and step, written with flax's and optax's own parts.
+
+As a user of flax would write it: nnx.Conv for the patches, nnx.MultiHeadAttention, nnx.LayerNorm
+(with its one-pass variance), nnx.Linear, jax.nn.gelu, optax.adamw; the step is split/merge under jax.jit with
+the state donated, which costs less host time than nnx.jit (step.py --nnx-jit measures the other).
+It covers what the compared presets use and refuses any other config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax import Array
+
+from vit_jax.config import OptimConfig, ViTConfig
+
+STAGES: dict[str, Callable[[Array], Array]] = {
+    "none": lambda x: x,
+    "relu": jax.nn.relu,
+    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+}
+
+
+class Block(nnx.Module):
+    """A pre-norm block of flax's layers."""
+
+    def __init__(self, c: ViTConfig, rngs: nnx.Rngs):
+        self.norm1 = nnx.LayerNorm(c.width, epsilon=c.eps, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(c.heads, c.width, decode=False, rngs=rngs)
+        self.norm2 = nnx.LayerNorm(c.width, epsilon=c.eps, rngs=rngs)
+        self.fc1 = nnx.Linear(c.width, c.hidden, rngs=rngs)
+        self.fc2 = nnx.Linear(c.hidden, c.width, rngs=rngs)
+        self.activation = STAGES[c.activation]
+
+    def __call__(self, x: Array) -> Array:
+        x = x + self.attention(self.norm1(x))
+        return x + self.fc2(self.activation(self.fc1(self.norm2(x))))
+
+
+class PlainViT(nnx.Module):
+    """The network of a config, of flax's layers: `model(images [B, h, w, C]) -> logits [B, K]`."""
+
+    def __init__(self, c: ViTConfig, rngs: nnx.Rngs):
+        _check(c)
+        size = (c.patch, c.patch) if isinstance(c.patch, int) else c.patch
+        self.patch = nnx.Conv(c.channels, c.width, size, strides=size, padding="VALID", rngs=rngs)
+        self.stem = STAGES[c.stem_activation]
+        self.cls_token = nnx.Param(jnp.zeros((1, 1, c.width)))
+        self.position = nnx.Param(jnp.zeros((1, c.patches + 1, c.width)))
+        self.blocks = nnx.List([Block(c, rngs) for _ in range(c.depth)])
+        self.norm = nnx.LayerNorm(c.width, epsilon=c.eps, rngs=rngs)
+        self.head_hidden = nnx.Linear(c.width, c.head_hidden, rngs=rngs) if c.head_hidden else None
+        self.head_stage = STAGES[c.head_activation] if c.head_hidden else None
+        self.head = nnx.Linear(c.head_hidden or c.width, c.classes, rngs=rngs)
+
+    def __call__(self, images: Array) -> Array:
+        x = self.stem(self.patch(images))
+        x = x.reshape(len(x), -1, x.shape[-1])
+        cls = jnp.broadcast_to(self.cls_token[...], (len(x), 1, x.shape[-1]))
+        x = jnp.concatenate([cls, x], axis=1) + self.position[...]
+        for block in self.blocks:
+            x = block(x)
+        x = self.norm(x)[:, 0]
+        if self.head_hidden is not None and self.head_stage is not None:
+            x = self.head_stage(self.head_hidden(x))
+        return self.head(x)
+
+
+def _check(c: ViTConfig) -> None:
+    """Refuse a config that PlainViT would not compute faithfully."""
+    written = ViTConfig(
+        image=c.image, channels=c.channels, patch=c.patch, classes=c.classes, width=c.width, depth=c.depth, heads=c.heads,
+        hidden=c.hidden, eps=c.eps, stem_activation=c.stem_activation, activation=c.activation, head_hidden=c.head_hidden,
+        head_activation=c.head_activation, init=c.init, init_std=c.init_std, token_std=c.token_std,
+        position_std=c.position_std, head_zero=c.head_zero,
+    )  # fmt: skip
+    if c != written or c.activation not in STAGES or (c.head_hidden and c.head_activation not in STAGES):
+        raise ValueError(f"the plain network has no counterpart to all of {c}")
+
+
+def weights(parameters: dict[str, np.ndarray], c: ViTConfig) -> dict[str, np.ndarray]:
+    """Our parameters {dotted name: array} as PlainViT's: each a reshape, some under another name."""
+    heads, inner = (c.heads, c.dim_head), c.heads * c.dim_head
+    size = (c.patch, c.patch) if isinstance(c.patch, int) else c.patch
+    moved = {}
+    for name, x in parameters.items():
+        parent, _, leaf = name.rpartition(".")
+        if name == "patch.kernel":
+            x = x.reshape(*size, c.channels, c.width)
+        elif name in ("cls_token", "position"):
+            x = x.reshape(1, -1, c.width)
+        elif parent.endswith(("query", "key", "value")):
+            x = x.reshape(*((c.width, *heads) if leaf == "kernel" else heads))
+        elif parent.endswith("attention.out") and leaf == "kernel":
+            x = x.reshape(*heads, c.width)
+        assert inner == c.width
+        moved[name.replace("mlp.", "")] = x
+    return moved
+
+
+def load(model: PlainViT, parameters: dict[str, np.ndarray], c: ViTConfig) -> None:
+    """Fill the model with our parameters."""
+    moved = weights(parameters, c)
+    state = nnx.state(model, nnx.Param)
+    for path, variable in nnx.to_flat_state(state):
+        x = moved.pop(".".join(map(str, path)))
+        if x.shape != variable.shape:
+            raise ValueError(f"{path}: {x.shape} is not {variable.shape}")
+        variable.set_value(jnp.array(x))  # a copy: the step gives its state away
+    if moved:
+        raise ValueError(f"no place for {', '.join(moved)}")
+    nnx.update(model, state)
+
+
+def loss(model: Any, images: Array, labels: Array, mean: tuple[float, ...], std: tuple[float, ...]) -> Array:
+    """Mean cross entropy of uint8 images."""
+    x = (images.astype(jnp.float32) / 255 - jnp.asarray(mean)) / jnp.asarray(std)
+    return optax.softmax_cross_entropy_with_integer_labels(model(x), labels).mean()
+
+
+def optimizer(c: OptimConfig) -> optax.GradientTransformation:
+    """optax.adamw at a constant rate; kernels decay, as in ours."""
+    return optax.adamw(c.lr, c.beta1, c.beta2, c.eps, weight_decay=c.weight_decay, mask=_kernels)
+
+
+def _kernels(parameters: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(lambda path, _: any(getattr(p, "key", None) == "kernel" for p in path), parameters)
+
+
+class Trainer:
+    """`step(images, labels) -> loss`, the state kept inside."""
+
+    def __init__(self, model: PlainViT, c: OptimConfig, mean: tuple[float, ...], std: tuple[float, ...], nnx_jit: bool = False):
+        self.nnx_jit, rule = nnx_jit, optimizer(c)
+        if nnx_jit:
+            self.model = model
+            self.optimizer = nnx.Optimizer(model, rule, wrt=nnx.Param)
+
+            @partial(nnx.jit, donate_argnums=(0, 1))
+            def update(model: PlainViT, optimizer: nnx.Optimizer, images: Array, labels: Array) -> Array:
+                value, gradients = nnx.value_and_grad(loss)(model, images, labels, mean, std)
+                optimizer.update(model, gradients)
+                return value
+
+            self.compiled: Any = update
+        else:
+            definition, self.parameters, others = nnx.split(model, nnx.Param, ...)
+            self.moments = rule.init(self.parameters)
+
+            @partial(jax.jit, donate_argnums=(0, 1))
+            def step(parameters: Any, moments: Any, others: Any, images: Array, labels: Array) -> Any:
+                def of(parameters: Any) -> Array:
+                    return loss(nnx.merge(definition, parameters, others), images, labels, mean, std)
+
+                value, gradients = jax.value_and_grad(of)(parameters)
+                updates, moments = rule.update(gradients, moments, parameters)
+                return value, optax.apply_updates(parameters, updates), moments
+
+            self.others, self.compiled = others, step
+
+    def step(self, images: Any, labels: Any) -> Array:
+        """One update; the loss before it."""
+        if self.nnx_jit:
+            return self.compiled(self.model, self.optimizer, images, labels)
+        value, self.parameters, self.moments = self.compiled(self.parameters, self.moments, self.others, images, labels)
+        return value

@@ -1,0 +1,380 @@
+"""Sources and splits: counts by brute force, pixels against Pillow and the source's own arrays."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax.config import AugmentConfig, DataConfig, RunConfig, ViTConfig
+from vit_jax.data import open_dataset, open_image
+from vit_jax.errors import UserError
+
+
+def a_run(source, image=8, channels=1, classes=0, seed=0, normalize="set", **data):
+    model = ViTConfig(image=image, channels=channels, patch=2, classes=classes)
+    return RunConfig(model=model, data=DataConfig(source=str(source), **data), augment=AugmentConfig(normalize=normalize), seed=seed)
+
+
+def refusal(*args, **kwargs):
+    """The sentence with which a run is refused."""
+    with pytest.raises(UserError) as caught:
+        open_dataset(a_run(*args, **kwargs))
+    assert "\n" not in str(caught.value) and "Traceback" not in str(caught.value)
+    return str(caught.value)
+
+
+def names(split):
+    return [split.name(i) for i in range(len(split))]
+
+
+def everything(split):
+    return split.take(np.arange(len(split)))
+
+
+# ------------------------------------------------------------------------------ made-up sources
+
+
+def write_images(root, number=4, classes=("cat", "dog"), size=(20, 14), seed=0):
+    """root/CLASS/K.png (K.jpg for odd K) of noise, `size` is (width, height)."""
+    rng = np.random.default_rng(seed)
+    for name in classes:
+        (root / name).mkdir(parents=True)
+        for k in range(number):
+            Image.fromarray(rng.integers(0, 256, (*size[::-1], 3), np.uint8)).save(root / name / f"{k}.{'jpg' if k % 2 else 'png'}")
+    return root
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:300])
+
+
+def write_npz(path, n=20, classes=2, shape=(8, 8), seed=0, **more):
+    arrays = {"images": np.random.default_rng(seed).integers(0, 256, (n, *shape), np.uint8), "labels": np.arange(n) % classes}
+    np.savez(path, **(arrays | more))
+    return path
+
+
+def write_tfds(root, name="pets", splits=(("train", 20), ("test", 6)), version="1.0.0", label="label", dtype="uint8", stored="array_record"):
+    """A prepared TFDS set of grey 6x5 PNGs, labels 0, 1, 0, 1, ...; returns {split: uint8 [n, 5, 6]}."""
+    import io
+
+    from array_record.python.array_record_module import ArrayRecordWriter
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    folder = root / name / version
+    folder.mkdir(parents=True)
+    pixels = {}
+    for split, n in splits:
+        pixels[split] = np.random.default_rng(n).integers(0, 256, (n, 5, 6), np.uint8)
+        writer = ArrayRecordWriter(str(folder / f"{name}-{split}.{stored}-00000-of-00001"), "group_size:1")
+        for i, image in enumerate(pixels[split]):
+            file, example = io.BytesIO(), tf_example_pb2.Example()
+            Image.fromarray(image).save(file, "png")
+            example.features.feature["image"].bytes_list.value.append(file.getvalue())
+            example.features.feature["label"].int64_list.value.append(i % 2)
+            writer.write(example.SerializeToString())
+        writer.close()
+    place = "tensorflow_datasets.core.features"
+    features = {
+        "image": {"pythonClassName": f"{place}.image_feature.Image", "image": {"shape": {"dimensions": ["5", "6", "1"]}, "dtype": dtype}},
+        label: {"pythonClassName": f"{place}.class_label_feature.ClassLabel", "classLabel": {"numClasses": "2"}},
+    }
+    spec = {"pythonClassName": f"{place}.features_dict.FeaturesDict", "featuresDict": {"features": features}}
+    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+    shards = [{"name": s, "numBytes": "1", "shardLengths": [str(n)], "filepathTemplate": template} for s, n in splits]
+    info = {"name": name, "version": version, "fileFormat": stored, "moduleName": "a.b", "splits": shards}
+    (folder / "features.json").write_text(json.dumps(spec))
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    (folder / f"{label}.labels.txt").write_text("cat\ndog\n")
+    return pixels
+
+
+# ---------------------------------------------------------------------------------------- sources
+
+
+def test_digits_are_scikit_learns_and_the_test_split_is_one_fifth_by_class():
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    data = open_dataset(a_run("digits"))
+    assert data.class_names == tuple("0123456789") and list(data.splits) == ["train", "validation", "test"]
+    seen = []
+    for split in data.splits.values():
+        rows = [int(name[len("digits[") : -1]) for name in names(split)]
+        np.testing.assert_array_equal(split.labels, digits.target[rows])
+        np.testing.assert_array_equal(everything(split)[..., 0], np.round(digits.images[rows] * 255 / 16))
+        seen += rows
+    assert sorted(seen) == list(range(1797))  # disjoint, and together everything
+    share = np.bincount(data.splits["test"].labels) / np.bincount(digits.target)
+    assert len(data.splits["test"]) == round(0.2 * 1797) and np.all(np.abs(share - 0.2) < 0.006)
+    assert data.splits["train"].labels.dtype == np.int32
+
+
+def test_another_seed_gives_another_validation_and_the_same_test():
+    first, again, other = (open_dataset(a_run("digits", seed=seed)) for seed in (3, 3, 4))
+    for name in ("train", "validation", "test"):
+        assert names(first.splits[name]) == names(again.splits[name])
+    assert names(first.splits["test"]) == names(other.splits["test"])
+    assert names(first.splits["validation"]) != names(other.splits["validation"])
+    none = open_dataset(a_run("digits", validation=0.0, test=0.0))
+    assert list(none.splits) == ["train"] and len(none.splits["train"]) == 1797
+
+
+def test_folder_with_splits_reads_each_image_as_pillow_does(tmp_path):
+    for split, number in (("train", 5), ("val", 2), ("test", 3)):
+        write_images(tmp_path / split, number, seed=number)
+    (tmp_path / "train/cat/.hidden.png").write_text("x")
+    (tmp_path / "train/cat/notes.txt").write_text("x")
+    (tmp_path / "train/.git").mkdir()
+    data = open_dataset(a_run(f"folder:{tmp_path}", channels=3))
+    assert data.class_names == ("cat", "dog") and {k: len(v) for k, v in data.splits.items()} == {"train": 10, "validation": 4, "test": 6}
+    for split in data.splits.values():
+        for i, image in enumerate(everything(split)):
+            with Image.open(split.name(i)) as file:  # 20 x 14 covers 8 x 8 at 11 x 8
+                wanted = file.convert("RGB").resize((11, 8), Image.Resampling.BILINEAR).crop((2, 0, 10, 8))
+            np.testing.assert_array_equal(image, np.asarray(wanted))
+            assert f"/{data.class_names[split.labels[i]]}/" in split.name(i).replace(os.sep, "/")
+    assert open_dataset(a_run(f"folder:{tmp_path / 'train'}", channels=3)).notes == ()
+
+
+def test_one_folder_of_classes_is_split_by_us_and_may_have_a_class_called_train(tmp_path):
+    write_images(tmp_path, 10, ("bus", "train"))
+    data = open_dataset(a_run(f"folder:{tmp_path}", channels=3))
+    assert data.class_names == ("bus", "train") and {k: len(v) for k, v in data.splits.items()} == {"train": 14, "validation": 2, "test": 4}
+
+
+def test_a_set_too_large_for_memory_gives_the_same_pixels_and_identity(tmp_path):
+    write_images(tmp_path, 12)
+    kept, streamed = (open_dataset(a_run(f"folder:{tmp_path}", channels=3, memory=memory, threads=3)) for memory in (1.0, 0.0))
+    for name in ("train", "validation", "test"):
+        assert names(kept.splits[name]) == names(streamed.splits[name])
+        np.testing.assert_array_equal(everything(kept.splits[name]), everything(streamed.splits[name]))
+    assert kept.identity == streamed.identity and kept.preprocess == streamed.preprocess
+    os.remove(streamed.splits["test"].name(1))  # a streamed image is read when it is taken
+    with pytest.raises(UserError, match="cannot be read"):
+        everything(streamed.splits["test"])
+
+
+@pytest.mark.parametrize("keys", [("images", "labels"), ("image", "label"), ("x_train", "y_train"), ("train_images", "train_labels")])
+def test_npz_names(tmp_path, keys):
+    images = np.random.default_rng(0).integers(0, 256, (20, 8, 8), np.uint8)
+    np.savez(tmp_path / "a.npz", **{keys[0]: images, keys[1]: np.arange(20)[:, None] % 2, "class_names": ["no", "yes"]})
+    data = open_dataset(a_run(tmp_path / "a.npz", validation=0.0, test=0.0))
+    assert data.name == "a" and data.class_names == ("no", "yes")
+    np.testing.assert_array_equal(everything(data.splits["train"])[..., 0], images)
+
+
+def test_npz_with_its_own_splits_and_other_channels(tmp_path):
+    shape = (8, 8, 2)
+    parts = {f"x_{s}": np.full((4, *shape), i, np.uint8) for i, s in enumerate(("train", "val", "test"))}
+    np.savez(tmp_path / "a.npz", **parts, **{f"y_{s}": np.array([0, 1, 2, 1]) for s in ("train", "val", "test")})
+    data = open_dataset(a_run(tmp_path / "a.npz", channels=2))
+    assert [int(everything(s).max()) for s in data.splits.values()] == [0, 1, 2] and data.class_names == ("0", "1", "2")
+    assert everything(data.splits["train"]).shape == (4, *shape)
+    grey = open_dataset(a_run(write_npz(tmp_path / "b.npz", shape=(9, 9, 1)), channels=3))  # resized, so through Pillow
+    assert everything(grey.splits["train"]).shape[1:] == (8, 8, 3)
+
+
+@pytest.mark.parametrize("room", [1 << 20, 500, 0])
+def test_tfds_set_by_name_decodes_test_only_when_taken(tmp_path, monkeypatch, room):
+    pixels = write_tfds(tmp_path, "pets")
+    write_tfds(tmp_path, "pets", version="0.9.0", splits=(("train", 2),))  # an older version beside it
+    run = a_run("pets", image=(5, 6), dir=str(tmp_path), validation=0.1)
+    monkeypatch.setattr("vit_jax.data.sources._ROOM", room)
+    data = open_dataset(run)
+    assert data.class_names == ("cat", "dog") and {k: len(v) for k, v in data.splits.items()} == {"train": 18, "validation": 2, "test": 6}
+    for name, split in data.splits.items():
+        source, rows = ("test" if name == "test" else "train"), [int(n.split("[")[1][:-1]) for n in names(split)]
+        assert all(n.startswith(f"{source}[") for n in names(split))
+        assert (split._images._kept is None) == (name == "test")
+        np.testing.assert_array_equal(everything(split)[..., 0], pixels[source][rows])
+        np.testing.assert_array_equal(split.labels, np.array(rows) % 2)
+
+
+def test_reading_a_tfds_set_loads_no_framework_and_prints_nothing(tmp_path):
+    write_tfds(tmp_path, "pets")
+    code = (
+        "import sys; from test_data import a_run, open_dataset; open_dataset(a_run('pets', image=(5, 6), dir=sys.argv[1])); "
+        "print([m for m in ('tensorflow', 'jax', 'cv2') if m in sys.modules])"
+    )
+    paths = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths})
+    assert done.stdout.strip() == "[]" and done.stderr == ""  # TFDS would warn that there is no OpenCV
+
+
+def test_tfds_validation_split_is_used_and_an_unlabelled_one_left_out(tmp_path, monkeypatch):
+    write_tfds(tmp_path, "pets", splits=(("train", 20), ("validation", 6), ("test", 4)))
+    data = open_dataset(a_run("pets", image=(5, 6), dir=str(tmp_path)))
+    assert {k: len(v) for k, v in data.splits.items()} == {"train": 20, "validation": 6, "test": 4}
+    from vit_jax.data import sources
+
+    scan = sources._scan
+    monkeypatch.setattr(sources, "_scan", lambda records: scan(records) if len(records) != 4 else (np.full(4, -1, np.int32), []))
+    data = open_dataset(a_run("pets", image=(5, 6), dir=str(tmp_path)))
+    assert {k: len(v) for k, v in data.splits.items()} == {"train": 16, "validation": 6, "test": 4}
+    assert data.notes == ("the test split has no labels and is left out",)
+
+
+@pytest.mark.skipif("VIT_JAX_DATA" not in os.environ, reason="VIT_JAX_DATA does not name a folder with the real TFDS sets")
+def test_cifar10_is_cut_45000_to_5000_with_500_of_each_class():
+    data = open_dataset(a_run("cifar10", image=32, channels=3, dir=os.environ["VIT_JAX_DATA"]))
+    train, validation = data.splits["train"], data.splits["validation"]
+    assert np.bincount(train.labels).tolist() == [4500] * 10 and np.bincount(validation.labels).tolist() == [500] * 10
+    assert len({*names(train), *names(validation)}) == 50_000 and len(data.splits["test"]) == 10_000
+    pixels = np.concatenate([everything(train), everything(validation)]).reshape(-1, 3)
+    mean = pixels.mean(0, dtype=np.float64)
+    square = sum(np.square(pixels[k::64], dtype=np.float64).sum(0) for k in range(64)) / len(pixels)
+    np.testing.assert_allclose(data.preprocess.mean, mean / 255, atol=1e-6)
+    np.testing.assert_allclose(data.preprocess.std, np.sqrt(square - mean**2) / 255, atol=1e-6)
+
+
+# -------------------------------------------------------------------- statistics and identity
+
+
+def test_statistics(tmp_path):
+    data = open_dataset(a_run(write_npz(tmp_path / "a.npz", n=30, shape=(8, 8, 3)), channels=3))
+    pixels = everything(data.splits["train"]).reshape(-1, 3) / 255
+    np.testing.assert_allclose(data.preprocess.mean, pixels.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(data.preprocess.std, pixels.std(0), rtol=1e-12)
+    stats = {n: open_dataset(a_run(tmp_path / "a.npz", normalize=n)).preprocess for n in ("none", "half", "imagenet")}
+    assert [(p.mean, p.std) for p in (stats["none"], stats["half"])] == [((0.0,), (1.0,)), ((0.5,), (0.5,))]
+    assert stats["imagenet"].mean == pytest.approx([0.449]) and stats["imagenet"].std == pytest.approx([0.226])
+    flat = open_dataset(a_run(write_npz(tmp_path / "b.npz", images=np.full((20, 8, 8), 255, np.uint8)))).preprocess
+    assert flat.mean == pytest.approx((1.0,)) and flat.std == (1e-3,)
+
+
+def test_identity_is_equal_exactly_where_the_data_is(tmp_path):
+    def identity(name, **changes):
+        return open_dataset(a_run(write_npz(tmp_path / "a.npz", **changes), seed=len(name))).identity
+
+    first = identity("first")
+    assert first == json.loads(json.dumps(first)) == identity("again, another run's seed")
+    images = np.load(tmp_path / "a.npz")["images"].copy()
+    images[7, 3, 3] ^= 1
+    others = [
+        identity("one pixel", images=images),
+        identity("labels", labels=np.arange(20) // 10),
+        identity("names", class_names=["a", "b"]),
+        identity("fewer", n=18),
+    ]
+    assert all(first != other for other in others)
+
+
+# ---------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("memory", [1.0, 0.0])
+def test_unreadable_images_stop_the_run_or_are_left_out_and_counted(tmp_path, memory):
+    write_images(tmp_path / "train", 8)
+    write_images(tmp_path / "test", 3)
+    bad = [tmp_path / part for part in ("train/cat/0.png", "train/cat/1.jpg", "train/dog/7.jpg", "test/cat/2.png")]
+    for path in bad:
+        cut(path)
+    source = f"folder:{tmp_path}"
+    text = refusal(source, channels=3, memory=memory)
+    assert "4 unreadable images" in text and "--data.skip-unreadable" in text and all(str(path) in text for path in bad)
+    data = open_dataset(a_run(source, channels=3, memory=memory, skip_unreadable=True))
+    left = [name for split in data.splits.values() for name in names(split)]
+    assert len(left) == 2 * 8 + 2 * 3 - 4 and not {str(path) for path in bad} & set(left)
+    assert data.notes[0].startswith("4 unreadable images left out: ") and np.isfinite(everything(data.splits["train"])).all()
+    for k in range(2, 8):
+        cut(tmp_path / f"train/cat/{k}.{'jpg' if k % 2 else 'png'}")
+    assert "9 unreadable images" in (text := refusal(source, channels=3)) or "10 unreadable images" in text
+    assert text.count(".png") + text.count(".jpg") == 5 and "..." in text
+    assert "no train image of a class" in refusal(source, channels=3, skip_unreadable=True)
+
+
+def test_bad_folders_are_refused(tmp_path):
+    assert "no such folder" in refusal("folder:" + str(tmp_path / "absent"))
+    (tmp_path / "empty").mkdir()
+    assert "no class folders" in refusal(f"folder:{tmp_path / 'empty'}")
+    one = write_images(tmp_path / "one", classes=("cat",))
+    assert "its only class is cat" in refusal(f"folder:{one}", channels=3)
+    (one / "dog").mkdir()
+    assert "dog holds no images" in refusal(f"folder:{one}", channels=3)
+    loose = tmp_path / "loose"
+    for name in ("train", "test"):
+        (loose / name).mkdir(parents=True)
+        PIXEL.save(loose / name / "a.png")
+    assert "holds no class folders" in refusal(f"folder:{loose}")
+    other = tmp_path / "other"
+    write_images(other / "train")
+    write_images(other / "test", classes=("cat", "cow", "dog"))
+    assert "class folder cow is in test but not in train" in refusal(f"folder:{other}")
+    (other / "train").rename(other / "trian")
+    assert "train/" in refusal(f"folder:{other}")
+
+
+PIXEL = Image.new("L", (8, 8))
+
+
+def test_bad_npz_files_are_refused(tmp_path):
+    def text(name="a.npz", **arrays):
+        if arrays:
+            np.savez(tmp_path / name, **arrays)
+        return refusal(tmp_path / name)
+
+    good = {"images": np.zeros((4, 8, 8), np.uint8), "labels": np.arange(4)}
+    assert "no such file" in text("absent.npz")
+    (tmp_path / "text.npz").write_text("text")
+    assert "cannot be read" in text("text.npz")
+    assert "without object arrays" in text(**(good | {"class_names": np.array(["a", None])}))
+    assert "its arrays are pictures" in text(pictures=good["images"])
+    assert "no labels" in text(images=good["images"])
+    assert "uint8" in text(**(good | {"images": np.zeros((4, 8, 8))}))
+    assert "[n, h, w, C]" in text(**(good | {"images": np.zeros((4, 3, 8, 8), np.uint8)}))
+    assert "one integer" in text(**(good | {"labels": np.arange(5)}))
+    assert "number the classes from 0" in text(**(good | {"labels": np.array([0, 1, 2, 1 << 40])}))
+    assert "[n, h, w, C]" in text(**(good | {"images": np.zeros((4, 0, 8), np.uint8)}))
+    assert "there are 2 classes" in text(**good, class_names=["a", "b"])
+    assert "empty" in text(**good, test_images=np.zeros((0, 8, 8), np.uint8), test_labels=np.zeros(0, int))
+    assert "its only class is 0" in text(**(good | {"labels": np.zeros(4, int)}))
+
+
+def test_bad_tfds_sets_are_refused(tmp_path):
+    write_tfds(tmp_path, "pets")
+    where = {"dir": str(tmp_path), "image": (5, 6)}
+    assert "nearest: pets" in refusal("pest", **where)
+    assert "cifar10" in refusal("cifra10", **where)
+    text = refusal("cifar10", **where)
+    assert "there: pets" in text and "--data.dir" in text
+    assert "there: none" in refusal("mnist", dir=str(tmp_path / "absent"))
+    assert f"folder:{tmp_path}" in refusal(tmp_path)
+    write_tfds(tmp_path, "boxes", label="box")
+    assert "image and label" in refusal("boxes", **where)
+    write_tfds(tmp_path, "floats", dtype="float32")
+    assert "float32" in refusal("floats", **where)
+    write_tfds(tmp_path, "old", stored="tfrecord")
+    assert "file_format='array_record'" in refusal("old", **where)
+    write_tfds(tmp_path, "tested", splits=(("test", 4),))
+    assert "no train split" in refusal("tested", **where)
+    os.remove(tmp_path / "pets/1.0.0/pets-test.array_record-00000-of-00001")
+    assert "cannot be read" in refusal("pets", **where)
+    (tmp_path / "pets/1.0.0/features.json").write_text("{")
+    assert "cannot be opened" in refusal("pets", **where)
+
+
+def test_fields_that_do_not_fit_are_refused(tmp_path):
+    assert "give --model.classes 10" in refusal("digits", classes=7)
+    assert "model.channels is 4" in refusal("digits", channels=4)
+    assert "data.background is 300" in refusal("digits", background=300)
+    assert "data.threads" in refusal("digits", threads=-1)
+    assert "data.size 6 is smaller" in refusal("digits", size=6)
+    assert "data.fit is pad" in refusal("digits", size=8, fit="pad")
+    small = write_npz(tmp_path / "a.npz", n=4)
+    assert "leaves validation empty" in refusal(small, validation=0.1, test=0.0)
+    assert "leaves test empty" in refusal(small, test=0.1)
+    assert open_dataset(replace(a_run("digits"), model=ViTConfig(image=8, channels=1, patch=2, classes=10))).class_names[9] == "9"
+
+
+def test_open_image_is_what_training_sees(tmp_path):
+    write_images(tmp_path, 4)
+    data = open_dataset(a_run(f"folder:{tmp_path}", channels=3, validation=0.0, test=0.0))
+    train = data.splits["train"]
+    for i in range(len(train)):
+        np.testing.assert_array_equal(data.preprocess.apply(open_image(train.name(i))), train.take(np.array([i]))[0])

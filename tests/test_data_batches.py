@@ -1,0 +1,96 @@
+"""Which examples, in which order, in which batches: permutations and shares counted by brute force."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from vit_jax.data import Order, batches, open_dataset, whole
+from vit_jax.data.order import hold_out
+from vit_jax.errors import UserError
+from vit_jax.presets import preset
+
+
+def test_hold_out_takes_its_share_of_every_class_and_never_the_last_example():
+    labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 4], [100, 33, 1, 7]))
+    stay, held = hold_out(labels, 0.25, 1, 2)
+    assert sorted([*stay, *held]) == list(range(141)) and len(held) == round(0.25 * 141)
+    np.testing.assert_array_equal(np.bincount(labels[held], minlength=5), [25, 8, 0, 0, 2])
+    assert set(labels[hold_out(labels, 0.99, 1, 2)[0]]) == {0, 1, 2, 4}
+
+
+def test_order_is_a_permutation_each_epoch_and_a_function_of_seed_and_step():
+    order = Order(23, 5, seed=7)
+    assert order.steps_per_epoch == 4
+    steps = {s: order.indices(s).copy() for s in range(40)}
+    for epoch in range(10):
+        assert len(set(np.concatenate([steps[epoch * 4 + k] for k in range(4)]))) == 20
+    assert set(np.concatenate(list(steps.values()))) == set(range(23))  # what an epoch leaves out, another has
+    again = Order(23, 5, seed=7)
+    for s in np.random.default_rng(0).permutation(40):
+        np.testing.assert_array_equal(again.indices(int(s)), steps[s])
+    assert any((Order(23, 5, seed=8).indices(s) != steps[s]).any() for s in range(4))
+    assert sorted(np.concatenate([Order(20, 5, 0).indices(s) for s in range(4)])) == list(range(20))
+    np.testing.assert_array_equal(Order(23, 5, 0, shuffle=False).indices(5), [5, 6, 7, 8, 9])
+    with pytest.raises(UserError, match="batch is 24 but there are 23"):
+        Order(23, 24, 0)
+
+
+def our_threads():
+    return [t for t in threading.enumerate() if t.name.startswith("vit-jax")]
+
+
+def test_batches_are_what_the_order_says_from_any_step_on():
+    split = open_dataset(preset("digits").run).splits["train"]
+    order = Order(len(split), 100, seed=1)
+    made = list(batches(split, order, 5, 30))
+    assert len(made) == 25 and not our_threads()
+    for step, batch in zip(range(5, 30), made, strict=True):
+        np.testing.assert_array_equal(batch["image"], split.take(order.indices(step)))
+        np.testing.assert_array_equal(batch["label"], split.labels[order.indices(step)])
+    assert made[0]["image"].dtype == np.uint8 and made[0]["image"].shape == (100, 8, 8, 1) and made[0]["label"].dtype == np.int32
+    assert list(batches(split, order, 5, 5)) == []
+
+
+class Failing:
+    """A split whose fourth batch cannot be made."""
+
+    labels = np.arange(40)
+
+    def __len__(self):
+        return 40
+
+    def take(self, indices):
+        if 12 in indices:
+            raise UserError("12.png: cannot be decoded")
+        return np.zeros((len(indices), 1, 1, 1), np.uint8)
+
+
+def test_the_prefetch_thread_ends_on_early_close_and_hands_its_errors_on():
+    order = Order(40, 4, 0, shuffle=False)
+    stream = batches(Failing(), order, 0, 10)
+    next(stream)
+    assert our_threads()
+    stream.close()
+    assert not our_threads()
+    got = []
+    with pytest.raises(UserError, match="12"):
+        for batch in batches(Failing(), order, 0, 10):
+            got.append(batch)
+    assert len(got) == 3 and not our_threads()
+    with pytest.raises(RuntimeError, match="the consumer's"):
+        for _ in batches(Failing(), order, 0, 10):
+            raise RuntimeError("the consumer's")
+    assert not our_threads()
+
+
+@pytest.mark.parametrize("batch", [7, 144, 1000])
+def test_whole_counts_every_example_once(batch):
+    split = open_dataset(preset("digits").run).splits["validation"]
+    assert len(split) == 144
+    made = list(whole(split, batch))
+    assert all(b["image"].shape == (batch, 8, 8, 1) and b["label"].shape == (batch,) for b, _ in made)
+    np.testing.assert_array_equal(np.concatenate([b["image"][:real] for b, real in made]), split.take(np.arange(144)))
+    np.testing.assert_array_equal(np.concatenate([b["label"][:real] for b, real in made]), split.labels)
+    last, real = made[-1]
+    assert (last["image"][real:] == last["image"][real - 1]).all() and not our_threads()

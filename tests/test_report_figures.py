@@ -1,0 +1,265 @@
+"""The figures: the numbers in them against brute force, and every PNG read back with Pillow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax import report
+from vit_jax.report import plots
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def texts(monkeypatch):
+    """Collects every text of the figures drawn after it."""
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    found: list[str] = []
+    save = Figure.savefig
+
+    def listen(figure, *args, **kwargs):
+        save(figure, *args, **kwargs)
+        found.extend(text.get_text() for text in figure.findobj(Text) if text.get_text())
+
+    monkeypatch.setattr(Figure, "savefig", listen)
+    return found
+
+
+def check(path) -> np.ndarray:
+    """The pixels of a PNG that is there, alone, and not blank."""
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        pixels = np.asarray(image.convert("RGB"))
+    assert min(pixels.shape[:2]) > 100 and max(pixels.shape[:2]) < 6000
+    assert pixels.std() > 3
+    return pixels
+
+
+def has_color(pixels: np.ndarray, color: str) -> bool:
+    wanted = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
+    return bool((np.abs(pixels.astype(int) - wanted).max(axis=-1) < 12).any())
+
+
+# ------------------------------------------------------------------------------------- the maths
+
+
+def test_rollout_against_loops(rng):
+    layers, heads, n = 3, 2, 5
+    attention = rng.random((layers, heads, n, n)) ** 3
+    attention /= attention.sum(-1, keepdims=True)
+    result = [[float(i == j) for j in range(n)] for i in range(n)]
+    for layer in range(layers):
+        step = [[0.5 * sum(attention[layer, h, i, j] for h in range(heads)) / heads + 0.5 * (i == j) for j in range(n)] for i in range(n)]
+        step = [[value / sum(row) for value in row] for row in step]
+        result = [[sum(step[i][k] * result[k][j] for k in range(n)) for j in range(n)] for i in range(n)]
+    np.testing.assert_allclose(plots.rollout(attention), result, atol=1e-12)
+    np.testing.assert_allclose(plots.rollout(attention).sum(-1), 1, atol=1e-12)
+
+
+def test_rollout_goes_from_outputs_to_inputs():
+    # Token 0 reads token 1 in the first layer and token 2 reads token 0 in the second: 2 sees 1, 1 does not see 2.
+    first, second = np.eye(3), np.eye(3)
+    first[0], second[2] = [0, 1, 0], [1, 0, 0]
+    seen = plots.rollout(np.stack([first, second])[:, None])
+    assert seen[2, 1] == pytest.approx(0.25) and seen[1, 2] == 0
+
+
+def test_to_patches(rng):
+    attention = rng.random((2, 6, 6))
+    np.testing.assert_array_equal(plots.to_patches(attention, 2, True), attention[:, 0, 2:])
+    np.testing.assert_allclose(plots.to_patches(attention, 2, False), (attention[:, 2] + attention[:, 3] + attention[:, 4] + attention[:, 5])[:, 2:] / 4)
+
+
+def test_similarity_by_hand():
+    cosine = plots.similarity(np.array([[3, 0], [1, 1], [0, -2], [0, 0]], np.float32))
+    half = 0.5**0.5
+    np.testing.assert_allclose(cosine, [[1, half, 0, 0], [half, 1, -half, 0], [0, -half, 1, 0], [0, 0, 0, 0]], atol=1e-12)
+
+
+def test_patches_are_the_tokens_in_order(rng):
+    image = rng.integers(0, 256, (6, 8, 3))
+    patches = plots.split(image, 3, 2)
+    assert patches.shape == (2, 4, 3, 2, 3)
+    for row in range(2):
+        for col in range(4):
+            np.testing.assert_array_equal(patches[row, col], image[3 * row : 3 * row + 3, 2 * col : 2 * col + 2])
+    tiled = plots.tile(patches, 1, -1)
+    assert tiled.shape == (7, 11, 3)
+    np.testing.assert_array_equal(tiled[4:7, 3:5], patches[1, 1])
+    assert (tiled[3] == -1).all() and (tiled[:, 2] == -1).all()
+
+
+def test_smooth():
+    values = np.array([1.0, np.nan, 3.0, 5.0, 100.0])
+    np.testing.assert_allclose(plots.smooth(values, 3), [1, 2, 4, 36, 52.5])
+    np.testing.assert_array_equal(plots.smooth(values, 0), values)
+    assert plots.smooth(np.array([2.0]), 50).tolist() == [2.0]
+    assert np.isnan(plots.smooth(np.full(4, np.nan), 3)).all()
+
+
+# ------------------------------------------------------------------------------------ the figures
+
+
+def train_rows(n: int) -> list[dict]:
+    return [
+        {"kind": "train", "step": i, "epoch": i / 10, "loss": 2 / i, "accuracy": 1 - 1 / i, "lr": 1e-3, "grad_norm": 10.0 ** (-i / 10)} for i in range(1, n + 1)
+    ]
+
+
+def eval_row(split: str, weights: str, epoch: float) -> dict:
+    return {"kind": "eval", "split": split, "weights": weights, "step": 10, "epoch": epoch, "loss": 0.5, "accuracy": 0.9}
+
+
+def test_curves(tmp_path, texts):
+    rows = train_rows(60) + [eval_row("validation", w, e) for w in ("raw", "ema") for e in (1, 2, 3)] + [eval_row("test", "raw", 6)]
+    report.draw_curves(rows, tmp_path / "curves.png")
+    pixels = check(tmp_path / "curves.png")
+    assert all(has_color(pixels, color) for color in (plots.BLUE, plots.ORANGE, plots.GREEN))
+    assert {"train", "validation", "validation (EMA)", "test", "epoch", "Loss", "Accuracy", "Learning rate", "Gradient norm"} <= set(texts)
+    assert not any("$" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        train_rows(1),
+        train_rows(7),
+        [eval_row("validation", "raw", 1)],
+        [{"kind": "train", "step": 1, "epoch": 0.1, "loss": None, "accuracy": None, "lr": None, "grad_norm": None}],
+        [*train_rows(3), {"kind": "train", "step": 4, "epoch": 0.4, "loss": None, "grad_norm": 0.0}],
+    ],
+    ids=["none", "one", "seven", "only eval", "null", "some null"],
+)
+def test_curves_of_little(tmp_path, rows):
+    report.draw_curves(rows, tmp_path / "curves.png")
+    check(tmp_path / "curves.png")
+
+
+@pytest.mark.parametrize("k", [2, 10, 100, 700])
+def test_classes(tmp_path, rng, k, texts):
+    names = [f"class {i}" for i in range(k)]
+    names[0], names[1] = "$x_1$", "a name that is far too long for any axis of any figure " * 3
+    confusion = np.diag(rng.integers(20, 90, k)) + (rng.random((k, k)) < 0.1)
+    confusion[1] = 0  # a class without examples
+    (tmp_path / "a").mkdir()
+    report.draw_confusion(confusion, names, tmp_path / "a" / "confusion.png")
+    check(tmp_path / "a" / "confusion.png")
+    assert (str(confusion[0, 0]) in texts) == (k <= 20)
+    assert "true class" in texts and "predicted class" in texts and "$x_1$" in texts
+    del texts[:]
+    scores = rng.random((3, k))
+    scores[:, 1] = np.nan
+    report.draw_per_class(*scores, names, tmp_path / "b" / "classes.png")
+    check(tmp_path / "b" / "classes.png")
+    assert {"precision", "recall", "F1"} <= set(texts)
+    if k == 100:  # sorted: the best class comes before the second best, the one without a score last
+        order = [text for text in texts if text in names]
+        best = np.argsort(-np.nan_to_num(scores[2]))
+        assert order[:3] == [names[i] for i in best[:3]]
+
+
+@pytest.mark.parametrize(("m", "channels"), [(0, 1), (1, 3), (7, 1), (50, 3)])
+def test_wrong(tmp_path, rng, m, channels, texts):
+    images = rng.integers(0, 256, (m, 8, 12, channels), dtype=np.uint8)
+    truth, predicted, confidence = np.zeros(m, int), np.ones(m, int), np.linspace(1, 0.5, m)
+    report.draw_wrong(images, truth, predicted, confidence, ["cat", "dog"], tmp_path / "wrong.png")
+    check(tmp_path / "wrong.png")
+    captions = [text for text in texts if "cat" in text and "dog" in text]
+    assert len(captions) == min(m, 36)
+    assert m or any("No wrong predictions" in text for text in texts)
+    assert not m or "1.00" in captions[0]
+
+
+@pytest.mark.parametrize(("shape", "patch", "numbered"), [((8, 8, 1), 2, True), ((32, 48, 3), (8, 4), True), ((224, 224, 3), 4, False)])
+def test_patches(tmp_path, rng, shape, patch, numbered, texts):
+    report.draw_patches(rng.integers(0, 256, shape, dtype=np.uint8), patch, tmp_path / "patches.png")
+    check(tmp_path / "patches.png")
+    ph, pw = (patch, patch) if isinstance(patch, int) else patch
+    count = shape[0] // ph * (shape[1] // pw)
+    assert [text for text in texts if text.isdecimal()] == [str(i) for i in range(count if numbered else 0)]
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (4, 4), (2, 6), (20, 16)])
+def test_positions(tmp_path, rng, grid):
+    report.draw_positions(rng.normal(size=(2 + grid[0] * grid[1], 8)), 2, grid, tmp_path / "positions.png")
+    check(tmp_path / "positions.png")
+
+
+@pytest.mark.parametrize(("m", "heads", "prefix", "has_cls"), [(3, 6, 1, True), (1, 1, 0, False), (2, 2, 3, False), (0, 2, 1, True)])
+def test_attention(tmp_path, rng, m, heads, prefix, has_cls, texts):
+    images = rng.integers(0, 256, (m, 8, 12, 3), dtype=np.uint8)
+    attention = rng.random((m, 2, heads, prefix + 6, prefix + 6), dtype=np.float32)
+    report.draw_attention(images, attention, prefix, (2, 3), has_cls, tmp_path / "attention.png")
+    check(tmp_path / "attention.png")
+    if m:
+        assert any("cls" in text for text in texts) == has_cls
+        assert sum(text.startswith("head") for text in texts) == min(heads, 4)
+        assert any("2 more" in text for text in texts) == (heads == 6)
+
+
+def test_attention_marks_the_right_patch(tmp_path):
+    """All attention on the patch at row 0, column 2 of 2 x 3: only there the overlay is bright."""
+    attention = np.zeros((1, 1, 1, 7, 7), np.float32)
+    attention[..., 1 + 2] = 1
+    report.draw_attention(np.zeros((1, 40, 60, 1), np.uint8), attention, 1, (2, 3), True, tmp_path / "attention.png")
+    pixels = check(tmp_path / "attention.png").astype(int)
+    warm = (pixels[..., 0] > 120) & (pixels[..., 2] < 120)  # inferno's upper end, over black
+    warm[:, int(pixels.shape[1] * 0.86) :] = False  # the colour bar
+    dark = pixels.max(axis=-1) < 60
+    column = warm.any(axis=0).nonzero()[0]
+    first = column[: (np.diff(column, append=10**6) > 1).argmax() + 1]  # the first map's bright patch
+    body = dark[:, first].any(axis=1).nonzero()[0]
+    assert warm[:, first].any(axis=1).nonzero()[0].mean() < body.mean()  # in the upper row
+    left = dark[body[0] : body[-1], first[0] - 2 * len(first) : first[0]]
+    assert left.mean() > 0.9  # two dark patches to its left
+
+
+def test_a_failed_figure_leaves_the_old_one(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    path = tmp_path / "curves.png"
+    report.draw_curves(train_rows(3), path)
+    old = path.read_bytes()
+
+    def fail(figure, name, **_):
+        with open(name, "wb") as file:
+            file.write(b"half")
+        raise OSError("no space")
+
+    monkeypatch.setattr(Figure, "savefig", fail)
+    with pytest.raises(OSError, match="no space"):
+        report.draw_curves(train_rows(30), path)
+    assert path.read_bytes() == old
+    check(path)
+
+
+def test_the_users_matplotlibrc_is_left_out_and_left_alone(tmp_path):
+    import matplotlib
+
+    with matplotlib.rc_context({"text.usetex": True, "font.size": 40.0}):
+        report.draw_curves(train_rows(3), tmp_path / "curves.png")
+        assert matplotlib.rcParams["font.size"] == 40
+    check(tmp_path / "curves.png")
+
+
+def test_importing_the_report_is_light():
+    code = "import sys, vit_jax.report; print([m for m in ('jax', 'matplotlib', 'rich', 'tensorboard', 'wandb') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_figures_never_touch_pyplot(tmp_path):
+    code = "import sys; from vit_jax.report import draw_curves; draw_curves([], sys.argv[1]); print('matplotlib.pyplot' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "curves.png")], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

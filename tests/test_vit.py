@@ -1,0 +1,574 @@
+"""The Vision Transformer against a plain numpy reading of its papers, slot by slot; what is captured; what is dropped."""
+
+import dataclasses
+import functools
+import itertools
+import math
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from scipy.special import erf
+
+import vit_jax
+from vit_jax.config import ViTConfig, pair, parameters
+from vit_jax.errors import UserError
+from vit_jax.layers import merge, split
+from vit_jax.presets import PRESETS, SIZES, preset, sized
+from vit_jax.runs import flatten, unflatten
+from vit_jax.vit import ViT, definition, start
+
+# ------------------------------------------------------------------------------ the papers, in numpy
+
+
+class Weights(dict):
+    """Parameters by name that remember which of them were read."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.read = set()
+
+    def __getitem__(self, name):
+        self.read.add(name)
+        return super().__getitem__(name)
+
+
+FORMULAS = {
+    "none": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "tanh": np.tanh,
+    "gelu": lambda x: x / 2 * (1 + erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+}
+
+
+def table_of_positions(c):
+    """Sinusoids, entry by entry: of the place in the sequence, or of the patch's column and row."""
+    placed = [c.cls_position] * c.cls_token + [c.distill_position] * c.distill_token + [c.register_position] * c.registers
+    first, (h, w), (ph, pw) = sum(placed), pair(c.image), pair(c.patch)
+    table = np.zeros((first + (h // ph) * (w // pw), c.width))
+    for t, row in enumerate(table):
+        for i in range(c.width):
+            if c.position == "sincos1d":
+                angle = t / 10000 ** ((i - i % 2) / c.width)
+                row[i] = math.cos(angle) if i % 2 else math.sin(angle)
+            elif t >= first:
+                y, x = divmod(t - first, w // pw)
+                quarter, k = divmod(i, c.width // 4)
+                angle = (x if quarter < 2 else y) / 10000 ** (k / (c.width // 4 - 1))
+                row[i] = math.cos(angle) if quarter % 2 else math.sin(angle)
+    return table
+
+
+def reference(c, p, images):
+    """What the network computes, by the names of `ViT.capture`, in float64."""
+
+    def norm(name, x):
+        mean = x.mean(-1, keepdims=True)
+        y = (x - mean) / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + c.eps) * p[f"{name}.scale"]
+        return y + p[f"{name}.bias"] if c.norm_bias else y
+
+    def dense(name, x, bias=True):
+        y = x @ p[f"{name}.kernel"]
+        return y + p[f"{name}.bias"] if bias else y
+
+    def attend(name, q, k, v, width, qk_norm=False, out_bias=True):
+        contexts, maps = [], []
+        for h in range(c.heads):
+            qh, kh, vh = (x[..., h * width : (h + 1) * width] for x in (q, k, v))
+            if qk_norm:
+                qh, kh = norm(f"{name}.query_norm", qh), norm(f"{name}.key_norm", kh)
+            scores = np.einsum("bqd,bkd->bqk", qh, kh) / math.sqrt(width)
+            scores = np.exp(scores - scores.max(-1, keepdims=True))
+            maps.append(scores / scores.sum(-1, keepdims=True))
+            contexts.append(np.einsum("bqk,bkd->bqd", maps[-1], vh))
+        return dense(f"{name}.out", np.concatenate(contexts, -1), out_bias), np.stack(maps, 1)
+
+    def attention(name, x):
+        q, k, v = (dense(f"{name}.{n}", x, b) for n, b in (("query", c.query_bias), ("key", c.key_bias), ("value", c.value_bias)))
+        y, weights = attend(name, q, k, v, c.head_width or c.width // c.heads, c.qk_norm, c.out_bias)
+        maps.append(weights)
+        return y
+
+    def mlp(name, x):
+        act, h = FORMULAS[c.activation], dense(f"{name}.fc1", x, c.mlp_bias)
+        h = act(dense(f"{name}.gate", x, c.mlp_bias)) * h if c.gated else act(h)
+        return dense(f"{name}.fc2", h, c.mlp_bias)
+
+    def logits(x):
+        x = norm("head_norm", x) if c.head_norm else x
+        x = FORMULAS[c.head_activation](dense("head_hidden", x)) if c.head_hidden else x
+        return dense("head", x, c.head_bias) if c.classes else x
+
+    # The stem: patches row by row, each flattened (row, column, channel).
+    batch, h, w, _ = images.shape
+    ph, pw = pair(c.patch)
+    x = np.stack([images[:, r : r + ph, q : q + pw].reshape(batch, -1) for r in range(0, h, ph) for q in range(0, w, pw)], 1)
+    x = norm("patch.pre_norm", x) if c.stem_pre_norm else x
+    x = dense("patch", x, c.stem_bias)
+    x = norm("patch.norm", x) if c.stem_norm else x
+    x = FORMULAS[c.stem_activation](x)
+
+    # Prefix tokens, and the rows of the position table: those of the tokens that have one, then the patches'.
+    prefix = [(p["cls_token"], c.cls_position)] if c.cls_token else []
+    prefix += [(p["distill_token"], c.distill_position)] if c.distill_token else []
+    prefix += [(row, c.register_position) for row in p["register_tokens"]] if c.registers else []
+    if c.position == "none":
+        rows = itertools.repeat(0.0)
+    else:
+        rows = iter(p["position"] if c.position == "learned" or c.position_trained else table_of_positions(c))
+    tokens = [np.tile(token + (next(rows) if placed else 0.0), (batch, 1)) for token, placed in prefix]
+    tokens += [x[:, n] + next(rows) for n in range(x.shape[1])]
+    assert c.position == "none" or next(rows, None) is None
+    x = np.stack(tokens, 1)
+    x = norm("pre_norm", x) if c.pre_norm else x
+
+    out, maps = {"tokens": x}, []
+    for i in range(c.depth):
+        for branch, n in (("attention", 1), ("mlp", 2)):
+            name, scale, compute = f"blocks.{i}.{branch}", f"blocks.{i}.scale{n}", attention if branch == "attention" else mlp
+            y = compute(name, norm(f"blocks.{i}.norm{n}", x) if c.norm_first else x)
+            x = x + (y * p[scale] if c.layer_scale else y)
+            x = x if c.norm_first else norm(f"blocks.{i}.norm{n}", x)
+        out[f"blocks.{i}"] = x
+    x = out["features"] = norm("norm", x) if c.final_norm else x
+    patches = x[:, len(prefix) :]
+
+    if c.pool == "map":
+        probe = np.tile(p["pool.probe"], (batch, 1, 1))
+        y, _ = attend("pool", dense("pool.query", probe), dense("pool.key", patches), dense("pool.value", patches), c.width // c.heads)
+        pooled = (y + mlp("pool.mlp", norm("pool.norm", y)))[:, 0]
+    else:
+        pooled = {"cls": x[:, 0], "mean": patches.mean(1), "mean_all": x.mean(1), "cls_distill": x[:, :2].mean(1)}[c.pool]
+    out |= {"attention": np.stack(maps, 1), "pooled": pooled}
+    if c.pool == "cls_distill" and c.distill_head:
+        second = dense("distill_head", norm("distill_norm", x[:, 1]) if c.distill_norm else x[:, 1], c.head_bias)
+        return out | {"logits": (logits(x[:, 0]) + second) / 2}
+    return out | {"logits": logits(pooled)}
+
+
+# ------------------------------------------------------------------------------------------ the slots
+
+# No two sizes alike: 2 x 4 patches of 3 x 2 pixels and 2 channels, 3 heads of 4.
+BASE = ViTConfig(image=(6, 8), channels=2, patch=(3, 2), classes=5, width=12, depth=3, heads=3, hidden=20)
+PREFIX = dict(distill_token=True, registers=3)
+DEIT = dict(distill_token=True, pool="cls_distill")
+CASES = {
+    "base": {},
+    "stem without bias": dict(stem_bias=False),
+    "norm before the stem": dict(stem_pre_norm=True),
+    "norm after the stem": dict(stem_norm=True),
+    "relu after the stem": dict(stem_activation="relu"),
+    "all of the stem": dict(stem_pre_norm=True, stem_norm=True, stem_activation="relu", stem_bias=False),
+    "no cls token": dict(cls_token=False, pool="mean"),
+    "registers alone": dict(cls_token=False, registers=2, pool="mean"),
+    "distillation token": dict(distill_token=True),
+    "one register": dict(registers=1),
+    "cls without position": dict(cls_position=False),
+    "distillation token without position": dict(distill_token=True, distill_position=False),
+    "prefix, cls and distillation token have positions": PREFIX,
+    "prefix, all have positions": dict(**PREFIX, register_position=True),
+    "prefix, registers have positions": dict(**PREFIX, register_position=True, cls_position=False, distill_position=False),
+    "prefix, none has positions": dict(**PREFIX, cls_position=False, distill_position=False),
+    "sincos2d": dict(position="sincos2d", position_trained=False),
+    "sincos2d, trained": dict(position="sincos2d"),
+    "sincos2d, patches only": dict(position="sincos2d", position_trained=False, cls_position=False),
+    "sincos2d, prefix": dict(position="sincos2d", position_trained=False, register_position=True, **PREFIX),
+    "sincos1d": dict(position="sincos1d", position_trained=False),
+    "sincos1d, trained": dict(position="sincos1d"),
+    "sincos1d, odd width": dict(position="sincos1d", position_trained=False, width=15),
+    "no positions": dict(position="none"),
+    "norm before the blocks": dict(pre_norm=True),
+    "norms last": dict(norm_first=False, final_norm=False),
+    "norms last, and a final one": dict(norm_first=False),
+    "no final norm": dict(final_norm=False),
+    "eps": dict(eps=1e-5),
+    "norms without bias": dict(norm_bias=False, stem_pre_norm=True, stem_norm=True, pre_norm=True, head_norm=True, qk_norm=True),
+    "layer scale": dict(layer_scale=0.1),
+    "layer scale, norms last": dict(layer_scale=0.1, norm_first=False),
+    "no query bias": dict(query_bias=False),
+    "no key bias": dict(key_bias=False),
+    "no value bias": dict(value_bias=False),
+    "no out bias": dict(out_bias=False),
+    "no attention bias": dict(query_bias=False, key_bias=False, value_bias=False, out_bias=False),
+    "q/k norm": dict(qk_norm=True),
+    "head width": dict(head_width=7),
+    "one head": dict(heads=1),
+    "any width": dict(width=16, heads=3, head_width=5, qk_norm=True),
+    "tanh gelu": dict(activation="gelu_tanh"),
+    "quick gelu": dict(activation="quick_gelu"),
+    "relu": dict(activation="relu"),
+    "silu": dict(activation="silu"),
+    "gated": dict(gated=True, activation="silu"),
+    "gated, no mlp bias": dict(gated=True, mlp_bias=False),
+    "no mlp bias": dict(mlp_bias=False),
+    "mean of patches": dict(pool="mean", registers=2),
+    "mean of all": dict(pool="mean_all", registers=2),
+    "attention pooling": dict(pool="map"),
+    "attention pooling, other slots": dict(pool="map", gated=True, mlp_bias=False, norm_bias=False, head_width=5, activation="gelu_tanh"),
+    "two tokens averaged": DEIT,
+    "two heads": dict(**DEIT, distill_head=True),
+    "two heads, with norms": dict(**DEIT, distill_head=True, distill_norm=True, head_norm=True, final_norm=False),
+    "two tokens, no head": dict(**DEIT, classes=0),
+    "norm before the head": dict(head_norm=True),
+    "hidden layer, tanh": dict(head_hidden=7),
+    "hidden layer, relu": dict(head_hidden=7, head_activation="relu"),
+    "hidden layer, linear": dict(head_hidden=7, head_activation="none"),
+    "head without bias": dict(head_bias=False),
+    "no head": dict(classes=0),
+    "no head but a hidden layer": dict(classes=0, head_hidden=7, head_norm=True),
+    "grey, square, deep": dict(image=4, patch=2, channels=1, depth=5, width=8, heads=2, hidden=6, classes=3),
+    "one patch, one block": dict(image=(3, 2), patch=(3, 2), depth=1, pool="mean"),
+}
+configs = pytest.mark.parametrize("c", [dataclasses.replace(BASE, **fields) for fields in CASES.values()], ids=list(CASES))
+
+# Fields that evaluation does not read: what is dropped in training, and how weights begin.
+TRAINING = {f.name for f in dataclasses.fields(ViTConfig) if f.name.endswith("dropout")} | {"drop_path"}
+STARTS = {"init", "init_std", "token_std", "position_std", "head_zero"}
+
+
+def test_the_cases_have_every_value_of_every_slot():
+    hints = typing.get_type_hints(ViTConfig)
+    for name, hint in hints.items():
+        seen = {getattr(dataclasses.replace(BASE, **fields), name) for fields in CASES.values()}
+        if name not in TRAINING | STARTS:
+            assert set(typing.get_args(hint)) <= seen if typing.get_origin(hint) is typing.Literal else len(seen) > 1, name
+
+
+def random_weights(c):
+    """All of them random, and large enough that nothing can hide: biases, norms, tokens and scales too."""
+    draw, weights = np.random.default_rng(1), Weights()
+    for name, shape in parameters(c).items():
+        spread = 1.5 / math.sqrt(shape[0]) if name.endswith("kernel") else 0.5
+        weights[name] = draw.normal(1.0 if name.endswith("scale") else 0.0, spread, shape)
+    return weights
+
+
+def random_images(c, batch=3):
+    return np.random.default_rng(2).normal(0.3, 1.0, (batch, *pair(c.image), c.channels))
+
+
+def network(c, weights, dtype="float32", param_dtype="float32"):
+    tree = unflatten({name: jnp.asarray(x, param_dtype) for name, x in weights.items()})
+    return merge(definition(c, dtype=dtype, param_dtype=param_dtype), tree)
+
+
+def names(c):
+    return ["tokens", *(f"blocks.{i}" for i in range(c.depth)), "features", "pooled", "attention", "logits"]
+
+
+def error(got, expected):
+    return np.abs(np.asarray(got, np.float64) - expected).max() / np.abs(expected).max()
+
+
+@configs
+def test_float64_equals_the_papers_at_every_stage(c):
+    weights, images = random_weights(c), random_images(c)
+    expected = reference(c, weights, images)
+    assert weights.keys() - weights.read == set(), "parameters that the formulas have no use for"
+    with jax.enable_x64(True):
+        got = network(c, weights, "float64", "float64").capture(jnp.asarray(images), names(c))
+    assert got.keys() == expected.keys()
+    for name, value in got.items():
+        assert value.shape == expected[name].shape and value.dtype == np.float64, name
+        assert error(value, expected[name]) <= 1e-12, name
+
+
+@configs
+def test_float32_equals_the_papers(c):
+    weights, images = random_weights(c), random_images(c)
+    logits = network(c, weights)(jnp.asarray(images, "float32"))
+    assert logits.dtype == np.float32
+    assert error(logits, reference(c, weights, images)["logits"]) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "field", ["activation=gelu_tanh", "activation=quick_gelu", "eps=1e-5", "norm_first=False", "pool=mean_all", "pool=mean", "heads=2", "stem_activation=relu"]
+)
+def test_the_comparison_sees_a_wrong_slot(field):
+    """The faults that share all parameters with the base are far above the limits of the tests before."""
+    name, value = field.split("=")
+    wrong = dataclasses.replace(BASE, **{name: type(getattr(BASE, name))(0 if value == "False" else value)})
+    weights, images = random_weights(BASE), random_images(BASE)
+    assert error(reference(wrong, weights, images)["logits"], reference(BASE, weights, images)["logits"]) > 1e-7
+
+
+RICH = dict(stem_pre_norm=True, pre_norm=True, registers=2, layer_scale=0.1, qk_norm=True, gated=True, pool="map", head_norm=True, head_hidden=7)
+
+
+@pytest.mark.parametrize("fields", [{}, RICH], ids=["base", "rich"])
+def test_bfloat16_computes_in_bfloat16_and_answers_in_float32(fields):
+    c = dataclasses.replace(BASE, **fields)
+    weights, images = random_weights(c), random_images(c)
+    expected = reference(c, weights, images)["logits"]
+    got = network(c, weights, "bfloat16").capture(jnp.asarray(images, "float32"), names(c))
+    wide = {"attention", "pooled", "logits"}
+    assert {name: str(x.dtype) for name, x in got.items()} == {n: "float32" if n in wide else "bfloat16" for n in names(c)}
+    assert 1e-3 < error(got["logits"], expected) < 0.05  # 8 bits of mantissa, through 3 blocks
+
+
+def test_float32_stays_float32_where_wider_numbers_are_allowed():
+    c = dataclasses.replace(BASE, **RICH, position="sincos2d", position_trained=False)
+    with jax.enable_x64(True):
+        got = network(c, random_weights(c)).capture(jnp.asarray(random_images(c)), names(c))
+    assert {str(x.dtype) for x in got.values()} == {"float32"}
+
+
+def test_an_image_does_not_see_its_batch():
+    weights, images = random_weights(BASE), random_images(BASE)
+    with jax.enable_x64(True):
+        model = network(BASE, weights, "float64", "float64")
+        together, alone = model(jnp.asarray(images)), model(jnp.asarray(images[1:2]))
+    assert error(together[1:2], np.asarray(alone)) <= 1e-14
+
+
+def test_images_of_another_size_are_refused():
+    with pytest.raises(ValueError, match=r"\(3, 8, 6, 2\) are not \[B, 6, 8, 2\]"):
+        network(BASE, random_weights(BASE))(jnp.zeros((3, 8, 6, 2)))
+
+
+# ----------------------------------------------------------------------------------------- parameters
+
+
+def modules(c):
+    """{name: shape} of the real network, of which nothing is allocated."""
+    tree = flatten(split(nnx.eval_shape(lambda: ViT(c)))[1])
+    assert all(isinstance(x, jax.ShapeDtypeStruct) for x in tree.values())
+    return {name: x.shape for name, x in tree.items()}
+
+
+@configs
+def test_parameters_are_those_of_the_modules(c):
+    assert parameters(c) == modules(c)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_parameters_of_presets_are_those_of_the_modules(name):
+    c = preset(name).run.model
+    c = c if c.classes else dataclasses.replace(c, classes=7)
+    assert parameters(c) == modules(c)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_parameters_of_sizes_are_those_of_the_modules(size):
+    c = sized(f"vit-{size}14")
+    assert parameters(c) == modules(c)
+
+
+def test_starting_values_have_the_names_and_shapes_of_the_parameters():
+    c = dataclasses.replace(BASE, **RICH)
+    assert {name: x.shape for name, x in flatten(start(c, jax.random.key(0))).items()} == parameters(c)
+    with jax.enable_x64(True):
+        assert {x.dtype for x in jax.tree.leaves(start(c, jax.random.key(0), "float64"))} == {np.dtype("float64")}
+
+
+@pytest.mark.parametrize("case", ["sincos1d, trained", "sincos2d, trained"])
+def test_trained_sinusoids_start_as_sinusoids(case):
+    c = dataclasses.replace(BASE, **CASES[case])
+    np.testing.assert_allclose(start(c, jax.random.key(0))["position"], table_of_positions(c), atol=1e-6)
+
+
+# -------------------------------------------------------------------------------------------- capture
+
+
+@functools.cache
+def captured():
+    model, images = network(BASE, random_weights(BASE)), jnp.asarray(random_images(BASE), "float32")
+    return model, images, model.capture(images, names(BASE))
+
+
+def test_capture_gives_the_promised_shapes():
+    """B 3, L 3, H 3, N 1 + 8, D 12, K 5."""
+    _, _, values = captured()
+    tokens = dict.fromkeys(["tokens", "blocks.0", "blocks.1", "blocks.2", "features"], (3, 9, 12))
+    assert {name: x.shape for name, x in values.items()} == {**tokens, "pooled": (3, 12), "attention": (3, 3, 3, 9, 9), "logits": (3, 5)}
+
+
+def test_captured_attention_is_a_distribution_of_each_token():
+    attention = np.asarray(captured()[2]["attention"])
+    assert attention.dtype == np.float32 and attention.min() >= 0
+    np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-6)
+
+
+def test_captured_logits_are_those_of_the_plain_call_bit_for_bit():
+    model, images, values = captured()
+    np.testing.assert_array_equal(values["logits"], model(images))
+
+
+def test_capture_gives_only_what_it_was_asked_for():
+    model, images, values = captured()
+    some = model.capture(images, ["pooled", "blocks.1"])
+    assert list(some) == ["pooled", "blocks.1"]
+    np.testing.assert_array_equal(some["blocks.1"], values["blocks.1"])
+
+
+@pytest.mark.parametrize("name", ["blocks.3", "blocks.-1", "logit", "attention.0"])
+def test_capture_refuses_what_it_does_not_know(name):
+    model, images, _ = captured()
+    with pytest.raises(ValueError, match=f"cannot capture '{name}'; there are tokens, blocks.0, .* attention, logits"):
+        model.capture(images, ["tokens", name])
+
+
+def test_an_unused_capture_adds_nothing_to_the_compiled_program():
+    """The programs are compared as XLA receives them: what is equal there is equal compiled."""
+    c, images = BASE, jnp.asarray(random_images(BASE), "float32")
+    graph = definition(c)
+    tree = unflatten({name: jnp.asarray(x, "float32") for name, x in random_weights(c).items()})
+
+    def program(call):
+        def forward(tree, images):
+            return call(merge(graph, tree), images)
+
+        return jax.jit(forward).lower(tree, images).as_text()
+
+    plain = program(lambda model, x: model(x))
+    assert program(lambda model, x: model.forward(x, None, {})) == plain
+    assert program(lambda model, x: model.capture(x, ["logits"])["logits"]) == plain
+    assert program(lambda model, x: (lambda got: (got["logits"], got["attention"]))(model.capture(x, ["attention", "logits"]))) != plain
+
+
+# -------------------------------------------------------------------------------------------- dropout
+
+RATES = ("embedding_dropout", "patch_dropout", "attention_dropout", "dropout", "activation_dropout", "head_dropout", "drop_path")
+
+
+def keys(batch, seed=0):
+    return jax.random.split(jax.random.key(seed), batch)
+
+
+def test_the_rates_below_are_all_there_are():
+    assert set(RATES) == TRAINING
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_each_rate_acts_in_training_alone_and_is_drawn_from_the_keys_alone(rate):
+    c = dataclasses.replace(BASE, **{rate: 0.5})
+    weights, images = random_weights(c), jnp.asarray(random_images(c, 8), "float32")
+    model, still = network(c, weights), network(BASE, weights)(images)
+    trained = model(images, keys=keys(8))
+    np.testing.assert_array_equal(model(images), still)
+    np.testing.assert_array_equal(model(images, keys=keys(8)), trained)
+    assert error(trained, np.asarray(still)) > 1e-2
+    assert error(model(images, keys=keys(8, seed=1)), np.asarray(trained)) > 1e-2
+    # An example by itself, with the key that it had in the batch, is dropped out alike.
+    np.testing.assert_allclose(model(images[5:6], keys=keys(8)[5:6]), trained[5:6], rtol=0, atol=1e-5)
+
+
+def test_without_rates_training_is_evaluation():
+    model, images, values = captured()
+    np.testing.assert_array_equal(model(images, keys=keys(3)), values["logits"])
+
+
+# A network whose branches add constants, so that the masks can be read from what leaves a block:
+# all weights 0, but 1 for the bias of attention and 10 for that of the mlp.
+READABLE = ViTConfig(image=2, channels=1, patch=1, classes=0, width=8, depth=3, heads=2, hidden=4, final_norm=False)
+
+
+def readable(ones=(), **fields):
+    c = dataclasses.replace(READABLE, **fields)
+    weights = {name: np.zeros(shape) for name, shape in parameters(c).items()}
+    for name in weights:
+        weights[name] += float(name in ones)
+        weights[name] += {"attention.out.bias": 1.0, "mlp.fc2.bias": 10.0}.get(name.partition(".")[2].partition(".")[2], 0.0) * (not ones)
+    return network(c, weights)
+
+
+def masks_of_branches(model, batch, rates):
+    """{0, 1} [block, branch, B, N, D], with the scaling of what is kept checked."""
+    tape = dict.fromkeys(["tokens", *(f"blocks.{i}" for i in range(3))])
+    model.forward(jnp.zeros((batch, 2, 2, 1)), keys(batch), tape)
+    steps = np.diff(np.stack([np.asarray(x, np.float64) for x in tape.values()]), axis=0)  # [L, B, N, D]
+    kept = steps * (1 - np.reshape(rates, (3, 1, 1, 1)))
+    np.testing.assert_allclose(kept, kept.round(), atol=1e-4)
+    assert set(np.unique(kept.round())) == {0, 1, 10, 11}
+    return np.stack([kept.round() % 10, kept.round() // 10], axis=1)
+
+
+def within(count_mean, p, n, sigmas=4.0):
+    assert abs(count_mean - p) <= sigmas * math.sqrt(p * (1 - p) / n), (count_mean, p, n)
+
+
+def test_dropout_after_attention_and_mlp_keeps_its_share_with_a_mask_of_its_own_everywhere():
+    rate, batch = 0.3, 512
+    masks = masks_of_branches(readable(dropout=rate), batch, [rate] * 3).reshape(6, batch, 5, 8)  # block and branch: 6 sites
+    for mask in masks:
+        within(mask.mean(), 1 - rate, mask.size)
+    agree = rate**2 + (1 - rate) ** 2
+    for a, b in itertools.combinations(masks, 2):
+        within((a == b).mean(), agree, a.size, 5)
+    for axis in (1, 2, 3):  # neighbouring examples, tokens, channels
+        a, b = np.delete(masks, 0, axis), np.delete(masks, -1, axis)
+        within((a == b).mean(), agree, a.size, 8)  # neighbours share a factor, so the spread is wider than binomial
+
+
+def test_drop_path_drops_whole_examples_at_rates_that_rise_from_zero():
+    batch, rates = 2048, [0.0, 0.3, 0.6]
+    masks = masks_of_branches(readable(drop_path=0.6), batch, rates)  # [L, 2, B, N, D]
+    assert (masks == masks[..., :1, :1]).all()
+    masks = masks[..., 0, 0]
+    assert (masks[0] == 1).all()
+    for block in (1, 2):
+        for branch in (0, 1):
+            within(masks[block, branch].mean(), 1 - rates[block], batch)
+        within((masks[block, 0] == masks[block, 1]).mean(), rates[block] ** 2 + (1 - rates[block]) ** 2, batch, 5)
+
+
+def test_embedding_dropout_falls_on_all_tokens_that_enter_the_blocks():
+    model = readable(ones=("cls_token", "patch.bias"), embedding_dropout=0.25)
+    tape = {"tokens": None}
+    model.forward(jnp.zeros((512, 2, 2, 1)), keys(512), tape)
+    kept = np.asarray(tape["tokens"]) * 0.75
+    np.testing.assert_allclose(kept, kept.round(), atol=1e-6)
+    for token in range(5):
+        within(kept[:, token].mean(), 0.75, kept[:, token].size)
+
+
+def test_head_dropout_falls_on_the_pooled_feature():
+    model = readable(ones=("cls_token",), head_dropout=0.25)
+    kept = np.asarray(model(jnp.zeros((2048, 2, 2, 1)), keys=keys(2048))) * 0.75  # [B, D]
+    np.testing.assert_allclose(kept, kept.round(), atol=1e-6)
+    within(kept.mean(), 0.75, kept.size)
+
+
+@pytest.mark.parametrize(("rate", "left"), [(0.4, 7), (0.5, 6), (0.99, 1)])
+def test_patch_dropout_keeps_a_share_of_the_patches_in_order_and_every_prefix_token(rate, left):
+    batch, c = 1024, dataclasses.replace(READABLE, image=(3, 4), registers=2, register_position=True, patch_dropout=rate)
+    weights = {name: np.zeros(shape) for name, shape in parameters(c).items()}
+    weights["position"] += np.arange(3 + 12)[:, None]  # a token holds its own number
+    tape = {"tokens": None}
+    network(c, weights).forward(jnp.zeros((batch, 3, 4, 1)), keys(batch), tape)
+    number = np.asarray(tape["tokens"])[..., 0]  # [B, N]
+    assert number.shape == (batch, 3 + left)
+    assert (number[:, :3] == [0, 1, 2]).all()
+    assert (np.diff(number, axis=1) > 0).all() and number[:, 3:].min() == 3 and number[:, 3:].max() == 14
+    for patch in range(3, 15):
+        within((number == patch).any(1).mean(), left / 12, batch)
+
+
+# ---------------------------------------------------------------------------------- networks by name
+
+
+@pytest.mark.parametrize(("name", "classes", "image"), [("vit-ti16", 10, 32), ("vit-s32", 3, 64)])
+def test_build_gives_an_untrained_network_of_that_size(name, classes, image):
+    model = vit_jax.build(name, classes=classes, image=image, depth=1, seed=3)
+    assert flatten(split(model)[1]).keys() == parameters(model.config).keys()
+    assert (model.config.width, model.config.heads) == {"vit-ti16": (192, 3), "vit-s32": (384, 6)}[name]
+    assert model(jnp.zeros((2, image, image, 3))).shape == (2, classes)
+    assert np.asarray(model.head.kernel[...]).std() == pytest.approx(0.02, rel=0.1)
+
+
+def test_build_repeats_with_its_seed():
+    kernels = [np.asarray(vit_jax.build("vit-ti16", image=32, classes=2, depth=1, seed=seed).patch.kernel[...]) for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(kernels[0], kernels[1])
+    assert (kernels[0] != kernels[2]).mean() > 0.99
+
+
+@pytest.mark.parametrize(("name", "nearest"), [("vit-x16", "vit-s16"), ("vit-16", "vit-s16"), ("vits16", "vit-s16"), ("vit-s", "vit-s16"), ("vit-b0", "vit-b")])
+def test_build_answers_an_unknown_name_with_the_nearest(name, nearest):
+    with pytest.raises(UserError, match=f"there is no network '{name}'; nearest: .*{nearest}"):
+        vit_jax.build(name)
