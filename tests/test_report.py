@@ -83,7 +83,7 @@ def test_bar_shows_what_fits(clock):
 
 def test_bar_of_a_resumed_run_with_a_budget(clock):
     lines = run(terminal(160), clock, start=201, steps=50, stop=250)
-    assert "epoch 3/10" in lines[0] and "step 200/250" in lines[0]
+    assert "epoch 2/10" in lines[0] and "step 200/250" in lines[0]
     full = lines[-1]
     assert "step 250/250" in full and "─" not in full
 

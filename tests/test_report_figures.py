@@ -165,7 +165,7 @@ def test_classes(tmp_path, rng, k, texts):
     check(tmp_path / "b" / "classes.png")
     assert {"precision", "recall", "F1"} <= set(texts)
     if k == 100:  # sorted: the best class comes before the second best, the one without a score last
-        order = [text for text in texts if text in names]
+        order = list(dict.fromkeys(text for text in texts if text in names))  # a layout may draw twice
         best = np.argsort(-np.nan_to_num(scores[2]))
         assert order[:3] == [names[i] for i in best[:3]]
 
@@ -215,7 +215,7 @@ def test_attention_marks_the_right_patch(tmp_path):
     attention[..., 1 + 2] = 1
     report.draw_attention(np.zeros((1, 40, 60, 1), np.uint8), attention, 1, (2, 3), True, tmp_path / "attention.png")
     pixels = check(tmp_path / "attention.png").astype(int)
-    warm = (pixels[..., 0] > 120) & (pixels[..., 2] < 120)  # inferno's upper end, over black
+    warm = (pixels[..., 0] > 120) & (pixels[..., 2] < 140)  # inferno's upper end, over black
     warm[:, int(pixels.shape[1] * 0.86) :] = False  # the colour bar
     dark = pixels.max(axis=-1) < 60
     column = warm.any(axis=0).nonzero()[0]

@@ -11,6 +11,8 @@ import errno
 import logging
 import os
 import shutil
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,10 +40,11 @@ class Checkpoints:
     """The checkpoints of a run. Only the process that holds the run's lock may save."""
 
     def __init__(self, run: Run):
-        # Orbax announces every save at length through absl; what goes wrong arrives as an exception.
-        logging.getLogger("absl").setLevel(logging.ERROR)
         import orbax.checkpoint as ocp
 
+        # Orbax and its threads report at length on stderr; what goes wrong arrives as an exception.
+        logging.getLogger("absl").setLevel(logging.CRITICAL)
+        _hush_closed_loops()
         self.run, self.ocp = run, ocp
         self.checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
 
@@ -69,10 +72,7 @@ class Checkpoints:
             digests = {item: {name: array_digest(x) for name, x in tree.items()} for item, tree in items.items()}
             self._write_record({"step": step, "notes": notes, "arrays": digests})
         except Exception as error:
-            for left in self.run.checkpoints.glob(f"{step}{TEMPORARY}*"):
-                shutil.rmtree(left, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                self._forget(step)
+            self._undo(step)
             raise _saving_failed(error, self.run, step) from error
         self.prune(step, best, keep)
 
@@ -168,6 +168,18 @@ class Checkpoints:
             folder.rename(gone)
             shutil.rmtree(gone)
 
+    def _undo(self, step: int) -> None:
+        """Remove what a failed save has written, and what its threads still write: they outlive the failure."""
+        quiet, give_up = 0, time.monotonic() + 10
+        while quiet < 5 and time.monotonic() < give_up:
+            with contextlib.suppress(OSError):
+                self._forget(step)
+            left = list(self.run.checkpoints.glob(f"{step}*{TEMPORARY}*"))
+            for folder in left:
+                shutil.rmtree(folder, ignore_errors=True)
+            quiet = 0 if left else quiet + 1
+            time.sleep(0.05)
+
     def _room(self, size: int) -> None:
         free = shutil.disk_usage(self.run.checkpoints).free
         if free < 1.2 * size:
@@ -179,6 +191,22 @@ def _items(state: State) -> dict[str, dict[str, np.ndarray]]:
     step, parameters, moments, ema = jax.device_get((state.step, state.parameters, state.moments, state.ema))
     items = {"model": flatten(parameters), "optimizer": {"step": np.asarray(step), **flatten(moments)}}
     return items if ema is None else {**items, "ema": flatten(ema)}
+
+
+def _hush_closed_loops() -> None:
+    """Keep from stderr what TensorStore says after a failure: Orbax closes its event loop with work still under way.
+
+    The failure itself arrives as an exception.
+    """
+    hook = sys.unraisablehook
+    if hook.__module__ == __name__:
+        return
+
+    def quiet(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            hook(unraisable)
+
+    sys.unraisablehook = quiet
 
 
 def _sync(folder: Path) -> None:
@@ -193,14 +221,19 @@ def _sync(folder: Path) -> None:
     sync_folder(folder.parent)
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def _saving_failed(error: Exception, run: Run, step: int) -> Exception:
     """A full disk or a lost permission in one sentence; anything else as it is."""
     text = str(error)
     last = run.sound_steps()
     kept = f"; step {last[0]} is intact" if last else ""
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    if full or "No space left" in text or "File too large" in text or "RESOURCE_EXHAUSTED" in text:
+    # TensorStore has the system's words in the middle of its own.
+    said = [code for code in (*_FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO) if os.strerror(code) in text]
+    code = error.errno if isinstance(error, OSError) else said[0] if said else None
+    if code in _FULL:
         return UserError(f"{run}: the disk is full, so step {step} could not be saved{kept}; free some space and repeat the command")
-    if isinstance(error, OSError) or "PERMISSION_DENIED" in text or "Read-only" in text:
-        return UserError(f"{run}: step {step} could not be saved ({text.splitlines()[0][:200]}){kept}; make the folder writable and repeat the command")
+    if code is not None:
+        return UserError(f"{run}: step {step} could not be saved ({os.strerror(code)}){kept}; make the folder writable and repeat the command")
     return error

@@ -110,9 +110,12 @@ class ViTConfig:
     distill_head: bool = identity(False, "a second head, for the distillation token")
     distill_norm: bool = identity(False, "LayerNorm before that second head")
 
-    init: Literal["trunc_normal", "normal", "fan_in", "xavier", "torch"] = identity(
-        "trunc_normal", "start of the kernels: normal of init_std (cut at 2 std, or not), "
-        "normal of std 1/sqrt(fan in), Xavier uniform, torch's Linear default"
+    init: Literal["trunc_normal", "normal", "fan_in", "xavier", "torch", "torchvision"] = identity(
+        "trunc_normal", "start of the kernels: normal of init_std (cut at 2 std, or not), normal of std 1/sqrt(fan in), "
+        "Xavier uniform, torch's Linear default, or torchvision's ViT (patches by fan in, mlp Xavier, the rest torch)"
+    )
+    attention_init: Literal["same", "torch"] = identity(
+        "same", "start of query, key, value: as init says, or as torch's MultiheadAttention (Xavier over the three as one, attention biases 0)"
     )
     init_std: float = identity(0.02, "standard deviation for trunc_normal and normal")
     token_std: float = identity(0.02, "standard deviation of class, distillation, register tokens")

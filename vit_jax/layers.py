@@ -230,8 +230,8 @@ def _integers(tree: Any) -> Any:
 
 
 def initial_values(
-    shapes: Mapping[str, tuple[int, ...]], key: Array, *, init: str, init_std: float, token_std: float,
-    position_std: float, scale: float = 0.0, head_zero: bool = False, dtype: Any = jnp.float32,
+    shapes: Mapping[str, tuple[int, ...]], key: Array, *, init: str, attention_init: str, init_std: float,
+    token_std: float, position_std: float, scale: float = 0.0, head_zero: bool = False, dtype: Any = jnp.float32,
 ) -> dict[str, Array]:  # fmt: skip
     """Random starts {dotted name: array} for parameters {dotted name: shape}.
 
@@ -252,11 +252,21 @@ def initial_values(
         elif head_zero and parent in ("head", "distill_head"):
             values[name] = jnp.zeros(shape, dtype)
         elif sort == "kernel":
-            values[name] = _kernel(own, shape, init, init_std, dtype)
+            values[name] = _kernel(own, shape, _scheme(parent, init, attention_init), init_std, dtype)
         else:
-            bound = shapes[f"{parent}.kernel"][0] ** -0.5 if init == "torch" else 0.0
+            zero = init != "torch" or (attention_init == "torch" and ".attention." in name)
+            bound = 0.0 if zero else shapes[f"{parent}.kernel"][0] ** -0.5
             values[name] = jax.random.uniform(own, shape, dtype, -bound, bound) if bound else jnp.zeros(shape, dtype)
     return values
+
+
+def _scheme(parent: str, init: str, attention_init: str) -> str:
+    """How the kernel of one linear map starts."""
+    if attention_init == "torch" and parent.endswith(("attention.query", "attention.key", "attention.value")):
+        return "xavier_of_three"
+    if init == "torchvision":
+        return "fan_in" if parent == "patch" else "xavier" if ".mlp." in parent else "torch"
+    return init
 
 
 def _kernel(key: Array, shape: tuple[int, ...], init: str, std: float, dtype: Any) -> Array:
@@ -267,5 +277,6 @@ def _kernel(key: Array, shape: tuple[int, ...], init: str, std: float, dtype: An
         # Cutting at two standard deviations shrinks the spread to 0.87962566; undo that.
         std = (std if init == "trunc_normal" else n_in**-0.5) / 0.87962566103423978
         return jax.random.truncated_normal(key, -2, 2, shape, dtype) * std
-    bound = (6 / (n_in + n_out)) ** 0.5 if init == "xavier" else n_in**-0.5
+    fans = {"xavier": n_in + n_out, "xavier_of_three": n_in + 3 * n_out}
+    bound = (6 / fans[init]) ** 0.5 if init in fans else n_in**-0.5
     return jax.random.uniform(key, shape, dtype, -bound, bound)

@@ -112,7 +112,7 @@ def _cifar100_768x3() -> Preset:
     model = ViTConfig(
         image=32, patch=8, classes=100, width=768, depth=3, heads=8, hidden=2048, eps=1e-5, stem_bias=False,
         cls_token=False, position="sincos1d", norm_first=False, final_norm=False, activation="relu",
-        dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, pool="mean", init="torch",
+        dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, pool="mean", init="torch", attention_init="torch",
     )  # fmt: skip
     return Preset(
         RunConfig(
@@ -169,7 +169,7 @@ def _cifar10_48x4() -> Preset:
 def _cifar10_128x6() -> Preset:
     model = ViTConfig(
         image=32, patch=8, classes=10, width=128, depth=6, heads=4, hidden=256,
-        init="xavier", token_std=0.0, head_zero=True,
+        init="torchvision", attention_init="torch", token_std=0.0, head_zero=True,
     )  # fmt: skip
     return Preset(
         RunConfig(
@@ -198,7 +198,7 @@ def _relu_stem(depth: int, classes: int, source: str, lr: float, dropout: float)
     model = ViTConfig(
         image=32, patch=4, classes=classes, width=256, depth=depth, heads=8, hidden=512, eps=1e-5,
         stem_activation="relu", dropout=dropout, attention_dropout=dropout, activation_dropout=dropout,
-        head_hidden=512, head_activation="relu", init="torch", token_std=1.0, position_std=1.0,
+        head_hidden=512, head_activation="relu", init="torch", attention_init="torch", token_std=1.0, position_std=1.0,
     )  # fmt: skip
     return RunConfig(
         model=model,

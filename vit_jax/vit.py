@@ -248,8 +248,8 @@ def start(config: ViTConfig, key: Array, dtype: Any = jnp.float32) -> dict[str, 
     """Random initial parameters of a network, as the nested dict that `layers.split` gives."""
     c = config
     flat = initial_values(
-        parameters(c), key, init=c.init, init_std=c.init_std, token_std=c.token_std, position_std=c.position_std,
-        scale=c.layer_scale, head_zero=c.head_zero, dtype=dtype,
+        parameters(c), key, init=c.init, attention_init=c.attention_init, init_std=c.init_std,
+        token_std=c.token_std, position_std=c.position_std, scale=c.layer_scale, head_zero=c.head_zero, dtype=dtype,
     )  # fmt: skip
     if c.position_stored and c.position != "learned":
         flat["position"] = jnp.asarray(sinusoids(c), dtype)

@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -40,7 +40,7 @@ Path_ = str | os.PathLike[str]
 
 
 @contextlib.contextmanager
-def page(path: Path_, width: float, height: float, layout: str | None = "constrained") -> Iterator[Figure]:
+def page(path: Path_, width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Iterator[Figure]:
     """A figure of that many inches, written to `path` when the block ends: whole or not at all.
 
     What the user's matplotlibrc says does not matter here.
@@ -55,7 +55,7 @@ def page(path: Path_, width: float, height: float, layout: str | None = "constra
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # glyphs that the font lacks, layouts that are tight: not the user's concern
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
+        matplotlib.rcParams.update(STYLE)  # type: ignore[arg-type]
         figure = Figure(figsize=(width, height), dpi=DPI, layout=layout)
         FigureCanvasAgg(figure)
         yield figure
@@ -176,7 +176,7 @@ def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
         ax.set(xlabel="predicted class", ylabel="true class")
         every = math.ceil(k / 120)  # names that fit
         places, size = np.arange(0, k, every), 9 if k <= 30 else 6
-        names = [short(class_names[i], 20) for i in places]
+        names = [short(class_names[i], 20) for i in places.tolist()]
         ax.set_xticks(places, names, size=size, rotation=90 if k > 10 or max(map(len, names), default=0) > 4 else 0)
         ax.set_yticks(places, names, size=size)
         if k <= 20:
@@ -395,7 +395,7 @@ def draw_attention(images: np.ndarray, attention: np.ndarray, prefix: int, grid:
                 _put(ax, faint.astype(np.uint8), x, y, w, h)
                 _put(ax, stretched(values).reshape(pair(grid)), x, y, w, h, cmap="inferno", vmin=0, vmax=1, alpha=0.6, interpolation="nearest")
         _put(ax, np.linspace(1, 0, 256)[:, None], width - 0.9, 1.05, 0.18, h, cmap="inferno", interpolation="nearest")
-        ax.text(width - 0.65, 1.05, "most\nof the map", va="top", size=9)
+        ax.text(width - 0.65, 1.05, "most in\nthe map", va="top", size=9)
         ax.text(width - 0.65, 1.05 + h, "least", va="bottom", size=9)
 
 

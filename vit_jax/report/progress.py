@@ -94,7 +94,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line above the bar; it is never wrapped by us, so that commands can be copied."""
-        if self._live is not None:
+        if self._live is not None and self._console is not None:
             self._console.print(_printable(text, self._console.encoding), markup=False, highlight=False, soft_wrap=True)
         else:
             self._print(text)

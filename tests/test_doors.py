@@ -1,0 +1,547 @@
+"""The doors as people use them: what they take, print and leave behind, and that what they print can be pasted."""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import math
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import vit_jax
+from vit_jax import cli, errors, runs
+from vit_jax.config import RunConfig, flat, from_dict, parameters, to_dict
+from vit_jax.presets import PRESETS, preset
+from vit_jax.train import door as train_door
+
+# A net that learns little but is built in a second or two. At a constant rate the compiled step is the
+# same however long a run is, so that all of these share one.
+TINY = shlex.split(
+    "digits --model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32 --optim.schedule constant "
+    "--optim.lr 0.01 --loss.label-smoothing 0 --batch 64 --ema 0.9"
+)
+SCORES = ("accuracy", *(f"{name}_{average}" for name in ("precision", "recall", "f1") for average in ("macro", "micro")))
+
+
+def train(*arguments):
+    return train_door.command([*TINY, *map(str, arguments)])
+
+
+def tiny(*arguments) -> RunConfig:
+    """The run that `train` would train."""
+    return train_door.parse([*TINY, *map(str, arguments)])[1].run()
+
+
+def lines(folder: runs.Run, kind: str) -> list:
+    return [row for row in folder.metrics() if row["kind"] == kind]
+
+
+def state(folder: runs.Run) -> dict:
+    """{name: array} of the newest checkpoint's parameters."""
+    from vit_jax.checkpoint import Checkpoints
+
+    saved, _ = Checkpoints(folder).restore(parameters(folder.config().model))
+    return runs.flatten(saved.state.parameters)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def place(tmp_path_factory):
+    """A folder of its own to work in, and programs that compile in half the time: speed is not what is looked at here."""
+    folder = tmp_path_factory.mktemp("doors")
+    jax.config.update("jax_disable_most_optimizations", True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield folder
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Without pictures, which take longer than these runs."""
+    monkeypatch.setattr("vit_jax.report.gallery.draw_all", lambda *a: None)
+
+
+@pytest.fixture(scope="module")
+def trained(place):
+    """A finished run of three epochs, and what its command printed."""
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(open(place / "stdout", "w+")) as out:
+        patch.setenv("COLUMNS", "80")
+        assert train("--epochs", 3, "--name", "trained") == 0
+        out.seek(0)
+        yield runs.Run("runs/trained"), out.read()
+
+
+# ------------------------------------------------------------------------------- what they take
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_presets_config_is_printed_as_json_and_reads_back(name, capsys):
+    assert train_door.command([name, "--print-config"]) == 0
+    assert from_dict(RunConfig, json.loads(capsys.readouterr().out)) == preset(name).run
+
+
+def test_fields_override_the_preset(capsys):
+    arguments = "--model.depth 2 --model.patch 2 4 --data.source x.npz --optim.lr 3e-4 --batch 16 --seed 7 --optim.decay kernel norm --augment.flip"
+    assert train_door.command(["digits", *arguments.split(), "--print-config"]) == 0
+    printed = from_dict(RunConfig, json.loads(capsys.readouterr().out))
+    expected = {"model.depth": 2, "model.patch": (2, 4), "data.source": "x.npz", "optim.lr": 3e-4, "batch": 16, "seed": 7}
+    expected |= {"optim.decay": ("kernel", "norm"), "augment.flip": True}
+    new, old = flat(printed), flat(preset("digits").run)
+    assert {k: v for k, (v, _) in new.items() if v != old[k][0]} == expected
+
+
+@pytest.mark.parametrize("patch", ["4", "2 4"])
+def test_a_size_is_one_number_or_two(patch):
+    run = train_door.parse(["digits", "--model.patch", *patch.split()])[1].run()
+    assert run.model.patch == (4 if patch == "4" else (2, 4))
+
+
+def test_no_preset_means_digits():
+    name, options, folder = train_door.parse(["--batch", "8"])
+    assert (name, folder) == ("digits", None)
+    assert options.run() == dataclasses.replace(preset("digits").run, batch=8)
+
+
+def test_version(capsys):
+    assert train_door.command(["--version"]) == 0
+    assert capsys.readouterr().out == f"vit-jax {vit_jax.__version__}\n"
+
+
+def test_every_field_has_a_help_text():
+    def walk(cls, prefix=""):
+        for field in dataclasses.fields(cls):
+            inner = getattr(RunConfig(), field.name, None) if not prefix else None
+            if dataclasses.is_dataclass(inner):
+                yield from walk(type(inner), f"{field.name}.")
+            else:
+                yield prefix + field.name, field.metadata.get("help", "")
+
+    texts = dict(walk(train_door.Options))
+    assert texts.keys() > flat(RunConfig()).keys()
+    assert not [name for name, text in texts.items() if len(text) < 4]
+
+
+@pytest.mark.parametrize("columns", [80, 150])
+def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit) as ended:
+        train_door.command(["mnist", "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= columns
+    for name in PRESETS:
+        assert f"  {name} " in text
+    shown = " ".join(re.sub(r"[│─╭╮╰╯\s]+", " ", text).split())
+    for name in flat(RunConfig()):
+        assert "--" + name.replace("_", "-") in shown
+    assert shown.count("outputs of the head; 0: no head (in a run: as many as the data has)") == 1
+    assert "those of mnist" in shown
+
+
+def test_no_jax_before_it_is_needed():
+    """Help, a printed config and what is wrong with a command come before anything heavy is loaded."""
+    program = """
+import contextlib, io, sys
+from vit_jax import evaluate, predict
+from vit_jax.errors import door
+from vit_jax.train.door import command
+def run(command, *arguments):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            code = door(lambda: command(list(arguments)))
+        except SystemExit as ended:
+            code = ended.code
+    heavy = {"jax", "jaxlib", "flax", "optax", "orbax", "tensorflow_datasets", "sklearn", "matplotlib"} & set(sys.modules)
+    print(code, *arguments, *heavy, sep="|")
+run(command, "--help")
+run(command, "--version")
+run(command, "digits", "--print-config")
+run(command, "digit")
+run(command, "digits", "--bath", "3")
+run(command, "digits", "--model.patch", "3")
+run(command, "digits", "--batch", "0")
+run(command, "--resume", "nothing")
+run(evaluate.command, "--help")
+run(evaluate.command, "nothing")
+run(predict.command, "--help")
+run(predict.command, "nothing", "nothing.png")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "0|--help",
+        "0|--version",
+        "0|digits|--print-config",
+        "2|digit",
+        "2|digits|--bath|3",
+        "2|digits|--model.patch|3",
+        "2|digits|--batch|0",
+        "2|--resume|nothing",
+        "0|--help",
+        "2|nothing",
+        "0|--help",
+        "2|nothing|nothing.png",
+    ], done.stderr
+
+
+def test_dry_run_writes_nothing(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert train("--dry-run", "--epochs", 2) == 0
+    out = capsys.readouterr().out
+    assert "2,794 parameters" in out and "train 1,294, validation 144, test 359" in out
+    assert "2 epochs of 20 steps; nothing was written" in out
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------------------------- exit codes
+
+
+@pytest.mark.parametrize(
+    "raised, code, says",
+    [
+        (None, 0, ""),
+        (errors.UserError("batch is 0:\ngive more"), 2, "vit-jax: error: batch is 0: give more\n"),
+        (errors.CheckFailed("the loss is nan"), 3, "vit-jax: the loss is nan\n"),
+        (errors.Interrupted("saved", "SIGINT"), 130, "vit-jax: saved\n"),
+        (errors.Interrupted("saved", "SIGTERM"), 143, "vit-jax: saved\n"),
+        (KeyboardInterrupt(), 130, "vit-jax: interrupted; what was not saved yet is lost\n"),
+        (BrokenPipeError(), 0, ""),
+    ],
+    ids=str,
+)
+def test_exit_codes(raised, code, says, capsys):
+    def body():
+        if raised is not None:
+            raise raised
+
+    assert errors.door(body) == code
+    assert capsys.readouterr().err == says
+
+
+def test_our_own_mistakes_keep_their_traceback():
+    with pytest.raises(ZeroDivisionError):
+        errors.door(lambda: 1 // 0)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a POSIX shell's pipes")
+def test_a_reader_may_go_away(door):
+    program = f"{shlex.quote(sys.executable)} -m vit_jax.train --help; echo $? >&2"
+    done = subprocess.run(["bash", "-c", f"({program}) | true"], capture_output=True, text=True)
+    assert done.stderr == "0\n"
+
+
+def test_the_command_hands_on(capsys, monkeypatch):
+    for arguments, code, says in (
+        ([], 0, "usage: vit-jax"),
+        (["--help"], 0, "evaluate"),
+        (["--version"], 0, f"vit-jax {vit_jax.__version__}"),
+        (["train", "--version"], 0, f"vit-jax {vit_jax.__version__}"),
+        (["trian"], 2, "nearest: train"),
+        (["evaluate", "nothing"], 2, "nothing: no run here"),
+        (["predict", "nothing", "nothing.png"], 2, "nothing.png: there is no such image"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["vit-jax", *arguments])
+        assert cli.main() == code
+        shown = capsys.readouterr()
+        assert says in (shown.err if code else shown.out)
+
+
+# ---------------------------------------------------------------------------- what a run leaves
+
+
+def test_the_files_of_a_run(trained):
+    folder, _ = trained
+    record = folder.record()
+    assert from_dict(RunConfig, record["config"]) == tiny("--epochs", 3, "--name", "trained")
+    assert record["preset"] == "digits"
+    assert record["class_names"] == list("0123456789")
+    assert {p.name for p in folder.plots.iterdir()} == {
+        f"{name}.png" for name in ("curves", "confusion", "per-class", "wrong", "patches", "positions", "attention")
+    }
+    for file in folder.plots.iterdir():
+        with Image.open(file) as image:
+            image.load()
+            assert min(image.size) > 100
+    samples = sorted(folder.samples.iterdir())
+    assert [p.name[:2] for p in samples] == ["0-", "1-", "2-", "3-"]
+    assert all(Image.open(p).size == (8, 8) for p in samples)
+    assert folder.sound_steps()[0] == 60
+    assert not list(folder.path.rglob("*.tmp"))
+
+
+def test_the_lines_of_metrics(trained):
+    folder, _ = trained
+    rows = lines(folder, "train")
+    assert [row["step"] for row in rows] == [10, 20, 30, 40, 50, 60]
+    names = ("loss", "accuracy", "lr", "grad_norm", "param_norm", "update_norm", "images_per_second", "memory")
+    for row in rows:
+        assert row["epoch"] == row["step"] / 20
+        assert all(math.isfinite(row[name]) and row[name] > 0 for name in names)
+    assert rows[-1]["loss"] < rows[0]["loss"]
+
+
+def test_both_weights_are_evaluated_each_epoch_and_test_once(trained):
+    folder, _ = trained
+    rows = lines(folder, "eval")
+    seen = [(row["split"], row["weights"], row["step"]) for row in rows]
+    watched = [("validation", weights, step) for step in (20, 40, 60) for weights in ("raw", "ema")]
+    assert seen == [*watched, ("test", "raw", 60), ("test", "ema", 60)]
+    assert all(math.isfinite(row[name]) for row in rows for name in ("loss", *SCORES))
+    by = {(row["weights"], row["step"]): row["loss"] for row in rows}
+    assert by["raw", 20] != by["ema", 20]
+
+
+def test_the_summary(trained):
+    folder, _ = trained
+    summary = folder.summary()
+    assert (summary["status"], summary["step"], summary["epoch"]) == ("finished", 60, 3.0)
+    assert summary["validation"].keys() == {"raw", "ema"}
+    assert summary["test"].keys() == {"last", "last_ema", "best"}
+    rows = lines(folder, "eval")
+    averaged = {row["step"]: row["accuracy"] for row in rows if row["split"] == "validation" and row["weights"] == "ema"}
+    first_best = max(averaged, key=averaged.get)
+    assert summary["best"] == {"step": first_best, "accuracy": averaged[first_best]}
+    for key, split, weights in (("last", "test", "raw"), ("last_ema", "test", "ema"), ("raw", "validation", "raw"), ("ema", "validation", "ema")):
+        row = next(row for row in reversed(rows) if (row["split"], row["weights"]) == (split, weights))
+        assert summary[split][key] == {name: row[name] for name in ("loss", *SCORES)}
+
+
+def test_the_result_is_printed(trained):
+    folder, out = trained
+    summary = folder.summary()
+    for split, weights in (("validation", "raw"), ("test", "last"), ("test", "best")):
+        assert re.search(rf"{split} +{weights} +accuracy {summary[split][weights]['accuracy']:.4f}", out)
+    assert "curves, confusion and attention maps are in runs/trained/plots" in out
+    assert "compiling the training step" in out
+
+
+def test_a_finished_run_shows_its_result(trained, capsys):
+    folder, out = trained
+    before = folder.metrics_file.read_bytes()
+    assert train("--epochs", 3, "--name", "trained", "--log-every", 7) == 0
+    again = capsys.readouterr().out
+    assert "this run is finished" in again
+    assert again.partition("\n")[2] == out[out.index("validation raw  ") :]
+    assert folder.metrics_file.read_bytes() == before
+
+
+def test_the_next_commands_run_as_pasted(place, capsys, plain):
+    """Those of a run that its budget ended: predict, evaluate, and resume, to the end of the next budget."""
+    from vit_jax.data import open_dataset
+
+    with pytest.MonkeyPatch.context() as patch:  # samples, but no plots
+        dataset = open_dataset(tiny())
+
+        def draw(folder, *_):
+            from vit_jax.report.gallery import _save_samples
+
+            folder.samples.mkdir()
+            _save_samples(folder, dataset.splits["test"].take(np.arange(4)), dataset.splits["test"], dataset.class_names)
+
+        patch.setattr("vit_jax.report.gallery.draw_all", draw)
+        assert train("--epochs", 2, "--name", "pasted", "--max-steps", 25) == 0
+    out = capsys.readouterr().out
+    assert "stopped: max_steps at step 25" in out
+    commands = [line.strip() for line in out.partition("next:\n")[2].splitlines()]
+    assert [command.split()[2] for command in commands] == ["vit_jax.predict", "vit_jax.evaluate", "vit_jax.train"]
+    env = {**os.environ, "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])}
+    done = [subprocess.run(command, shell=True, cwd=place, env=env, capture_output=True, text=True) for command in commands]
+    assert [d.returncode for d in done] == [0, 0, 0], "\n".join(d.stderr for d in done)
+    assert "-6.png: " in done[0].stdout
+    assert "at step 20, test: 359 examples" in done[1].stdout
+    assert "stopped: max_steps at step 25" in done[2].stdout  # its budget is part of its config: nothing is left to do
+
+
+def test_resume_takes_the_config_from_the_run_and_a_larger_budget(place, capsys, plain):
+    assert train("--epochs", 2, "--name", "resumed", "--max-steps", 25) == 0
+    os.rename("runs", "moved")
+    try:
+        capsys.readouterr()
+        assert train_door.command(["--resume", "resumed", "--dir", "moved", "--max-steps", "0"]) == 0
+        out = capsys.readouterr().out
+        assert "going on after step 25" in out and "finished at step 40" in out
+        assert [row["step"] for row in lines(runs.Run("moved/resumed"), "train")] == [10, 20, 25, 30, 40]
+    finally:
+        os.rename("moved", "runs")
+
+
+def test_another_identity_opens_a_new_folder(place, trained, plain, capsys):
+    """Where the folder was not named by the user: digits, digits-2, ..."""
+    folder, _ = trained
+    other = runs.Run("elsewhere/digits")
+    other.create({**folder.record(), "config": to_dict(dataclasses.replace(folder.config(), seed=9))})
+    assert train("--dir", "elsewhere", "--epochs", 1) == 0
+    assert {p.name for p in (place / "elsewhere").iterdir()} == {"digits", "digits-2"}
+    assert runs.Run("elsewhere/digits-2").config().seed == 0
+
+
+# ------------------------------------------------------------------------------- kinds of run
+
+
+def test_seeds(place, plain, capsys):
+    assert train("--epochs", 1, "--name", "group", "--seeds", 2) == 0
+    out = capsys.readouterr().out
+    group = place / "runs" / "group"
+    assert {p.name for p in group.iterdir()} == {"seed-0", "seed-1", "summary.json"}
+    members = [runs.Run(group / f"seed-{seed}") for seed in (0, 1)]
+    assert [member.config().seed for member in members] == [0, 1]
+    summary = json.loads((group / "summary.json").read_text())
+    assert summary["status"] == "finished" and summary["seeds"] == [0, 1]
+    values = [member.summary()["test"]["last"]["accuracy"] for member in members]
+    assert values[0] != values[1]
+    row = summary["metrics"]["test.last.accuracy"]
+    assert row["values"] == values
+    assert row["mean"] == pytest.approx(sum(values) / 2, abs=1e-12)
+    assert row["std"] == pytest.approx(abs(values[0] - values[1]) / math.sqrt(2), abs=1e-12)  # with n-1
+    assert re.search(rf"test\.last\.accuracy +{row['mean']:.4f} \+- {row['std']:.4f}", out)
+
+    assert train("--epochs", 1, "--name", "group", "--seeds", 2) == 0  # the same command again
+    assert capsys.readouterr().out.count("this run is finished") == 2
+    assert json.loads((group / "summary.json").read_text())["metrics"] == summary["metrics"]
+
+
+def test_the_spread_of_three_summaries():
+    from vit_jax.train import spread
+
+    values = [0.5, 0.7, 0.9]
+    table = spread([{"status": "finished", "step": 3, "seconds": 1.0 * i, "test": {"last": {"loss": v}}, "best": {"step": i}} for i, v in enumerate(values)])
+    assert table == {
+        "test.last.loss": {"mean": pytest.approx(0.7), "std": pytest.approx(0.2), "values": values},
+        "seconds": {"mean": 1.0, "std": statistics.stdev([0, 1, 2]), "values": [0.0, 1.0, 2.0]},
+    }
+
+
+def initial(run: RunConfig) -> dict:
+    """{name: array} of the parameters that a run starts from."""
+    from vit_jax.train.session import prepare, starting_state
+
+    setup = prepare(run)
+    began, notes = starting_state(setup, runs.Run("nowhere"), None)
+    assert not notes and int(began.step) == 0
+    return {name: np.asarray(x) for name, x in runs.flatten(began.parameters).items()}
+
+
+def test_init_starts_from_another_runs_weights(trained):
+    from vit_jax.interop import weights
+
+    folder, _ = trained
+    source = runs.flatten(weights(folder, folder.config().model)[1])
+    begun = initial(tiny("--init", "trained", "--seed", 4))
+    assert begun.keys() == source.keys()
+    assert all(np.array_equal(begun[name], source[name]) for name in source)
+
+
+@pytest.fixture
+def coarse(tmp_path):
+    """The digits as two classes, below 5 or not: a file, and the fields that choose it."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    np.savez(tmp_path / "coarse.npz", images=np.rint(digits.images * (255 / 16)).astype(np.uint8), labels=digits.target // 5)
+    return ["--data.source", tmp_path / "coarse.npz", "--model.classes", 0]
+
+
+def test_init_refuses_other_classes_unless_the_head_is_new(trained, coarse):
+    from vit_jax.interop import weights
+
+    folder, _ = trained
+    with pytest.raises(errors.UserError, match=r"head.kernel is \[16, 10\] there and \[16, 2\] here; add --new-head"):
+        initial(tiny(*coarse, "--init", "trained"))
+    source = runs.flatten(weights(folder, folder.config().model)[1])
+    begun, fresh = initial(tiny(*coarse, "--init", "trained", "--new-head")), initial(tiny(*coarse))
+    assert begun.keys() == source.keys()
+    for name in source:
+        head = name.startswith("head.")
+        assert np.array_equal(begun[name], (fresh if head else source)[name])
+        assert head == (begun[name].shape != source[name].shape)
+
+
+def test_init_refuses_another_network(trained):
+    with pytest.raises(errors.UserError, match=r"init trained: has no blocks.1.*; give the model fields of runs/trained"):
+        initial(tiny("--init", "trained", "--model.depth", 2))
+    with pytest.raises(errors.UserError, match=r"init trained: position is \[17, 16\] there and \[5, 16\] here"):
+        initial(tiny("--init", "trained", "--model.patch", 4))
+    with pytest.raises(errors.UserError, match=r"init trained: its cls_token has no place in this network"):
+        initial(tiny("--init", "trained", "--model.no-cls-token", "--model.pool", "mean", "--model.position", "none"))
+
+
+def test_overfitting_a_few_batches(place, plain, capsys):
+    assert train("--overfit-batches", 1, "--max-steps", 30, "--name", "overfit", "--ema", 0) == 0
+    folder = runs.Run("runs/overfit")
+    evaluated = lines(folder, "eval")
+    assert {row["split"] for row in evaluated} == {"train"} and evaluated[-1]["step"] == 30
+    assert evaluated[-1]["accuracy"] > evaluated[0]["accuracy"]
+    assert folder.summary()["train"]["raw"]["accuracy"] == evaluated[-1]["accuracy"]
+    assert "test" not in folder.summary()
+
+
+def test_patience_ends_a_run(place, plain, capsys):
+    assert train("--epochs", 60, "--patience", 1, "--name", "patient") == 0
+    folder = runs.Run("runs/patient")
+    accuracy = [row["accuracy"] for row in lines(folder, "eval") if row["split"] == "validation" and row["weights"] == "ema"]
+    summary = folder.summary()
+    assert summary["status"] == "finished" and summary["step"] == 20 * len(accuracy) < 20 * 60
+    assert all(later > earlier for earlier, later in itertools.pairwise(accuracy[:-1]))
+    assert accuracy[-1] <= accuracy[-2] == summary["best"]["accuracy"]
+    assert "test" in summary
+    capsys.readouterr()
+    assert train("--epochs", 60, "--patience", 1, "--name", "patient") == 0
+    assert "this run is finished" in capsys.readouterr().out
+
+
+@pytest.fixture
+def narrow_again():
+    """float64 is a setting of the whole process."""
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_other_dtypes(dtype, place, plain, narrow_again, capsys):
+    from vit_jax import evaluate
+
+    assert train("--epochs", 2, "--compute-dtype", dtype, "--name", dtype) == 0
+    folder = runs.Run(f"runs/{dtype}")
+    assert folder.summary()["status"] == "finished"
+    losses = [row["loss"] for row in lines(folder, "train")]
+    assert losses[-1] < losses[0]
+    expected = np.float64 if dtype == "float64" else np.float32
+    assert {x.dtype for x in state(folder).values()} == {np.dtype(expected)}
+
+    # Evaluated and used as it was trained, to the last digit that is stored.
+    _, result = evaluate.evaluate(f"runs/{dtype}", which="last")
+    for name, value in folder.summary()["test"]["last_ema"].items():
+        assert result.metrics[name] == pytest.approx(value, rel=1e-12)
+    loaded = vit_jax.load(dtype, which="last")
+    assert loaded.model.dtype == dtype
+    logits = loaded.logits([np.zeros((8, 8), np.uint8)])
+    assert logits.dtype == expected and np.isfinite(logits).all()
+
+
+# ------------------------------------------------------------------------------- as a library
+
+
+def test_train_returns_the_metrics(place, plain):
+    run = dataclasses.replace(tiny("--epochs", 1), name="library")
+    summary = vit_jax.train.train(run)
+    assert summary == runs.Run("runs/library").summary() | {"status": "finished"}
+    assert 0 <= summary["test"]["last"]["accuracy"] <= 1
+    assert vit_jax.train.train(run) == summary  # finished: the same again
+
+
+def test_build():
+    model = vit_jax.build("vit-ti16", classes=10, image=32, depth=1)
+    assert model.config.width == 192
+    assert model(np.zeros((2, 32, 32, 3), np.float32)).shape == (2, 10)
+    other = vit_jax.build("vit-ti16", classes=10, image=32, depth=1, seed=1)
+    assert not np.array_equal(model.head.kernel[...], other.head.kernel[...])
+    with pytest.raises(errors.UserError, match="nearest: vit-s16"):
+        vit_jax.build("vit-x16")
