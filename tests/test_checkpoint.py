@@ -90,6 +90,8 @@ def test_a_state_comes_back_bit_for_bit_with_its_notes(run):
     assert saved is not None
     assert (saved.step, skipped, saved.notes) == (20, [], {**NOTES, "step": 20})
     assert same(saved.state, state(20))
+    by_shape = {name: x.shape for name, x in PARAMETERS.items()}
+    assert same(Checkpoints(run).read(20, by_shape).state, state(20)), "shapes do as well as arrays"
     assert same(Checkpoints(run).read(10, PARAMETERS).state, state(10))
 
 
@@ -123,7 +125,7 @@ def test_nothing_saved_is_no_error(tmp_path):
 
 
 def test_another_network_does_not_take_the_weights(run):
-    for wrong in ({**PARAMETERS, "patch.bias": np.zeros(25)}, {**PARAMETERS, "more": np.zeros(1)}, {"patch.bias": np.zeros(24)}):
+    for wrong in ({**PARAMETERS, "patch.bias": np.zeros(25)}, {**PARAMETERS, "patch.bias": (24, 1)}, {**PARAMETERS, "more": np.zeros(1)}, {"patch.bias": np.zeros(24)}):
         with pytest.raises(UserError, match="its parameters are not this network's"):
             Checkpoints(run).read(20, wrong)
 

@@ -14,6 +14,7 @@ from vit_jax import runs
 from vit_jax.config import DataConfig, OptimConfig, RunConfig, ViTConfig
 from vit_jax.errors import UserError
 from vit_jax.runs import Run, choose, find
+from vit_jax.train.door import command
 
 RUN = RunConfig(model=ViTConfig(image=8, channels=1, patch=4, classes=10, width=16, depth=1, heads=2, hidden=16), data=DataConfig(source="digits"))
 
@@ -169,6 +170,18 @@ def test_find_takes_a_path_or_a_name(tmp_path, monkeypatch):
     assert str(find("digits")) == os.path.join("runs", "digits")
 
 
+def test_resume_takes_the_runs_own_fields_and_refuses_others(place, tmp_path):
+    folder = begun(tmp_path / "digits", place)
+    before = children(folder.path)
+    with pytest.raises(UserError, match=r"digits: holds another run, which differs in seed 0 -> 3; choose another --name, or leave these as they were"):
+        command(["--resume", str(folder.path), "--seed", "3"])
+    with pytest.raises(UserError, match=r"digit: no run here; runs in .*: digits"):
+        command(["--resume", "digit", "--dir", str(tmp_path)])
+    with pytest.raises(UserError, match="brings its own config: leave out the preset 'mnist'"):
+        command(["mnist", "--resume", str(folder.path)])
+    assert children(folder.path) == before
+
+
 # --------------------------------------------------------------------------------------- the lock
 
 
@@ -247,7 +260,7 @@ def test_metrics_without_the_line_that_a_crash_cut_off(tmp_path):
     folder = begun(tmp_path / "digits")
     assert folder.metrics() == [] and folder.summary() is None
     lines = [json.dumps({"kind": "train", "step": i, "loss": 0.1 + 0.2 * i}) for i in range(4)]
-    folder.metrics_file.write_text("\n".join([*lines, lines[0][:20]]))
+    folder.metrics_file.write_bytes("\n".join([*lines, "5", '{"step": 3}', "[]"]).encode() + b'\n{"kind": "train", "\xff\n{"')
     assert [row["step"] for row in folder.metrics()] == [0, 1, 2, 3]
     folder.drop_metrics(lambda row: row["step"] == 2)
     assert folder.metrics_file.read_text() == "".join(line + "\n" for i, line in enumerate(lines) if i != 2)

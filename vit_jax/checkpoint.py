@@ -113,7 +113,8 @@ class Checkpoints:
         """One step, every array compared with its digest. Raises UserError saying what is damaged."""
         record = self._record(step)
         trees = {item: self._read_item(step, item, digests) for item, digests in record["arrays"].items()}
-        if {name: x.shape for name, x in trees["model"].items()} != {name: tuple(np.shape(x)) for name, x in parameters.items()}:
+        expected = {name: x if isinstance(x, tuple) else np.shape(x) for name, x in parameters.items()}
+        if {name: x.shape for name, x in trees["model"].items()} != expected:
             raise UserError(f"checkpoint {step}: its parameters are not this network's")
         optimizer = trees["optimizer"]
         moments = unflatten({name: x for name, x in optimizer.items() if name != "step"})

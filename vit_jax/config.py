@@ -168,6 +168,10 @@ def check_vit(c: ViTConfig) -> ViTConfig:
     for name, value in sizes.items():
         if value < 1:
             raise UserError(f"model.{name} is {value}: give a positive number")
+    optional = dict(classes=c.classes, head_width=c.head_width, registers=c.registers, head_hidden=c.head_hidden, eps=c.eps)
+    for name, number in optional.items():
+        if not number >= 0:
+            raise UserError(f"model.{name} is {number}: give 0 or more")
     if min(h, w, ph, pw) < 1 or h % ph or w % pw:
         raise UserError(f"model.image {h}x{w} is not divisible by model.patch {ph}x{pw}: choose a patch that divides the image")
     if not c.head_width and c.width % c.heads:
@@ -180,6 +184,8 @@ def check_vit(c: ViTConfig) -> ViTConfig:
         raise UserError("model.pool is cls_distill, which needs model.cls_token and model.distill_token: set both to True")
     if c.distill_head and not c.distill_token:
         raise UserError("model.distill_head is True but model.distill_token is False: set both or none")
+    if c.distill_norm and not c.distill_head:
+        raise UserError("model.distill_norm is True but model.distill_head, which it belongs to, is False: set both or none")
     if c.position == "learned" and not c.position_trained:
         raise UserError("model.position is learned but model.position_trained is False: choose sincos2d or sincos1d for fixed positions")
     if c.position == "sincos2d" and c.width % 4:
@@ -279,10 +285,14 @@ def flops(c: ViTConfig) -> int:
     """Floating-point operations of one image's forward pass (2 a multiply-add, matmuls only)."""
     ph, pw = pair(c.patch)
     n, inner = c.patches + sum(count for _, count, _ in c.prefix), c.heads * c.dim_head
-    block = 4 * c.width * inner + 2 * n * inner + (3 if c.gated else 2) * c.width * c.hidden
+    mlp = (3 if c.gated else 2) * c.width * c.hidden
+    block = 4 * c.width * inner + 2 * n * inner + mlp
     stem = c.patches * ph * pw * c.channels * c.width
+    # Attention pooling: one probe asks, every patch has a key and a value.
+    pool = 2 * c.width * (c.width + c.patches * (c.width + 1)) + mlp if c.pool == "map" else 0
     head = c.width * c.head_hidden + (c.head_hidden or c.width) * c.classes
-    return 2 * (stem + n * c.depth * block + head)
+    second = c.width * c.classes if c.pool == "cls_distill" and c.distill_head else 0
+    return 2 * (stem + n * c.depth * block + pool + head + second)
 
 
 # -------------------------------------------------------------------------------------- the run
@@ -388,9 +398,11 @@ def check_run(run: RunConfig) -> RunConfig:
     for name in ("epochs", "batch", "accumulate", "log_every", "keep"):
         if getattr(run, name) < 1:
             raise UserError(f"{name} is {getattr(run, name)}: give a positive number")
-    for name in ("patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes", "seed"):
-        if getattr(run, name) < 0:
+    for name in ("patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes"):
+        if not getattr(run, name) >= 0:
             raise UserError(f"{name} is {getattr(run, name)}: give 0 or more")
+    if not 0 <= run.seed < 2**32:  # jax keeps 32 bits of a seed and drops the others in silence
+        raise UserError(f"seed is {run.seed}: give a number of at least 0 and below 2^32")
     if run.batch % run.accumulate:
         raise UserError(f"batch {run.batch} is not divisible by accumulate {run.accumulate}: change one of them")
     for name, share in (("data.validation", run.data.validation), ("data.test", run.data.test), ("ema", run.ema), ("loss.label_smoothing", run.loss.label_smoothing)):
@@ -398,8 +410,17 @@ def check_run(run: RunConfig) -> RunConfig:
             raise UserError(f"{name} is {share}: give a number of at least 0 and below 1")
     if run.patience and not run.data.validation:
         raise UserError(f"patience is {run.patience} but data.validation is 0: early stopping needs a validation split")
-    if not run.optim.lr > 0:
-        raise UserError(f"optim.lr is {run.optim.lr}: give a positive number")
+    for name in ("lr", "div_factor", "final_div_factor"):
+        if not getattr(run.optim, name) > 0:
+            raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give a positive number")
+    for name in ("weight_decay", "clip", "warmup", "final", "eps"):
+        if not getattr(run.optim, name) >= 0:
+            raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give 0 or more")
+    for name in ("momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start"):
+        if not 0 <= getattr(run.optim, name) < 1:
+            raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give a number of at least 0 and below 1")
+    if run.augment.crop_padding < 0:
+        raise UserError(f"augment.crop_padding is {run.augment.crop_padding}: give 0 or more")
     return run
 
 
@@ -426,12 +447,14 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
             raise UserError(f"config: there is no field {where}{name}{nearest(name, list(hints))}")
         hint = hints[name]
         if dataclasses.is_dataclass(hint):
+            if not isinstance(value, dict):
+                raise UserError(f"config: {where}{name} is {value!r}, which is not a group of fields")
             kwargs[name] = from_dict(typing.cast(type, hint), value, f"{where}{name}.")
         else:
             value = tuple(value) if isinstance(value, list) else value
             value = float(value) if hint is float and type(value) is int else value
             if not _fits(value, hint):
-                raise UserError(f"config: {where}{name} is {value!r}, which is not {getattr(hint, '__name__', hint)}")
+                raise UserError(f"config: {where}{name} is {value!r}, which is not {_described(hint)}")
             kwargs[name] = value
     return cls(**kwargs)
 
@@ -446,6 +469,16 @@ def _fits(value: Any, hint: Any) -> bool:
         items = arguments[:1] * len(value) if isinstance(value, tuple) and arguments[-1:] == (...,) else arguments
         return isinstance(value, tuple) and len(items) == len(value) and all(map(_fits, value, items))
     return type(value) is hint
+
+
+def _described(hint: Any) -> str:
+    """A field's type, in words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    if origin is tuple:
+        return f"a list, each {_described(arguments[0])}" if arguments[-1] is ... else f"[{', '.join(map(_described, arguments))}]"
+    return " or ".join(map(_described, arguments)) if arguments else hint.__name__
 
 
 def flat(config: Any, prefix: str = "") -> dict[str, tuple[Any, bool]]:

@@ -45,14 +45,18 @@ class Loaded:
         """Files, Pillow images or uint8 arrays [h, w, C] as one batch: uint8 [B, h, w, C]. Raises UserError."""
         from PIL import Image
 
+        prepared = (*self.preprocess.image, self.preprocess.channels)
+
         def pixels(image: Any) -> np.ndarray:
-            if isinstance(image, (str, os.PathLike)):
-                image = open_image(image)
-            elif isinstance(image, np.ndarray):
+            if isinstance(image, np.ndarray):
+                if image.dtype == np.uint8 and image.shape == prepared and self.preprocess.keeps(*prepared):
+                    return image
                 if image.dtype != np.uint8 or not (image.ndim == 2 or (image.ndim == 3 and image.shape[-1] in (1, 3, 4))):
                     raise UserError(f"images: an array is {image.dtype} {list(image.shape)}; give uint8 pixels [h, w] or [h, w, C] of 1, 3 or 4 channels")
                 image = Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[-1] == 1 else image)
-            return self.preprocess.apply(image)
+            if prepared[-1] not in (1, 3):
+                raise UserError(f"images: this network takes {prepared[-1]} channels, which image files do not have; give uint8 arrays {list(prepared)}")
+            return self.preprocess.apply(open_image(image) if isinstance(image, (str, os.PathLike)) else image)
 
         if not len(images):
             raise UserError("images: none given; give at least one")

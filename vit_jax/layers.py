@@ -102,7 +102,7 @@ def _keep(key: Array, shape: tuple[int, ...], rate: float) -> Array:
     size = math.prod(shape)
     bits = jax.random.bits(key, ((size + 1) // 2,), jnp.uint32)
     bits = jax.lax.bitcast_convert_type(bits, jnp.uint16).reshape(-1)[:size].reshape(shape)
-    return bits >= jnp.uint16(round(rate * 2**16))
+    return bits >= jnp.uint16(min(round(rate * 2**16), 2**16 - 1))
 
 
 def dropout(x: Array, rate: float, keys: Array | None) -> Array:

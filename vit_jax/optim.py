@@ -87,7 +87,9 @@ class Optimizer:
     def update(self, gradients: Tree, moments: Tree, parameters: Tree, step: Array) -> tuple[Tree, Tree]:
         """What to add to the parameters at step t = 0, 1, ..., and the moments after it."""
         c = self.config
-        beta = self.momentum(step) if callable(self.momentum) else self.momentum
+        beta = self.momentum
+        if callable(beta):
+            beta = beta(step).astype(jax.tree.leaves(parameters)[0].dtype)
         if c.clip:
             gradients = clip(gradients, c.clip)
         if c.name != "adamw":
@@ -121,5 +123,5 @@ def decay_mask(parameters: Tree, kinds: tuple[str, ...]) -> Tree:
 
 def clip(gradients: Tree, largest: float) -> Tree:
     """Gradients times min(1, c / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ has it."""
-    scale = jnp.minimum(1.0, largest / (optax.global_norm(gradients) + 1e-6))
+    scale = jnp.minimum(1.0, largest / (optax.tree.norm(gradients) + 1e-6))
     return jax.tree.map(lambda g: g * scale.astype(g.dtype), gradients)

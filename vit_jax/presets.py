@@ -92,19 +92,20 @@ def _mnist() -> Preset:
 def _mnist_20x1() -> Preset:
     model = ViTConfig(
         image=28, channels=1, patch=4, classes=10, width=20, depth=1, heads=2, hidden=20, eps=1e-5,
-        activation="relu", position="sincos1d", position_trained=False, final_norm=False, init="torch",
+        activation="relu", position="sincos1d", final_norm=False, init="torch",
     )  # fmt: skip
     return Preset(
         RunConfig(
             model=model,
             data=DataConfig(source="mnist"),
-            optim=OptimConfig(lr=1e-2, beta2=0.99, schedule="one_cycle"),
+            augment=AugmentConfig(normalize="none"),
+            optim=OptimConfig(lr=2e-2, beta2=0.99, schedule="one_cycle"),
             epochs=5,
             batch=32,
         ),
         "The notebooks' smallest ViT: 20 wide, one block. Repaired: patches are 4x4 tiles, not strips of a flattened image; "
         "query, key and value are trained; attention mixes all of a token instead of blocks of it and has an output projection; "
-        "LayerNorm runs over a token, not over the whole image; the loss sees logits, not probabilities.",
+        "LayerNorm runs over a token, not over the whole image; the loss sees logits, not probabilities. Positions start as its sinusoids and are trained.",
     )
 
 
@@ -176,7 +177,7 @@ def _cifar10_128x6() -> Preset:
             model=model,
             data=DataConfig(source="cifar10"),
             augment=AugmentConfig(flip=True),
-            optim=OptimConfig(lr=2e-3, beta2=0.99, weight_decay=0.05, schedule="one_cycle"),
+            optim=OptimConfig(lr=1e-3, beta2=0.99, weight_decay=0.05, schedule="one_cycle"),
             epochs=2,
             batch=64,
         ),

@@ -80,14 +80,12 @@ class Run:
         return read_json(self.summary_file) if self.summary_file.is_file() else None
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; a last line cut off by a crash is left out."""
-        if not self.metrics_file.is_file():
-            return []
+        """The lines of metrics.jsonl; broken ones, such as a last line cut off by a crash, are left out."""
         rows = []
-        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(json.JSONDecodeError):
+        for line in self.metrics_file.read_bytes().splitlines() if self.metrics_file.is_file() else ():
+            with contextlib.suppress(ValueError):
                 rows.append(json.loads(line))
-        return rows
+        return [row for row in rows if isinstance(row, dict) and {"kind", "step"} <= row.keys()]
 
     def drop_metrics(self, drop: Callable[[dict[str, Any]], bool]) -> None:
         """Take lines out of metrics.jsonl, whole or not at all."""

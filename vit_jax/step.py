@@ -119,9 +119,9 @@ class Engine:
         metrics |= {
             "loss": loss,
             "lr": self.optimizer.rate(state.step),
-            "grad_norm": optax.global_norm(gradients),
-            "param_norm": optax.global_norm(parameters),
-            "update_norm": optax.global_norm(updates),
+            "grad_norm": optax.tree.norm(gradients),
+            "param_norm": optax.tree.norm(parameters),
+            "update_norm": optax.tree.norm(updates),
         }
         return State(state.step + 1, parameters, moments, ema), metrics
 

@@ -31,7 +31,8 @@ def draw_all(folder: Run, dataset: Dataset, engine: Engine, parameters: dict[str
     plots.draw_curves(folder.metrics(), folder.plots / "curves.png")
     split = dataset.splits.get("test") or dataset.splits["train"]
     images = split.take(np.arange(min(SAMPLES, len(split))))
-    _save_samples(folder, images, split, dataset.class_names)
+    if dataset.preprocess.channels in (1, 3):  # others cannot be had from an image file
+        _save_samples(folder, images, split, dataset.class_names)
     _draw_inside(folder, images, engine, parameters)
     if result is not None:
         _draw_result(folder, dataset, result)
@@ -43,7 +44,7 @@ def _save_samples(folder: Run, images: np.ndarray, split: Split, names: tuple[st
     shutil.rmtree(folder.samples)
     folder.samples.mkdir()
     for i, image in enumerate(images):
-        safe = "".join(c if c.isalnum() else "_" for c in names[split.labels[i]])
+        safe = "".join(c if c.isalnum() else "_" for c in names[split.labels[i]])[:40]
         Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(folder.samples / f"{i}-{safe}.png")
 
 
@@ -61,17 +62,22 @@ def _draw_inside(folder: Run, images: np.ndarray, engine: Engine, parameters: di
         model = merge(network, parameters)
         return model.capture(engine.task.images({"image": images}, model.dtype), ["attention"])["attention"]
 
-    plots.draw_patches(images[0], pair(c.patch), folder.plots / "patches.png")
+    plots.draw_patches(visible(images)[0], pair(c.patch), folder.plots / "patches.png")
     draw_attention(c, images, np.asarray(attention(parameters, images)), folder.plots / "attention.png")
     if c.position != "none":
         position = np.asarray(parameters["position"]) if c.position_stored else sinusoids(c)
         plots.draw_positions(position, c.positions - c.patches, c.grid, folder.plots / "positions.png")
 
 
+def visible(images: np.ndarray) -> np.ndarray:
+    """Images [m, h, w, C] as one can look at them: the first three channels, or the first where there are fewer."""
+    return images[..., : 3 if images.shape[-1] >= 3 else 1]
+
+
 def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Path) -> None:
     """Attention maps [m, L, H, N, N] over images uint8 [m, h, w, C]: of the class token where the head reads it, else of the patches."""
     prefix = sum(count for _, count, _ in c.prefix)
-    plots.draw_attention(images, maps, prefix, c.grid, c.pool in ("cls", "cls_distill"), path)
+    plots.draw_attention(visible(images), maps, prefix, c.grid, c.pool in ("cls", "cls_distill"), path)
 
 
 def _draw_result(folder: Run, dataset: Dataset, result: Evaluation) -> None:
@@ -83,5 +89,5 @@ def _draw_result(folder: Run, dataset: Dataset, result: Evaluation) -> None:
     wrong = np.flatnonzero(result.predicted != split.labels)
     worst = wrong[np.argsort(-result.confidence[wrong], kind="stable")][:WRONG]
     plots.draw_wrong(
-        split.take(worst), split.labels[worst], result.predicted[worst], result.confidence[worst], names, folder.plots / "wrong.png"
+        visible(split.take(worst)), split.labels[worst], result.predicted[worst], result.confidence[worst], names, folder.plots / "wrong.png"
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import shutil
 import sys
 import textwrap
+import typing
 from dataclasses import dataclass, field
 
 from .. import backend, runs
@@ -55,9 +57,35 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     options, strays = tyro.cli(Options, args=arguments, default=default, prog=program, description=_description(name), return_unknown_args=True)
     if strays and strays[0] in PRESETS:
         raise UserError(f"the preset {strays[0]!r} comes too late: it is the first argument, before any --field, and the only one")
-    if strays:  # the parser's own box names the nearest
-        tyro.cli(Options, args=arguments, default=default, prog=program)
+    if strays:
+        raise UserError(f"there is no field {strays[0]}{_nearest(strays[0])}" if strays[0].startswith("-") else f"{strays[0]!r} belongs to no --field")
     return name, options, folder
+
+
+def _nearest(flag: str) -> str:
+    """A clause naming the fields most like a mistaken one, by their names or by what their help says."""
+    wanted = flag.lstrip("-").partition("=")[0].replace("_", "-")
+    words = wanted.rpartition(".")[2].replace("-", " ")
+
+    def likeness(name: str, text: str) -> float:
+        pairs = ((wanted, name), (words, name.rpartition(".")[2].replace("-", " ")))
+        said = 0.7 + 0.3 * len(words) / len(text) if f" {words} " in f" {text} " else 0.0
+        return max(said, *(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs))
+
+    found = sorted(((likeness(name, text), name) for name, text in _help_texts(Options).items()), reverse=True)
+    close = [f"--{name}" for score, name in found if score >= max(0.6, found[0][0] - 0.2)][:3]
+    return f"; nearest: {', '.join(close)}" if close else "; --help lists them"
+
+
+def _help_texts(cls: type, prefix: str = "") -> dict[str, str]:
+    """{field as a flag spells it: its help text}."""
+    hints, texts = typing.get_type_hints(cls), {}
+    for f in dataclasses.fields(cls):
+        if dataclasses.is_dataclass(hint := hints[f.name]):
+            texts |= _help_texts(typing.cast(type, hint), f"{prefix}{f.name}.")
+        else:
+            texts[prefix + f.name.replace("_", "-")] = f.metadata["help"]
+    return texts
 
 
 def _description(name: str) -> str:

@@ -27,7 +27,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
     watched, split = chosen_split(s)
     if split is not None:
-        rows = [r for r in s.folder.metrics() if r["kind"] == "eval" and r["split"] == watched]
+        rows = [r for r in s.folder.metrics() if r["kind"] == "eval" and r.get("split") == watched]
         last = {r["weights"]: r for r in rows}
         summary[watched] = {weights: _numbers(r) for weights, r in last.items()}
     result = None

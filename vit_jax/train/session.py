@@ -216,9 +216,9 @@ def comes_again(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
     Later steps apart (those the log cuts off itself): the test, an evaluation that the notes call
     due, and the line that a spent budget wrote out of turn.
     """
-    if row.get("step") != step:
+    if row["step"] != step:
         return False
-    if row.get("kind") == "eval":
+    if row["kind"] == "eval":
         return row.get("split") == "test" or bool(notes.get("due"))
     return bool(notes.get("totals", {}).get("steps"))
 

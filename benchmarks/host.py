@@ -1,0 +1,198 @@
+"""What the host adds to a training step: the real loop against its compiled step alone, in one process.
+
+    python -m benchmarks.host [--presets ...] [--rounds 5] [--json OUT]
+
+The loop is vit_jax.train's own on a preset as it stands (augmentation and dropout included), fed with
+random images of CIFAR's shape from an .npz in memory, logging to a file, with the live bar drawn (to
+/dev/null). The device's part is the same compiled step, called back to back on a batch that stays on the
+device. Compilation, evaluation and saves are left out. Blocks of both alternate; each starts and ends with
+nothing in flight.
+
+overhead   (loop - device) / device, wall time
+main       CPU time of the loop's own thread a step: what the host really computes, free of the load
+CPU        (loop - device) / device, CPU time of the whole process: batches, transfers and bookkeeping
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
+
+from benchmarks.machine import describe, heading, load, spread
+from vit_jax import backend, runs
+from vit_jax.config import DataConfig
+from vit_jax.presets import preset
+
+PRESETS = "cifar10-48x4,cifar10-128x6,cifar10-256x6"
+REQUIRED, GOAL = 5.0, 1.0  # percent
+IMAGES = 50_000
+
+
+@dataclass
+class Marks:
+    """Clocks at the moments when a step is about to be sent and nothing is in flight: after each line of the log."""
+
+    every: int
+    calls: int = 0
+    first: tuple[float, float, float] | None = None
+    last: tuple[float, float, float] | None = None
+    steps: int = 0
+
+    def note(self) -> None:
+        self.calls += 1
+        if self.calls > 1 and (self.calls - 1) % self.every == 0:  # the call after the log's: its line waited for all steps
+            now = clocks()
+            self.first = self.first or now
+            self.last, self.steps = now, self.steps + (self.every if self.first != now else 0)
+
+
+def clocks() -> tuple[float, float, float]:
+    """Wall, this thread's CPU and the process's CPU, in seconds."""
+    return time.perf_counter(), time.thread_time(), time.process_time()
+
+
+class NoCheckpoints:
+    """Saves are left out of the measure."""
+
+    def save(self, *_: Any) -> None: ...
+
+    def note(self, *_: Any) -> None: ...
+
+
+def images(folder: Path) -> str:
+    """A set of CIFAR's shape, as a source."""
+    import numpy as np
+
+    draw, path = np.random.default_rng(0), folder / "noise.npz"
+    np.savez(path, images=draw.integers(0, 256, (IMAGES, 32, 32, 3), dtype=np.uint8), labels=np.arange(IMAGES) % 10)
+    return str(path)
+
+
+def session(name: str, source: str, folder: Path) -> Any:
+    """A run of a preset that is set up as by the command, and saves nothing."""
+    from vit_jax.train.session import Caught, set_up
+
+    run = replace(preset(name).run, data=DataConfig(source=source), dir=str(folder), epochs=1000)
+    s = set_up(run, name, runs.Run(folder / name), Caught())
+    s.checkpoints = NoCheckpoints()
+    return s
+
+
+def loop_block(s: Any, blocks: int, bar: bool) -> tuple[list[float], int]:
+    """Seconds (wall, main thread, process) of so many log lines' worth of steps in the real loop, and the steps."""
+    from vit_jax.report import Progress
+    from vit_jax.train.loop import loop
+
+    every = s.run.log_every
+    per_epoch = s.setup.order.steps_per_epoch
+    if s.step % per_epoch + (blocks + 3) * every > per_epoch:  # an epoch's end evaluates: start at the next one
+        s.step += per_epoch - s.step % per_epoch
+    s.step += -s.step % every
+    stop = s.step + (blocks + 1) * every + 1
+    s.setup = replace(s.setup, run=replace(s.run, max_steps=stop))
+    with open(os.devnull, "w") as nothing:
+        console = None
+        if bar:
+            from rich.console import Console
+
+            console = Console(file=nothing, force_terminal=True, width=120)
+        s.progress = Progress(s.setup.epochs, per_epoch, s.step + 1, s.run.batch, stop, console=console)
+        marks, train = Marks(every), s.engine.train
+
+        def timed(state: Any, batch: Any) -> Any:
+            marks.note()
+            return train(state, batch)
+
+        s.engine.train = timed
+        try:
+            loop(s)
+        finally:
+            del s.engine.train  # the class's own again
+    assert marks.first and marks.last and marks.steps == blocks * every, marks
+    return [b - a for a, b in zip(marks.first, marks.last, strict=True)], marks.steps
+
+
+def device_block(engine: Any, state: Any, batch: Any, steps: int) -> tuple[list[float], Any]:
+    """The same of the compiled step alone."""
+    import jax
+
+    before = clocks()
+    for _ in range(steps):
+        state, metrics = engine.compiled(state, batch)
+    jax.block_until_ready((state, metrics))
+    return [b - a for a, b in zip(before, clocks(), strict=True)], state
+
+
+def compare(name: str, source: str, folder: Path, rounds: int, seconds: float, bar: bool) -> dict[str, Any]:
+    """One preset: print and return its row."""
+    import jax
+    import numpy as np
+
+    s = session(name, source, folder)
+    engine = s.engine
+    batch = jax.device_put({"image": s.setup.dataset.splits["train"].take(np.arange(s.run.batch)), "label": np.zeros(s.run.batch, np.int32)}, engine.sharded)
+    state = engine.place(jax.tree.map(np.asarray, s.state))  # its own: both sides give theirs away
+    _, state = device_block(engine, state, batch, 2)
+    rough, state = device_block(engine, state, batch, 3)
+    blocks = max(1, min(round(seconds / (rough[0] / 3 * s.run.log_every)), s.setup.order.steps_per_epoch // s.run.log_every - 4))
+    rows: list[dict[str, float]] = []
+    for i in range(rounds):
+        steps = blocks * s.run.log_every
+        if i % 2:
+            device, state = device_block(engine, state, batch, steps)
+        looped, steps = loop_block(s, blocks, bar)
+        if not i % 2:
+            device, state = device_block(engine, state, batch, steps)
+        rows.append({
+            "loop_ms": 1e3 * looped[0] / steps, "device_ms": 1e3 * device[0] / steps, "main_ms": 1e3 * looped[1] / steps,
+            "overhead": 100 * (looped[0] / device[0] - 1), "cpu": 100 * (looped[2] / device[2] - 1),
+        })  # fmt: skip
+    s.log.close()
+    middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+    row = {"preset": name, "batch": s.run.batch, "steps": blocks * s.run.log_every, "rounds": rows, **middle, "load": load()}
+    row["spread"] = spread([r["overhead"] for r in rows])
+    row["of_minimums"] = 100 * (min(r["loop_ms"] for r in rows) / min(r["device_ms"] for r in rows) - 1)
+    row["main_share"] = 100 * row["main_ms"] / min(r["device_ms"] for r in rows)
+    row["compiled"] = engine.compiled._cache_size()
+    print(
+        f"{name:14} batch {s.run.batch:3}: device {row['device_ms']:7.1f} ms, loop {row['loop_ms']:7.1f} ms a step; overhead {row['overhead']:+.1f} % "
+        f"[{row['spread']['low']:+.1f}..{row['spread']['high']:+.1f}], of minimums {row['of_minimums']:+.1f} %; CPU {row['cpu']:+.1f} %; "
+        f"main thread {row['main_ms']:.2f} ms = {row['main_share']:.1f} %; {rounds} rounds of {row['steps']} steps, load {row['load']}; "
+        f"programs compiled {row['compiled']}",
+        flush=True,
+    )
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--presets", default=PRESETS)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=6, help="length of a block, at least one line of the log")
+    parser.add_argument("--plain", action="store_true", help="plain lines instead of the live bar")
+    parser.add_argument("--json", default="", help="file to write all figures to")
+    o = parser.parse_args()
+    backend.prepare()
+    machine = describe()
+    print(heading(machine), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        source = images(Path(folder))
+        rows = [compare(name, source, Path(folder), o.rounds, o.seconds, not o.plain) for name in o.presets.split(",")]
+    worst = max(row["overhead"] for row in rows)
+    print(f"worst {worst:+.1f} % of the step; required at most {REQUIRED:.0f} %, goal {GOAL:.0f} %")
+    if o.json:
+        Path(o.json).write_text(json.dumps({"machine": machine, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

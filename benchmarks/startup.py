@@ -1,0 +1,73 @@
+"""How soon the doors answer: whole processes, warm, best of five.
+
+    python -m benchmarks.startup [--times 5] [--json OUT]
+
+wall  seconds from the start of the process to its end, the best of all
+CPU   its processor time, the best of all: on a loaded machine the better guide, for it does not wait
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
+
+from benchmarks.machine import describe, heading, load
+
+ROOT = Path(__file__).parents[1]
+# What is started: arguments of python, and the most seconds that are allowed (0: no limit set).
+COMMANDS: dict[str, tuple[list[str], float]] = {
+    "python -c pass": (["-c", "pass"], 0.0),
+    "python -c 'import vit_jax'": (["-c", "import vit_jax"], 0.2),
+    "python -m vit_jax.train --help": (["-m", "vit_jax.train", "--help"], 0.5),
+    "python -m vit_jax.evaluate --help": (["-m", "vit_jax.evaluate", "--help"], 0.5),
+    "python -m vit_jax.predict --help": (["-m", "vit_jax.predict", "--help"], 0.5),
+    "python -m vit_jax.cli --help": (["-m", "vit_jax.cli", "--help"], 0.5),
+}
+
+
+def once(arguments: list[str]) -> tuple[float, float]:
+    """Wall and CPU seconds of one process."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}")
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--json", default="", help="file to write all figures to")
+    o = parser.parse_args()
+    machine = describe()
+    print(heading(machine), flush=True)
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
+    for arguments, _ in COMMANDS.values():
+        once(arguments)  # warm: byte code and the disk's cache
+    for _ in range(o.times):  # interleaved, so that a busy spell meets all of them
+        for name, (arguments, _limit) in COMMANDS.items():
+            times[name].append(once(arguments))
+    rows: dict[str, Any] = {}
+    for name, (_, limit) in COMMANDS.items():
+        wall, cpu = (min(column) for column in zip(*times[name], strict=True))
+        rows[name] = {"wall": wall, "cpu": cpu, "limit": limit}
+        said = f"  limit {limit} s: {'met' if wall <= limit else 'missed'}" if limit else ""
+        print(f"{name:34} wall {wall:.2f} s  CPU {cpu:.2f} s{said}")
+    print(f"best of {o.times}, load {load()}")
+    if o.json:
+        Path(o.json).write_text(json.dumps({"machine": machine, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

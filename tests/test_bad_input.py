@@ -1,0 +1,409 @@
+"""What a user or a machine does wrong: one sentence that says what to do, exit code 2, and nothing written, overwritten or lost."""
+
+import contextlib
+import errno
+import io
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax import errors, evaluate, predict, runs
+from vit_jax.train import door as train_door
+
+TINY = shlex.split(
+    "digits --model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32 --optim.schedule constant "
+    "--optim.lr 0.01 --optim.weight-decay 0 --loss.label-smoothing 0 --batch 64 --ema 0.9"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def place(tmp_path_factory):
+    """A folder with a finished run in it."""
+    folder = tmp_path_factory.mktemp("bad")
+    jax.config.update("jax_disable_most_optimizations", True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("vit_jax.report.gallery.draw_all", lambda *a: None)
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert train_door.command([*TINY, "--epochs", "2"]) == 0
+        yield folder
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def files(folder: Path) -> dict:
+    """All that is in a folder: {name: (bytes, time of the last change)}."""
+    return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
+
+
+@pytest.fixture
+def refused(place, capsys):
+    """`refused("train digits --batch 0", "batch is 0", "positive")`: exit code 2, nothing written, and a sentence that says all of this."""
+
+    def check(command, *says: str) -> str:
+        door, *arguments = shlex.split(command) if isinstance(command, str) else [str(part) for part in command]
+        body = {"train": train_door.command, "evaluate": evaluate.command, "predict": predict.command}[door]
+        before = files(place)
+        capsys.readouterr()
+        try:
+            code = errors.door(lambda: body(arguments))
+            boxed = False
+        except SystemExit as ended:
+            code, boxed = ended.code, True
+        error = capsys.readouterr().err
+        assert code == errors.USER, error
+        assert files(place) == before
+        assert "Traceback" not in error
+        if boxed:  # the argument parser's own
+            error = " ".join(re.sub(r"[│─╭╮╰╯\s]+", " ", error).split())
+        else:
+            assert re.fullmatch(r"vit-jax: error: [^\n]+\n", error), error
+            assert not error.rstrip().endswith("."), "a sentence of ours has no full stop"
+        for text in says:
+            assert text in error, error
+        return error
+
+    return check
+
+
+# ------------------------------------------------------------------- presets, fields and values
+
+
+@pytest.mark.parametrize(
+    "command, says",
+    {
+        "train digit": ["there is no preset 'digit'", "nearest: digits"],
+        "train cifar-10": ["there is no preset 'cifar-10'", "cifar10-48x4"],
+        "train --epochs 3 mnist": ["the preset 'mnist' comes too late", "first argument"],
+        "train digits mnist": ["the preset 'mnist' comes too late", "the only one"],
+        "train digits --model.dept 3": ["there is no field --model.dept;", "nearest: --model.depth"],
+        "train digits --modl.depth 3": ["--modl.depth", "--model.depth"],
+        "train digits --optim.learning-rate 3": ["there is no field --optim.learning-rate", "nearest: --optim.lr"],
+        "train digits --batch-size 3": ["there is no field --batch-size", "nearest: --batch"],
+        "train digits --patch_size=3": ["there is no field --patch_size=3", "nearest: --model.patch"],
+        "train digits --zzz": ["there is no field --zzz", "--help lists them"],
+        "train digits --epochs 3 4": ["'4' belongs to no --field"],
+        "train digits --epochs": ["--epochs"],
+        "train digits --epochs three": ["--epochs", "three"],
+        "train digits --optim.lr fast": ["--optim.lr", "fast"],
+        "train digits --optim.schedule cosin": ["cosin", "--optim.schedule", "cosine"],
+        "train digits --model.patch 2 x": ["x"],
+        "train digits --model.heads 0": ["model.heads is 0", "give a positive number"],
+        "train digits --model.width 30": ["model.width 30 is not divisible by model.heads 4", "change one"],
+        "train digits --model.patch 3": ["model.image 8x8 is not divisible by model.patch 3x3", "choose a patch that divides"],
+        "train digits --model.image 9 8": ["model.image 9x8 is not divisible by model.patch 2x2"],
+        "train digits --model.dropout 1": ["model.dropout is 1", "below 1"],
+        "train digits --model.no-cls-token": ["model.pool is cls but model.cls_token is False", "set model.pool to mean"],
+        "train digits --batch 0": ["batch is 0", "give a positive number"],
+        "train digits --batch 30 --accumulate 7": ["batch 30 is not divisible by accumulate 7", "change one"],
+        "train digits --ema 1": ["ema is 1", "below 1"],
+        "train digits --optim.lr 0": ["optim.lr is 0", "give a positive number"],
+        "train digits --patience 3 --data.validation 0": ["patience is 3 but data.validation is 0"],
+        "train digits --seeds -1": ["seeds is -1"],
+        "train digits --seed -1": ["seed is -1"],
+        "train --resume nothing": ["nothing: no run here", "runs in runs: digits"],
+        "train --resume digits --seeds 2": ["seeds is 2", "no --resume"],
+        "train mnist --resume digits": ["--resume digits brings its own config", "leave out the preset 'mnist'"],
+        "evaluate": ["RUN"],
+        "evaluate nothing": ["nothing: no run here", "runs in runs: digits"],
+        "evaluate runs": ["runs: no run here"],
+        "evaluate digits --split tset": ["tset", "--split", "test"],
+        "evaluate digits --weights beste": ["beste", "best"],
+        "evaluate digits --batch -3": ["batch is -3", "positive"],
+        "evaluate digits --bach 3": ["--bach", "--batch"],
+        "predict": ["RUN"],
+        "predict digits": ["images: none given"],
+        "predict nothing runs/digits/config.json": ["nothing: no run here"],
+        "predict digits nothing.png": ["nothing.png: there is no such image or folder"],
+        "predict digits runs/digits/config.json": ["runs/digits/config.json: not a JPEG, PNG"],
+        "predict digits runs/digits/digests": ["runs/digits/digests: there are no images in this folder", ".png"],
+        "predict digits nothing.png --top 0": ["top is 0", "positive"],
+        "predict digits nothing.png --csv runs": ["--csv runs: is a folder"],
+        "predict digits nothing.png --csv no/where.csv": ["--csv no/where.csv: its folder is not there"],
+        "predict digits nothing.png --attention no/where.png": ["--attention no/where.png: its folder is not there"],
+    }.items(),
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_commands(command, says, refused):
+    refused(command, *says)
+
+
+def test_a_config_file_with_an_unknown_field(place, refused):
+    damaged = runs.Run("damaged")
+    record = runs.find("digits").record()
+    record["config"]["optim"]["learning_rate"] = 1
+    damaged.create(record)
+    refused("evaluate damaged", "config: there is no field optim.learning_rate", "nearest")
+    damaged.config_file.write_text("{")
+    refused("evaluate damaged", "damaged/config.json: cannot be read as JSON")
+
+
+# ----------------------------------------------------------------------------------------- data
+
+
+def picture(path: Path, number: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(number).integers(0, 256, (8, 8, 3), np.uint8)).save(path)
+
+
+@pytest.fixture
+def images(tmp_path) -> Path:
+    """train, val and test with 24, 8 and 8 images of two classes."""
+    for i, (split, name, count) in enumerate((s, c, n) for s, n in (("train", 12), ("val", 4), ("test", 4)) for c in ("cat", "dog")):
+        for j in range(count):
+            picture(tmp_path / "images" / split / name / f"{j}.png", 100 * i + j)
+    return tmp_path / "images"
+
+
+def on(source, *arguments) -> list:
+    """A training command on a source of data."""
+    return ["train", *TINY, "--data.source", source, "--model.classes", 0, "--batch", 8, "--epochs", 1, "--name", "fresh", *arguments]
+
+
+def npz(path: Path, labels, **more) -> Path:
+    np.savez(path, images=np.zeros((len(labels), 8, 8), np.uint8), labels=np.array(labels), **more)
+    return path
+
+
+@pytest.mark.parametrize(
+    "source, says",
+    [
+        ("digts", ["data.source digts: no such set", "nearest: digits"]),
+        ("cifer10", ["data.source cifer10: no such set", "cifar10"]),
+        ("cifar10", ["data.source cifar10: not prepared in data.dir", "give --data.dir"]),
+        ("folder:nowhere", ["data.source folder:nowhere: no such folder", "CLASS"]),
+        ("nowhere.npz", ["data.source nowhere.npz: no such file"]),
+        ("folder:runs/digits/digests", ["holds no class folders"]),
+    ],
+)
+def test_no_such_data(source, says, refused, tmp_path):
+    refused(on(source, "--data.dir", tmp_path), *says)
+
+
+def test_an_empty_class_folder(images, refused):
+    (images / "train" / "eel").mkdir()
+    (images / "val" / "eel").mkdir()
+    (images / "test" / "eel").mkdir()
+    refused(on(f"folder:{images}"), f"class folder {images / 'train' / 'eel'} holds no images", "add some or remove it")
+
+
+def test_a_class_that_a_split_lacks(images, refused):
+    shutil.rmtree(images / "val" / "dog")
+    refused(on(f"folder:{images}"), "class folder dog is in train but not in val", "every split needs the same classes")
+
+
+def test_one_class(images, refused, tmp_path):
+    for split in ("train", "val", "test"):
+        shutil.rmtree(images / split / "dog")
+    refused(on(f"folder:{images}"), "its only class is cat", "two or more")
+    refused(on(npz(tmp_path / "one.npz", [0] * 30)), "its only class is 0", "two or more")
+
+
+def test_an_empty_split(refused, tmp_path):
+    empty = npz(tmp_path / "empty.npz", [0, 1] * 20, test_images=np.zeros((0, 8, 8), np.uint8), test_labels=np.zeros(0, int))
+    refused(on(empty), "its test split is empty")
+    refused(on(npz(tmp_path / "few.npz", [0, 1] * 20), "--data.validation", 0.01), "data.validation 0.01", "leaves validation empty")
+
+
+def test_more_classes_than_the_net(images, refused):
+    refused(on(f"folder:{images}", "--model.classes", 10), "model.classes is 10", "has 2 classes")
+
+
+def test_a_batch_larger_than_the_training_set(images, refused):
+    refused(on(f"folder:{images}", "--batch", 64), "batch 64 is larger than the training set of 24", "lower --batch")
+
+
+def damage(images: Path) -> None:
+    """One image cut off, one that is none."""
+    cut = images / "train" / "cat" / "3.png"
+    cut.write_bytes(cut.read_bytes()[:-60])
+    (images / "val" / "dog" / "1.png").write_text("no image")
+
+
+def test_unreadable_images_stop_the_run_before_training(images, refused):
+    damage(images)
+    refused(
+        on(f"folder:{images}"), "2 unreadable images", str(images / "train" / "cat" / "3.png"), str(images / "val" / "dog" / "1.png"), "--data.skip-unreadable"
+    )
+
+
+def test_unreadable_images_are_left_out_when_told_so(images, capsys):
+    damage(images)
+    assert train_door.command([str(a) for a in on(f"folder:{images}", "--data.skip-unreadable", "--name", "skipped")[1:]]) == 0
+    out = capsys.readouterr().out
+    assert f"2 unreadable images left out: {images / 'train' / 'cat' / '3.png'}" in out
+    assert "2 classes; train 23, validation 7, test 8" in out
+
+
+def test_unreadable_images_in_predict(images, refused, tmp_path):
+    damage(images)
+    out = tmp_path / "out.csv"
+    refused(["predict", "digits", images / "train", "--csv", out], f"{images / 'train' / 'cat' / '3.png'}: cannot be decoded", "replace or remove it")
+    refused(["predict", "digits", images / "val" / "dog" / "1.png"], f"{images / 'val' / 'dog' / '1.png'}: not a JPEG, PNG")
+    assert not out.exists()
+
+
+# ------------------------------------------------------------------------------ folders of runs
+
+
+def test_a_folder_of_another_run(refused):
+    """Named by the user: refused with the fields that differ; nothing in it changes."""
+    command = ["train", *TINY, "--epochs", 3, "--name", "digits", "--optim.lr", 0.02]
+    refused(command, "runs/digits: holds another run", "epochs 2 -> 3", "optim.lr 0.01 -> 0.02", "choose another --name")
+    refused("train --resume digits --seed 5", "runs/digits: holds another run", "seed 0 -> 5")
+    refused(["train", *TINY, "--epochs", 2, "--name", "digits", "--seeds", 2], "runs/digits: holds a single run")
+
+
+def test_a_folder_that_is_no_run(place, refused):
+    (place / "runs" / "notes").mkdir(exist_ok=True)
+    (place / "runs" / "notes" / "todo.txt").write_text("mine")
+    refused("train digits --name notes", "runs/notes: exists and is not a run", "choose another --name")
+    refused("evaluate runs/notes", "runs/notes: no run here")
+    refused("predict runs/notes runs/notes/todo.txt", "runs/notes: no run here")
+
+
+def test_a_run_in_use(refused):
+    with runs.find("digits").lock():
+        refused(["train", *TINY, "--epochs", 2, "--name", "digits"], "runs/digits: in use by process", "choose another --name")
+
+
+def test_other_data_than_the_run_began_with(place, refused, tmp_path):
+    data = npz(tmp_path / "data.npz", [0, 1] * 80)
+    moved = runs.Run("other-data")
+    record = runs.find("digits").record()
+    record["config"]["data"]["source"] = str(data)
+    record["config"]["model"]["classes"] = 2
+    moved.create(record)
+    refused("train --resume other-data", "is not the data that this run began with", "restore it")
+
+
+@pytest.mark.parametrize("place_of_trouble", ["a file", "below a file", "a long name"])
+def test_a_place_that_cannot_hold_a_run(place_of_trouble, place, refused):
+    (place / "file").write_text("mine")
+    folder = {"a file": ["--dir", "file"], "below a file": ["--dir", "file/below"], "a long name": ["--name", "x" * 300]}[place_of_trouble]
+    says = ["the name is too long"] if place_of_trouble == "a long name" else ["a file stands where a folder is needed", "choose another --dir"]
+    refused(["train", *TINY, *folder], *says)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS], ids=["no permission", "read-only"])
+def test_no_write_permission(number, place, refused, monkeypatch, tmp_path):
+    """Simulated: the tests may run as root, whom nothing is forbidden."""
+    make, access = Path.mkdir, predict.os.access
+
+    def mkdir(self, *arguments, **options):
+        if "fresh" in str(self):
+            raise OSError(number, "no", str(self))
+        make(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    refused(["train", *TINY, "--name", "fresh"], "runs/fresh: no permission to write", "choose another folder with --dir")
+    monkeypatch.setattr(predict.os, "access", lambda path, mode: str(path) != str(tmp_path) and access(path, mode))
+    refused(["predict", "digits", "nothing.png", "--csv", tmp_path / "out.csv"], "out.csv: its folder is not there or cannot be written")
+
+
+def test_outputs_that_exist(place, refused):
+    for name in ("out.csv", "out.png"):
+        (place / name).write_text("mine")
+    refused("predict digits nothing.png --csv out.csv", "--csv out.csv: exists already", "--force")
+    refused("predict digits nothing.png --attention out.png", "--attention out.png: exists already", "--force")
+
+
+# ---------------------------------------------------------------------------- damaged checkpoints
+
+
+@pytest.fixture
+def copied(place):
+    """A copy of the run, to be damaged."""
+    shutil.rmtree(place / "copy", ignore_errors=True)
+    shutil.copytree(place / "runs" / "digits", place / "copy")
+    return runs.Run("copy")
+
+
+def spoil(run: runs.Run, step: int) -> None:
+    """Change one byte in every file of a step's weights."""
+    for file in (p for p in (run.checkpoints / str(step) / "model").rglob("*") if p.is_file()):
+        content = bytearray(file.read_bytes())
+        if content:
+            content[len(content) // 2] ^= 0x10
+            file.write_bytes(content)
+
+
+def test_every_checkpoint_damaged(copied, refused):
+    for step in copied.sound_steps():
+        spoil(copied, step)
+    copied.summary_file.unlink()
+    picture(Path("image.png"), 0)
+    for command in ("evaluate copy", "predict copy image.png", "train --resume copy"):
+        refused(command, "copy: no checkpoint is sound", "checkpoint 40: ", "checkpoint 20: ", "--name")
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_and_named(copied, capsys):
+    newest, older = copied.sound_steps()
+    spoil(copied, newest)
+    assert evaluate.command(["copy", "--weights", "last"]) == 0
+    shown = capsys.readouterr()
+    assert f"copy at step {older}" in shown.out
+    assert re.search(rf"skipped +checkpoint {newest}: ", shown.err)
+
+
+def test_the_best_weights_damaged(copied, refused, capsys):
+    newest, older = copied.sound_steps()
+    digest = json.loads((copied.digests / f"{newest}.json").read_text())
+    digest.pop("digest")
+    digest["notes"]["best"] = {"step": older, "accuracy": 1.0}
+    runs.write_json(copied.digests / f"{newest}.json", {**digest, "digest": runs.text_digest(digest)})
+    spoil(copied, older)
+    refused("evaluate copy", "copy: the best weights cannot be used", f"checkpoint {older}", "--weights last")
+    assert evaluate.command(["copy", "--weights", "last"]) == 0
+
+
+def test_a_run_that_has_not_saved_yet(copied, refused):
+    shutil.rmtree(copied.checkpoints)
+    shutil.rmtree(copied.digests)
+    refused("evaluate copy", "copy: nothing has been saved here yet", "first checkpoint")
+
+
+# ------------------------------------------------------------------------------ out of memory
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        lambda: jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 17592186044416 bytes."),
+        lambda: MemoryError(),
+        lambda: np.empty((1 << 50,), np.uint8),  # numpy's own
+    ],
+    ids=["XLA's", "Python's", "numpy's"],
+)
+def test_out_of_memory_says_what_to_lower(raised, refused, monkeypatch):
+    def train(*_, **__):
+        raise raised()
+
+    monkeypatch.setattr("vit_jax.train.door.train", train)
+    refused(["train", *TINY], "out of memory", "lower --batch", "raise --accumulate", "--compute-dtype bfloat16")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space")
+def test_out_of_memory_for_real(place):
+    """A batch that wants some 70 GB in a process that may have 8."""
+    np.savez(place / "large.npz", images=np.zeros((3000, 64, 64, 3), np.uint8), labels=np.arange(3000) % 2)
+    program = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+from vit_jax.errors import door
+from vit_jax.train.door import command
+sys.exit(door(lambda: command(sys.argv[1:])))
+"""
+    arguments = on("large.npz", "--model.image", 64, "--model.channels", 3, "--model.heads", 8, "--batch", 2048, "--data.test", 0, "--name", "large")
+    done = subprocess.run([sys.executable, "-c", program, *map(str, arguments[1:])], cwd=place, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert re.fullmatch(r"vit-jax: error: out of memory: lower --batch, [^\n]+\n", done.stderr), done.stderr

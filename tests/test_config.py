@@ -1,0 +1,300 @@
+"""Configs: what is refused and how, what is kept on disk, what makes a run another run, and sizes against published ones."""
+
+import ast
+import dataclasses
+import inspect
+import json
+import math
+import re
+import typing
+
+import pytest
+
+from vit_jax import config
+from vit_jax.config import RunConfig, ViTConfig, check_run, check_vit, differences, flops, from_dict, kind, parameters, to_dict
+from vit_jax.errors import UserError
+from vit_jax.presets import PRESETS, SIZES, preset, sized
+
+# ----------------------------------------------------------------------------------------- sizes
+
+
+def count(c):
+    return sum(math.prod(shape) for shape in parameters(c).values())
+
+
+# The notebooks' own counts; + is what the presets mend: the final LayerNorm that the net lacks.
+NOTEBOOKS = {
+    "cifar100-768x3": (100, 16_778_596),
+    "vit-1024x6": (1000, 54_622_184),
+    "cifar10-48x4": (10, 119_098 + 2 * 48),
+    "cifar10-128x6": (10, 823_434),
+    "cifar100-256x24": (100, 12_862_820 + 2 * 256),
+}
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_presets_have_the_notebooks_number_of_parameters(name):
+    classes, expected = NOTEBOOKS[name]
+    assert count(dataclasses.replace(preset(name).run.model, classes=classes)) == expected
+
+
+# 224 pixels, 1000 classes, class token: as timm and torchvision count them.
+PUBLISHED = {"vit-ti16": 5_717_416, "vit-s16": 22_050_664, "vit-b16": 86_567_656, "vit-b32": 88_224_232, "vit-l16": 304_326_632, "vit-h14": 632_045_800}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_sizes_have_the_published_number_of_parameters(name):
+    assert count(sized(name)) == PUBLISHED[name]
+
+
+def test_flops_of_published_sizes():
+    """Multiply-adds as the papers' code bases print them, two operations each."""
+    for name, gmac in {"vit-ti16": 1.26, "vit-s16": 4.61, "vit-b16": 17.58, "vit-l16": 61.6}.items():
+        assert flops(sized(name)) == pytest.approx(2e9 * gmac, rel=0.01), name
+
+
+def test_every_size_has_a_name_and_unknown_names_are_answered_with_the_nearest():
+    for size, shape in SIZES.items():
+        c = check_vit(sized(f"vit-{size}16", classes=7, pool="mean"))
+        assert (c.width, c.depth, c.hidden, c.heads) == shape and (c.patch, c.classes, c.pool) == (16, 7, "mean")
+    for name in ("vit-x16", "vit-16", "vits16", "vit-s", "vit-s0", "s16"):
+        with pytest.raises(UserError, match=f"there is no network '{name}'; nearest: .*vit-[a-z]+1[46]"):
+            sized(name)
+    with pytest.raises(UserError, match="there is no preset 'cifar10-128'; nearest: .*cifar10-128x6"):
+        preset("cifar10-128")
+
+
+# ------------------------------------------------------------------------------------------ refusals
+
+BAD_NETWORKS = [
+    (dict(channels=0), "channels", "0"),
+    (dict(width=-8), "width", "-8"),
+    (dict(depth=0), "depth", "0"),
+    (dict(heads=0), "heads", "0"),
+    (dict(hidden=0), "hidden", "0"),
+    (dict(classes=-1), "classes", "-1"),
+    (dict(registers=-2), "registers", "-2"),
+    (dict(head_width=-1), "head_width", "-1"),
+    (dict(head_hidden=-1), "head_hidden", "-1"),
+    (dict(eps=-1e-6), "eps", "-1e-06"),
+    (dict(eps=math.nan), "eps", "nan"),
+    (dict(image=30), "image", "30x30", "patch", "16x16"),
+    (dict(image=(32, 30)), "image", "32x30", "patch", "16x16"),
+    (dict(image=32, patch=(16, 12)), "image", "32x32", "patch", "16x12"),
+    (dict(image=0), "image", "0x0"),
+    (dict(patch=0), "patch", "0x0"),
+    (dict(width=100), "width", "100", "heads", "12"),
+    (dict(width=100, head_width=64, pool="map"), "width", "100", "heads", "12", "map"),
+    (dict(cls_token=False), "pool", "cls", "cls_token", "False"),
+    (dict(pool="cls_distill"), "pool", "cls_distill", "distill_token"),
+    (dict(pool="cls_distill", distill_token=True, cls_token=False), "pool", "cls_distill", "cls_token"),
+    (dict(distill_head=True), "distill_head", "True", "distill_token", "False"),
+    (dict(distill_token=True, distill_norm=True), "distill_norm", "True", "distill_head", "False"),
+    (dict(position_trained=False), "position", "learned", "position_trained", "False"),
+    (dict(position="sincos2d", width=66, heads=2), "width", "66", "position", "sincos2d"),
+    *((dict([(rate, value)]), rate, str(value)) for rate in ("dropout", "drop_path", "patch_dropout") for value in (-0.1, 1.0, math.nan)),
+]
+
+BAD_RUNS = [
+    (dict(model=ViTConfig(width=100)), "model.width", "100"),
+    *((dict([(name, value)]), name, str(value)) for name in ("epochs", "batch", "accumulate", "log_every", "keep") for value in (0, -1)),
+    *((dict([(name, -1)]), name, "-1") for name in ("patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes", "seed")),
+    (dict(max_minutes=math.nan), "max_minutes", "nan"),
+    (dict(seed=2**32), "seed", "4294967296"),
+    (dict(batch=10, accumulate=4), "batch", "10", "accumulate", "4"),
+    *((dict(data=dict([(name, value)])), f"data.{name}", str(value)) for name in ("validation", "test") for value in (-0.1, 1.0)),
+    (dict(ema=1.0), "ema", "1.0"),
+    (dict(loss=dict(label_smoothing=1.5)), "loss.label_smoothing", "1.5"),
+    (dict(patience=3, data=dict(validation=0.0)), "patience", "3", "data.validation", "0"),
+    *((dict(optim=dict([(name, value)])), f"optim.{name}", str(value)) for name in ("lr", "div_factor") for value in (0.0, -1.0, math.nan)),
+    *((dict(optim=dict([(name, -1.0)])), f"optim.{name}", "-1.0") for name in ("weight_decay", "clip", "warmup", "final", "eps")),
+    *((dict(optim=dict([(name, 1.0)])), f"optim.{name}", "1.0") for name in ("momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start")),
+    (dict(augment=dict(crop_padding=-1)), "augment.crop_padding", "-1"),
+]
+
+
+def run_with(fields):
+    parts = {"data": config.DataConfig, "optim": config.OptimConfig, "augment": config.AugmentConfig, "loss": config.LossConfig}
+    return RunConfig(**{name: parts[name](**value) if name in parts else value for name, value in fields.items()})
+
+
+def refusal(check, bad):
+    """The message, and the line that raised it."""
+    with pytest.raises(UserError) as caught:
+        check(bad)
+    frame = caught.traceback[-1]
+    return str(caught.value), frame.lineno + 1
+
+
+def is_one_sentence(message):
+    return "\n" not in message and ". " not in message and not message.endswith(".")
+
+
+@pytest.mark.parametrize("case", BAD_NETWORKS, ids=lambda case: " ".join(f"{k}={v}" for k, v in case[0].items()))
+def test_impossible_networks_are_refused_in_a_sentence_that_names_field_and_value(case):
+    fields, *words = case
+    message, _ = refusal(check_vit, ViTConfig(**fields))
+    assert is_one_sentence(message) and message.startswith("model.")
+    for word in words:
+        assert re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", message.replace("model.", "")), (word, message)
+
+
+@pytest.mark.parametrize("case", BAD_RUNS, ids=lambda case: " ".join(case[1:3]))
+def test_impossible_runs_are_refused_in_a_sentence_that_names_field_and_value(case):
+    fields, *words = case
+    message, _ = refusal(check_run, run_with(fields))
+    assert is_one_sentence(message) and message.startswith(words[0])
+    for word in words:
+        assert re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", message), (word, message)
+
+
+@pytest.mark.parametrize(("check", "cases", "build"), [(check_vit, BAD_NETWORKS, lambda f: ViTConfig(**f)), (check_run, BAD_RUNS, run_with)])
+def test_no_refusal_is_left_untested(check, cases, build):
+    lines, first = inspect.getsourcelines(check)
+    written = {node.lineno + first - 1 for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.Raise)}
+    assert written - {refusal(check, build(fields))[1] for fields, *_ in cases} == set()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_pass_their_own_checks(name):
+    assert check_run(preset(name).run) == preset(name).run
+
+
+def test_a_run_may_leave_its_classes_to_the_data():
+    check_run(RunConfig(model=ViTConfig(classes=0)))
+
+
+# ------------------------------------------------------------------------------------ as plain values
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_run_comes_back_from_json(name):
+    run = preset(name).run
+    assert from_dict(RunConfig, json.loads(json.dumps(to_dict(run)))) == run
+
+
+def test_every_field_of_a_run_is_written_and_comes_back():
+    """Each field, moved away from its default, survives; so none is left out on either way."""
+    run = RunConfig()
+    for name, (value, _) in config.flat(run).items():
+        *path, leaf = name.split(".")
+        cls = type(getattr(run, path[0])) if path else RunConfig
+        hint = typing.get_type_hints(cls)[leaf]
+        options = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
+        other = next((o for o in options if o != value), None)
+        if options == (value,):  # the only choice
+            continue
+        if not options:
+            moves = {bool: lambda v: not v, int: lambda v: v + 1, float: lambda v: v + 0.5, str: lambda v: v + "x", tuple: lambda v: (*v, "bias")}
+            other = moves[type(value)](value)
+        changed = dataclasses.replace(run, **({path[0]: dataclasses.replace(getattr(run, path[0]), **{leaf: other})} if path else {leaf: other}))
+        again = from_dict(RunConfig, json.loads(json.dumps(to_dict(changed))))
+        assert again == changed != run, name
+
+
+def test_sizes_in_two_directions_come_back_as_tuples():
+    c = ViTConfig(image=(32, 64), patch=(4, 8))
+    assert from_dict(ViTConfig, json.loads(json.dumps(to_dict(c)))) == c
+
+
+def test_absent_fields_keep_their_defaults_and_whole_numbers_may_stand_for_floats():
+    run = from_dict(RunConfig, {"epochs": 3, "optim": {"lr": 1}})
+    assert run == RunConfig(epochs=3, optim=config.OptimConfig(lr=1.0)) and type(run.optim.lr) is float
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"bacth": 3}, "there is no field bacth; nearest: batch"),
+        ({"model": {"depht": 3}}, "there is no field model.depht; nearest: depth"),
+        ({"optim": {"zzz": 3}}, "there is no field optim.zzz; known: base_momentum, beta1, .* weight_decay"),
+        ({"batch": "64"}, "batch is '64', which is not int"),
+        ({"batch": 6.5}, "batch is 6.5, which is not int"),
+        ({"batch": True}, "batch is True, which is not int"),
+        ({"optim": {"lr": "1e-3"}}, "optim.lr is '1e-3', which is not float"),
+        ({"optim": {"nesterov": 1}}, "optim.nesterov is 1, which is not bool"),
+        ({"data": {"source": None}}, "data.source is None, which is not str"),
+        ({"model": {"pool": "clss"}}, "model.pool is 'clss', which is not one of cls, mean, mean_all, map, cls_distill"),
+        ({"model": {"image": [32]}}, r"model.image is \(32,\), which is not int or \[int, int\]"),
+        ({"model": {"image": [32, "32"]}}, "model.image is .*, which is not int or"),
+        ({"optim": {"decay": ["kernels"]}}, "optim.decay is .* a list, each one of kernel, bias, norm, token, position, scale"),
+        ({"model": 3}, "model is 3, which is not a group of fields"),
+    ],
+)
+def test_unknown_fields_and_wrong_types_are_refused_by_name(values, message):
+    with pytest.raises(UserError, match=f"^config: {message}") as caught:
+        from_dict(RunConfig, values)
+    assert is_one_sentence(str(caught.value))
+
+
+# ---------------------------------------------------------------------------------- which run is which
+
+
+def test_differences_tell_identity_from_execution():
+    old = RunConfig()
+    new = dataclasses.replace(old, batch=64, parallel="pmap", optim=config.OptimConfig(lr=0.5), data=config.DataConfig(dir="elsewhere", source="mnist"))
+    assert differences(old, new) == {"batch": (128, 64), "optim.lr": (1e-3, 0.5), "data.source": ("digits", "mnist")}
+    assert differences(old, new, execution=True) == {"parallel": ("jit", "pmap"), "data.dir": ("", "elsewhere")}
+    assert differences(old, old) == differences(old, old, execution=True) == {}
+
+
+def test_a_run_that_leaves_its_classes_to_the_data_has_the_classes_it_began_with():
+    old, new = (RunConfig(model=ViTConfig(classes=n)) for n in (10, 0))
+    assert differences(old, new) == {}
+    assert differences(old, RunConfig(model=ViTConfig(classes=7))) == {"model.classes": (10, 7)}
+
+
+def test_only_what_leaves_the_result_alone_may_change_on_resume():
+    may_change = {name for name, (_, execution) in config.flat(RunConfig()).items() if execution}
+    assert may_change == {
+        *("data.dir", "data.memory", "data.threads", "accumulate", "parallel", "max_steps", "max_minutes"),
+        *("name", "dir", "keep", "save_minutes", "log_every", "tensorboard", "wandb"),
+    }
+
+
+def test_every_field_says_what_it_does():
+    for cls in (ViTConfig, config.DataConfig, config.AugmentConfig, config.OptimConfig, config.LossConfig, RunConfig):
+        for field in dataclasses.fields(cls):
+            if not dataclasses.is_dataclass(getattr(RunConfig(), field.name, None)):
+                assert len(field.metadata["help"]) > 5, field.name
+
+
+# ----------------------------------------------------------------------------------- parameters by name
+
+# Every leaf that any network has, with the kind that decides whether it decays.
+KINDS = {
+    "patch.kernel": "kernel",
+    "patch.bias": "bias",
+    "patch.pre_norm.scale": "norm",
+    "patch.pre_norm.bias": "norm",
+    "patch.norm.scale": "norm",
+    "patch.norm.bias": "norm",
+    "cls_token": "token",
+    "distill_token": "token",
+    "register_tokens": "token",
+    "position": "position",
+    "pre_norm.scale": "norm",
+    "pre_norm.bias": "norm",
+    **{f"blocks.0.{norm}.{leaf}": "norm" for norm in ("norm1", "norm2", "attention.query_norm", "attention.key_norm") for leaf in ("scale", "bias")},
+    **{
+        f"blocks.0.{linear}.{leaf}": leaf
+        for linear in ("attention.query", "attention.key", "attention.value", "attention.out", "mlp.fc1", "mlp.gate", "mlp.fc2")
+        for leaf in ("kernel", "bias")
+    },
+    "blocks.0.scale1": "scale",
+    "blocks.0.scale2": "scale",
+    "pool.probe": "token",
+    **{f"pool.{linear}.{leaf}": leaf for linear in ("query", "key", "value", "out", "mlp.fc1", "mlp.gate", "mlp.fc2") for leaf in ("kernel", "bias")},
+    **{f"{norm}.{leaf}": "norm" for norm in ("norm", "pool.norm", "head_norm", "distill_norm") for leaf in ("scale", "bias")},
+    **{f"{linear}.{leaf}": leaf for linear in ("head_hidden", "head", "distill_head") for leaf in ("kernel", "bias")},
+}
+
+
+def test_kind_of_every_parameter_name():
+    """One network with all slots at once has all names, and no others."""
+    everything = ViTConfig(
+        depth=1, stem_pre_norm=True, stem_norm=True, distill_token=True, registers=2, pre_norm=True, layer_scale=0.1, qk_norm=True,
+        gated=True, pool="map", head_norm=True, head_hidden=7, distill_head=True, distill_norm=True,
+    )  # fmt: skip
+    assert {name: kind(name) for name in parameters(check_vit(everything))} == KINDS
+    assert set(typing.get_args(config.Kind)) == set(KINDS.values())

@@ -1,0 +1,154 @@
+"""Metrics against hand-counted cases and brute force; every example once, whatever the batch."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import evaluation
+from vit_jax.data import Preprocess, Split
+from vit_jax.data.sources import Arrays
+from vit_jax.data.splits import Images
+from vit_jax.presets import preset
+
+
+def score(truth, predicted, classes, loss=None):
+    n = len(truth)
+    return evaluation.score(np.array(truth), np.array(predicted), np.full(n, 0.5), np.zeros(n) if loss is None else np.array(loss), classes)
+
+
+def brute_force(truth, predicted, classes):
+    """Per class and averaged, one example at a time."""
+    each = {"precision": [], "recall": [], "f1": []}
+    totals = np.zeros(3)  # true positives, false positives, false negatives
+    for k in range(classes):
+        tp = sum(t == k and p == k for t, p in zip(truth, predicted, strict=True))
+        fp = sum(t != k and p == k for t, p in zip(truth, predicted, strict=True))
+        fn = sum(t == k and p != k for t, p in zip(truth, predicted, strict=True))
+        totals += tp, fp, fn
+        precision = tp / (tp + fp) if tp + fp else 0.0
+        recall = tp / (tp + fn) if tp + fn else 0.0
+        each["precision"].append(precision)
+        each["recall"].append(recall)
+        each["f1"].append(2 * precision * recall / (precision + recall) if precision + recall else 0.0)
+    tp, fp, fn = totals
+    micro = {"precision": tp / (tp + fp), "recall": tp / (tp + fn), "f1": 2 * tp / (2 * tp + fp + fn)}
+    averages = {f"{name}_macro": sum(values) / classes for name, values in each.items()} | {f"{name}_micro": v for name, v in micro.items()}
+    return each, averages
+
+
+def test_counted_by_hand():
+    #        class 0: 2 of 3 found, 1 false alarm; class 1: 1 of 2 found, 1 false alarm
+    result = score([0, 0, 0, 1, 1], [0, 0, 1, 1, 0], 2, loss=[1, 2, 3, 4, 5])
+    assert result.metrics == pytest.approx(
+        {
+            "loss": 3.0,
+            "accuracy": 0.6,
+            "precision_macro": (2 / 3 + 1 / 2) / 2,
+            "recall_macro": (2 / 3 + 1 / 2) / 2,
+            "f1_macro": (2 / 3 + 1 / 2) / 2,
+            "precision_micro": 0.6,
+            "recall_micro": 0.6,
+            "f1_micro": 0.6,
+        }
+    )
+    assert result.confusion.tolist() == [[2, 1], [1, 1]]
+
+
+def test_macro_and_micro_differ_where_classes_are_unequal():
+    # Nine of class 0, all found; one of class 1, taken for 0.
+    result = score([0] * 9 + [1], [0] * 10, 2)
+    assert result.metrics["accuracy"] == result.metrics["f1_micro"] == 0.9
+    assert result.metrics["recall_macro"] == 0.5
+    assert result.metrics["precision_macro"] == pytest.approx(0.9 / 2)
+    assert result.metrics["f1_macro"] == pytest.approx((2 * 0.9 / 1.9) / 2)
+
+
+def test_a_class_that_is_never_predicted_and_one_that_is_absent(recwarn):
+    # Class 2 is never predicted, class 3 is in neither, class 4 is predicted and never true.
+    result = score([0, 1, 2, 0], [0, 1, 4, 0], 5)
+    assert result.per_class["precision"].tolist() == [1, 1, 0, 0, 0]
+    assert result.per_class["recall"].tolist() == [1, 1, 0, 0, 0]
+    assert result.per_class["f1"].tolist() == [1, 1, 0, 0, 0]
+    assert result.metrics["f1_macro"] == pytest.approx(2 / 5)  # over all five: the classes of the data, not of the split
+    assert result.confusion.shape == (5, 5) and result.confusion[2, 4] == 1
+    assert not [w for w in recwarn if "sklearn" in str(w.filename)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_against_brute_force(seed):
+    random = np.random.default_rng(seed)
+    classes = int(random.integers(2, 9))
+    truth, predicted = random.integers(0, classes, 60), random.integers(0, classes, 60) // 2  # some are never predicted
+    result = score(truth, predicted, classes)
+    each, averages = brute_force(truth, predicted, classes)
+    for name, values in each.items():
+        assert result.per_class[name] == pytest.approx(np.array(values), abs=1e-12)
+    for name, value in averages.items():
+        assert result.metrics[name] == pytest.approx(value, abs=1e-12), name
+    for t in range(classes):
+        for p in range(classes):
+            assert result.confusion[t, p] == ((truth == t) & (predicted == p)).sum()
+
+
+def test_the_loss_is_summed_in_double_precision():
+    loss = np.concatenate([np.full(1, 1e8, np.float32), np.full(10_000, 1.0, np.float32)])
+    result = evaluation.score(np.zeros(10_001, int), np.zeros(10_001, int), loss, loss, 2)
+    assert result.metrics["loss"] == (1e8 + 10_000) / 10_001
+
+
+# -------------------------------------------------------------------------------- a whole split
+
+
+def numbered(n: int, classes: int = 3) -> Split:
+    """n images whose first two pixels hold their number."""
+    pixels = np.zeros((n, 8, 8, 1), np.uint8)
+    pixels[:, 0, 0, 0], pixels[:, 0, 1, 0] = np.arange(n) // 256, np.arange(n) % 256
+    preprocess = Preprocess((8, 8), 1, "crop", 0, "bilinear", 255, (0.0,), (1.0,))
+    images = Images(Arrays(pixels, (np.arange(n) % classes).astype(np.int32), "train"), preprocess, True, 1)
+    return Split(images, np.arange(n))
+
+
+class Counting:
+    """Stands for an engine; notes which images it was shown, and answers with a function of the image alone."""
+
+    def __init__(self):
+        self.sizes, self.seen = [], []
+
+    def outputs(self, parameters, batch):
+        number = batch["image"][:, 0, 0, 0].astype(int) * 256 + batch["image"][:, 0, 1, 0]
+        self.sizes.append(len(number))
+        self.seen.append(number)
+        return {"loss": np.float32(number), "predicted": number * 7 % 3, "confidence": np.float32(number / 1000)}
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100, 103, 512])
+def test_every_example_counts_once_with_a_partial_last_batch(batch):
+    engine = Counting()
+    result = evaluation.evaluate(engine, {}, numbered(103), 3, batch)
+    assert set(engine.sizes) == {batch}  # one shape: the last batch does not compile again
+    assert np.concatenate(engine.seen)[:103].tolist() == list(range(103))
+    assert result.confidence.tolist() == np.float32(np.arange(103) / 1000).tolist()
+    assert result.predicted.tolist() == [i * 7 % 3 for i in range(103)]
+    assert result.metrics["loss"] == sum(range(103)) / 103
+    assert result.confusion.sum() == 103
+    assert result.metrics == evaluation.evaluate(Counting(), {}, numbered(103), 3, 10).metrics
+
+
+def test_batch_size_does_not_change_what_a_network_gets():
+    from vit_jax.optim import Optimizer
+    from vit_jax.step import Engine
+    from vit_jax.tasks import task
+    from vit_jax.vit import definition, start
+
+    run = preset("digits").run
+    run = dataclasses.replace(run, model=dataclasses.replace(run.model, width=16, depth=1, classes=3))
+    engine = Engine(run, definition(run.model), task(run, (0.3,), (0.4,)), Optimizer(run.optim, 1, 1))
+    parameters = jax.device_put(start(run.model, jax.random.key(3)), engine.replicated)
+    split = numbered(103)
+    results = [evaluation.evaluate(engine, parameters, split, 3, batch) for batch in (103, 40)]
+    assert (results[0].predicted == results[1].predicted).all()
+    assert results[0].confidence == pytest.approx(results[1].confidence, abs=1e-6)
+    assert results[0].metrics == pytest.approx(results[1].metrics, rel=1e-6)
+    assert 0 < results[0].metrics["loss"] < 10

@@ -1,0 +1,413 @@
+"""Real processes that are killed, told to end, or run into a wall: what they leave, and that the same command goes on."""
+
+import json
+import os
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.config import parameters
+from vit_jax.errors import INTERRUPTED, UserError, translate
+from vit_jax.runs import Run
+
+slow = pytest.mark.slow
+EPOCH, STEPS = 5, 15  # steps
+TINY = shlex.split(
+    "digits --name run --epochs 3 --batch 256 --accumulate 2 --ema 0.8 --keep 1 --log-every 4 "
+    "--model.width 16 --model.depth 1 --model.heads 2 --model.hidden 16 --model.patch 4 --model.init-std 0.2 "
+    "--model.dropout 0.1 --model.attention-dropout 0.1 --model.drop-path 0.2 "
+    "--augment.flip --augment.crop-padding 1 --optim.lr 1e-2 --optim.clip 1"
+)
+
+# Runs the training door as a user would, but for one moment at which the process kills itself, as nothing can prevent.
+# What is watched or replaced is the surroundings of a moment; the product has no hooks for it.
+DRIVER = """
+import os, shutil, signal, sys, threading, time
+from pathlib import Path
+
+moment, pictures = sys.argv[1:3]
+del sys.argv[1:3]
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+def on_call(place, name, act, number=1, after=False, when=lambda *a, **k: True):
+    function, calls = getattr(place, name), []
+    def wrapped(*args, **kwargs):
+        hit = False
+        if when(*args, **kwargs):
+            calls.append(name)
+            hit = len(calls) == number
+        if hit and not after:
+            act(*args, **kwargs)
+        out = function(*args, **kwargs)
+        if hit and after:
+            act(*args, **kwargs)
+        return out
+    setattr(place, name, wrapped)
+
+def soon(seconds):
+    return lambda *_, **__: threading.Timer(seconds, die).start()
+
+def when_there(pattern):
+    def watch():
+        while not list(Path("runs").glob(pattern)):
+            time.sleep(0.0005)
+        die()
+    return lambda *_, **__: threading.Thread(target=watch, daemon=True).start()
+
+def half(path, *_, **__):
+    files = sorted(p for p in Path(path).rglob("*") if p.is_file())
+    for file in files[: len(files) // 2]:
+        file.unlink()
+    die()
+
+def to(name):
+    return lambda source, target: Path(target).match(name)
+
+from vit_jax import backend, checkpoint, runs
+from vit_jax.train import door, session
+loop, finish = sys.modules["vit_jax.train.loop"], sys.modules["vit_jax.train.finish"]
+if moment == "start-up":
+    on_call(backend, "prepare", die)
+elif moment == "data":
+    on_call(session, "prepare", die, after=True)
+elif moment == "config.json":
+    on_call(os, "replace", die, when=to("config.json"))
+else:
+    import vit_jax.checkpoint, vit_jax.evaluation, vit_jax.report, vit_jax.report.gallery, vit_jax.step
+    evaluation, gallery, engine = sys.modules["vit_jax.evaluation"], sys.modules["vit_jax.report.gallery"], vit_jax.step.Engine
+    steps = lambda number: dict(number=number)
+    MOMENTS = {
+        "compilation": lambda: on_call(engine, "train", soon(0.05)),
+        "first step": lambda: on_call(engine, "train", die, after=True),
+        "step": lambda: on_call(engine, "train", die, 8, after=True),
+        "log": lambda: on_call(vit_jax.report.Log, "write", lambda self, row: (self._file.write('{"kind": "tr'), self._file.flush(), die()), 4),
+        "evaluation": lambda: on_call(evaluation, "evaluate", die, 4),
+        "saving": lambda: on_call(checkpoint.Checkpoints, "save", when_there("run/checkpoints/5.orbax-checkpoint-tmp*/*")),
+        "saving again": lambda: on_call(checkpoint.Checkpoints, "save", when_there("run/checkpoints/10.orbax-checkpoint-tmp*/*")),
+        "renamed": lambda: on_call(checkpoint, "_sync", die),
+        "renamed again": lambda: on_call(checkpoint, "_sync", die, 2),
+        "digest": lambda: on_call(os, "replace", die, 2, when=to("digests/*.json")),
+        "saved": lambda: on_call(os, "replace", die, 2, after=True, when=to("digests/*.json")),
+        "deletion begins": lambda: on_call(Path, "rename", die, when=lambda self, target: Path(target).match("*.deleted*")),
+        "deletion": lambda: on_call(shutil, "rmtree", half, when=lambda path, *_, **__: Path(path).match("*.deleted*")),
+        "last save": lambda: on_call(checkpoint, "_sync", die, 3),
+        "last deletion": lambda: on_call(shutil, "rmtree", half, 2, when=lambda path, *_, **__: Path(path).match("*.deleted*")),
+        "test": lambda: on_call(evaluation, "evaluate", die, 8),
+        "pictures": lambda: on_call(gallery, "_draw_result", die),
+        "samples": lambda: on_call(gallery, "_draw_inside", die),
+        "summary": lambda: on_call(os, "replace", die, when=to("summary.json")),
+        "shown": lambda: on_call(finish, "show", die),
+        "": lambda: None,
+    }
+    MOMENTS[moment]()
+    if pictures == "without":
+        gallery.draw_all = lambda *_: None
+sys.exit(door.main())
+"""
+
+
+class Place:
+    """A folder in which processes train, as a user's working folder."""
+
+    def __init__(self, path: Path):
+        self.path, self.run = path, Run(path / "runs" / "run")
+        path.mkdir(exist_ok=True)
+        (path / "driver.py").write_text(DRIVER)
+
+    def start(self, *extra: object, moment: str = "", pictures: bool = False, **env: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "driver.py", moment, "with" if pictures else "without", *TINY, *map(str, extra)]
+        return subprocess.Popen(command, cwd=self.path, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def train(self, *extra: object, moment: str = "", pictures: bool = False, **env: str) -> "subprocess.CompletedProcess[str]":
+        process = self.start(*extra, moment=moment, pictures=pictures, **env)
+        out, err = process.communicate(timeout=600)
+        return subprocess.CompletedProcess([moment], process.returncode, out, err)
+
+    def killed(self, moment: str, pictures: bool = False, **env: str) -> None:
+        done = self.train(moment=moment, pictures=pictures, **env)
+        assert done.returncode == -signal.SIGKILL, f"{moment}: {done.returncode} {done.stdout} {done.stderr}"
+
+    def finished(self, pictures: bool = False) -> "subprocess.CompletedProcess[str]":
+        done = self.train(pictures=pictures)
+        assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
+        return done
+
+    def end(self) -> dict[str, object]:
+        """What is left: the arrays' digests, proved true, the notes, the log and the summary, without clocks."""
+        saved, skipped = Checkpoints(self.run).restore(parameters(self.run.config().model))
+        assert saved is not None and not skipped and saved.step == STEPS
+        record = json.loads(self.run.digest_file(STEPS).read_text())
+        return {
+            "arrays": record["arrays"],
+            "notes": {k: v for k, v in record["notes"].items() if k != "seconds"},
+            "rows": [{k: v for k, v in row.items() if k not in ("images_per_second", "memory")} for row in self.run.metrics()],
+            "summary": {k: v for k, v in (self.run.summary() or {}).items() if k != "seconds"},
+            "steps": sorted(p.name for p in self.run.checkpoints.iterdir()),
+            "digests": sorted(p.name for p in self.run.digests.iterdir()),
+            "folders": sorted(p.name for p in (self.path / "runs").iterdir()),
+            "files": sorted(p.name for p in self.run.path.iterdir()),
+        }
+
+    def pictures(self) -> list[str]:
+        return sorted(str(p.relative_to(self.run.path)) for place in (self.run.plots, self.run.samples) for p in place.iterdir() if p.stat().st_size)
+
+
+@pytest.fixture
+def place(tmp_path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory) -> dict[str, object]:
+    """What an uninterrupted run ends with."""
+    place = Place(tmp_path_factory.mktemp("uninterrupted"))
+    place.finished()
+    return place.end()
+
+
+# ------------------------------------------------------------------------------------------- SIGKILL
+
+
+def test_killed_twice_and_still_the_same(place, expected):
+    """While saving, and while deleting what the next save made old."""
+    place.killed("saving")
+    assert list(place.run.checkpoints.glob("*tmp*")) and not place.run.steps()
+    place.killed("deletion")
+    assert list(place.run.checkpoints.glob("*.deleted*")) and place.run.sound_steps() == [2 * EPOCH]
+    done = place.finished()
+    assert f"going on after step {2 * EPOCH}" in done.stdout
+    assert place.end() == expected
+
+
+# What is left on disk by the moment: the steps that count, of the last save before it.
+MOMENTS = {
+    "start-up": [], "data": [], "config.json": [], "compilation": [], "first step": [], "step": [EPOCH], "log": [EPOCH], "evaluation": [EPOCH],
+    "saving": [], "saving again": [EPOCH], "renamed": [], "renamed again": [EPOCH], "digest": [EPOCH], "saved": [2 * EPOCH, EPOCH],
+    "deletion begins": [2 * EPOCH], "deletion": [2 * EPOCH], "last save": [2 * EPOCH], "last deletion": [STEPS], "test": [STEPS],
+    "pictures": [STEPS], "samples": [STEPS], "summary": [STEPS], "shown": [STEPS],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory, expected) -> tuple[dict[str, object], list[str]]:
+    """The same with pictures: what is left, and which pictures there are."""
+    place = Place(tmp_path_factory.mktemp("drawn"))
+    place.finished(pictures=True)
+    return place.end(), place.pictures()
+
+
+@slow
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_at_any_moment(place, drawn, moment):
+    end, pictures = drawn
+    # A compilation that takes its time, and not from the cache.
+    place.killed(moment, pictures=True, **({"JAX_ENABLE_COMPILATION_CACHE": "false"} if moment == "compilation" else {}))
+    assert place.run.sound_steps() == MOMENTS[moment]
+    done = place.train(pictures=True)
+    assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
+    assert place.end() == end
+    assert place.pictures() == pictures
+
+
+@slow
+def test_killed_at_random_until_it_is_done(place, expected):
+    """From outside, whenever it happens; with a save after each step there is progress, however short the lives."""
+    draw, lives = random.Random(0), 0
+    began = time.monotonic()
+    done = Place(place.path / "whole")
+    assert done.train("--save-minutes", 0).returncode == 0
+    whole = time.monotonic() - began
+    while place.run.summary() is None:
+        lives += 1
+        process = place.start("--save-minutes", 0)
+        try:
+            process.communicate(timeout=draw.uniform(0.3, 1.1) * whole if lives <= 8 else 600)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+    end = place.end()
+    assert {k: end[k] for k in ("arrays", "notes", "rows", "summary")} == {k: expected[k] for k in ("arrays", "notes", "rows", "summary")}
+    assert end == done.end()
+
+
+# ---------------------------------------------------------------------------------- SIGTERM and SIGINT
+
+
+LONG = ["--epochs", 4000, "--save-minutes", 60]
+
+
+def read_until(process: "subprocess.Popen[str]", text: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if text in line:
+            return
+    raise AssertionError(process.communicate())
+
+
+@slow
+@pytest.mark.parametrize("name", INTERRUPTED)
+@pytest.mark.parametrize("said", ["run ", "compiling", "first step", "epoch 3:"])
+def test_told_to_end_from_outside(place, name, said):
+    """One sentence, the code of the signal, and a checkpoint of the step that was under way."""
+    process = place.start(*LONG)
+    read_until(process, said)
+    process.send_signal(signal.Signals[name])
+    began = time.monotonic()
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == INTERRUPTED[name], out + err
+    assert err.count("\n") == 1 and err.startswith(f"vit-jax: {name}: "), err
+    if "saved at step" in err:
+        step = int(err.split("saved at step ")[1].split(";")[0])
+        assert place.run.sound_steps()[0] == step
+        resumed = place.train(*LONG, "--max-steps", step + 1)
+        assert resumed.returncode == 0 and f"going on after step {step}" in resumed.stdout
+    else:
+        assert "ended at once" in err and said != "epoch 3:"
+        assert time.monotonic() - began < 60
+
+
+@slow
+def test_told_to_end_at_random_until_it_is_done(place, expected):
+    """Each life ends by a signal at a random moment after its first step; the last is let go."""
+    draw = random.Random(1)
+    for life in range(6):
+        process = place.start()
+        read_until(process, "first step" if life % 2 else "run ")
+        time.sleep(draw.uniform(0, 0.2))
+        process.send_signal(draw.choice([signal.SIGTERM, signal.SIGINT]))
+        _, err = process.communicate(timeout=120)
+        assert process.returncode in (0, 130, 143) and "Traceback" not in err, err
+    place.finished()
+    end = place.end()
+    assert {k: end[k] for k in ("arrays", "notes", "rows", "summary")} == {k: expected[k] for k in ("arrays", "notes", "rows", "summary")}
+
+
+@slow
+def test_a_second_process_is_turned_away(place):
+    first = place.start(*LONG)
+    read_until(first, "first step")
+    second = place.train(*LONG)
+    assert second.returncode == 2
+    assert second.stderr == f"vit-jax: error: {Path('runs', 'run')}: in use by process {first.pid}; wait for it, end it, or choose another --name\n"
+    first.kill()
+    first.communicate()
+    third = place.train(*LONG, "--max-steps", 3)
+    assert third.returncode == 0, "the lock died with its process: " + third.stderr
+
+
+# --------------------------------------------------------------------------- walls: disk, rights, memory
+
+
+def one_sentence(done: "subprocess.CompletedProcess[str]") -> str:
+    """The sentence on stderr of a door that ended with code 2."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("vit-jax: error: "), done.stderr
+    return done.stderr
+
+
+@slow
+def test_a_disk_that_fills_up_while_saving(place, expected):
+    """The real thing through the door: one sentence, the step before intact, no litter, and it goes on with room."""
+    assert place.train("--max-steps", EPOCH).returncode == 0
+    before = {p: p.read_bytes() for p in place.run.path.rglob("*") if p.is_file()}
+    resource_limit = "import resource, runpy, sys; sys.argv = sys.argv[1:]; resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); runpy.run_path('driver.py')"
+    command = [sys.executable, "-c", resource_limit, "driver.py", "", "without", *TINY]
+    done = subprocess.run(command, cwd=place.path, env={**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}, capture_output=True, text=True, timeout=600)
+    assert "the disk is full, so step 10 could not be saved; step 5 is intact; free some space and repeat the command" in one_sentence(done)
+    assert place.run.sound_steps() == [EPOCH]
+    changed = {str(p.relative_to(place.run.path)) for p in place.run.path.rglob("*") if p.is_file() and before.get(p) != p.read_bytes()}
+    assert changed <= {"metrics.jsonl", ".lock"}
+    place.finished()
+    assert place.end() == expected
+
+
+@slow
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can mount")
+def test_a_small_disk(tmp_path, expected):
+    """From the very first file on: at whatever size the wall is, one sentence; and after it the whole run."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small file system: {mounted.stderr.strip()}")
+    try:
+        place = Place(small)
+        for free in (0, 8_192, 40_000, 200_000, 600_000):
+            filler = small / "filler"
+            filler.write_bytes(bytes(shutil.disk_usage(small).free - free))
+            said = one_sentence(place.train(JAX_ENABLE_COMPILATION_CACHE="false"))
+            assert "disk is full" in said, (free, said)
+            filler.unlink()
+            assert not list(place.run.path.rglob("*tmp*"))
+        place.finished()
+        assert place.end() == expected
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+@slow
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_folder_that_is_not_ones_own(tmp_path_factory):
+    with tempfile.TemporaryDirectory() as there:
+        os.chmod(there, 0o755)
+        place = Place(Path(there) / "place")
+        assert place.train("--max-steps", 3).returncode == 0
+        before = {p: p.read_bytes() for p in place.run.path.rglob("*") if p.is_file()}
+        nobody = "import os, runpy, sys; sys.argv = sys.argv[1:]; os.setgid(65534); os.setuid(65534); runpy.run_path('driver.py')"
+        command = [sys.executable, "-c", nobody, "driver.py", "", "without", *TINY]
+        env = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false", "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
+        env.pop("JAX_COMPILATION_CACHE_DIR", None)
+        done = subprocess.run(command, cwd=place.path, env=env, capture_output=True, text=True, timeout=600)
+        if "ModuleNotFoundError" in done.stderr or "can't open file" in done.stderr:
+            pytest.skip("somebody else may not read this checkout")
+        assert "no permission to write or read here; choose another folder with --dir" in one_sentence(done)
+        assert {p: p.read_bytes() for p in place.run.path.rglob("*") if p.is_file()} == before
+
+
+def test_memory_that_runs_out_is_said_with_what_to_lower():
+    """XLA's own exception, as it comes from a program that wants more than there is."""
+    import jax
+    import jax.numpy as jnp
+
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        jax.block_until_ready(jnp.zeros((1 << 46,), jnp.int8))
+    said = translate(caught.value)
+    assert isinstance(said, UserError)
+    assert str(said) == "out of memory: lower --batch, or keep the batch and raise --accumulate, or set --compute-dtype bfloat16"
+    assert translate(MemoryError()) is not None and translate(RuntimeError("INTERNAL: a bug")) is None
+
+
+@slow
+def test_a_loss_that_is_not_finite(place):
+    done = place.train("--optim.lr", "1e30")
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1 and "nothing had been saved yet" in done.stderr and "lower --optim.lr" in done.stderr
+    assert not place.run.steps()
+
+
+@slow
+def test_a_damaged_checkpoint_through_the_door(place, expected):
+    """All that stderr and stdout say of it is one line; Orbax and its threads are not heard."""
+    place.killed("evaluation")
+    for file in (place.run.checkpoints / str(EPOCH)).rglob("d/*"):
+        os.truncate(file, file.stat().st_size // 2)
+    done = place.train()
+    assert "no checkpoint is sound (checkpoint 5: " in one_sentence(done)
+    shutil.rmtree(place.run.checkpoints)
+    shutil.rmtree(place.run.digests)
+    place.run.checkpoints.mkdir()
+    place.run.digests.mkdir()
+    place.finished()
+    assert place.end() == expected

@@ -1,0 +1,376 @@
+"""The layers alone: norms and activations against exact formulas, masks, dropout as a statistic, initial values."""
+
+import itertools
+import math
+import zlib
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import erf
+
+from vit_jax.config import parameters
+from vit_jax.layers import ACTIVATIONS, Attention, LayerNorm, Linear, Mlp, drop_path, dropout, fold, initial_values, merge, replace_parameters, split
+from vit_jax.presets import PRESETS, preset
+from vit_jax.runs import flatten
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """Layers this small run for microseconds and would be optimised for seconds."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def keys(batch, seed=0):
+    return jax.random.split(jax.random.key(seed), batch)
+
+
+def within(mean, p, n, sigmas=4.0):
+    assert abs(mean - p) <= sigmas * math.sqrt(p * (1 - p) / n), (mean, p, n)
+
+
+# --------------------------------------------------------------------------------- norms, activations
+
+
+def normalised(x, eps):
+    mean = x.mean(-1, keepdims=True)
+    return (x - mean) / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + eps)
+
+
+@pytest.mark.parametrize(("ratio", "limit"), [(0, 2e-6), (10, 4e-6), (1000, 2e-4)])
+def test_layer_norm_keeps_its_digits_where_the_mean_is_large(ratio, limit):
+    x = np.random.default_rng(0).normal(ratio, 1.0, (256, 256)).astype(np.float32)
+    expected = normalised(x.astype(np.float64), 1e-6)
+    assert np.abs(LayerNorm(256, 1e-6)(jnp.asarray(x)) - expected).max() <= limit
+    if ratio == 1000:  # what E[x^2] - E[x]^2 would give
+        fast = (x - x.mean(-1, keepdims=True)) / np.sqrt(np.square(x).mean(-1, keepdims=True) - x.mean(-1, keepdims=True) ** 2 + 1e-6)
+        assert np.abs(fast - expected).max() > 100 * limit
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-5, 1e-12])
+def test_layer_norm_uses_its_eps_inside_the_root(eps):
+    """Tokens of std 0.003: 1e-6 and 1e-5 part by 0.29 there."""
+    with jax.enable_x64(True):
+        x = np.random.default_rng(0).normal(0, 0.003, (8, 256))
+        got = LayerNorm(256, eps, dtype="float64")(jnp.asarray(x))
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, normalised(x, eps), rtol=0, atol=1e-13)
+
+
+def test_layer_norm_of_bfloat16_reduces_in_float32():
+    x = jnp.asarray(np.random.default_rng(0).normal(3, 1, (64, 256)), jnp.bfloat16)
+    got = LayerNorm(256, 1e-6)(x)
+    assert got.dtype == jnp.bfloat16
+    # Nothing but the rounding of the output, half a unit in the last of 8 bits, is lost.
+    expected = normalised(np.asarray(x, np.float64), 1e-6)
+    assert (np.abs(np.asarray(got, np.float64) - expected) <= 2**-8 * np.abs(expected) + 1e-6).all()
+
+
+EXACT = {
+    "none": lambda x: x,
+    "gelu": lambda x: x / 2 * (1 + erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+    "relu": lambda x: np.maximum(x, 0),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_their_formulas(name):
+    x = np.linspace(-8, 8, 4001)
+    with jax.enable_x64(True):
+        got = np.asarray(ACTIVATIONS[name](jnp.asarray(x)))
+    assert got.dtype == np.float64
+    # Relative to what the formula adds up, which is as large as x.
+    assert (np.abs(got - EXACT[name](x)) <= 1e-15 * np.maximum(1, np.abs(x))).all()
+    single = ACTIVATIONS[name](jnp.asarray(x, "float32"))
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(single, EXACT[name](x), rtol=0, atol=3e-6)
+
+
+# --------------------------------------------------------------------------------------- masked attention
+
+
+def attention(heads=2, width=8, rate=0.0, seed=0):
+    layer, draw = Attention(width, heads, width // heads, dropout=rate), np.random.default_rng(seed)
+    tree = jax.tree.map(lambda x: draw.normal(0, 0.5, x.shape).astype(np.float32), split(layer)[1])
+    replace_parameters(layer, tree)
+    return layer
+
+
+def test_a_masked_key_has_no_influence_and_the_others_share_its_weight():
+    layer, x = attention(), np.random.default_rng(1).normal(size=(2, 5, 8)).astype(np.float32)
+    left = np.delete(x, 3, axis=1)
+    mask = np.ones((2, 1, 5, 5), bool)
+    mask[..., 3] = False
+
+    @jax.jit
+    def forward(x, left):
+        tape = {"attention": None}
+        return layer(x, x, x, mask, tape=tape), tape["attention"], layer(x, left, left)
+
+    got, weights, expected = map(np.asarray, forward(x, left))
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+    assert (weights[..., 3] == 0).all()
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+
+
+def test_a_row_with_nothing_to_attend_to_has_a_zero_context_and_zero_gradients():
+    """jax.nn.dot_product_attention would give the mean of the values; -1e9 for a mask too."""
+    definition, tree = split(attention())
+    x = np.random.default_rng(1).normal(size=(1, 5, 8)).astype(np.float32)
+    mask = np.ones((1, 1, 5, 5), bool)
+    mask[:, :, 2] = False
+
+    @jax.jit
+    @partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+    def empty_row(tree, x):
+        y = merge(definition, tree)(x, x, x, mask)
+        return y[0, 2].sum(), y
+
+    (_, got), (of_tree, of_x) = empty_row(tree, x)
+    bias = np.asarray(tree["out"]["bias"])
+    np.testing.assert_array_equal(got[0, 2], bias)
+    assert (np.abs(got[0, 1] - bias) > 1e-3).any()
+    assert (np.asarray(of_x) == 0).all()
+    for name, gradient in flatten(of_tree).items():
+        np.testing.assert_array_equal(gradient, float(name == "out.bias"), err_msg=name)
+
+
+def test_the_gradient_of_a_key_bias_is_zero():
+    """softmax(q (k + b)) does not depend on b: what is left is rounding."""
+    with jax.enable_x64(True):
+        definition, tree = split(attention())
+        tree = jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
+        x = np.random.default_rng(1).normal(size=(2, 5, 8))
+        gradient = jax.jit(jax.grad(lambda tree: jnp.square(merge(definition, tree)(x, x, x)).sum()))(tree)
+        gradient = jax.tree.map(np.asarray, gradient)
+    assert np.abs(gradient["key"]["bias"]).max() < 1e-13 < np.abs(gradient["value"]["bias"]).max()
+
+
+# --------------------------------------------------------------------------------------------- dropout
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_keeps_its_share_and_scales_it(rate):
+    y = np.asarray(dropout(jnp.full((64, 50, 33), 3.0), rate, keys(64)))
+    kept = y != 0
+    np.testing.assert_allclose(y[kept], 3.0 / (1 - rate), rtol=1e-6)
+    within(kept.mean(), 1 - rate, kept.size)
+    for axis in (0, 1, 2):  # nor is any example, token or channel favoured
+        share = kept.mean(tuple({0, 1, 2} - {axis}))
+        assert np.abs(share - (1 - rate)).max() <= 5 * math.sqrt(rate * (1 - rate) * kept.shape[axis] / kept.size)
+
+
+def test_dropout_is_drawn_anew_for_each_example_and_key_and_repeats_with_it():
+    x = jnp.ones((6, 40, 32))
+    masks = np.asarray(dropout(x, 0.5, keys(6))) != 0
+    for a, b in itertools.combinations(masks, 2):
+        within((a == b).mean(), 0.5, a.size, 5)
+    within((masks == (np.asarray(dropout(x, 0.5, keys(6, seed=1))) != 0)).mean(), 0.5, masks.size, 5)
+    within((masks == (np.asarray(dropout(x, 0.5, fold(keys(6), 1))) != 0)).mean(), 0.5, masks.size, 5)
+    np.testing.assert_array_equal(masks, np.asarray(dropout(x, 0.5, keys(6))) != 0)
+
+
+def test_the_mask_of_an_example_does_not_depend_on_its_batch():
+    x = jnp.ones((6, 5, 7))
+    np.testing.assert_array_equal(dropout(x, 0.5, keys(6))[4:5], dropout(x[4:5], 0.5, keys(6)[4:5]))
+
+
+def test_neighbouring_values_are_dropped_independently():
+    """Two values share 32 random bits; their masks must not show it."""
+    kept = np.asarray(dropout(jnp.ones((64, 4000)), 0.5, keys(64))) != 0
+    for distance in (1, 2, 3):
+        within((kept[:, distance:] == kept[:, :-distance]).mean(), 0.5, kept[:, distance:].size, 5)
+
+
+@pytest.mark.parametrize("rate", [1e-7, 0.9999999])
+def test_dropout_takes_every_rate_from_0_to_below_1(rate):
+    y = np.asarray(dropout(jnp.ones((8, 1000)), rate, keys(8)))
+    assert np.isfinite(y).all() and abs((y != 0).mean() - (1 - rate)) < 1e-3
+
+
+@pytest.mark.parametrize("drop", [dropout, drop_path])
+def test_nothing_is_dropped_without_keys_or_rate(drop):
+    x = jnp.arange(12.0).reshape(2, 6)
+    assert drop(x, 0.5, None) is x
+    assert drop(x, 0.0, keys(2)) is x
+
+
+def test_dropout_keeps_the_dtype():
+    with jax.enable_x64(True):
+        for dtype in ("bfloat16", "float32", "float64"):
+            for drop in (dropout, drop_path):
+                out = jax.eval_shape(lambda keys, drop=drop, dtype=dtype: drop(jnp.ones((2, 3), dtype), 0.5, keys), keys(2))
+                assert out.dtype == dtype
+
+
+def test_attention_drops_weights_after_the_softmax_and_scales_them():
+    """Keys and values are unit vectors, so the output of each head is its weights, mask and all."""
+    tokens, heads, rate, batch = 4, 2, 0.25, 1024
+    layer = Attention(8, heads, 4, dropout=rate)
+    tree = split(layer)[1]
+    tree["value"]["kernel"] = tree["out"]["kernel"] = jnp.eye(8)
+    replace_parameters(layer, tree)
+    x = jnp.broadcast_to(jnp.tile(jnp.eye(4), (1, 2)), (batch, tokens, 8))
+    weights = np.asarray(jax.jit(lambda keys: layer(x, x, x, keys=keys))(keys(batch)))  # [B, N, (H N)]; the query is 0, so each is 1/4 or nothing
+    kept = weights * tokens * (1 - rate)
+    np.testing.assert_allclose(kept, kept.round(), atol=1e-6)
+    within(kept.mean(), 1 - rate, kept.size)
+    a, b = kept[..., :4], kept[..., 4:]
+    within((a == b).mean(), rate**2 + (1 - rate) ** 2, a.size, 5)
+
+
+def test_the_mlp_drops_its_hidden_values_after_the_activation():
+    """The activation sees 1 at every place, so what is dropped is 0 and the rest 1/(1-p)."""
+    layer, rate, batch = Mlp(8, 8, "relu", dropout=0.25), 0.25, 1024
+    tree = split(layer)[1]
+    tree["fc1"]["bias"], tree["fc2"]["kernel"] = jnp.ones(8), jnp.eye(8)
+    replace_parameters(layer, tree)
+    kept = np.asarray(layer(jnp.ones((batch, 4, 8)), keys=keys(batch))) * (1 - rate)
+    np.testing.assert_allclose(kept, kept.round(), atol=1e-6)
+    within(kept.mean(), 1 - rate, kept.size)
+
+
+# ---------------------------------------------------------------------------------------- initial values
+
+SHAPES = {
+    "cls_token": (4096,),
+    "position": (64, 96),
+    "blocks.0.norm1.scale": (96,),
+    "blocks.0.norm1.bias": (96,),
+    "blocks.0.attention.query.kernel": (96, 384),
+    "blocks.0.attention.query.bias": (384,),
+    "blocks.0.attention.out.kernel": (96, 384),
+    "blocks.0.attention.out.bias": (384,),
+    "blocks.0.scale1": (96,),
+    "blocks.0.mlp.fc1.kernel": (96, 384),
+    "blocks.0.mlp.fc1.bias": (384,),
+    "patch.kernel": (96, 384),
+    "patch.bias": (384,),
+    "head.kernel": (96, 384),
+    "head.bias": (384,),
+}
+MATRICES = [name.removesuffix(".kernel") for name in SHAPES if name.endswith(".kernel")]
+
+
+def values(shapes=SHAPES, seed=0, **fields):
+    defaults = dict(init="trunc_normal", attention_init="same", init_std=0.02, token_std=0.5, position_std=0.2, scale=0.1)
+    got = initial_values(shapes, jax.random.key(seed), **{**defaults, **fields})
+    assert {name: x.shape for name, x in got.items()} == dict(shapes)
+    return {name: np.asarray(x, np.float64) for name, x in got.items()}
+
+
+# The standard deviation and the largest value of a (96, 384) kernel, from the schemes' definitions.
+CUT = 1 / 0.87962566103423978  # a normal cut at 2 std has this share less spread
+XAVIER, TORCH = math.sqrt(6 / (96 + 384)), 1 / math.sqrt(96)
+OF_THREE = math.sqrt(6 / (96 + 3 * 384))
+SCHEMES = {
+    "trunc_normal": (0.03, 0.03 * 2 * CUT),
+    "normal": (0.03, math.inf),
+    "fan_in": (96**-0.5, 96**-0.5 * 2 * CUT),
+    "xavier": (XAVIER / math.sqrt(3), XAVIER),
+    "torch": (TORCH / math.sqrt(3), TORCH),
+}
+
+
+def check(x, scheme):
+    std, largest = scheme
+    assert x.std() == pytest.approx(std, rel=0.015)  # 37k draws: 4 sigma
+    assert abs(x.mean()) < 4 * std / math.sqrt(x.size)
+    assert np.abs(x).max() <= largest * (1 + 1e-6)
+    assert np.abs(x).max() > (0.99 * largest if largest < math.inf else 3.5 * std)
+
+
+@pytest.mark.parametrize("init", SCHEMES)
+def test_kernels_start_as_the_scheme_says_and_biases_at_zero_but_torchs(init):
+    got = values(init=init, init_std=0.03)
+    for name in MATRICES:
+        check(got[f"{name}.kernel"], SCHEMES[init])
+        bias = got[f"{name}.bias"]
+        if init == "torch":
+            assert bias.std() == pytest.approx(TORCH / math.sqrt(3), rel=0.1) and 0.97 * TORCH < np.abs(bias).max() <= TORCH
+        else:
+            assert (bias == 0).all()
+
+
+def test_torchvisions_scheme_is_three():
+    got = values(init="torchvision")
+    scheme = {"patch": "fan_in", "blocks.0.mlp.fc1": "xavier"}
+    for name in MATRICES:
+        check(got[f"{name}.kernel"], SCHEMES[scheme.get(name, "torch")])
+        assert (got[f"{name}.bias"] == 0).all()
+
+
+@pytest.mark.parametrize("init", ["torch", "normal"])
+def test_attention_may_start_as_torchs_does(init):
+    """in_proj_weight is Xavier uniform over the three stacked, in_proj_bias and out_proj.bias are 0."""
+    got = values(init=init, init_std=0.03, attention_init="torch")
+    check(got["blocks.0.attention.query.kernel"], (OF_THREE / math.sqrt(3), OF_THREE))
+    check(got["blocks.0.attention.out.kernel"], SCHEMES[init])
+    check(got["blocks.0.mlp.fc1.kernel"], SCHEMES[init])
+    assert (got["blocks.0.attention.query.bias"] == 0).all() and (got["blocks.0.attention.out.bias"] == 0).all()
+    assert (got["blocks.0.mlp.fc1.bias"] != 0).any() == (init == "torch")
+
+
+def test_tokens_positions_norms_and_layer_scales_start_as_their_fields_say():
+    got = values()
+    assert got["cls_token"].std() == pytest.approx(0.5, rel=0.05)
+    assert got["position"].std() == pytest.approx(0.2, rel=0.04)
+    assert (got["blocks.0.norm1.scale"] == 1).all() and (got["blocks.0.norm1.bias"] == 0).all()
+    np.testing.assert_allclose(got["blocks.0.scale1"], 0.1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("init", ["normal", "torch"])
+def test_a_zero_head_is_zero_and_nothing_else_is(init):
+    got, plain = values(init=init, head_zero=True), values(init=init)
+    assert (got["head.kernel"] == 0).all() and (got["head.bias"] == 0).all()
+    for name in SHAPES.keys() - {"head.kernel", "head.bias"}:
+        np.testing.assert_array_equal(got[name], plain[name])
+
+
+def test_every_parameter_and_seed_has_draws_of_its_own():
+    got, other = values(), values(seed=1)
+    kernels = [got[f"{name}.kernel"] for name in MATRICES] + [other["head.kernel"]]
+    for a, b in itertools.combinations(kernels, 2):
+        assert (a != b).mean() > 0.999
+
+
+def test_no_two_names_of_a_preset_fold_to_one_key():
+    """A parameter's key comes from 32 bits of its name."""
+    for name in PRESETS:
+        names = parameters(preset(name).run.model)
+        assert len({zlib.crc32(n.encode()) for n in names}) == len(names)
+
+
+def test_a_network_with_one_block_more_starts_the_others_alike():
+    deeper = SHAPES | {"blocks.1.mlp.fc1.kernel": (96, 384)}
+    got, more = values(), values(deeper)
+    for name in SHAPES:
+        np.testing.assert_array_equal(got[name], more[name])
+    assert (more["blocks.1.mlp.fc1.kernel"] != got["blocks.0.mlp.fc1.kernel"]).mean() > 0.999
+
+
+# --------------------------------------------------------------------------------------- models as trees
+
+
+def test_a_model_is_a_tree_with_string_keys_and_comes_back_from_it():
+    layer = Mlp(3, 4, "gelu", gated=True)
+    definition, tree = split(layer)
+    assert flatten(tree).keys() == {f"{name}.{leaf}" for name in ("fc1", "gate", "fc2") for leaf in ("kernel", "bias")}
+    filled = jax.tree.map(lambda x: x + 2, tree)
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), split(merge(definition, filled))[1], filled))
+    replace_parameters(layer, filled)
+    assert (layer.gate.bias[...] == 2).all()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_a_linear_map_computes_in_the_dtype_of_its_input(dtype):
+    with jax.enable_x64(True):
+        assert jax.eval_shape(lambda: Linear(3, 4)(jnp.ones((2, 3), dtype))).dtype == dtype

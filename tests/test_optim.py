@@ -1,0 +1,238 @@
+"""Schedules and optimizers against torch's printed values and its published algorithms, written again in numpy."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.config import OptimConfig
+from vit_jax.optim import Optimizer, clip, decay_mask, learning_rate, momentum, one_cycle
+from vit_jax.runs import flatten, unflatten
+
+
+def rates(c, steps, epoch=10):
+    """The whole schedule, float64."""
+    with jax.enable_x64(True):
+        schedule = learning_rate(c, steps, epoch)
+        values = jax.jit(jax.vmap(schedule))(np.arange(steps))
+    assert values.dtype == np.float64
+    return np.asarray(values)
+
+
+# --------------------------------------------------------------------------------------------- schedules
+
+
+def test_one_cycle_has_the_values_that_torch_prints():
+    """OneCycleLR(max_lr=1, total_steps=100, pct_start=0.3), run with torch 2.13; optax's own is 3e-3 away from it."""
+    got = rates(OptimConfig(schedule="one_cycle", lr=1.0), 100)
+    printed = {0: 0.04, 1: 0.04281, 10: 0.2952, 29: 1.0, 30: 0.99950, 50: 0.7939, 90: 0.0402, 98: 5.1e-4, 99: 4e-6}
+    for step, value in printed.items():
+        digits = len(f"{value:.10g}".lstrip("0.").replace(".", "").partition("e")[0])
+        assert got[step] == pytest.approx(value, rel=0.6 * 10 ** (1 - digits)), step
+    assert got.argmax() == 29 and got[29] == 1.0
+
+
+def torchs_one_cycle(step, total, pct, first, middle, last):
+    """OneCycleLR.get_lr of the two-phase, cosine form: phases end at pct * total - 1 and at total - 1."""
+
+    def cosine(start, end, share):
+        return end + (start - end) / 2.0 * (math.cos(math.pi * share) + 1)
+
+    turn = float(pct * total) - 1
+    if step <= turn:
+        return cosine(first, middle, step / turn)
+    return cosine(middle, last, (step - turn) / (total - 1 - turn))
+
+
+@pytest.mark.parametrize(("total", "pct"), [(97, 0.3), (100, 0.3), (1760, 0.2), (7, 0.5)])
+def test_one_cycle_is_torchs_formula(total, pct):
+    c = OptimConfig(schedule="one_cycle", lr=3e-3, pct_start=pct, div_factor=10.0, final_div_factor=1e3)
+    expected = [torchs_one_cycle(t, total, pct, 3e-4, 3e-3, 3e-7) for t in range(total)]
+    np.testing.assert_allclose(rates(c, total), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("steps", "pct"), [(1, 0.3), (2, 0.3), (3, 0.3), (10, 0.0), (10, 0.1)])
+def test_one_cycle_of_a_run_too_short_to_rise_starts_at_its_peak_or_falls_from_it(steps, pct):
+    """(torch divides by zero, or takes the rate out of its range.)"""
+    got = rates(OptimConfig(schedule="one_cycle", lr=1.0, pct_start=pct), steps)
+    assert np.isfinite(got).all() and got.min() >= 4e-6 * (1 - 1e-9) and got.max() <= 1.0
+    assert (np.diff(got) <= 0).all()
+
+
+def test_momentum_cycles_against_the_rate():
+    c = OptimConfig(schedule="one_cycle", lr=1.0, cycle_momentum=True)
+    with jax.enable_x64(True):
+        beta = np.asarray(jax.jit(jax.vmap(momentum(c, 100)))(np.arange(100)))
+    assert beta[[0, 29, 99]] == pytest.approx([0.95, 0.85, 0.95], abs=1e-12)
+    expected = [torchs_one_cycle(t, 100, 0.3, 0.95, 0.85, 0.95) for t in range(100)]
+    np.testing.assert_allclose(beta, expected, rtol=1e-12)
+
+
+def test_momentum_is_a_number_unless_asked_to_cycle():
+    assert momentum(OptimConfig(name="adamw", beta1=0.8), 100) == 0.8
+    assert momentum(OptimConfig(name="momentum", momentum=0.7), 100) == 0.7
+    assert momentum(OptimConfig(schedule="one_cycle"), 100) == 0.9
+    assert momentum(OptimConfig(schedule="cosine", cycle_momentum=True), 100) == 0.9
+
+
+def test_cosine_rises_linearly_over_the_warm_up_and_falls_to_its_end():
+    """2 epochs of 10 steps of warm-up in 120 steps: lr (t+1)/20, then half a cosine that is at `final` at t = 120."""
+    got = rates(OptimConfig(lr=2.0, warmup=2, final=0.1), 120)
+    np.testing.assert_allclose(got[:20], 2.0 * np.arange(1, 21) / 20, rtol=1e-12)
+    assert got[20] == pytest.approx(2.0) and got[70] == pytest.approx(2.0 * 0.55)
+    np.testing.assert_allclose(got[20:], [2.0 * (0.1 + 0.9 * (1 + math.cos(math.pi * t / 100)) / 2) for t in range(100)], rtol=1e-12)
+    assert rates(OptimConfig(lr=2.0), 120)[[0, 60]] == pytest.approx([2.0, 1.0])
+    assert 0 < rates(OptimConfig(lr=2.0), 120)[-1] < 2e-3
+
+
+def test_constant_stays_after_its_warm_up():
+    np.testing.assert_allclose(rates(OptimConfig(lr=2.0, schedule="constant", warmup=0.4), 30), [0.5, 1.0, 1.5] + 27 * [2.0])
+    np.testing.assert_allclose(rates(OptimConfig(lr=2.0, schedule="constant"), 30), 30 * [2.0])
+
+
+def test_schedules_take_traced_and_python_steps_alike():
+    for c in (OptimConfig(warmup=1), OptimConfig(schedule="constant"), OptimConfig(schedule="one_cycle")):
+        schedule = learning_rate(c, 30, 10)
+        assert float(schedule(7)) == pytest.approx(float(jax.jit(schedule)(7)), rel=1e-6)
+    assert float(one_cycle(30, 0.3, 0.1, 1.0, 0.2)(29)) == pytest.approx(0.2)
+
+
+# --------------------------------------------------------------------------------------------- optimizers
+
+# One parameter of each kind; all of one shape, to compile once.
+NAMES = {
+    "head.kernel": "kernel",
+    "head.bias": "bias",
+    "norm.scale": "norm",
+    "norm.bias": "norm",
+    "cls_token": "token",
+    "position": "position",
+    "blocks.0.scale1": "scale",
+}
+SHAPE, STEPS = (3, 4), 10
+
+
+def material():
+    draw = np.random.default_rng(0)
+    start = {name: draw.normal(0, 1, SHAPE) for name in NAMES}
+    # Gradients of norms from 0.5 to 20, so that clipping at 3 acts on some steps and not on others.
+    gradients = [{name: draw.normal(0, size, SHAPE) for name in NAMES} for size in np.geomspace(0.05, 2.0, STEPS)]
+    return start, gradients
+
+
+def by_hand(c, start, gradients):
+    """torch.optim's documented algorithms, after clip_grad_norm_; the rate and beta of a step come from the formulas above."""
+    p = {name: x.copy() for name, x in start.items()}
+    m, v = ({name: np.zeros(SHAPE) for name in p} for _ in range(2))
+    for t, gradient in enumerate(gradients):
+        lr, beta1 = c.lr, c.beta1
+        if c.schedule == "one_cycle":
+            lr = torchs_one_cycle(t, STEPS, c.pct_start, c.lr / 25, c.lr, c.lr / 25 / 1e4)
+            beta1 = torchs_one_cycle(t, STEPS, c.pct_start, 0.95, 0.85, 0.95) if c.cycle_momentum else c.beta1
+        norm = math.sqrt(sum((g**2).sum() for g in gradient.values()))
+        share = min(1.0, c.clip / (norm + 1e-6)) if c.clip else 1.0
+        for name, g in gradient.items():
+            decay = c.weight_decay if NAMES[name] in c.decay else 0.0
+            g = g * share
+            if c.name == "adamw":
+                p[name] *= 1 - lr * decay
+            else:
+                g = g + decay * p[name]
+            if c.name in ("adam", "adamw"):
+                m[name] = beta1 * m[name] + (1 - beta1) * g
+                v[name] = c.beta2 * v[name] + (1 - c.beta2) * g**2
+                root = np.sqrt(v[name]) / math.sqrt(1 - c.beta2 ** (t + 1)) + c.eps
+                p[name] -= lr / (1 - beta1 ** (t + 1)) * m[name] / root
+            elif c.name == "momentum":
+                m[name] = c.momentum * m[name] + g
+                p[name] -= lr * (g + c.momentum * m[name] if c.nesterov else m[name])
+            else:
+                p[name] -= lr * g
+    return p
+
+
+def trained(c, start, gradients, dtype="float64"):
+    """The same with ours, in one compiled loop."""
+    optimizer = Optimizer(c, STEPS, 5)
+    stacked = {name: np.stack([g[name] for g in gradients]).astype(dtype) for name in NAMES}
+
+    def step(carry, item):
+        parameters, moments = carry
+        t, gradient = item
+        updates, moments = optimizer.update(gradient, moments, parameters, t)
+        return (jax.tree.map(jnp.add, parameters, updates), moments), None
+
+    @jax.jit
+    def run(parameters, gradients):
+        return jax.lax.scan(step, (parameters, optimizer.init(parameters)), (jnp.arange(STEPS), gradients))[0]
+
+    parameters, moments = run(unflatten({name: x.astype(dtype) for name, x in start.items()}), unflatten(stacked))
+    return {name: np.asarray(x) for name, x in flatten(parameters).items()}, moments
+
+
+COMMON = dict(schedule="constant", lr=0.05, weight_decay=0.1, clip=3.0)
+OPTIMIZERS = {
+    "adamw": OptimConfig(name="adamw", **COMMON),
+    "adamw, other betas and eps": OptimConfig(name="adamw", beta1=0.8, beta2=0.95, eps=1e-3, **COMMON),
+    "adamw, one cycle": OptimConfig(name="adamw", **COMMON | dict(schedule="one_cycle")),
+    "adamw, one cycle with momentum": OptimConfig(name="adamw", cycle_momentum=True, **COMMON | dict(schedule="one_cycle")),
+    "adam, L2": OptimConfig(name="adam", **COMMON),
+    "momentum": OptimConfig(name="momentum", momentum=0.8, **COMMON),
+    "nesterov": OptimConfig(name="momentum", momentum=0.8, nesterov=True, **COMMON),
+    "sgd": OptimConfig(name="sgd", **COMMON),
+    "sgd, no clipping": OptimConfig(name="sgd", **COMMON | dict(clip=0.0)),
+    "everything decays": OptimConfig(name="adamw", decay=tuple(set(NAMES.values())), **COMMON),
+    "nothing decays": OptimConfig(name="adam", decay=(), **COMMON),
+}
+
+
+@pytest.mark.parametrize("c", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
+def test_ten_steps_are_those_of_torchs_algorithm(c):
+    start, gradients = material()
+    with jax.enable_x64(True):
+        got, _ = trained(c, start, gradients)
+    for name, expected in by_hand(c, start, gradients).items():
+        assert got[name].dtype == np.float64
+        np.testing.assert_allclose(got[name], expected, rtol=0, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "fault", [dict(eps=1e-7), dict(decay=("kernel", "bias")), dict(clip=3.0001), dict(beta2=0.9991), dict(name="adam"), dict(weight_decay=0.1001)]
+)
+def test_the_comparison_sees_a_small_fault(fault):
+    start, gradients = material()
+    right = by_hand(OPTIMIZERS["adamw"], start, gradients)
+    wrong = by_hand(dataclasses.replace(OPTIMIZERS["adamw"], **fault), start, gradients)
+    assert max(np.abs(wrong[name] - right[name]).max() for name in NAMES) > 1e-9
+
+
+def test_optimizers_keep_float32_and_moments_by_role():
+    start, gradients = material()
+    roles = {"adamw": {"mu", "nu"}, "adam, L2": {"mu", "nu"}, "momentum": {"trace"}, "sgd": set()}
+    for which, expected in roles.items():
+        moments = Optimizer(OPTIMIZERS[which], STEPS, 5).init(unflatten(start))
+        assert moments.keys() == expected
+        assert all(flatten(tree).keys() == set(NAMES) for tree in moments.values())
+    with jax.enable_x64(True):  # where a wider number slips in, the result is wide
+        got, moments = trained(OPTIMIZERS["adamw, one cycle with momentum"], start, gradients, "float32")
+    assert {x.dtype for x in (*got.values(), *jax.tree.leaves(moments))} == {np.dtype("float32")}
+
+
+def test_decay_falls_on_the_kinds_that_it_names():
+    tree = unflatten(dict.fromkeys(NAMES, 0.0))
+    for kinds in (("kernel",), ("norm", "token"), ("position", "scale", "bias"), ()):
+        assert flatten(decay_mask(tree, kinds)) == {name: kind in kinds for name, kind in NAMES.items()}
+
+
+@pytest.mark.parametrize(("largest", "share"), [(10.0, 1.0), (5.0, 5 / (5 + 1e-6)), (1.0, 1 / (5 + 1e-6)), (1e-3, 1e-3 / (5 + 1e-6))])
+def test_clipping_scales_by_c_over_the_norm_and_1e_6(largest, share):
+    with jax.enable_x64(True):
+        got = clip({"a": jnp.array([3.0]), "b": {"c": jnp.array([[4.0]])}}, largest)
+    assert [float(got["a"][0]), float(got["b"]["c"][0, 0])] == pytest.approx([3 * share, 4 * share], rel=1e-14)
+
+
+def test_clipping_leaves_a_zero_gradient_alone():
+    assert float(clip({"a": jnp.zeros(2)}, 1.0)["a"].sum()) == 0.0

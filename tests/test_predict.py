@@ -1,0 +1,328 @@
+"""Using a trained run: files, folders and arrays to classes, by the door and as a library, as evaluation saw them."""
+
+import contextlib
+import csv
+import dataclasses
+import io
+import re
+import shlex
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import vit_jax
+from vit_jax import evaluate, predict, runs
+from vit_jax.config import ViTConfig, pair
+from vit_jax.data import open_dataset
+from vit_jax.errors import UserError
+from vit_jax.evaluation import score
+from vit_jax.report import gallery, plots
+from vit_jax.train import door as train_door
+
+TINY = shlex.split(
+    "digits --model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32 --optim.schedule constant "
+    "--optim.lr 0.01 --optim.weight-decay 0 --loss.label-smoothing 0 --batch 64 --ema 0.9"
+)
+FILES = 70  # more than predict takes at a time
+
+
+@pytest.fixture(scope="module", autouse=True)
+def place(tmp_path_factory):
+    """A folder with a run in it, and the first test images as files."""
+    folder = tmp_path_factory.mktemp("predict")
+    jax.config.update("jax_disable_most_optimizations", True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with pytest.MonkeyPatch.context() as plain, contextlib.redirect_stdout(io.StringIO()):
+            plain.setattr("vit_jax.report.gallery.draw_all", lambda *a: None)
+            assert train_door.command([*TINY, "--epochs", "3"]) == 0
+        split = open_dataset(runs.find("digits").config()).splits["test"]
+        (folder / "images" / "deep").mkdir(parents=True)
+        for i, image in enumerate(split.take(np.arange(FILES))):
+            Image.fromarray(image[..., 0]).save(folder / "images" / ("deep" if i == 3 else "") / f"{i:03}.png")
+        (folder / "images" / "notes.txt").write_text("no image")
+        (folder / "images" / ".hidden.png").write_text("no image either")
+        yield folder
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def files() -> list:
+    return [f"images/{'deep/' if i == 3 else ''}{i:03}.png" for i in range(FILES)]
+
+
+def shown(capsys, *arguments) -> list:
+    """The lines that the door prints."""
+    capsys.readouterr()
+    assert predict.command(["digits", *map(str, arguments)]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+# ------------------------------------------------------------------------------ what is predicted
+
+
+@pytest.mark.parametrize("which", ["best", "last"])
+def test_a_file_gets_what_evaluation_gave_that_image(which, capsys):
+    _, result = evaluate.evaluate("digits", "test", which)
+    loaded = vit_jax.load("digits", which)
+    answers = loaded.predict(files())
+    lines = shown(capsys, *files(), "--top", 1, "--weights", which)
+    for i, ((name, probability),) in enumerate(answers):
+        assert name == str(result.predicted[i])
+        assert probability == pytest.approx(result.confidence[i], abs=1e-6)
+        assert lines[i] == f"{files()[i]}: {name} ({probability:.1%})"
+    assert len({name for ((name, _),) in answers}) > 1
+
+
+def test_logits_are_those_of_the_engine():
+    from vit_jax.optim import Optimizer
+    from vit_jax.step import Engine
+    from vit_jax.vit import definition
+
+    loaded = vit_jax.load("digits")
+    run = loaded.run
+    assert run == runs.find("digits").config() and loaded.class_names == tuple("0123456789")
+    dataset = open_dataset(run)
+    assert loaded.preprocess == dataset.preprocess
+    images, labels = dataset.splits["test"].take(np.arange(FILES)), dataset.splits["test"].labels[:FILES]
+    engine = Engine(run, definition(run.model), loaded.task, Optimizer(run.optim, 1, 1))
+    from vit_jax.interop import weights
+
+    parameters = jax.device_put(weights(runs.find("digits"), run.model)[1], engine.replicated)
+    out = engine.outputs(parameters, {"image": images, "label": labels})
+    logits = loaded.logits(files())
+    assert logits.shape == (FILES, 10) and logits.dtype == np.float32
+    log_sum = np.log(np.exp(logits.astype(np.float64)).sum(-1))
+    assert out["loss"] == pytest.approx(log_sum - logits[np.arange(FILES), labels], abs=1e-5)
+    assert (out["predicted"] == logits.argmax(-1)).all()
+    normal = (images / 255 - dataset.preprocess.mean[0]) / dataset.preprocess.std[0]
+    assert logits == pytest.approx(np.asarray(loaded.model(np.float32(normal))), abs=1e-5)
+
+
+def test_weights_to_choose_from():
+    folder, best = runs.find("digits"), vit_jax.load("digits")
+    summary = folder.summary()
+    assert best.step == summary["best"]["step"]
+    last, raw = vit_jax.load("digits", "last"), vit_jax.load("digits", "last", ema=False)
+    assert last.step == raw.step == 60
+    kernels = [np.asarray(m.model.head.kernel[...]) for m in (last, raw)]
+    assert not np.array_equal(*kernels)
+    for ema, key in ((None, "last_ema"), (False, "last")):
+        _, result = evaluate.evaluate("digits", "test", "last", ema)
+        assert result.metrics == pytest.approx(summary["test"][key], rel=1e-6)
+    _, result = evaluate.evaluate("digits", "test", "best")
+    assert result.metrics == pytest.approx(summary["test"]["best"], rel=1e-6)
+
+
+@pytest.mark.parametrize("split, size", [("train", 1294), ("validation", 144), ("test", 359)])
+def test_the_evaluate_door(split, size, capsys):
+    assert evaluate.command(["digits", "--split", split, "--weights", "last", "--no-ema", "--batch", "100"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == f"digits at step 60, {split}: {size:,} examples"
+    values = {name: float(value) for name, value in map(str.split, out[1:])}
+    assert list(values) == ["loss", "accuracy", *(f"{m}_{a}" for a in ("macro", "micro") for m in ("precision", "recall", "f1"))]
+    summary = runs.find("digits").summary()
+    known = {"validation": summary["validation"]["raw"], "test": summary["test"]["last"]}.get(split, {})
+    assert all(values[name] == pytest.approx(value, abs=6e-5) for name, value in known.items())
+
+
+def test_arrays_and_pillow_images_are_taken_as_files_are():
+    loaded = vit_jax.load("digits")
+    expected = loaded.logits(files()[:2])
+    opened = [Image.open(file) for file in files()[:2]]
+    pixels = [np.asarray(image) for image in opened]
+    assert np.array_equal(loaded.logits(opened), expected)
+    assert np.array_equal(loaded.logits(pixels), expected)
+    assert np.array_equal(loaded.logits([p[..., None] for p in pixels]), expected)
+    assert np.array_equal(loaded.logits([np.stack([p] * 3, -1) for p in pixels]), expected)
+    assert loaded.pixels(opened).shape == (2, 8, 8, 1)
+
+
+def test_images_of_another_size_and_mode_are_prepared_as_in_training(tmp_path):
+    loaded = vit_jax.load("digits")
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 40, 3), np.uint8))
+    image.save(tmp_path / "large.png")
+    by_hand = image.convert("L").resize((16, 8), Image.Resampling.BILINEAR).crop((4, 0, 12, 8))
+    assert np.array_equal(loaded.pixels([tmp_path / "large.png"])[0, ..., 0], np.asarray(by_hand))
+
+
+@pytest.mark.parametrize(
+    "images, says",
+    [
+        ([], "none given"),
+        ([np.zeros((8, 8), np.float32)], "an array is float32"),
+        ([np.zeros((1, 8, 8, 1), np.uint8)], r"uint8 \[1, 8, 8, 1\]; give uint8 pixels"),
+        ([np.zeros((8, 8, 2), np.uint8)], "1, 3 or 4 channels"),
+    ],
+)
+def test_what_predict_cannot_take(images, says):
+    with pytest.raises(UserError, match=says):
+        vit_jax.load("digits").predict(images)
+
+
+# -------------------------------------------------------------------------------------- the door
+
+
+def test_a_folder_is_searched_and_sorted(capsys):
+    lines = shown(capsys, "images")
+    assert [line.partition(":")[0] for line in lines] == sorted(files())
+    assert sorted(lines) == sorted(shown(capsys, *files()))
+
+
+def test_top(capsys):
+    (line,) = shown(capsys, "images/000.png", "--top", 4)
+    found = re.findall(r"(\d) \(([\d.]+)%\)", line)
+    assert len(found) == 4
+    shares = [float(share) for _, share in found]
+    assert shares == sorted(shares, reverse=True) and sum(shares) <= 100.2
+    (line,) = shown(capsys, "images/000.png", "--top", 99)
+    found = re.findall(r"(\d) \(([\d.]+)%\)", line)
+    assert sorted(name for name, _ in found) == list("0123456789")
+    assert sum(float(share) for _, share in found) == pytest.approx(100, abs=1)
+
+
+def test_csv_and_force(tmp_path, capsys):
+    out = tmp_path / "out.csv"
+    lines = shown(capsys, "images/000.png", "images/001.png", "--top", 2, "--csv", out)
+    rows = list(csv.reader(out.open(newline="")))
+    assert rows[0] == ["file", "rank", "class", "probability"]
+    assert [row[:2] for row in rows[1:]] == [[file, rank] for file in ("images/000.png", "images/001.png") for rank in ("1", "2")]
+    for line, first in zip(lines, rows[1::2], strict=True):
+        assert line.startswith(f"{first[0]}: {first[2]} ({float(first[3]):.1%})")
+    before = out.read_bytes()
+    with pytest.raises(UserError, match="exists already; add --force"):
+        predict.command(["digits", "images/000.png", "--csv", str(out)])
+    assert out.read_bytes() == before
+    shown(capsys, "images/000.png", "--csv", out, "--force")
+    assert out.read_bytes() != before
+    assert [p.name for p in tmp_path.iterdir()] == ["out.csv"]
+
+
+def test_attention_is_drawn_for_the_first_images(tmp_path, capsys, monkeypatch):
+    calls = []
+    draw = plots.draw_attention
+    monkeypatch.setattr(plots, "draw_attention", lambda *a: (calls.append(a), draw(*a)))
+    shown(capsys, "images", "--attention", tmp_path / "maps.png")
+    ((images, maps, prefix, grid, has_cls, path),) = calls
+    assert np.array_equal(images, vit_jax.load("digits").pixels(sorted(files())[: predict.SHOWN]))
+    assert maps.shape == (predict.SHOWN, 1, 2, 17, 17)
+    assert maps.sum(-1) == pytest.approx(1, abs=1e-5)
+    assert (prefix, grid, has_cls, path) == (1, (4, 4), True, tmp_path / "maps.png")
+    with Image.open(path) as picture:
+        assert min(picture.size) > 200
+
+
+# -------------------------------------------------------------- pictures of the network's inside
+
+PREFIXES = {  # fields: (tokens before the patches, rows of positions before the patches, cls is read)
+    "distill and registers without positions": ({"distill_token": True, "distill_position": False, "registers": 2}, 4, 1, True),
+    "all with positions": ({"distill_token": True, "registers": 3, "register_position": True, "pool": "cls_distill"}, 5, 5, True),
+    "cls is there but patches are read": ({"pool": "mean"}, 1, 1, False),
+    "no cls": ({"cls_token": False, "registers": 1, "pool": "mean", "position": "sincos2d", "position_trained": False}, 1, 0, False),
+}
+
+
+@pytest.mark.parametrize("case", PREFIXES)
+def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
+    from vit_jax.vit import ViT, definition, sinusoids, start
+
+    fields, tokens, rows, cls_is_read = PREFIXES[case]
+    c = ViTConfig(**{"image": (8, 12), "patch": 4, "channels": 1, "classes": 3, "width": 8, "depth": 1, "heads": 2, "hidden": 8, **fields})
+    calls = {}
+    for name in ("draw_patches", "draw_attention", "draw_positions"):
+        monkeypatch.setattr(plots, name, lambda *a, name=name: calls.__setitem__(name, a))
+    parameters = start(c, jax.random.key(0))
+    task = SimpleNamespace(images=lambda batch, dtype: batch["image"].astype(dtype) / 255)
+    engine = SimpleNamespace(run=SimpleNamespace(model=c), definition=definition(c), task=task)
+    images = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 1), np.uint8)
+    gallery._draw_inside(SimpleNamespace(plots=tmp_path), images, engine, parameters)
+
+    assert pair(calls["draw_patches"][1]) == (4, 4)
+    _, maps, prefix, grid, has_cls, _ = calls["draw_attention"]
+    assert maps.shape == (2, 1, 2, tokens + 6, tokens + 6)
+    assert (prefix, grid, has_cls) == (tokens, (2, 3), cls_is_read)
+    position, prefix, grid, _ = calls["draw_positions"]
+    assert (prefix, grid, len(position)) == (rows, (2, 3), rows + 6)
+    if c.position != "learned":
+        assert np.array_equal(np.float32(position), np.float32(sinusoids(c)))
+
+    # A patch of the image reaches the token that the pictures take for it, and no other.
+    from vit_jax.layers import merge
+
+    network: ViT = merge(engine.definition, parameters)
+    changed = images.copy()
+    changed[:, 4:8, 4:8] = 255 - changed[:, 4:8, 4:8]  # row 1, column 1: patch 4
+    before, after = (np.asarray(network.capture(x.astype(np.float32) / 255, ["tokens"])["tokens"]) for x in (images, changed))
+    assert np.flatnonzero(np.abs(before - after).max((0, 2)) > 1e-6).tolist() == [tokens + 4]
+
+
+def test_no_positions_no_picture_of_them(tmp_path, monkeypatch):
+    from vit_jax.vit import definition, start
+
+    c = ViTConfig(image=8, patch=4, channels=1, classes=3, width=8, depth=1, heads=2, hidden=8, position="none")
+    for name in ("draw_patches", "draw_attention"):
+        monkeypatch.setattr(plots, name, lambda *a: None)
+    monkeypatch.setattr(plots, "draw_positions", lambda *a: pytest.fail("there are none"))
+    task = SimpleNamespace(images=lambda batch, dtype: batch["image"].astype(dtype))
+    engine = SimpleNamespace(run=SimpleNamespace(model=c), definition=definition(c), task=task)
+    gallery._draw_inside(SimpleNamespace(plots=tmp_path), np.zeros((1, 8, 8, 1), np.uint8), engine, start(c, jax.random.key(0)))
+
+
+def test_samples_are_the_images_that_they_came_from(tmp_path):
+    """Grey and colour, named by class with nothing that a shell would take apart."""
+    for channels in (1, 3):
+        images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, channels), np.uint8)
+        folder = SimpleNamespace(samples=tmp_path / str(channels))
+        folder.samples.mkdir()
+        (folder.samples / "old.png").touch()
+        gallery._save_samples(folder, images, SimpleNamespace(labels=[1, 0]), ("a b/$c", "näh" * 100))
+        first, second = sorted(folder.samples.iterdir())
+        assert first.name.startswith("0-näh") and second.name == "1-a_b__c.png"
+        assert len(first.name.encode()) < 250
+        for path, image in ((first, images[0]), (second, images[1])):
+            assert np.array_equal(np.asarray(Image.open(path)).reshape(8, 8, channels), image)
+
+
+@pytest.mark.parametrize("channels", [2, 4])
+def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatch, capsys):
+    """Such data comes as arrays; its pictures show some of the channels, and there are no sample files."""
+    from vit_jax.vit import definition, start
+
+    monkeypatch.chdir(tmp_path)
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 8, 8, channels), np.uint8)
+    np.savez("many.npz", images=pixels, labels=np.arange(60) % 2)
+    arguments = f"--data.source many.npz --model.classes 2 --model.channels {channels}".split()
+    run = train_door.parse([*TINY, *arguments])[1].run()
+    dataset = open_dataset(run)
+    engine = SimpleNamespace(run=run, definition=definition(run.model), task=SimpleNamespace(images=lambda batch, dtype: batch["image"].astype(dtype)))
+    tree = start(run.model, jax.random.key(0))
+    test = dataset.splits["test"].labels
+    folder = runs.Run("many")
+    folder.create(runs.record_of(run, "digits", preprocess=dataset.preprocess.to_dict(), class_names=["a", "b"], data=dataset.identity))
+    result = score(test, 1 - test, np.ones(len(test)), np.ones(len(test)), 2)
+    monkeypatch.setattr(plots, "draw_confusion", lambda *a: None)
+    monkeypatch.setattr(plots, "draw_per_class", lambda *a: None)
+    gallery.draw_all(folder, dataset, engine, tree, result)
+    assert {p.name for p in folder.plots.iterdir()} == {"curves.png", "patches.png", "positions.png", "attention.png", "wrong.png"}
+    assert not list(folder.samples.iterdir())
+
+    monkeypatch.setattr("vit_jax.interop.weights", lambda *a: (3, tree))
+    loaded = vit_jax.load("many")
+    assert np.array_equal(loaded.pixels(pixels[:2]), pixels[:2]) and loaded.logits(pixels[:2]).shape == (2, 2)
+    Image.fromarray(pixels[0, ..., 0]).save("grey.png")
+    with pytest.raises(UserError, match=rf"takes {channels} channels, which image files do not have; give uint8 arrays \[8, 8, {channels}\]"):
+        loaded.predict(["grey.png"])
+
+
+def test_a_run_without_averages_has_none_to_give(tmp_path, monkeypatch):
+    from vit_jax.interop import weights
+
+    run = dataclasses.replace(runs.find("digits").config(), ema=0.0)
+    assert run.ema == 0
+    saved = SimpleNamespace(step=3, state=SimpleNamespace(ema=None, parameters={"x": 1}), notes={})
+    monkeypatch.setattr("vit_jax.interop.Checkpoints", lambda folder: SimpleNamespace(restore=lambda shapes: (saved, [])))
+    assert weights(runs.find("digits"), run.model) == (3, {"x": 1})
+    with pytest.raises(UserError, match=r"keeps no averaged weights; train with --ema 0.999"):
+        weights(runs.find("digits"), run.model, ema=True)

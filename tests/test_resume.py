@@ -1,0 +1,695 @@
+"""A run that is stopped, at whatever moment and for whatever reason, ends as if it had never been stopped.
+
+Bit for bit: parameters, moments, averages, what was noted, the lines of metrics.jsonl and the order of
+the data, with dropout, crops, flips, accumulation and averaging on. Here in one process; test_faults.py
+kills real ones. One case of a kind runs by default, all of them with the slow ones.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import vit_jax.train
+from vit_jax import runs
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.config import AugmentConfig, DataConfig, OptimConfig, RunConfig, ViTConfig, parameters, to_dict
+from vit_jax.errors import CheckFailed, Interrupted, UserError, door
+from vit_jax.runs import Run
+from vit_jax.step import Engine
+from vit_jax.train import session, train
+from vit_jax.vit import start
+
+loop, finish = sys.modules["vit_jax.train.loop"], sys.modules["vit_jax.train.finish"]  # the package has functions of these names
+
+slow = pytest.mark.slow
+EPOCH, STEPS = 5, 15  # steps
+TINY = RunConfig(
+    model=ViTConfig(
+        image=8, channels=1, patch=4, classes=0, width=16, depth=1, heads=2, hidden=16, init_std=0.2,
+        dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, embedding_dropout=0.1, drop_path=0.2,
+    ),
+    data=DataConfig(source="digits"),
+    augment=AugmentConfig(crop_padding=1, flip=True),
+    optim=OptimConfig(lr=1e-2, schedule="one_cycle", cycle_momentum=True, clip=1.0, weight_decay=0.01),
+    epochs=3, batch=256, accumulate=2, ema=0.8, log_every=4,
+)  # fmt: skip
+
+
+def cases(usual: list[tuple[Any, ...]], others: list[tuple[Any, ...]]) -> list[Any]:
+    """Parameters of a test: those that always run, and those that run with the slow tests."""
+    return [*usual, *(pytest.param(*values, marks=slow) for values in others)]
+
+
+@dataclass
+class Result:
+    """What a run leaves, without what clocks and machines put into it."""
+
+    arrays: dict[str, bytes]  # step, parameters, moments, averages of the newest checkpoint
+    notes: dict[str, Any]
+    rows: list[dict[str, Any]]
+    summary: dict[str, Any]
+
+
+def result(folder: Run) -> Result:
+    run, record = folder.config(), folder.record()
+    saved, skipped = Checkpoints(folder).restore(parameters(run.model))
+    assert saved is not None and not skipped
+    tree = {"step": saved.state.step, "model": saved.state.parameters, "moments": saved.state.moments, "ema": saved.state.ema}
+    notes = {k: v for k, v in saved.notes.items() if k not in ("seconds", "environment")}
+    assert notes["data"] == record["data"]
+    rows = [{k: v for k, v in row.items() if k not in ("images_per_second", "memory")} for row in folder.metrics()]
+    summary = {k: v for k, v in (folder.summary() or {}).items() if k != "seconds"}
+    assert not [p for p in folder.path.rglob("*") if "tmp" in p.name or "deleted" in p.name], "nothing temporary is left"
+    return Result({name: np.asarray(x).tobytes() for name, x in runs.flatten(tree).items()}, notes, rows, summary)
+
+
+def assert_same(a: Result, b: Result) -> None:
+    assert a.arrays.keys() == b.arrays.keys()
+    assert not [name for name in a.arrays if a.arrays[name] != b.arrays[name]]
+    assert a.notes == b.notes
+    assert a.rows == b.rows
+    assert a.summary == b.summary
+
+
+@pytest.fixture(scope="module")
+def engines() -> dict[str, session.Setup]:
+    """Compiled steps by run: what is the same in all runs of this file is compiled once."""
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch, engines) -> None:
+    quicken(monkeypatch, engines)
+
+
+def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, session.Setup]) -> None:
+    """No pictures, and one compilation a network; nothing else is other than in a user's process."""
+    prepare = session.prepare
+
+    def once(run: RunConfig) -> session.Setup:
+        execution = {f.name: f.default for f in dataclasses.fields(RunConfig) if f.metadata.get("execution") and f.name not in ("accumulate", "parallel")}
+        key = json.dumps(to_dict(replace(run, patience=0, **execution)))
+        if key not in engines:
+            engines[key] = prepare(run)
+        known = engines[key]
+        stated = replace(run, model=known.stated.model)
+        return replace(known, stated=stated, run=session.plan(stated, len(known.dataset.splits["train"]))[0])
+
+    monkeypatch.setattr(session, "prepare", once)
+    monkeypatch.setattr("vit_jax.report.gallery.draw_all", lambda *_: None)
+
+
+@pytest.fixture
+def seen(monkeypatch) -> list[tuple[int, str]]:
+    """(step, digest of its images and labels) of each batch, as it is handed to the engine."""
+    batches: list[tuple[int, str]] = []
+    step = Engine.train
+
+    def note(self, state, batch):
+        batches.append((int(jax.device_get(state.step)), runs.array_digest(batch["image"]) + runs.array_digest(batch["label"])))
+        return step(self, state, batch)
+
+    monkeypatch.setattr(Engine, "train", note)
+    return batches
+
+
+def at_step(monkeypatch, number: int, act: Callable[[], None], after: bool = True) -> None:
+    """Act once, right after (or before) a step is handed to the device."""
+    step, done = Engine.train, []
+
+    def wrapped(self, state, batch):
+        now = not done and int(jax.device_get(state.step)) == number - 1
+        if now and not after:
+            done.append(act())
+        out = step(self, state, batch)
+        if now and after:
+            done.append(act())
+        return out
+
+    monkeypatch.setattr(Engine, "train", wrapped)
+
+
+def before(monkeypatch, place: Any, name: str, act: Callable[[], None], call: int = 1) -> None:
+    """Act before the n-th call of a function."""
+    function, calls = getattr(place, name), []
+
+    def wrapped(*args, **kwargs):
+        calls.append(name)
+        if len(calls) == call:
+            act()
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(place, name, wrapped)
+
+
+def send(name: str) -> Callable[[], None]:
+    return lambda: signal.raise_signal(signal.Signals[name])
+
+
+class Crash(BaseException):
+    """As a kill is: nothing in the product catches it."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory, engines) -> Iterator[Run]:
+    """TINY, never stopped."""
+    folder = Run(tmp_path_factory.mktemp("reference") / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        quicken(patch, engines)
+        train(TINY, preset="digits", folder=folder)
+    yield folder
+
+
+@pytest.fixture
+def folder(tmp_path) -> Run:
+    return Run(tmp_path / "run")
+
+
+def go(folder: Run, **changes: Any) -> dict[str, Any]:
+    return train(replace(TINY, **changes), preset="digits", folder=folder)
+
+
+# ---------------------------------------------------------------------------------------- three ways
+
+
+@pytest.mark.parametrize("stop", cases([3, EPOCH], [(1,), (7,), (2 * EPOCH,), (STEPS - 1,)]))
+def test_stopped_and_resumed_is_uninterrupted(reference, folder, seen, stop):
+    summary = go(folder, max_steps=stop)
+    assert (summary["status"], summary["step"]) == ("stopped: max_steps", stop)
+    assert folder.sound_steps()[0] == stop
+    assert [step for step, _ in seen] == list(range(stop))
+    assert go(folder)["status"] == "finished"
+    assert_same(result(folder), result(reference))
+    assert [step for step, _ in seen] == list(range(STEPS))
+
+
+def test_the_order_of_the_data_is_that_of_an_uninterrupted_run(folder, seen):
+    for stop in (3, 8):
+        go(folder, max_steps=stop)
+    resumed = list(seen)
+    seen.clear()
+    go(Run(folder.path.with_name("other")), max_steps=8)
+    assert resumed == seen and len({digest for _, digest in seen}) == 8
+
+
+def test_a_cold_start_is_another_run(reference, folder, seen):
+    """What makes the two tests above say something: another seed, or a restart that restores nothing, ends elsewhere."""
+    expected = result(reference)
+    kernels = [name for name in expected.arrays if name.endswith("kernel")]
+    # The same seed, but only the steps that were left, from fresh weights.
+    rest = Run(folder.path.with_name("rest"))
+    go(rest, max_steps=STEPS - 7)
+    assert all(result(rest).arrays[n] != expected.arrays[n] for n in kernels)
+    usual = {digest for _, digest in seen}
+    seen.clear()
+    go(folder, seed=1)
+    assert all(result(folder).arrays[n] != expected.arrays[n] for n in kernels)
+    assert result(folder).rows != expected.rows and not usual & {digest for _, digest in seen}
+
+
+@slow
+@pytest.mark.parametrize("lost", ["moments", "ema", "step"])
+def test_each_part_of_the_state_matters(reference, folder, monkeypatch, lost):
+    go(folder, max_steps=7)
+    place = Engine.place
+
+    def forget(self, state):
+        blank = {"moments": jax.tree.map(np.zeros_like, state.moments), "ema": state.parameters, "step": np.asarray(0, np.int32)}[lost]
+        return place(self, replace(state, **{lost: blank}))
+
+    monkeypatch.setattr(Engine, "place", forget)
+    go(folder)
+    expected, got = result(reference), result(folder)
+    part = "ema." if lost == "ema" else "model."
+    assert any(got.arrays[n] != x for n, x in expected.arrays.items() if n.startswith(part))
+
+
+@slow
+def test_many_stops_in_a_row(reference, folder):
+    for stop in (1, 2, 4, 5, 6, 10, 12, 14, 15):
+        assert go(folder, max_steps=stop)["step"] == stop
+    assert_same(result(folder), result(reference))
+
+
+def test_a_budget_that_is_spent_does_nothing_more(folder, capsys):
+    go(folder, max_steps=7)
+    once = result(folder)
+    assert f"  python -m vit_jax.train --resume {folder} --max-steps 0\n" in capsys.readouterr().out, "the next command goes on"
+    for spent in (7, 3):
+        summary = go(folder, max_steps=spent)
+        assert (summary["status"], summary["step"]) == ("stopped: max_steps", 7)
+    assert_same(replace(result(folder), rows=[]), replace(once, rows=[]))
+    assert folder.sound_steps()[0] == 7
+
+
+def test_minutes_end_a_run_and_do_not_shorten_its_schedule(reference, folder, monkeypatch):
+    clock = [0.0]
+    for module in (loop, session):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    step = Engine.train
+
+    def minute(self, state, batch):
+        clock[0] += 60
+        return step(self, state, batch)
+
+    monkeypatch.setattr(Engine, "train", minute)
+    ends = []
+    while not ends or ends[-1][0] == "stopped: max_minutes":
+        summary = go(folder, max_minutes=6.5)
+        ends.append((summary["status"], summary["step"]))
+    assert ends == [("stopped: max_minutes", 7), ("stopped: max_minutes", 14), ("finished", 15)]
+    assert_same(result(folder), result(reference))
+
+
+@slow
+def test_saves_within_an_epoch(reference, folder, monkeypatch):
+    """With a save after every step, a crash loses nothing, wherever it comes."""
+    for number in (2, 5, 9, 11):
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            at_step(patch, number, crash)
+            go(folder, save_minutes=0.0, keep=1)
+        assert folder.sound_steps()[0] == number - 1
+    go(folder)
+    assert_same(result(folder), result(reference))
+
+
+@slow
+def test_the_log_goes_on_in_its_own_turn(folder):
+    """A budget writes a line when it is spent; that line goes when the run goes on, and no later one is another mean."""
+    go(folder, max_steps=6)
+    assert [r["step"] for r in folder.metrics() if r["kind"] == "train"] == [4, 5, 6]
+    go(folder, max_steps=8)
+    assert [r["step"] for r in folder.metrics() if r["kind"] == "train"] == [4, 5, 8]
+
+
+# ------------------------------------------------------------------------------------------- signals
+
+
+@pytest.mark.parametrize(
+    "name, code, step, after",
+    cases(
+        [("SIGTERM", 143, 7, True), ("SIGINT", 130, EPOCH, True)],
+        [
+            (name, code, step, after)
+            for name, code in (("SIGTERM", 143), ("SIGINT", 130))
+            for step, after in ((1, False), (1, True), (EPOCH + 1, False), (2 * EPOCH, False), (STEPS, True))
+        ],
+    ),
+)
+def test_a_signal_saves_within_a_step(reference, folder, monkeypatch, capsys, name, code, step, after):
+    with monkeypatch.context() as patch:
+        at_step(patch, step, send(name), after)
+        status = door(lambda: bool(go(folder)) * 0)
+    assert status == code
+    assert folder.sound_steps()[0] == step
+    assert folder.summary() is None, "a run that was told to end does not test"
+    stderr = capsys.readouterr().err
+    assert stderr == f"vit-jax: {name}: saved at step {step}; go on with: python -m vit_jax.train --resume {folder}\n"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "the process has its own handlers again"
+    go(folder)
+    assert_same(result(folder), result(reference))
+
+
+@slow
+def test_a_signal_at_an_epochs_end_puts_the_evaluation_off(reference, folder, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        at_step(patch, EPOCH, send("SIGTERM"))
+        go(folder)
+    assert not [r for r in folder.metrics() if r["kind"] == "eval"]
+    assert result(folder).notes["due"] is True
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):  # and again, before it has made good
+        before(patch, sys.modules["vit_jax.evaluation"], "evaluate", send("SIGTERM"), call=2)
+        go(folder)
+    assert not [r for r in folder.metrics() if r["kind"] == "eval"], "half an evaluation is none"
+    go(folder, max_steps=EPOCH)
+    assert [r["step"] for r in folder.metrics() if r["kind"] == "eval"] == [EPOCH, EPOCH]
+    notes = result(folder).notes
+    assert notes["due"] is False and notes["best"]["step"] == EPOCH, "made good, and noted beside the same step"
+    go(folder)
+    assert_same(result(folder), result(reference))
+
+
+@pytest.mark.parametrize("epoch, call", cases([(1, 2)], [(1, 1), (3, 1), (3, 2)]))
+def test_a_signal_breaks_an_evaluation_off(reference, folder, monkeypatch, epoch, call):
+    """A validation set may take minutes; who sends SIGTERM does not wait for it."""
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match=f"saved at step {epoch * EPOCH};"):
+        before(patch, sys.modules["vit_jax.evaluation"], "evaluate", send("SIGTERM"), call=2 * (epoch - 1) + call)
+        go(folder)
+    assert len([r for r in folder.metrics() if r["kind"] == "eval"]) == 2 * (epoch - 1)
+    go(folder)
+    assert_same(result(folder), result(reference))
+
+
+@slow
+@pytest.mark.parametrize("moment", ["save", "note"])
+def test_a_signal_while_saving_waits_for_the_save(reference, folder, monkeypatch, moment):
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="saved at step 6"):
+        before(patch, Checkpoints, "save" if moment == "save" else "_write_record", send("SIGTERM"))
+        go(folder)
+    go(folder)
+    assert_same(result(folder), result(reference))
+
+
+@pytest.mark.parametrize("moment", cases(["digest"], [("save",), ("delete",)]))
+def test_a_second_interrupt_ends_at_once(reference, folder, monkeypatch, capsys, moment):
+    place, name, call = {"save": (runs, "array_digest", 1), "digest": (Checkpoints, "_write_record", 2), "delete": (shutil, "rmtree", 1)}[moment]
+    if moment == "save":
+        place = sys.modules["vit_jax.checkpoint"]
+
+    def twice() -> None:
+        send("SIGINT")()
+        send("SIGINT")()
+
+    with monkeypatch.context() as patch:
+        before(patch, place, name, twice, call)
+        assert door(lambda: bool(go(folder)) * 0) == 130
+    assert capsys.readouterr().err == "vit-jax: SIGINT: ended at once; repeat the command to go on from the last checkpoint\n"
+    go(folder)
+    assert_same(result(folder), result(reference))
+
+
+@pytest.mark.parametrize(
+    "place, name, begun",
+    cases(
+        [(Run, "create", False), (Checkpoints, "restore", True)],
+        [(session, "prepare", False), (session, "prepare", True), (session, "starting_state", False), (Checkpoints, "clear", True)],
+    ),
+)
+def test_a_signal_during_set_up_ends_at_once(reference, folder, monkeypatch, capsys, place, name, begun):
+    """Nothing is to be saved yet, and opening the data may take long."""
+    if begun:
+        go(folder, max_steps=3)
+    had = result(folder) if begun else None
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        before(patch, place, name, send("SIGTERM"))
+        assert door(lambda: bool(go(folder, max_steps=7)) * 0) == 143
+    assert capsys.readouterr().err == "vit-jax: SIGTERM: ended at once; repeat the command to go on from the last checkpoint\n"
+    if had is not None:
+        assert_same(result(folder), had)
+    go(folder)
+    assert_same(result(folder), result(reference))
+
+
+@pytest.mark.parametrize("moment", cases(["test"], [("pictures",), ("summary",)]))
+def test_a_signal_at_the_end_ends_at_once(reference, folder, monkeypatch, capsys, moment):
+    """All is saved; the test, the pictures and the summary are made again by the next command."""
+    with monkeypatch.context() as patch:
+        if moment == "test":
+            before(patch, sys.modules["vit_jax.evaluation"], "evaluate", send("SIGTERM"), call=8)
+        elif moment == "pictures":
+            patch.setattr("vit_jax.report.gallery.draw_all", lambda *_: send("SIGTERM")())
+        else:
+            before(patch, os, "replace", send("SIGTERM"), call=5)  # after config.json and three digests
+        assert door(lambda: bool(go(folder)) * 0) == 143
+    assert "ended at once" in capsys.readouterr().err
+    assert folder.summary() is None and folder.sound_steps()[0] == STEPS
+    go(folder)
+    assert_same(result(folder), result(reference))
+
+
+# --------------------------------------------------------------------------------- crashes at the end
+
+
+@pytest.mark.parametrize("moment", cases(["pictures"], [("loop",), ("test",), ("best",), ("summary",)]))
+def test_a_crash_at_the_end_is_made_good(reference, folder, monkeypatch, moment):
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        if moment == "loop":
+            before(patch, vit_jax.train, "finish", crash)
+        elif moment == "test":
+            before(patch, sys.modules["vit_jax.evaluation"], "evaluate", crash, call=8)
+        elif moment == "best":
+            before(patch, finish, "_best", crash)
+        elif moment == "pictures":
+            patch.setattr("vit_jax.report.gallery.draw_all", lambda *_: crash())
+        else:
+            before(patch, runs, "write_text", crash, call=5)
+        go(folder)
+    go(folder)
+    assert_same(result(folder), result(reference))
+
+
+def test_a_finished_run_is_shown_and_not_touched(reference, folder, capsys):
+    shutil.copytree(reference.path, folder.path)
+    state = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.path.rglob("*") if p.is_file() and p.name != ".lock"}
+    capsys.readouterr()
+    for run in (TINY, replace(TINY, max_steps=3), replace(TINY, accumulate=1, log_every=1)):
+        assert train(run, folder=folder) == reference.summary()
+        assert "this run is finished; choose another --name or --seed to train anew" in capsys.readouterr().out
+    assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.path.rglob("*") if p.is_file() and p.name != ".lock"} == state
+
+
+# ------------------------------------------------------------------------------------ early stopping
+
+
+@pytest.fixture
+def early(monkeypatch, folder) -> Run:
+    """An uninterrupted run of one epoch's patience, whose validation likes its first epoch best."""
+    evaluation = sys.modules["vit_jax.evaluation"]
+    evaluate = evaluation.evaluate
+
+    def flat(*args):
+        out = evaluate(*args)
+        return replace(out, metrics={**out.metrics, "accuracy": 0.5})
+
+    monkeypatch.setattr(evaluation, "evaluate", flat)
+    uninterrupted = Run(folder.path.with_name("early"))
+    summary = go(uninterrupted, patience=1)
+    assert (summary["status"], summary["step"], summary["best"]["step"]) == ("finished", 2 * EPOCH, EPOCH)
+    return uninterrupted
+
+
+@pytest.mark.parametrize("step", cases([2 * EPOCH], [(EPOCH,), (2 * EPOCH - 1,)]))
+def test_early_stopping_comes_as_if_never_stopped(early, folder, monkeypatch, step):
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        at_step(patch, step, send("SIGTERM"))
+        go(folder, patience=1)
+    go(folder, patience=1)
+    assert_same(result(folder), result(early))
+
+
+@slow
+def test_a_crash_after_early_stopping_does_not_train_on(early, folder, monkeypatch, seen):
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        before(patch, vit_jax.train, "finish", crash)
+        go(folder, patience=1)
+    assert len(seen) == 2 * EPOCH
+    go(folder, patience=1)
+    assert len(seen) == 2 * EPOCH
+    assert_same(result(folder), result(early))
+
+
+# --------------------------------------------------------------------------------- damage on the way
+
+
+def damage(folder: Run, step: int) -> None:
+    """Flip a bit in the middle of a checkpoint's arrays, which Orbax does not see."""
+    for file in sorted((folder.checkpoints / str(step)).rglob("d/*"), key=lambda p: p.stat().st_size)[-3:]:
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_trained_again(reference, folder, capsys):
+    go(folder, max_steps=8)
+    assert folder.sound_steps() == [8, 5]
+    damage(folder, 8)
+    capsys.readouterr()
+    go(folder)
+    out = capsys.readouterr().out
+    (line,) = [line for line in out.splitlines() if line.startswith("skipped")]
+    assert line.startswith("skipped  checkpoint 8: ") and ("is damaged" in line or "cannot be read" in line)
+    assert "going on after step 5" in out
+    assert_same(result(folder), result(reference))
+
+
+@slow
+def test_with_one_to_keep_a_damaged_step_does_not_push_out_a_sound_one(reference, folder, capsys):
+    go(folder, max_steps=8, keep=2)
+    damage(folder, 8)
+    go(folder, max_steps=6, keep=1)
+    assert 6 in folder.sound_steps(), "8 is damaged, however new it looks"
+    capsys.readouterr()
+    go(folder, keep=1)
+    assert "going on after step 6" in capsys.readouterr().out
+    expected = result(reference)
+    assert_same(result(folder), expected)
+
+
+def test_when_every_checkpoint_is_damaged_nothing_is_lost_or_begun_anew(folder):
+    go(folder, max_steps=8)
+    for step in (5, 8):
+        damage(folder, step)
+    files = {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file() and p.name != ".lock"}
+    with pytest.raises(UserError, match=r"no checkpoint is sound .*start anew with another --name"):
+        go(folder)
+    assert {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file() and p.name != ".lock"} == files
+
+
+@slow
+def test_the_best_weights_may_be_lost_and_the_rest_is_still_told(reference, folder, monkeypatch, capsys):
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        before(patch, vit_jax.train, "finish", crash)
+        go(folder)
+    saved, _ = Checkpoints(folder).restore(parameters(folder.config().model))
+    assert saved is not None
+    Checkpoints(folder).note(STEPS, {**saved.notes, "best": {"step": 10, "accuracy": 0.9}})
+    damage(folder, 10)
+    capsys.readouterr()
+    summary = go(folder)
+    assert "skipped  the test of the best weights: checkpoint 10: " in capsys.readouterr().out
+    assert summary["status"] == "finished" and set(summary["test"]) == {"last", "last_ema"}
+
+
+@slow
+def test_a_line_that_a_crash_cut_off_goes(reference, folder):
+    go(folder, max_steps=8)
+    with open(folder.metrics_file, "a") as file:
+        file.write('{"kind": "train", "step": 8, "lo')
+    go(folder)
+    assert_same(result(folder), result(reference))
+
+
+@slow
+def test_a_lost_log_does_not_stop_a_run(folder):
+    go(folder, max_steps=8)
+    folder.metrics_file.unlink()
+    assert go(folder)["status"] == "finished"
+    assert [r["step"] for r in folder.metrics() if r["kind"] == "train"] == [10, 12, 15]
+
+
+# ------------------------------------------------------------------------------------- what may change
+
+
+def test_another_run_does_not_go_on_in_this_folder(folder):
+    """Also where the folder is handed in and not chosen, or was made after it was chosen."""
+    go(folder, max_steps=3)
+    for other, said in ((replace(TINY, seed=1), "seed 0 -> 1"), (replace(TINY, ema=0.5), r"ema 0\.8 -> 0\.5")):
+        with pytest.raises(UserError, match=f"holds another run, which differs in {said}"):
+            train(other, folder=folder)
+    assert folder.sound_steps() == [3]
+
+
+def test_other_data_is_refused(folder):
+    """config.json holds the identity of the data; other bytes under the same name have another one."""
+    go(folder, max_steps=3)
+    record = folder.record()
+    runs.write_json(folder.config_file, {**record, "data": {**record["data"], "content": "0123"}})
+    with pytest.raises(UserError, match=r"data\.source digits is not the data that this run began with; restore it, or choose another --name"):
+        go(folder)
+    assert folder.sound_steps() == [3]
+
+
+def test_a_change_of_what_decides_the_last_bits_is_said(folder, capsys):
+    go(folder, max_steps=3)
+    capsys.readouterr()
+    go(folder, max_steps=4)
+    assert "not bit for bit" not in capsys.readouterr().out
+    saved, _ = Checkpoints(folder).restore(parameters(folder.config().model))
+    assert saved is not None
+    environment = saved.notes["environment"]
+    then = {**environment, "cores": 99, "xla_flags": "--other", "devices": 8, "accumulate": 1, "versions": {**environment["versions"], "jax": "0.0"}}
+    Checkpoints(folder).note(4, {**saved.notes, "environment": then})
+    go(folder, max_steps=5)
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]
+    assert note.startswith("note     not bit for bit what an uninterrupted run gives, because these changed: ")
+    for change in ("devices 8 -> 1", f"cores 99 -> {environment['cores']}", "xla_flags --other -> ", "jax 0.0 -> ", "accumulate 1 -> 2"):
+        assert change in note
+
+
+@slow
+def test_execution_may_change_and_moves_only_the_last_bits(reference, folder, capsys):
+    go(folder, max_steps=7)
+    go(folder, accumulate=1, keep=1, save_minutes=0.0)
+    assert "because these changed: accumulate 2 -> 1" in capsys.readouterr().out
+    expected, got = ([r["loss"] for r in result(f).rows] for f in (reference, folder))
+    assert expected != got
+    np.testing.assert_allclose(got, expected, rtol=1e-4)
+
+
+# --------------------------------------------------------------------------------------------- NaN
+
+
+@slow
+def test_a_loss_that_is_not_finite_ends_the_run(folder, capsys):
+    assert door(lambda: bool(go(folder, optim=replace(TINY.optim, lr=1e30))) * 0) == 3
+    stderr = capsys.readouterr().err
+    assert stderr.count("\n") == 1 and "at step 1; nothing had been saved yet" in stderr and "try a lower --optim.lr (now 1e+30)" in stderr
+    assert folder.sound_steps() == [] and folder.summary() is None
+
+
+@pytest.mark.parametrize("step", cases([2 * EPOCH], [(2,), (7,), (STEPS,)]))
+def test_weights_that_are_not_finite_are_never_saved(folder, monkeypatch, capsys, step):
+    """A step's loss is that of the weights before it: at a save, its update has to be looked at as well."""
+    train_step = Engine.train
+
+    def spoil(self, state, batch):
+        state, metrics = train_step(self, state, batch)
+        if int(jax.device_get(state.step)) == step:
+            weights = {**state.parameters, "cls_token": state.parameters["cls_token"] * np.nan}
+            state, metrics = replace(state, parameters=weights), {**metrics, "param_norm": metrics["param_norm"] * np.nan}
+        return state, metrics
+
+    monkeypatch.setattr(Engine, "train", spoil)
+    last = (step - 1) // EPOCH * EPOCH
+    kept = f"the last good checkpoint is step {last}" if last else "nothing had been saved yet"
+    assert door(lambda: bool(go(folder)) * 0) == 3
+    assert capsys.readouterr().err == (
+        f"vit-jax: the norm of the weights is nan at step {step}; {kept} in {folder}; "
+        "try a lower --optim.lr (now 0.01), a longer --optim.warmup, or --optim.clip 1 under another --name\n"
+    )
+    assert folder.sound_steps()[:1] == ([last] if last else [])
+
+
+def test_the_norm_of_the_weights_sees_every_weight():
+    """What the check above relies on: the step's own param_norm is that of the weights after the update."""
+    setup = session.prepare(TINY)
+    state = setup.engine.start(start(setup.run.model, jax.random.key(0)))
+    batch = {"image": np.zeros((TINY.batch, 8, 8, 1), np.uint8), "label": np.zeros(TINY.batch, np.int32)}
+    for _ in range(2):
+        state, metrics = setup.engine.train(state, batch)
+        squares = [np.square(np.asarray(x, np.float64)).sum() for x in jax.tree.leaves(state.parameters)]
+        assert float(metrics["param_norm"]) == pytest.approx(float(np.sqrt(sum(squares))), rel=1e-5)
+
+
+@pytest.mark.parametrize("call, split", cases([(1, "validation")], [(7, "test")]))
+def test_an_evaluation_that_is_not_finite_ends_the_run(folder, monkeypatch, call, split):
+    evaluation = sys.modules["vit_jax.evaluation"]
+    evaluate, calls = evaluation.evaluate, []
+
+    def broken(*args):
+        calls.append(args)
+        out = evaluate(*args)
+        return replace(out, metrics={**out.metrics, "loss": float("inf")}) if len(calls) == call else out
+
+    monkeypatch.setattr(evaluation, "evaluate", broken)
+    with pytest.raises(CheckFailed, match=rf"the {split} loss \(raw weights\) is inf at step"):
+        go(folder)
+    assert folder.summary() is None
+
+
+# ------------------------------------------------------------------------------------------- the rest
+
+
+@slow
+def test_what_a_killed_deletion_left_is_removed_at_the_next_start(folder):
+    go(folder, max_steps=8)
+    shutil.copytree(folder.checkpoints / "8", folder.checkpoints / "2")  # lost its digest, not yet its number
+    shutil.copytree(folder.checkpoints / "8", folder.checkpoints / "3.deleted.orbax-checkpoint-tmp")
+    go(folder, max_steps=8)
+    assert sorted(p.name for p in folder.checkpoints.iterdir()) == ["5", "8"]
