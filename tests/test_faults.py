@@ -92,7 +92,7 @@ else:
         "compilation": lambda: on_call(engine, "train", soon(0.05)),
         "first step": lambda: on_call(engine, "train", die, after=True),
         "step": lambda: on_call(engine, "train", die, 8, after=True),
-        "log": lambda: on_call(vit_jax.report.Log, "write", lambda self, row: (self._file.write('{"kind": "tr'), self._file.flush(), die()), 4),
+        "log": lambda: on_call(vit_jax.report.Log, "write", lambda self, row: (self._file.write('{"kind": "tr'), self._file.flush(), die()), 5),
         "evaluation": lambda: on_call(evaluation, "evaluate", die, 4),
         "saving": lambda: on_call(checkpoint.Checkpoints, "save", when_there("run/checkpoints/5.orbax-checkpoint-tmp*/*")),
         "saving again": lambda: on_call(checkpoint.Checkpoints, "save", when_there("run/checkpoints/10.orbax-checkpoint-tmp*/*")),
@@ -196,12 +196,12 @@ MOMENTS = {
     "start-up": [], "data": [], "config.json": [], "compilation": [], "first step": [], "step": [EPOCH], "log": [EPOCH], "evaluation": [EPOCH],
     "saving": [], "saving again": [EPOCH], "renamed": [], "renamed again": [EPOCH], "digest": [EPOCH], "saved": [2 * EPOCH, EPOCH],
     "deletion begins": [2 * EPOCH], "deletion": [2 * EPOCH], "last save": [2 * EPOCH], "last deletion": [STEPS], "test": [STEPS],
-    "pictures": [STEPS], "samples": [STEPS], "summary": [STEPS], "shown": [STEPS],
+    "summary": [STEPS], "shown": [STEPS],
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory, expected) -> tuple[dict[str, object], list[str]]:
+def drawn(tmp_path_factory) -> tuple[dict[str, object], list[str]]:
     """The same with pictures: what is left, and which pictures there are."""
     place = Place(tmp_path_factory.mktemp("drawn"))
     place.finished(pictures=True)
@@ -210,13 +210,21 @@ def drawn(tmp_path_factory, expected) -> tuple[dict[str, object], list[str]]:
 
 @slow
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_at_any_moment(place, drawn, moment):
-    end, pictures = drawn
+def test_killed_at_any_moment(place, expected, moment):
     # A compilation that takes its time, and not from the cache.
-    place.killed(moment, pictures=True, **({"JAX_ENABLE_COMPILATION_CACHE": "false"} if moment == "compilation" else {}))
+    place.killed(moment, **({"JAX_ENABLE_COMPILATION_CACHE": "false"} if moment == "compilation" else {}))
     assert place.run.sound_steps() == MOMENTS[moment]
-    done = place.train(pictures=True)
-    assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
+    place.finished()
+    assert place.end() == expected
+
+
+@slow
+@pytest.mark.parametrize("moment", ["samples", "pictures", "summary"])
+def test_killed_while_drawing(place, drawn, moment):
+    end, pictures = drawn
+    place.killed(moment, pictures=True)
+    assert place.run.sound_steps() == [STEPS] and place.run.summary() is None
+    place.finished(pictures=True)
     assert place.end() == end
     assert place.pictures() == pictures
 

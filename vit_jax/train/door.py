@@ -79,7 +79,8 @@ def _nearest(flag: str) -> str:
 
 def _help_texts(cls: type, prefix: str = "") -> dict[str, str]:
     """{field as a flag spells it: its help text}."""
-    hints, texts = typing.get_type_hints(cls), {}
+    hints = typing.get_type_hints(cls)
+    texts: dict[str, str] = {}
     for f in dataclasses.fields(cls):
         if dataclasses.is_dataclass(hint := hints[f.name]):
             texts |= _help_texts(typing.cast(type, hint), f"{prefix}{f.name}.")

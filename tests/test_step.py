@@ -1,0 +1,390 @@
+"""The training step by hand, its loss by hand, and that devices and accumulation change nothing.
+
+Run as a script (which the tests do, on 8 simulated devices) it trains every variant and writes what came out.
+"""
+
+import dataclasses
+import logging
+import math
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.config import AugmentConfig, LossConfig, OptimConfig, RunConfig, ViTConfig, parameters
+from vit_jax.errors import UserError
+from vit_jax.layers import Linear, split
+from vit_jax.optim import Optimizer
+from vit_jax.runs import flatten, unflatten
+from vit_jax.step import Engine, example_keys
+from vit_jax.tasks import Classify, task
+from vit_jax.vit import definition
+
+STEPS = 10
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """What is compared here is the program, not how well it is optimised; the slow test does that too."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@contextmanager
+def compilations(found):
+    """Append to `found` the name of each train_step that jax compiles."""
+
+    class Note(logging.Handler):
+        def emit(self, record):
+            if "train_step" in record.getMessage() and record.getMessage().startswith("Compiling"):
+                found.append(record.getMessage()[:80])
+
+    note, logger = Note(), logging.getLogger("jax")
+    logger.addHandler(note)
+    try:
+        with jax.log_compiles():
+            yield
+    finally:
+        logger.removeHandler(note)
+
+
+def to_host(engine, state):
+    """A state as a checkpoint holds it."""
+    return jax.tree.map(np.asarray, engine.gather(state))
+
+
+# ------------------------------------------------------------------------ a step that a hand can follow
+
+
+class Regression:
+    """Squared error of a linear map whose input is disturbed by a draw of each example's own."""
+
+    def loss(self, model, batch, keys):
+        noise = jax.vmap(lambda key: jax.random.uniform(key, (3,), batch["x"].dtype))(keys)
+        error = model(batch["x"] + noise) - batch["label"]
+        return jnp.square(error).sum(-1).mean(), {"noise": noise.mean()}
+
+    def outputs(self, model, batch):
+        return {"y": model(batch["x"])}
+
+
+def regression(**fields):
+    """(engine, parameters, one batch a step) of that task, float64."""
+    run = RunConfig(batch=8, ema=0.9, seed=7, optim=OptimConfig(name="momentum", lr=0.1, momentum=0.8, weight_decay=0.05), **fields)
+    draw = np.random.default_rng(0)
+    graph, tree = split(Linear(3, 2))
+    tree = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape)), tree)
+    batches = [{"x": draw.normal(size=(8, 3)), "label": draw.normal(size=(8, 2))} for _ in range(STEPS)]
+    return Engine(run, graph, Regression(), Optimizer(run.optim, STEPS, 5)), tree, batches
+
+
+def by_hand(tree, batches):
+    """Ten steps in numpy: momentum with L2 on the kernel, cosine to 0; the loss, noise, norms and average of each."""
+    p = {name: np.asarray(x) for name, x in tree.items()}
+    trace, ema, rows = {name: 0.0 for name in p}, dict(p), []
+    for t, batch in enumerate(batches):
+        of_step = jax.random.fold_in(jax.random.key(7), t)
+        noise = np.stack([np.asarray(jax.random.uniform(jax.random.fold_in(of_step, place), (3,), "float64")) for place in range(8)])
+        x = batch["x"] + noise
+        error = x @ p["kernel"] + p["bias"] - batch["label"]
+        gradients = {"kernel": 2 * x.T @ error / 8, "bias": 2 * error.mean(0)}
+        lr = 0.1 * (1 + math.cos(math.pi * t / STEPS)) / 2
+        trace = {n: 0.8 * trace[n] + g + (0.05 * p[n] if n == "kernel" else 0) for n, g in gradients.items()}
+        p = {n: p[n] - lr * trace[n] for n in p}
+        ema = {n: 0.9 * ema[n] + 0.1 * p[n] for n in p}
+
+        def norm(tree):
+            return math.sqrt(sum((x**2).sum() for x in tree.values()))
+
+        row = {"loss": (error**2).sum(-1).mean(), "noise": noise.mean(), "lr": lr, "grad_norm": norm(gradients)}
+        rows.append(row | {"param_norm": norm(p), "update_norm": lr * norm(trace)})
+    return p, ema, trace, rows
+
+
+VARIANTS = {"jit": {}, "pmap": dict(parallel="pmap"), "accumulate": dict(accumulate=4), "pmap, accumulate": dict(parallel="pmap", accumulate=2)}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_ten_steps_are_what_a_hand_computes_and_are_compiled_once(variant):
+    """Also with the state taken to the host and back in the middle, as a resumed run does."""
+    found = []
+    with jax.enable_x64(True), compilations(found):
+        engine, tree, batches = regression(**VARIANTS[variant])
+        p, ema, trace, rows = by_hand(tree, batches)
+        state = engine.start(tree)
+        for t, (batch, row) in enumerate(zip(batches, rows, strict=True)):
+            if t == 5:
+                state = engine.place(to_host(engine, state))
+            state, metrics = engine.train(state, batch)
+            assert {name: float(x) for name, x in metrics.items()} == pytest.approx(row, rel=1e-12), t
+        state = to_host(engine, state)
+    assert state.step == STEPS
+    for got, expected in ((state.parameters, p), (state.ema, ema), (state.moments["trace"], trace)):
+        for name, x in expected.items():
+            np.testing.assert_allclose(got[name], x, rtol=0, atol=1e-12)
+    assert len(found) == 1, found
+    if "pmap" not in variant:
+        assert engine.compiled._cache_size() == 1
+
+
+@pytest.mark.parametrize("parallel", ["jit", "pmap"])
+def test_a_step_uses_its_state_up_but_not_the_callers_arrays(parallel):
+    with jax.enable_x64(True):
+        engine, tree, batches = regression(parallel=parallel)
+        before = engine.start(tree)
+        after, _ = engine.train(before, batches[0])
+        assert all(x.is_deleted() for x in jax.tree.leaves(before))
+        assert not any(x.is_deleted() for x in (*jax.tree.leaves(after), *tree.values()))
+
+
+def test_without_an_average_none_is_kept():
+    with jax.enable_x64(True):
+        engine, tree, batches = regression()
+        engine.run = dataclasses.replace(engine.run, ema=0.0)
+        state, _ = engine.train(engine.start(tree), batches[0])
+    assert state.ema is None
+
+
+def test_the_outputs_of_a_split_are_in_its_order_whatever_its_size():
+    with jax.enable_x64(True):
+        engine, tree, _ = regression()
+        x = np.random.default_rng(1).normal(size=(5, 3))
+        got = engine.outputs(tree, {"x": x, "label": np.zeros((5, 2))})
+        np.testing.assert_allclose(got["y"], x @ np.asarray(tree["kernel"]) + np.asarray(tree["bias"]), atol=1e-14)
+
+
+def test_keys_are_folded_from_seed_step_and_place():
+    def data(*arguments):
+        return np.asarray(jax.random.key_data(example_keys(*arguments)))
+
+    got = data(3, jnp.int32(2), jnp.arange(4, 8))
+    for row, place in zip(got, range(4, 8), strict=True):
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(3), 2), place)
+        np.testing.assert_array_equal(row, jax.random.key_data(key))
+    everything = [data(seed, jnp.int32(step), jnp.arange(8)) for seed in (0, 1) for step in (0, 1, 2)]
+    assert len(np.unique(np.concatenate(everything), axis=0)) == 6 * 8
+
+
+# -------------------------------------------------------------------------------------- the loss by hand
+
+
+class Fixed:
+    """A network whose answer is known."""
+
+    dtype = "float64"
+
+    def __init__(self, logits):
+        self.logits = logits
+
+    def __call__(self, images, *, keys=None):
+        return jnp.asarray(self.logits)
+
+
+LOGITS = np.random.default_rng(0).normal(0, 2, (4, 3))
+BATCH = {"image": np.zeros((4, 2, 2, 1), np.uint8), "label": np.array([0, 2, 1, 2], np.int32)}
+LOG_P = LOGITS - np.log(np.exp(LOGITS).sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("e", [0.0, 0.1, 0.5])
+def test_label_smoothing_is_torchs(e):
+    """CrossEntropyLoss(label_smoothing=e): the target is 1 - e on the class plus e/K on all K; mean over the batch."""
+    target = (1 - e) * np.eye(3)[BATCH["label"]] + e / 3
+    with jax.enable_x64(True):
+        classify = Classify(AugmentConfig(), (0.0,), (1.0,), e)
+        loss, metrics = classify.loss(Fixed(LOGITS), BATCH, jax.random.split(jax.random.key(0), 4))
+    assert float(loss) == pytest.approx(-(target * LOG_P).sum(-1).mean(), rel=1e-14)
+    assert float(metrics["accuracy"]) == (LOGITS.argmax(-1) == BATCH["label"]).mean()
+
+
+def test_evaluation_gives_each_example_its_loss_class_and_confidence():
+    with jax.enable_x64(True):
+        out = Classify(AugmentConfig(), (0.0,), (1.0,), 0.1).outputs(Fixed(LOGITS), BATCH)
+    np.testing.assert_allclose(out["loss"], -LOG_P[np.arange(4), BATCH["label"]], rtol=1e-14)  # not smoothed
+    np.testing.assert_array_equal(out["predicted"], LOGITS.argmax(-1))
+    np.testing.assert_allclose(out["confidence"], np.exp(LOG_P).max(-1), rtol=1e-14)
+
+
+def test_training_sees_augmented_images_and_evaluation_does_not():
+    """Both see them normalised."""
+    seen = []
+
+    class Watch(Fixed):
+        def __call__(self, images, *, keys=None):
+            seen.append((np.asarray(images), keys is not None))
+            return super().__call__(images)
+
+    images = np.random.default_rng(1).integers(1, 255, (4, 6, 6, 1)).astype(np.uint8)
+    batch = {**BATCH, "image": images}
+    classify = task(RunConfig(augment=AugmentConfig(crop_padding=2)), (0.5,), (0.25,))
+    with jax.enable_x64(True):
+        classify.loss(Watch(LOGITS), batch, jax.random.split(jax.random.key(0), 4))
+        classify.outputs(Watch(LOGITS), batch)
+    (training, with_keys), (evaluation, with_none) = seen
+    assert with_keys and not with_none
+    np.testing.assert_allclose(evaluation, (images / 255 - 0.5) / 0.25, atol=1e-14)
+    assert training.shape == evaluation.shape and (training != evaluation).any((1, 2, 3)).sum() >= 3
+    assert set(training.ravel().round(9)) <= {*evaluation.ravel().round(9), -2.0}  # -2: the black around them
+
+
+# -------------------------------------------------------------------------- devices, pmap, accumulation
+
+# Everything that draws is on: each site of dropout, drop path, patch dropout, crops and flips.
+NOISY = RunConfig(
+    model=ViTConfig(
+        image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12, pool="mean", drop_path=0.3, patch_dropout=0.25,
+        embedding_dropout=0.1, attention_dropout=0.1, dropout=0.1, activation_dropout=0.1, head_dropout=0.1,
+    ),
+    augment=AugmentConfig(crop_padding=2, flip=True),
+    optim=OptimConfig(name="adamw", lr=1e-3, weight_decay=0.05, clip=1.0, schedule="one_cycle", cycle_momentum=True),
+    loss=LossConfig(label_smoothing=0.1),
+    batch=16,
+    ema=0.9,
+    seed=5,
+)  # fmt: skip
+CUTS = {"whole": {}, "accumulate": dict(accumulate=2), "pmap": dict(parallel="pmap"), "pmap, accumulate": dict(parallel="pmap", accumulate=2)}
+
+
+def network(run, dtype):
+    """(engine, parameters): all random, biases too, so that a decay on a wrong leaf shows."""
+    draw = np.random.default_rng(0)
+    start = {name: draw.normal(name.endswith("scale"), 0.3, shape).astype(dtype) for name, shape in parameters(run.model).items()}
+    engine = Engine(run, definition(run.model, dtype, dtype), task(run, (0.4,), (0.3,)), Optimizer(run.optim, STEPS, 5))
+    return engine, unflatten({name: jnp.asarray(x) for name, x in start.items()})
+
+
+def examples(count, seed):
+    draw = np.random.default_rng(seed)
+    return {"image": draw.integers(0, 256, (count, 8, 8, 1)).astype(np.uint8), "label": draw.integers(0, 3, count).astype(np.int32)}
+
+
+def trained(run, dtype):
+    """{name: array} of ten steps: the losses, all parameters and their average, how often the step was compiled, five predictions."""
+    found = []
+    with jax.enable_x64(dtype == "float64"), compilations(found):
+        engine, tree = network(run, dtype)
+        state, losses = engine.start(tree), []
+        for t in range(STEPS):
+            if t == 5:
+                state = engine.place(to_host(engine, state))
+            state, metrics = engine.train(state, examples(run.batch, t))
+            losses.append(np.asarray(metrics["loss"]))
+        host = to_host(engine, state)
+        replicated = jax.device_put(host.parameters, engine.replicated)
+        out = engine.outputs(replicated, examples(5, 100))
+    result = {"losses": np.stack(losses), "compiled": np.array(len(found)), "predictions": out["loss"]}
+    result |= {f"parameters/{name}": x for name, x in flatten(host.parameters).items()}
+    return result | {f"ema/{name}": x for name, x in flatten(host.ema).items()}
+
+
+def compare(got, expected, dtype):
+    assert got.keys() == expected.keys()
+    assert got["compiled"] == expected["compiled"] == 1
+    assert got["losses"].dtype == dtype and got["losses"].shape == (STEPS,)
+    if dtype == "float32":
+        np.testing.assert_allclose(got["losses"], expected["losses"], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(got["predictions"], expected["predictions"], rtol=0, atol=1e-4)
+        return
+    for name, x in expected.items():
+        # The gradient of a key bias is zero: Adam makes steps of its rounding, which the function does not see.
+        limit = 1e-7 if name.endswith("attention.key.bias") else 1e-10
+        assert got[name].dtype == x.dtype
+        np.testing.assert_allclose(got[name], x, rtol=0, atol=limit, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    """What training gives here, on one device and in one piece."""
+    assert jax.device_count() == 1
+    return {dtype: trained(NOISY, dtype) for dtype in ("float64", "float32")}
+
+
+def test_training_moves_and_draws(one_device):
+    """What the tests below compare is not trivially equal: parameters move, and other draws give other losses."""
+    result = one_device["float64"]
+    _, tree = network(NOISY, "float64")
+    for name, x in flatten(tree).items():
+        # Ten steps of 1e-3 at most, half of that or more for what has a gradient.
+        moved = np.abs(result[f"parameters/{name}"] - np.asarray(x)).max()
+        assert 2e-3 < moved < 2e-2 or name.endswith("attention.key.bias"), (name, moved)
+    assert result["losses"].std() > 1e-2
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_accumulation_changes_nothing(one_device, parts):
+    got = trained(dataclasses.replace(NOISY, accumulate=parts), "float64")
+    compare(got, one_device["float64"], "float64")
+
+
+def on_eight_devices(folder, variants, **env):
+    out = folder / "out.npz"
+    command = [sys.executable, __file__, str(out), *variants]
+    done = subprocess.run(command, env={**os.environ, "JAX_NUM_CPU_DEVICES": "8", **env}, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    with np.load(out) as file:
+        results = {}
+        for name in file.files:
+            variant, _, key = name.partition("|")
+            results.setdefault(variant, {})[key] = file[name]
+    return results
+
+
+def check_eight_devices(results, one_device):
+    for variant, got in results.items():
+        if variant != "facts":
+            dtype = variant.partition(":")[0]
+            compare(got, one_device[dtype], dtype)
+    assert results["facts"]["devices"] == 8
+    assert str(results["facts"]["refusal"]) == "batch 24 is not divisible by 8 devices x accumulate 2: choose a multiple of 16"
+
+
+def test_eight_devices_by_jit_and_pmap_train_as_one(one_device, tmp_path):
+    """Ten AdamW steps with everything drawn: losses to 1e-5 in float32, parameters to 1e-10 in float64."""
+    variants = ["float64:accumulate", "float64:pmap", "float32:whole"]
+    results = on_eight_devices(tmp_path, variants, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+    assert results.keys() == {*variants, "facts"}
+    check_eight_devices(results, one_device)
+
+
+@pytest.mark.slow
+def test_eight_devices_train_as_one_in_every_way_and_fully_optimised(one_device, tmp_path):
+    variants = [f"{dtype}:{cut}" for dtype in ("float64", "float32") for cut in CUTS]
+    check_eight_devices(on_eight_devices(tmp_path, variants), one_device)
+
+
+def test_a_batch_that_cannot_be_cut_is_refused():
+    with pytest.raises(UserError, match="^batch 16 is not divisible by 1 devices x accumulate 3: choose a multiple of 3$"):
+        network(dataclasses.replace(NOISY, accumulate=3), "float32")
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_a_bfloat16_step_keeps_its_state_in_float32(x64):
+    """The types alone, so nothing is compiled: what comes out can go in again, and the loss is float32."""
+    with jax.enable_x64(x64):
+        engine, tree = network(NOISY, "float32")
+        engine.definition = definition(NOISY.model, "bfloat16", "float32")
+        state = engine.start(tree)
+        after, metrics = jax.eval_shape(engine.train_step, state, examples(16, 0))
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
+    assert metrics["loss"].dtype == metrics["grad_norm"].dtype == np.float32
+
+
+def main(out, variants):
+    arrays = {}
+    for variant in variants:
+        dtype, _, cut = variant.partition(":")
+        arrays |= {f"{variant}|{name}": x for name, x in trained(dataclasses.replace(NOISY, **CUTS[cut]), dtype).items()}
+    try:
+        network(dataclasses.replace(NOISY, batch=24, accumulate=2), "float32")
+    except UserError as error:
+        arrays["facts|refusal"] = np.array(str(error))
+    np.savez(out, **arrays, **{"facts|devices": np.array(jax.device_count())})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
