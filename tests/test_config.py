@@ -11,7 +11,18 @@ import typing
 import pytest
 
 from vit_jax import config
-from vit_jax.config import RunConfig, ViTConfig, check_run, check_vit, differences, flops, from_dict, kind, parameters, to_dict
+from vit_jax.config import (
+    RunConfig,
+    ViTConfig,
+    check_run,
+    check_vit,
+    differences,
+    flops,
+    from_dict,
+    kind,
+    parameters,
+    to_dict,
+)
 from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, SIZES, preset, sized
 
@@ -60,7 +71,7 @@ def test_every_size_has_a_name_and_unknown_names_are_answered_with_the_nearest()
     for name in ("vit-x16", "vit-16", "vits16", "vit-s", "vit-s0", "s16"):
         with pytest.raises(UserError, match=f"there is no network '{name}'; nearest: .*vit-[a-z]+1[46]"):
             sized(name)
-    with pytest.raises(UserError, match="there is no preset 'cifar10-128'; nearest: .*cifar10-128x6"):
+    with pytest.raises(UserError, match=r"there is no preset 'cifar10-128'; nearest: .*cifar10-128x6"):
         preset("cifar10-128")
 
 
@@ -106,6 +117,7 @@ BAD_RUNS = [
     (dict(ema=1.0), "ema", "1.0"),
     (dict(loss=dict(label_smoothing=1.5)), "loss.label_smoothing", "1.5"),
     (dict(patience=3, data=dict(validation=0.0)), "patience", "3", "data.validation", "0"),
+    (dict(new_head=True), "new_head", "True", "--init"),
     *((dict(optim=dict([(name, value)])), f"optim.{name}", str(value)) for name in ("lr", "div_factor") for value in (0.0, -1.0, math.nan)),
     *((dict(optim=dict([(name, -1.0)])), f"optim.{name}", "-1.0") for name in ("weight_decay", "clip", "warmup", "final", "eps")),
     *((dict(optim=dict([(name, 1.0)])), f"optim.{name}", "1.0") for name in ("momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start")),

@@ -12,7 +12,20 @@ import pytest
 from scipy.special import erf
 
 from vit_jax.config import parameters
-from vit_jax.layers import ACTIVATIONS, Attention, LayerNorm, Linear, Mlp, drop_path, dropout, fold, initial_values, merge, replace_parameters, split
+from vit_jax.layers import (
+    ACTIVATIONS,
+    Attention,
+    LayerNorm,
+    Linear,
+    Mlp,
+    drop_path,
+    dropout,
+    fold,
+    initial_values,
+    merge,
+    replace_parameters,
+    split,
+)
 from vit_jax.presets import PRESETS, preset
 from vit_jax.runs import flatten
 

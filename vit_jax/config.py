@@ -410,6 +410,8 @@ def check_run(run: RunConfig) -> RunConfig:
             raise UserError(f"{name} is {share}: give a number of at least 0 and below 1")
     if run.patience and not run.data.validation:
         raise UserError(f"patience is {run.patience} but data.validation is 0: early stopping needs a validation split")
+    if run.new_head and not run.init:
+        raise UserError("new_head is True but init is empty: name the run whose weights to start from")
     for name in ("lr", "div_factor", "final_div_factor"):
         if not getattr(run.optim, name) > 0:
             raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give a positive number")

@@ -87,7 +87,7 @@ class Optimizer:
     def update(self, gradients: Tree, moments: Tree, parameters: Tree, step: Array) -> tuple[Tree, Tree]:
         """What to add to the parameters at step t = 0, 1, ..., and the moments after it."""
         c = self.config
-        beta = self.momentum
+        beta: Any = self.momentum
         if callable(beta):
             beta = beta(step).astype(jax.tree.leaves(parameters)[0].dtype)
         if c.clip:

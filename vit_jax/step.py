@@ -37,7 +37,7 @@ class State:
     ema: Tree | None
 
 
-def example_keys(seed: int, step: Array, places: Array) -> Array:
+def example_keys(seed: Array | int, step: Array, places: Array) -> Array:
     """One key for each example: folded from the seed, the step and its place in the global batch."""
     key = jax.random.fold_in(jax.random.key(seed), step)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, places)
@@ -49,6 +49,7 @@ class Engine:
     def __init__(self, run: RunConfig, definition: Any, task: Classify, optimizer: Optimizer):
         self.run, self.definition, self.task, self.optimizer = run, definition, task, optimizer
         self.devices = jax.devices()
+        self.seed = np.uint32(run.seed)  # an argument of the step, so that runs of other seeds share its program
         per_step = len(self.devices) * run.accumulate
         if run.batch % per_step:
             raise UserError(f"batch {run.batch} is not divisible by {len(self.devices)} devices x accumulate {run.accumulate}: choose a multiple of {per_step}")
@@ -87,9 +88,9 @@ class Engine:
         if self.run.parallel == "pmap":
             n = len(self.devices)
             batch = {k: x.reshape(n, -1, *x.shape[1:]) for k, x in batch.items()}
-            state, metrics = self.compiled(state, batch)
+            state, metrics = self.compiled(state, batch, np.repeat(self.seed, n))
             return state, {k: v[0] for k, v in metrics.items()}
-        return self.compiled(state, jax.device_put(batch, self.sharded))
+        return self.compiled(state, jax.device_put(batch, self.sharded), self.seed)
 
     def outputs(self, parameters: Tree, batch: Batch) -> dict[str, np.ndarray]:
         """The task's per-example outputs for a batch of any size."""
@@ -102,12 +103,12 @@ class Engine:
 
     # What is compiled.
 
-    def train_step(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
-        """state, batch -> the next state and {loss, accuracy, lr, *_norm}, all scalars."""
+    def train_step(self, state: State, batch: Batch, seed: Array) -> tuple[State, dict[str, Array]]:
+        """state, batch, seed -> the next state and {loss, accuracy, lr, *_norm}, all scalars."""
         rows = len(batch["label"])
         pmap = self.run.parallel == "pmap"
         places = jnp.arange(rows) + (jax.lax.axis_index("data") * rows if pmap else 0)
-        keys = example_keys(self.run.seed, state.step, places)
+        keys = example_keys(seed, state.step, places)
         loss, metrics, gradients = self.gradients(state.parameters, batch, keys)
         if pmap:
             loss, metrics, gradients = jax.lax.pmean((loss, metrics, gradients), "data")

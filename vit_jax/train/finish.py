@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from .. import runs
@@ -21,7 +22,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     """
     if s.caught.name:
         done = f"saved at step {s.step}" if s.saved == s.step else "nothing was to be saved yet"
-        raise Interrupted(f"{s.caught.name}: {done}; go on with: python -m vit_jax.train --resume {s.folder}", s.caught.name)
+        raise Interrupted(f"{s.caught.name}: {done}; go on with: python -m vit_jax.train --resume {shlex.quote(str(s.folder))}", s.caught.name)
     from ..report.gallery import draw_all
 
     summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
@@ -70,13 +71,13 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     """The result, where things are, and what one may do next."""
     for split in ("train", "validation", "test"):
         for weights, m in summary.get(split, {}).items():
-            print(f"{split:10} {weights:8} accuracy {m['accuracy']:.4f}  f1 {m['f1_macro']:.4f}  loss {m['loss']:.4f}")
-    print(f"{summary['status']} at step {summary['step']} after {summary['seconds']:.0f} s; curves, confusion and attention maps are in {folder}/plots")
-    sample = next(iter(sorted(folder.samples.glob("*.png"))), None)
+            print(f"{split:10} {'last' if weights == 'raw' else weights:8} accuracy {m['accuracy']:.4f}  f1 {m['f1_macro']:.4f}  loss {m['loss']:.4f}")
+    print(f"{summary['status']} at step {summary['step']} after {summary['seconds']:.0f} s; pictures are in {folder}/plots")
+    sample, place = next(iter(sorted(folder.samples.glob("*.png"))), None), shlex.quote(str(folder))
     print("next:")
     if sample is not None:
-        print(f"  python -m vit_jax.predict {folder} {runs.Run(sample)}")
-    print(f"  python -m vit_jax.evaluate {folder}")
+        print(f"  python -m vit_jax.predict {place} {shlex.quote(str(runs.Run(sample)))}")
+    print(f"  python -m vit_jax.evaluate {place}")
     if summary["status"] != "finished":
         more = " --max-steps 0" if summary["status"] == "stopped: max_steps" else ""
-        print(f"  python -m vit_jax.train --resume {folder}{more}")
+        print(f"  python -m vit_jax.train --resume {place}{more}")

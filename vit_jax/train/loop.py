@@ -61,9 +61,8 @@ def loop(s: Session) -> str:
         meter, last_save = first_step(s, next(stream)), time.monotonic()
         while True:
             after_step(s, meter)
-            epoch_ends = s.step % s.setup.order.steps_per_epoch == 0
             ending = why_end(s)
-            if ending or epoch_ends or time.monotonic() - last_save > s.run.save_minutes * 60:
+            if ending or evaluation_due(s) or time.monotonic() - last_save > s.run.save_minutes * 60:
                 check_finite(s, meter.settle())
                 save(s)
                 last_save = time.monotonic()
@@ -99,7 +98,7 @@ def after_step(s: Session, meter: Meter) -> None:
         s.progress.update(s.step, row["loss"], row["accuracy"], row["images_per_second"])
     else:
         s.progress.update(s.step, None, None, None)
-    s.due = epoch_ends and evaluation_due(s)
+    s.due = evaluation_due(s)
     if s.due and not s.caught.name:
         with contextlib.suppress(KeyboardInterrupt):  # a run that is told to end evaluates when it goes on
             evaluate_epoch(s)
@@ -186,8 +185,8 @@ def not_finite(s: Session, what: str, value: float, step: int) -> CheckFailed:
 
 def evaluation_due(s: Session) -> bool:
     """After every epoch; when overfitting, whose epochs are a few steps, about every ten steps."""
-    every = max(1, 10 // s.setup.order.steps_per_epoch) if s.run.overfit_batches else 1
-    return (s.step // s.setup.order.steps_per_epoch) % every == 0
+    epochs = max(1, 10 // s.setup.order.steps_per_epoch) if s.run.overfit_batches else 1
+    return s.step % (epochs * s.setup.order.steps_per_epoch) == 0
 
 
 def evaluate_epoch(s: Session) -> None:

@@ -238,12 +238,13 @@ def announce(setup: Setup) -> None:
     copies = 2 + {"adam": 2, "adamw": 2, "momentum": 1, "sgd": 0}[run.optim.name] + bool(run.ema)
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in setup.dataset.splits.items())
     versions = environment["versions"]
-    print(f"model    ViT {m.width} wide, {m.depth} blocks, {m.heads} heads, {m.patches} patches: {count:,} parameters, {flops(m) / 1e6:,.1f} MFLOP an image")
+    print(f"model    ViT {m.width} x {m.depth}, {m.heads} heads, {m.patches} patches")
+    print(f"         {count:,} parameters, {flops(m) / 1e6:,.1f} MFLOP an image")
     print(f"data     {setup.dataset.name}: {len(setup.dataset.class_names)} classes; {sizes}")
     for note in setup.dataset.notes:
         print(f"         {note}")
-    print(f"memory   {copies * count * 4 / 1e6:,.1f} MB for weights, gradients and optimizer; activations come on top")
-    print(f"device   {environment['devices']} x {environment['device']} ({environment['platform']}, {environment['cores']} cores), {run.parallel}, {run.compute_dtype}")
+    print(f"memory   {copies * count * 4 / 1e6:,.1f} MB for weights, gradients and optimizer, before activations")
+    print(f"device   {environment['devices']} x {environment['device']}, {environment['cores']} cores; {run.parallel}, {run.compute_dtype}")
     print(f"versions python {versions['python']}, jax {versions['jax']}, flax {versions['flax']}, optax {versions['optax']}")
     if backend.unused_gpu():
         print("warning  there is an NVIDIA GPU but jax runs on the CPU: install vit-jax[cuda12], or [cuda13] beside PyTorch")
