@@ -117,7 +117,7 @@ BAD_RUNS = [
     (dict(ema=1.0), "ema", "1.0"),
     (dict(loss=dict(label_smoothing=1.5)), "loss.label_smoothing", "1.5"),
     (dict(patience=3, data=dict(validation=0.0)), "patience", "3", "data.validation", "0"),
-    (dict(new_head=True), "new_head", "True", "--init"),
+    (dict(new_head=True), "new_head", "True", "init"),
     *((dict(optim=dict([(name, value)])), f"optim.{name}", str(value)) for name in ("lr", "div_factor") for value in (0.0, -1.0, math.nan)),
     *((dict(optim=dict([(name, -1.0)])), f"optim.{name}", "-1.0") for name in ("weight_decay", "clip", "warmup", "final", "eps")),
     *((dict(optim=dict([(name, 1.0)])), f"optim.{name}", "1.0") for name in ("momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start")),
