@@ -308,9 +308,9 @@ def test_the_summary(trained):
 def test_the_result_is_printed(trained):
     folder, out = trained
     summary = folder.summary()
-    for split, weights in (("validation", "raw"), ("test", "last"), ("test", "best")):
-        assert re.search(rf"{split} +{weights} +accuracy {summary[split][weights]['accuracy']:.4f}", out)
-    assert "curves, confusion and attention maps are in runs/trained/plots" in out
+    for split, weights, shown in (("validation", "raw", "last"), ("test", "last", "last"), ("test", "best", "best")):
+        assert re.search(rf"{split} +{shown} +accuracy {summary[split][weights]['accuracy']:.4f}", out)
+    assert "pictures are in runs/trained/plots" in out
     assert "compiling the training step" in out
 
 
@@ -320,7 +320,7 @@ def test_a_finished_run_shows_its_result(trained, capsys):
     assert train("--epochs", 3, "--name", "trained", "--log-every", 7) == 0
     again = capsys.readouterr().out
     assert "this run is finished" in again
-    assert again.partition("\n")[2] == out[out.index("validation raw  ") :]
+    assert again.partition("\n")[2] == out[out.index("validation last  ") :]
     assert folder.metrics_file.read_bytes() == before
 
 
