@@ -205,7 +205,7 @@ def _relu_stem(depth: int, classes: int, source: str, lr: float, dropout: float)
         model=model,
         data=DataConfig(source=source),
         augment=AugmentConfig(crop_padding=4, flip=True),
-        optim=OptimConfig(lr=lr, weight_decay=0.05, warmup=10, clip=1.0),
+        optim=OptimConfig(lr=lr, weight_decay=0.05, schedule="one_cycle", clip=1.0),
         loss=LossConfig(label_smoothing=0.1),
         epochs=180,
         batch=256,
