@@ -4,6 +4,7 @@ Run as a script (which the tests do, on 8 simulated devices) it trains every var
 """
 
 import dataclasses
+import functools
 import logging
 import math
 import os
@@ -153,12 +154,20 @@ def test_without_an_average_none_is_kept():
     assert state.ema is None
 
 
-def test_the_outputs_of_a_split_are_in_its_order_whatever_its_size():
+FIVE = {"x": np.random.default_rng(1).normal(size=(5, 3)), "label": np.zeros((5, 2))}
+
+
+def five_outputs():
+    """Of five examples, which eight devices cannot share evenly."""
     with jax.enable_x64(True):
         engine, tree, _ = regression()
-        x = np.random.default_rng(1).normal(size=(5, 3))
-        got = engine.outputs(tree, {"x": x, "label": np.zeros((5, 2))})
-        np.testing.assert_allclose(got["y"], x @ np.asarray(tree["kernel"]) + np.asarray(tree["bias"]), atol=1e-14)
+        return engine.outputs(jax.device_put(tree, engine.replicated), FIVE)["y"]
+
+
+def test_the_outputs_of_a_batch_are_in_its_order():
+    with jax.enable_x64(True):
+        _, tree, _ = regression()
+        np.testing.assert_allclose(five_outputs(), FIVE["x"] @ np.asarray(tree["kernel"]) + np.asarray(tree["bias"]), rtol=0, atol=1e-14)
 
 
 def test_keys_are_folded_from_seed_step_and_place():
@@ -266,7 +275,7 @@ def examples(count, seed):
 
 
 def trained(run, dtype):
-    """{name: array} of ten steps: the losses, all parameters and their average, the steps that compiled anything, five predictions."""
+    """{name: array} of ten steps: the losses, all parameters and their average, and the steps that compiled anything."""
     with jax.enable_x64(dtype == "float64"):
         engine, tree = network(run, dtype)
         state, losses, compiled = engine.start(tree), [], []
@@ -278,9 +287,7 @@ def trained(run, dtype):
             compiled += [t] * (compilations.count > 0)
             losses.append(np.asarray(metrics["loss"]))
         host = to_host(engine, state)
-        replicated = jax.device_put(host.parameters, engine.replicated)
-        out = engine.outputs(replicated, examples(5, 100))
-    result = {"losses": np.stack(losses), "compiled": np.array(compiled), "predictions": out["loss"]}
+    result = {"losses": np.stack(losses), "compiled": np.array(compiled)}
     result |= {f"parameters/{name}": x for name, x in flatten(host.parameters).items()}
     return result | {f"ema/{name}": x for name, x in flatten(host.ema).items()}
 
@@ -291,7 +298,6 @@ def compare(got, expected, dtype):
     assert got["losses"].dtype == dtype and got["losses"].shape == (STEPS,)
     if dtype == "float32":
         np.testing.assert_allclose(got["losses"], expected["losses"], rtol=0, atol=1e-5)
-        np.testing.assert_allclose(got["predictions"], expected["predictions"], rtol=0, atol=1e-4)
         return
     for name, x in expected.items():
         # The gradient of a key bias is zero: Adam makes steps of its rounding, which the function does not see.
@@ -300,16 +306,16 @@ def compare(got, expected, dtype):
         np.testing.assert_allclose(got[name], x, rtol=0, atol=limit, err_msg=name)
 
 
-@pytest.fixture(scope="module")
-def one_device():
+@functools.cache
+def one_device(dtype):
     """What training gives here, on one device and in one piece."""
     assert jax.device_count() == 1
-    return {dtype: trained(NOISY, dtype) for dtype in ("float64", "float32")}
+    return trained(NOISY, dtype)
 
 
-def test_training_moves_and_draws(one_device):
+def test_training_moves_and_draws():
     """What the tests below compare is not trivially equal: parameters move, and other draws give other losses."""
-    result = one_device["float64"]
+    result = one_device("float64")
     with jax.enable_x64(True):
         _, tree = network(NOISY, "float64")
     for name, x in flatten(tree).items():
@@ -320,10 +326,10 @@ def test_training_moves_and_draws(one_device):
 
 
 @pytest.mark.parametrize("parts", [4, pytest.param(2, marks=pytest.mark.slow)])
-def test_accumulation_changes_nothing(one_device, parts):
+def test_accumulation_changes_nothing(parts):
     """(Two parts are taken on eight devices below.)"""
     got = trained(dataclasses.replace(NOISY, accumulate=parts), "float64")
-    compare(got, one_device["float64"], "float64")
+    compare(got, one_device("float64"), "float64")
 
 
 def on_eight_devices(folder, variants, **env):
@@ -339,27 +345,29 @@ def on_eight_devices(folder, variants, **env):
     return results
 
 
-def check_eight_devices(results, one_device):
+def check_eight_devices(results):
     for variant, got in results.items():
         if variant != "facts":
             dtype = variant.partition(":")[0]
-            compare(got, one_device[dtype], dtype)
+            compare(got, one_device(dtype), dtype)
     assert results["facts"]["devices"] == 8
+    np.testing.assert_allclose(results["facts"]["outputs"], five_outputs(), rtol=0, atol=1e-14)
     assert str(results["facts"]["refusal"]) == "batch 24 is not divisible by 8 devices x accumulate 2: choose a multiple of 16"
 
 
-def test_eight_devices_by_jit_and_pmap_train_as_one(one_device, tmp_path):
-    """Ten AdamW steps with everything drawn: losses to 1e-5 in float32, parameters to 1e-10 in float64."""
-    variants = ["float64:accumulate", "float64:pmap", "float32:whole"]
+def test_eight_devices_by_jit_and_pmap_train_as_one(tmp_path):
+    """Ten AdamW steps with everything drawn: losses and parameters agree to 1e-10 in float64."""
+    variants = ["float64:accumulate", "float64:pmap"]
     results = on_eight_devices(tmp_path, variants, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
     assert results.keys() == {*variants, "facts"}
-    check_eight_devices(results, one_device)
+    check_eight_devices(results)
 
 
 @pytest.mark.slow
-def test_eight_devices_train_as_one_in_every_way_and_fully_optimised(one_device, tmp_path):
+def test_eight_devices_train_as_one_in_every_way_and_fully_optimised(tmp_path):
+    """Also in float32, where losses agree to 1e-5."""
     variants = [f"{dtype}:{cut}" for dtype in ("float64", "float32") for cut in CUTS]
-    check_eight_devices(on_eight_devices(tmp_path, variants), one_device)
+    check_eight_devices(on_eight_devices(tmp_path, variants))
 
 
 def test_a_batch_that_cannot_be_cut_is_refused():
@@ -388,7 +396,8 @@ def main(out, variants):
         network(dataclasses.replace(NOISY, batch=24, accumulate=2), "float32")
     except UserError as error:
         arrays["facts|refusal"] = np.array(str(error))
-    np.savez(out, **arrays, **{"facts|devices": np.array(jax.device_count())})
+    arrays |= {"facts|devices": np.array(jax.device_count()), "facts|outputs": five_outputs()}
+    np.savez(out, **arrays)
 
 
 if __name__ == "__main__":

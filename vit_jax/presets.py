@@ -67,7 +67,7 @@ def _digits() -> Preset:
             epochs=30,
             batch=32,
         ),
-        "1,797 handwritten digits that come with scikit-learn, nothing to download: a plain ViT that timm and Hugging Face can express, half a minute on two cores.",
+        "1,797 handwritten digits that come with scikit-learn, nothing to download: a plain ViT that timm and Hugging Face can express, about a minute on two cores.",
     )
 
 
@@ -85,7 +85,7 @@ def _mnist() -> Preset:
             epochs=5,
             batch=128,
         ),
-        "MNIST with a ViT of 64 x 4 on 4x4 patches.",
+        "MNIST with a ViT of 64 x 4 on 4x4 patches; test accuracy 0.987 (one seed).",
     )
 
 
