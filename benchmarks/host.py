@@ -128,7 +128,7 @@ def device_block(engine: Any, state: Any, batch: Any, steps: int) -> tuple[list[
 
     before = clocks()
     for _ in range(steps):
-        state, metrics = engine.compiled(state, batch)
+        state, metrics = engine.compiled(state, batch, engine.seed)
     jax.block_until_ready((state, metrics))
     return [b - a for a, b in zip(before, clocks(), strict=True)], state
 
