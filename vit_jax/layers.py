@@ -145,11 +145,54 @@ class Mlp(nnx.Module):
         return self.fc2(dropout(h, self.dropout, keys))
 
 
+# Masks. Boolean, True = look there. A padding is [B, N]; a mask is 4-D and broadcasts to [B, H, Nq, Nk],
+# so that neither is ever taken for the other.
+
+
+def attention_mask(
+    batch: int, queries: int, keys: int, *, padding: Array | None = None, mask: Array | None = None, causal: bool = False
+) -> Array | None:
+    """One mask of all that restricts an attention: a padding of its keys [B, Nk], a 4-D mask, causality.
+
+    Raises ValueError on a wrong shape or dtype.
+    """
+    parts = []
+    if padding is not None:
+        if padding.dtype != bool or padding.shape != (batch, keys):
+            raise ValueError(f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {keys}], True at real positions")
+        parts.append(padding[:, None, None, :])
+    if mask is not None:
+        parts.append(mask)
+    if causal:
+        parts.append((jnp.arange(keys) <= jnp.arange(queries)[:, None])[None, None])
+    whole = None
+    for part in parts:
+        whole = part if whole is None else whole & part
+    return whole
+
+
+def from_torch_mask(mask: Any, heads: int = 0) -> Array:
+    """torch's boolean masks (True = ignore) as ours: key padding [B, Nk] with heads=0, else attn_mask.
+
+    attn_mask [Nq, Nk] becomes [1, 1, Nq, Nk]; [B*H, Nq, Nk] becomes [B, H, Nq, Nk]. Raises ValueError
+    on a float mask, which has no boolean counterpart.
+    """
+    keep = ~jnp.asarray(mask) if jnp.asarray(mask).dtype == bool else None
+    if keep is None:
+        raise ValueError(f"mask {jnp.asarray(mask).dtype}: only boolean masks are taken; give mask == -inf for one that is added")
+    if not heads:
+        return keep
+    return keep[None, None] if keep.ndim == 2 else keep.reshape(-1, heads, *keep.shape[1:])
+
+
 class Attention(nnx.Module):
-    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, section 3.2)."""
+    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, section 3.2).
+
+    `key_width` and `value_width` are those of what keys and values are made from; 0: `width`.
+    """
 
     def __init__(
-        self, width: int, heads: int, head_width: int, *,
+        self, width: int, heads: int, head_width: int, *, key_width: int = 0, value_width: int = 0,
         query_bias: bool = True, key_bias: bool = True, value_bias: bool = True, out_bias: bool = True,
         qk_norm: bool = False, eps: float = 1e-6, norm_bias: bool = True, dropout: float = 0.0,
         dtype: Any = jnp.float32,
@@ -157,8 +200,8 @@ class Attention(nnx.Module):
         inner = heads * head_width
         self.heads, self.head_width, self.dropout = heads, head_width, dropout
         self.query = Linear(width, inner, query_bias, dtype)
-        self.key = Linear(width, inner, key_bias, dtype)
-        self.value = Linear(width, inner, value_bias, dtype)
+        self.key = Linear(key_width or width, inner, key_bias, dtype)
+        self.value = Linear(value_width or width, inner, value_bias, dtype)
         self.query_norm = LayerNorm(head_width, eps, norm_bias, dtype) if qk_norm else None
         self.key_norm = LayerNorm(head_width, eps, norm_bias, dtype) if qk_norm else None
         self.out = Linear(inner, width, out_bias, dtype)
@@ -170,21 +213,42 @@ class Attention(nnx.Module):
         self, query: Array, key: Array, value: Array, mask: Array | None = None, *,
         keys: Array | None = None, tape: Tape | None = None,
     ) -> Array:  # fmt: skip
-        """[B, Nq, D], [B, Nk, D], [B, Nk, D] -> [B, Nq, D]; a 4-D boolean mask is True where to look.
+        """[B, Nq, D], [B, Nk, Dk], [B, Nk, Dv] -> [B, Nq, D]; a 4-D boolean mask is True where to look.
 
         A row with nothing to look at has a zero context. `tape["attention"]`, where asked for,
-        receives the weights [B, H, Nq, Nk].
+        receives the weights [B, H, Nq, Nk]. Raises ValueError on any other mask.
         """
-        q, k, v = self.split(self.query(query)), self.split(self.key(key)), self.split(self.value(value))
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
-        scores = (q * self.head_width**-0.5) @ k.transpose(0, 1, 3, 2)  # [B, H, Nq, Nk]
+        return self.attend(query, *self.project(key, value), mask, keys=keys, tape=tape)
+
+    def project(self, key: Array, value: Array) -> tuple[Array, Array]:
+        """Keys and values per head, [B, H, Nk, Dh] each: what decoding keeps from step to step."""
+        k, v = self.split(self.key(key)), self.split(self.value(value))
+        return k if self.key_norm is None else self.key_norm(k), v
+
+    def attend(
+        self, query: Array, k: Array, v: Array, mask: Array | None = None, *, keys: Array | None = None, tape: Tape | None = None
+    ) -> Array:
+        """The rest of a call, [B, Nq, D] -> [B, Nq, D], on keys and values of `project`."""
+        q = self.split(self.query(query))
+        q = q if self.query_norm is None else self.query_norm(q)
+        check_mask(mask, (*q.shape[:3], k.shape[2]))
+        scores = jnp.einsum("bhqd,bhkd->bhqk", q * self.head_width**-0.5, k)  # [B, H, Nq, Nk]
         weights = jax.nn.softmax(scores.astype(wide(scores.dtype)), axis=-1, where=mask)
         if tape is not None and "attention" in tape:
             tape["attention"] = weights
         weights = dropout(weights.astype(v.dtype), self.dropout, keys)
         context = (weights @ v).transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
         return self.out(context.reshape(*context.shape[:2], -1))
+
+
+def check_mask(mask: Array | None, shape: tuple[int, ...]) -> None:
+    """Refuse what is no boolean 4-D mask for weights of this shape [B, H, Nq, Nk]."""
+    if mask is None:
+        return
+    if mask.dtype != bool:
+        raise ValueError(f"mask {mask.dtype}: only boolean masks are taken, True where to look; a mask that is added to scores is not")
+    if mask.ndim != 4 or any(m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
+        raise ValueError(f"mask {list(mask.shape)} is not 4-D or does not broadcast to {list(shape)} [B, H, Nq, Nk]; a padding [B, N] goes where paddings go")
 
 
 class AttentionPool(Attention):
@@ -251,15 +315,15 @@ def initial_values(
             values[name] = jnp.full(shape, float(name.endswith("scale")), dtype)
         elif sort == "scale":
             values[name] = jnp.full(shape, scale, dtype)
-        elif sort in ("token", "position"):
-            std = token_std if sort == "token" else position_std
+        elif sort in ("token", "position", "embedding"):
+            std = position_std if sort == "position" else token_std
             values[name] = jax.random.normal(own, shape, dtype) * std
         elif head_zero and parent in ("head", "distill_head"):
             values[name] = jnp.zeros(shape, dtype)
         elif sort == "kernel":
             values[name] = _kernel(own, shape, _scheme(parent, init, attention_init), init_std, dtype)
         else:
-            zero = init != "torch" or (attention_init == "torch" and ".attention." in name)
+            zero = init != "torch" or (attention_init == "torch" and "attention." in name)
             bound = 0.0 if zero else shapes[f"{parent}.kernel"][0] ** -0.5
             values[name] = jax.random.uniform(own, shape, dtype, -bound, bound) if bound else jnp.zeros(shape, dtype)
     return values

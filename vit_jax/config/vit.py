@@ -1,0 +1,182 @@
+"""The Vision Transformer's config."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import UserError
+from .fields import Activation, Size, identity, pair
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """Every choice that makes one published Vision Transformer differ from another.
+
+    Defaults are ViT-B/16 (Dosovitskiy et al. 2021, arXiv 2010.11929) as timm and DeiT write it.
+    """
+
+    image: Size = identity(224, "image height and width, in pixels")
+    channels: int = identity(3, "channels of an image: 3 for RGB, 1 for grey")
+    patch: Size = identity(16, "patch height and width, in pixels; must divide the image")
+    classes: int = identity(1000, "outputs of the head; 0: no head (in a run: as many as the data has)")
+    width: int = identity(768, "D, the width of a token")
+    depth: int = identity(12, "L, the number of blocks")
+    heads: int = identity(12, "H, the attention heads of a block")
+    head_width: int = identity(0, "Dh, the width of one head; 0: width / heads")
+    hidden: int = identity(3072, "F, the width inside the mlp")
+
+    stem_bias: bool = identity(True, "the patch projection has a bias")
+    stem_pre_norm: bool = identity(False, "LayerNorm over a patch's pixels before its projection")
+    stem_norm: bool = identity(False, "LayerNorm over a token right after the patch projection")
+    stem_activation: Literal["none", "relu"] = identity("none", "what follows the patch projection")
+
+    cls_token: bool = identity(True, "a learned class token comes first")
+    distill_token: bool = identity(False, "a learned distillation token follows it (DeiT)")
+    registers: int = identity(0, "learned register tokens, after those (Darcet et al. 2024)")
+
+    position: Literal["learned", "sincos2d", "sincos1d", "none"] = identity(
+        "learned", "position embedding: learned, 2-D or interleaved 1-D sinusoids, none"
+    )
+    position_trained: bool = identity(True, "positions are trained (sinusoids are then a start)")
+    cls_position: bool = identity(True, "the class token has a position")
+    distill_position: bool = identity(True, "the distillation token has a position")
+    register_position: bool = identity(False, "the registers have positions")
+
+    pre_norm: bool = identity(False, "LayerNorm before the first block (CLIP)")
+    norm_first: bool = identity(True, "norms come before attention and mlp (else after the sum)")
+    final_norm: bool = identity(True, "LayerNorm after the last block")
+    eps: float = identity(1e-6, "epsilon of every LayerNorm")
+    norm_bias: bool = identity(True, "LayerNorms have a bias")
+    layer_scale: float = identity(0.0, "start of the learned scale of each branch (CaiT); 0: none")
+
+    query_bias: bool = identity(True, "the query projection has a bias")
+    key_bias: bool = identity(True, "the key projection has a bias")
+    value_bias: bool = identity(True, "the value projection has a bias")
+    out_bias: bool = identity(True, "the output projection has a bias")
+    qk_norm: bool = identity(False, "LayerNorm over each head's query and key (ViT-22B)")
+
+    activation: Activation = identity("gelu", "mlp activation; gelu is the exact erf form")
+    gated: bool = identity(False, "the mlp's activation gates a second projection (SwiGLU)")
+    mlp_bias: bool = identity(True, "the mlp's projections have biases")
+
+    embedding_dropout: float = identity(0.0, "dropout rate of the tokens that enter the blocks")
+    patch_dropout: float = identity(0.0, "share of patch tokens left out in training")
+    attention_dropout: float = identity(0.0, "dropout rate of the attention weights")
+    dropout: float = identity(0.0, "dropout rate of what attention and mlp add to a token")
+    activation_dropout: float = identity(0.0, "dropout rate inside the mlp, after its activation")
+    head_dropout: float = identity(0.0, "dropout rate of the pooled feature")
+    drop_path: float = identity(0.0, "stochastic depth of the last block, rising linearly from 0")
+
+    pool: Literal["cls", "mean", "mean_all", "map", "cls_distill"] = identity(
+        "cls", "what the head sees: class token, mean of patches or of all tokens, attention "
+        "pooling over patches, or class and distillation token averaged"
+    )
+    head_norm: bool = identity(False, "LayerNorm of the pooled feature, before the head")
+    head_hidden: int = identity(0, "width of a hidden layer in the head; 0: none")
+    head_activation: Literal["none", "tanh", "relu"] = identity("tanh", "what follows that layer")
+    head_bias: bool = identity(True, "the head has a bias")
+    distill_head: bool = identity(False, "a second head, for the distillation token")
+    distill_norm: bool = identity(False, "LayerNorm before that second head")
+
+    init: Literal["trunc_normal", "normal", "fan_in", "xavier", "torch", "torchvision"] = identity(
+        "trunc_normal", "start of the kernels: normal of init_std (cut at 2 std, or not), normal of std 1/sqrt(fan in), "
+        "Xavier uniform, torch's Linear default, or torchvision's ViT (patches by fan in, mlp Xavier, the rest torch)"
+    )
+    attention_init: Literal["same", "torch"] = identity(
+        "same", "start of query, key, value: as init says, or as torch's MultiheadAttention (Xavier over the three as one, attention biases 0)"
+    )
+    init_std: float = identity(0.02, "standard deviation for trunc_normal and normal")
+    token_std: float = identity(0.02, "standard deviation of class, distillation, register tokens")
+    position_std: float = identity(0.02, "standard deviation of learned positions")
+    head_zero: bool = identity(False, "heads start at zero")
+
+    # What follows from the fields above.
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        (h, w), (ph, pw) = pair(self.image), pair(self.patch)
+        return h // ph, w // pw
+
+    @property
+    def patches(self) -> int:
+        """N, the number of patch tokens."""
+        return math.prod(self.grid)
+
+    @property
+    def dim_head(self) -> int:
+        """Dh, resolved."""
+        return self.head_width or self.width // self.heads
+
+    @property
+    def prefix(self) -> tuple[tuple[str, int, bool], ...]:
+        """Tokens before the patches, in order: (parameter, how many, whether they have positions)."""
+        tokens = (
+            ("cls_token", int(self.cls_token), self.cls_position),
+            ("distill_token", int(self.distill_token), self.distill_position),
+            ("register_tokens", self.registers, self.register_position),
+        )
+        return tuple(t for t in tokens if t[1])
+
+    @property
+    def positions(self) -> int:
+        """Rows of the position embedding: prefix tokens that have one, then the patches."""
+        return sum(n for _, n, placed in self.prefix if placed) + self.patches
+
+    @property
+    def position_stored(self) -> bool:
+        """Whether positions are a parameter (else they are computed, or there are none)."""
+        return self.position == "learned" or (self.position != "none" and self.position_trained)
+
+
+def check_vit(c: ViTConfig) -> ViTConfig:
+    """Return the config, or raise UserError naming the first field that cannot be."""
+    (h, w), (ph, pw) = pair(c.image), pair(c.patch)
+    sizes = dict(channels=c.channels, width=c.width, depth=c.depth, heads=c.heads, hidden=c.hidden)
+    for name, value in sizes.items():
+        if value < 1:
+            raise UserError(f"model.{name} is {value}: give a positive number")
+    optional = dict(classes=c.classes, head_width=c.head_width, registers=c.registers, head_hidden=c.head_hidden, eps=c.eps)
+    for name, number in optional.items():
+        if not number >= 0:
+            raise UserError(f"model.{name} is {number}: give 0 or more")
+    if min(h, w, ph, pw) < 1 or h % ph or w % pw:
+        raise UserError(f"model.image {h}x{w} is not divisible by model.patch {ph}x{pw}: choose a patch that divides the image")
+    if not c.head_width and c.width % c.heads:
+        raise UserError(f"model.width {c.width} is not divisible by model.heads {c.heads}: change one, or give model.head_width")
+    if c.pool == "map" and c.width % c.heads:
+        raise UserError(f"model.width {c.width} is not divisible by model.heads {c.heads}, which pool map needs: change one of them")
+    if c.pool == "cls" and not c.cls_token:
+        raise UserError("model.pool is cls but model.cls_token is False: set model.pool to mean, or model.cls_token to True")
+    if c.pool == "cls_distill" and not (c.cls_token and c.distill_token):
+        raise UserError("model.pool is cls_distill, which needs model.cls_token and model.distill_token: set both to True")
+    if c.distill_head and not c.distill_token:
+        raise UserError("model.distill_head is True but model.distill_token is False: set both or none")
+    if c.distill_norm and not c.distill_head:
+        raise UserError("model.distill_norm is True but model.distill_head, which it belongs to, is False: set both or none")
+    if c.position == "learned" and not c.position_trained:
+        raise UserError("model.position is learned but model.position_trained is False: choose sincos2d or sincos1d for fixed positions")
+    if c.position == "sincos2d" and c.width % 4:
+        raise UserError(f"model.width {c.width} is not divisible by 4, which model.position sincos2d needs: change one of them")
+    for f in dataclasses.fields(c):
+        value = getattr(c, f.name)
+        if (f.name.endswith("dropout") or f.name == "drop_path") and not 0 <= value < 1:
+            raise UserError(f"model.{f.name} is {value}: give a rate of at least 0 and below 1")
+    return c
+
+
+def flops(c: ViTConfig) -> int:
+    """Floating-point operations of one image's forward pass (2 a multiply-add, matmuls only)."""
+    ph, pw = pair(c.patch)
+    n, inner = c.patches + sum(count for _, count, _ in c.prefix), c.heads * c.dim_head
+    mlp = (3 if c.gated else 2) * c.width * c.hidden
+    block = 4 * c.width * inner + 2 * n * inner + mlp
+    stem = c.patches * ph * pw * c.channels * c.width
+    # Attention pooling: one probe asks, every patch has a key and a value.
+    pool = 2 * c.width * (c.width + c.patches * (c.width + 1)) + mlp if c.pool == "map" else 0
+    head = c.width * c.head_hidden + (c.head_hidden or c.width) * c.classes
+    second = c.width * c.classes if c.pool == "cls_distill" and c.distill_head else 0
+    return 2 * (stem + n * c.depth * block + pool + head + second)
