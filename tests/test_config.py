@@ -13,8 +13,10 @@ import pytest
 from vit_jax import config
 from vit_jax.config import (
     RunConfig,
+    TransformerConfig,
     ViTConfig,
     check_run,
+    check_transformer,
     check_vit,
     differences,
     flops,
@@ -106,6 +108,20 @@ BAD_NETWORKS = [
     *((dict([(rate, value)]), rate, str(value)) for rate in ("dropout", "drop_path", "patch_dropout") for value in (-0.1, 1.0, math.nan)),
 ]
 
+BAD_TRANSFORMERS = [
+    *((dict([(name, value)]), name, str(value)) for name in ("width", "heads", "hidden", "encoder_depth", "decoder_depth") for value in (0, -1)),
+    *((dict([(name, -1)]), name, "-1") for name in ("head_width", "source_vocabulary", "target_vocabulary", "position_offset", "max_length", "outputs")),
+    (dict(eps=math.nan), "eps", "nan"),
+    (dict(heads=3), "width", "512", "heads", "3"),
+    *((dict(width=15, heads=5, positions=positions), "width", "15", "positions", positions) for positions in ("interleaved", "concatenated", "one_frequency")),
+    (dict(positions="learned", max_length=0), "positions", "learned", "max_length", "0"),
+    (dict(position_offset=2), "position_offset", "2", "positions", "interleaved"),
+    *((dict(tie=tie), "tie", tie, "0") for tie in ("embeddings", "decoder", "all")),
+    (dict(tie="embeddings", source_vocabulary=7, target_vocabulary=8), "tie", "embeddings", "7", "8"),
+    (dict(tie="all", source_vocabulary=7, target_vocabulary=7, outputs=9), "tie", "all", "9", "7"),
+    *((dict([(rate, value)]), rate, str(value)) for rate in ("dropout", "embedding_dropout") for value in (-0.1, 1.0, math.nan)),
+]
+
 BAD_RUNS = [
     (dict(model=ViTConfig(width=100)), "model.width", "100"),
     *((dict([(name, value)]), name, str(value)) for name in ("epochs", "batch", "accumulate", "log_every", "keep") for value in (0, -1)),
@@ -122,6 +138,9 @@ BAD_RUNS = [
     *((dict(optim=dict([(name, -1.0)])), f"optim.{name}", "-1.0") for name in ("weight_decay", "clip", "warmup", "final", "eps")),
     *((dict(optim=dict([(name, 1.0)])), f"optim.{name}", "1.0") for name in ("momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start")),
     (dict(augment=dict(crop_padding=-1)), "augment.crop_padding", "-1"),
+    (dict(task="translate"), "task", "translate", "TransformerConfig"),
+    (dict(model=TransformerConfig()), "task", "classify", "ViTConfig"),
+    (dict(task="translate", model=TransformerConfig(heads=3)), "model.width", "512", "model.heads", "3"),
 ]
 
 
@@ -142,10 +161,22 @@ def is_one_sentence(message):
     return "\n" not in message and ". " not in message and not message.endswith(".")
 
 
-@pytest.mark.parametrize("case", BAD_NETWORKS, ids=lambda case: " ".join(f"{k}={v}" for k, v in case[0].items()))
-def test_impossible_networks_are_refused_in_a_sentence_that_names_field_and_value(case):
+def vit_with(fields):
+    return ViTConfig(**fields)
+
+
+def transformer_with(fields):
+    return TransformerConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    ("check", "build", "case"),
+    [*((check_vit, vit_with, case) for case in BAD_NETWORKS), *((check_transformer, transformer_with, case) for case in BAD_TRANSFORMERS)],
+    ids=lambda case: " ".join(f"{k}={v}" for k, v in case[0].items()) if isinstance(case, tuple) else "",
+)
+def test_impossible_networks_are_refused_in_a_sentence_that_names_field_and_value(check, build, case):
     fields, *words = case
-    message, _ = refusal(check_vit, ViTConfig(**fields))
+    message, _ = refusal(check, build(fields))
     assert is_one_sentence(message) and message.startswith("model.")
     for word in words:
         assert re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", message.replace("model.", "")), (word, message)
@@ -160,7 +191,10 @@ def test_impossible_runs_are_refused_in_a_sentence_that_names_field_and_value(ca
         assert re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", message), (word, message)
 
 
-@pytest.mark.parametrize(("check", "cases", "build"), [(check_vit, BAD_NETWORKS, lambda f: ViTConfig(**f)), (check_run, BAD_RUNS, run_with)])
+@pytest.mark.parametrize(
+    ("check", "cases", "build"),
+    [(check_vit, BAD_NETWORKS, vit_with), (check_transformer, BAD_TRANSFORMERS, transformer_with), (check_run, BAD_RUNS, run_with)],
+)
 def test_no_refusal_is_left_untested(check, cases, build):
     lines, first = inspect.getsourcelines(check)
     written = {node.lineno + first - 1 for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.Raise)}
@@ -185,10 +219,12 @@ def test_a_run_comes_back_from_json(name):
     assert from_dict(RunConfig, json.loads(json.dumps(to_dict(run)))) == run
 
 
-def test_every_field_of_a_run_is_written_and_comes_back():
+@pytest.mark.parametrize("run", [RunConfig(), RunConfig(task="translate", model=TransformerConfig())], ids=lambda run: run.task)
+def test_every_field_of_a_run_is_written_and_comes_back(run):
     """Each field, moved away from its default, survives; so none is left out on either way."""
-    run = RunConfig()
     for name, (value, _) in config.flat(run).items():
+        if name == "task":  # it says what the others are
+            continue
         *path, leaf = name.split(".")
         cls = type(getattr(run, path[0])) if path else RunConfig
         hint = typing.get_type_hints(cls)[leaf]
@@ -265,7 +301,7 @@ def test_only_what_leaves_the_result_alone_may_change_on_resume():
 
 
 def test_every_field_says_what_it_does():
-    for cls in (ViTConfig, config.DataConfig, config.AugmentConfig, config.OptimConfig, config.LossConfig, RunConfig):
+    for cls in (ViTConfig, TransformerConfig, config.DataConfig, config.AugmentConfig, config.OptimConfig, config.LossConfig, RunConfig):
         for field in dataclasses.fields(cls):
             if not dataclasses.is_dataclass(getattr(RunConfig(), field.name, None)):
                 assert len(field.metadata["help"]) > 5, field.name
@@ -302,11 +338,32 @@ KINDS = {
 }
 
 
+TEXT_KINDS = {
+    **{f"{side}.{leaf}": leaf for side in ("source", "target") for leaf in ("embedding", "position")},
+    **{f"{side}.norm.{leaf}": "norm" for side in ("source", "target", "encoder", "decoder") for leaf in ("scale", "bias")},
+    **{f"encoder.blocks.0.{norm}.{leaf}": "norm" for norm in ("norm1", "norm2") for leaf in ("scale", "bias")},
+    **{f"decoder.blocks.0.{norm}.{leaf}": "norm" for norm in ("norm1", "norm2", "norm3") for leaf in ("scale", "bias")},
+    **{
+        f"{attention}.{linear}.{leaf}": leaf
+        for attention in ("encoder.blocks.0.attention", "decoder.blocks.0.self_attention", "decoder.blocks.0.cross_attention")
+        for linear in ("query", "key", "value", "out")
+        for leaf in ("kernel", "bias")
+    },
+    **{f"{stack}.blocks.0.mlp.{linear}.{leaf}": leaf for stack in ("encoder", "decoder") for linear in ("fc1", "fc2") for leaf in ("kernel", "bias")},
+    "head.kernel": "kernel",
+    "head.bias": "bias",
+}
+
+
 def test_kind_of_every_parameter_name():
-    """One network with all slots at once has all names, and no others."""
+    """Networks with all slots at once has all names, and no others."""
     everything = ViTConfig(
         depth=1, stem_pre_norm=True, stem_norm=True, distill_token=True, registers=2, pre_norm=True, layer_scale=0.1, qk_norm=True,
         gated=True, pool="map", head_norm=True, head_hidden=7, distill_head=True, distill_norm=True,
     )  # fmt: skip
     assert {name: kind(name) for name in parameters(check_vit(everything))} == KINDS
-    assert set(typing.get_args(config.Kind)) == set(KINDS.values())
+    text = TransformerConfig(
+        encoder_depth=1, decoder_depth=1, positions="learned", embedding_norm=True, source_vocabulary=5, target_vocabulary=6, outputs=6,
+    )  # fmt: skip
+    assert {name: kind(name) for name in parameters(check_transformer(text))} == TEXT_KINDS
+    assert set(typing.get_args(config.Kind)) == {*KINDS.values(), *TEXT_KINDS.values()}

@@ -41,16 +41,16 @@ def evaluate(
     run = replace(run, batch=run.batch + -run.batch % jax.device_count())
     if run.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
-    step, tree = weights(folder, run.model, which, ema)
+    step, tree = weights(folder, run.vit, which, ema)
     dataset = open_dataset(run)
     if dataset.identity != folder.record()["data"]:
         raise UserError(f"{folder}: data.source {run.data.source} is not the data that this run was trained on; restore it")
     if split not in dataset.splits:
         raise UserError(f"split {split!r} is not there: this run's data has {', '.join(dataset.splits)}; choose one of them")
-    network = definition(run.model, dtype=run.compute_dtype)
+    network = definition(run.vit, dtype=run.compute_dtype)
     engine = Engine(run, network, task(run, dataset.preprocess.mean, dataset.preprocess.std), Optimizer(run.optim, 1, 1))
     parameters = jax.device_put(jax.tree.map(jnp.asarray, tree), engine.replicated)
-    return step, evaluation.evaluate(engine, parameters, dataset.splits[split], run.model.classes, run.batch)
+    return step, evaluation.evaluate(engine, parameters, dataset.splits[split], run.vit.classes, run.batch)
 
 
 @dataclass(frozen=True)

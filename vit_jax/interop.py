@@ -99,8 +99,8 @@ def load(path: str | os.PathLike[str], which: str = "best", ema: bool | None = N
     run = folder.config()
     if run.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
-    step, tree = weights(folder, run.model, which, ema)
-    model = merge(definition(run.model, dtype=jnp.dtype(run.compute_dtype)), jax.tree.map(jnp.asarray, tree))
+    step, tree = weights(folder, run.vit, which, ema)
+    model = merge(definition(run.vit, dtype=jnp.dtype(run.compute_dtype)), jax.tree.map(jnp.asarray, tree))
     preprocess = Preprocess.from_dict(record["preprocess"])
     return Loaded(model, run, preprocess, tuple(record["class_names"]), step, task(run, preprocess.mean, preprocess.std))
 
@@ -136,7 +136,7 @@ def starting_weights(run: RunConfig, fresh: dict[str, Any]) -> dict[str, Any]:
     Raises UserError naming the first parameter that does not fit.
     """
     source = find(run.init, run.dir)
-    theirs = source.config().model
+    theirs = source.config().vit
     _, tree = weights(source, theirs)
     given = {name: x for name, x in flatten(tree).items() if not (run.new_head and name.startswith(HEADS))}
     for name, array in fresh.items():

@@ -188,7 +188,7 @@ def _cifar10_128x6() -> Preset:
 
 def _cifar10_128x6_gap() -> Preset:
     base = _cifar10_128x6().run
-    model = replace(base.model, cls_token=False, pool="mean", position="sincos1d", position_trained=False)
+    model = replace(base.vit, cls_token=False, pool="mean", position="sincos1d", position_trained=False)
     return Preset(
         replace(base, model=model),
         "cifar10-128x6 as its notebook's text describes it: average pooling and fixed 1-D sinusoids.",

@@ -143,7 +143,7 @@ def open_dataset(run: RunConfig) -> Dataset:
     _check_fields(run)
     source = open_source(run.data)
     preprocess = Preprocess(
-        pair(run.model.image), run.model.channels, run.data.fit, run.data.size, run.data.interpolation, run.data.background, mean=(), std=()
+        pair(run.vit.image), run.vit.channels, run.data.fit, run.data.size, run.data.interpolation, run.data.background, mean=(), std=()
     )
     _check_source(run, source, preprocess)
 
@@ -164,7 +164,7 @@ def open_dataset(run: RunConfig) -> Dataset:
 
 
 def _check_fields(run: RunConfig) -> None:
-    data, model = run.data, run.model
+    data, model = run.data, run.vit
     if not 0 <= data.background <= 255:
         raise UserError(f"data.background is {data.background}: give a grey level of 0 to 255")
     if data.size < 0 or data.threads < 0 or data.memory < 0:
@@ -188,8 +188,8 @@ def _check_source(run: RunConfig, source: Source, preprocess: Preprocess) -> Non
     present = np.unique(source.splits["train"].labels)
     if len(present) < 2:
         raise UserError(f"{field}: its only class is {source.class_names[present[0]]}; classification needs two or more")
-    if run.model.classes not in (0, classes):
-        raise UserError(f"model.classes is {run.model.classes} but {field} has {classes} classes: give --model.classes {classes}, or 0 for as many")
+    if run.vit.classes not in (0, classes):
+        raise UserError(f"model.classes is {run.vit.classes} but {field} has {classes} classes: give --model.classes {classes}, or 0 for as many")
 
 
 def _readable(run: RunConfig, images: dict[str, Images]) -> tuple[dict[str, np.ndarray], str, tuple[str, ...]]:

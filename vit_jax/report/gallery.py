@@ -56,6 +56,7 @@ def _draw_inside(folder: Run, images: np.ndarray, engine: Engine, parameters: di
     from ..vit import sinusoids
 
     c, network = engine.run.model, engine.definition
+    assert isinstance(c, ViTConfig)
 
     @jax.jit
     def attention(parameters: dict[str, Any], images: jax.Array) -> jax.Array:

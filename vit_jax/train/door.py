@@ -54,7 +54,9 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     # Shallow: the parts of a config stay dataclasses.
     default = Options(**{f.name: getattr(base, f.name) for f in dataclasses.fields(RunConfig)}, resume=resume)
     program = "python -m vit_jax.train" + ("" if resume else f" {name}")
-    options, strays = tyro.cli(Options, args=arguments, default=default, prog=program, description=_description(name), return_unknown_args=True)
+    # AvoidSubcommands: the kind of network is the preset's.
+    options, strays = tyro.cli(Options, args=arguments, default=default, prog=program, description=_description(name),
+                              return_unknown_args=True, config=(tyro.conf.AvoidSubcommands,))  # fmt: skip
     if strays and strays[0] in PRESETS:
         raise UserError(f"the preset {strays[0]!r} comes too late: it is the first argument, before any --field, and the only one")
     if strays:

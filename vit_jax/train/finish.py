@@ -60,7 +60,7 @@ def _best(s: Session, test: Split, results: dict[str, Evaluation]) -> Evaluation
         print(f"skipped  the test of the best weights: {error}")
         return None
     tree = saved.state.ema if saved.state.ema is not None else saved.state.parameters
-    return evaluate(s.engine, jax.device_put(tree, s.engine.replicated), test, s.run.model.classes, s.run.batch)
+    return evaluate(s.engine, jax.device_put(tree, s.engine.replicated), test, s.run.vit.classes, s.run.batch)
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:

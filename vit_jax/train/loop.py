@@ -215,7 +215,7 @@ def evaluate_all(s: Session, name: str, split: Split) -> dict[str, Evaluation]:
     with s.caught.waiting(False):
         for weights, tree in (("raw", state.parameters), ("ema", state.ema)):
             if tree is not None:
-                results[weights] = evaluate(s.engine, tree, split, s.run.model.classes, s.run.batch)
+                results[weights] = evaluate(s.engine, tree, split, s.run.vit.classes, s.run.batch)
     for weights, result in results.items():
         if not math.isfinite(result.metrics["loss"]):
             raise not_finite(s, f"{name} loss ({weights} weights)", result.metrics["loss"], s.step)

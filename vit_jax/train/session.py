@@ -143,9 +143,9 @@ def prepare(run: RunConfig) -> Setup:
     if run.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
     dataset = open_dataset(run)
-    stated = replace(run, model=replace(run.model, classes=len(dataset.class_names)))
+    stated = replace(run, model=replace(run.vit, classes=len(dataset.class_names)))
     run, order, epochs = plan(stated, len(dataset.splits["train"]))
-    network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
+    network = definition(run.vit, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
     # The schedule spans the whole run, whatever the budget.
     optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch)
     engine = Engine(run, network, task(run, dataset.preprocess.mean, dataset.preprocess.std), optimizer)
@@ -203,7 +203,7 @@ def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> 
             compare_environments(setup.environment, saved.notes["environment"])
             checkpoints.prune(saved.step, (saved.notes["best"] or {}).get("step"), run.keep)  # what a kill left undone
             return setup.engine.place(saved.state), saved.notes
-    fresh = start(run.model, jax.random.key(run.seed), dtype)
+    fresh = start(run.vit, jax.random.key(run.seed), dtype)
     if run.init:
         given = starting_weights(run, runs.flatten(fresh))
         fresh = runs.unflatten({name: jax.numpy.asarray(x, dtype) for name, x in given.items()})
@@ -233,7 +233,7 @@ def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
 
 def announce(setup: Setup) -> None:
     """Print what will be trained, on what, with what."""
-    run, m, environment = setup.run, setup.run.model, setup.environment
+    run, m, environment = setup.run, setup.run.vit, setup.environment
     count = sum(math.prod(shape) for shape in parameters(m).values())
     copies = 2 + {"adam": 2, "adamw": 2, "momentum": 1, "sgd": 0}[run.optim.name] + bool(run.ema)
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in setup.dataset.splits.items())
