@@ -1,0 +1,369 @@
+"""The encoder-decoder Transformer (Vaswani et al. 2017, arXiv 1706.03762) in PyTorch: vit_jax/transformer.py, read beside it.
+
+The same classes in the same order under the same names. Letters: B batch, S and T source and target
+length, D width, H heads, Dh head width, V vocabulary, K outputs. Masks are boolean, True where to look.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vit_jax.config import TransformerConfig, check_transformer
+
+from .layers import Attention, Mlp, Tape, attention_mask, initialise
+
+
+class Embedding(nn.Module):
+    """What enters a stack: a table's rows (or given vectors), scaled, placed, normed, dropped out."""
+
+    def __init__(self, c: TransformerConfig, vocabulary: int, stored: bool):
+        super().__init__()
+        self.config, self.vocabulary = c, vocabulary
+        self.embedding = nn.Embedding(vocabulary, c.width) if vocabulary and stored else None
+        self.position = nn.Embedding(c.position_rows, c.width) if c.position_rows else None
+        self.norm = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.embedding_norm else None
+        self.dropout = nn.Dropout(c.embedding_dropout)
+
+    def forward(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
+        """Ids [B, N], or vectors [B, N, D] where the vocabulary is 0, to [B, N, D]."""
+        c, length = self.config, x.shape[1] if x.ndim > 1 else 0
+        if self.vocabulary and (x.ndim != 2 or x.dtype.is_floating_point or x.dtype == torch.bool):
+            raise ValueError(f"tokens {x.dtype} {list(x.shape)} are not ids [B, N], which this network takes")
+        if not self.vocabulary and (x.ndim != 3 or x.shape[-1] != c.width or not x.dtype.is_floating_point):
+            raise ValueError(f"tokens {x.dtype} {list(x.shape)} are not vectors [B, N, {c.width}], which this network takes")
+        if not length:
+            raise ValueError("a sequence has length 0: give at least one token")
+        if c.max_length and length > c.max_length:
+            raise ValueError(f"a sequence of {length} tokens is longer than max_length {c.max_length}: shorten it")
+        return self.dropout(self.placed(self.lookup(x, table), 0))
+
+    def lookup(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
+        """Ids [...] to rows of the table [..., D], times sqrt(D) where so set; vectors stay."""
+        if table is None:
+            return x
+        rows = table(x)
+        return rows * math.sqrt(self.config.width) if self.config.scale_embedding else rows
+
+    def placed(self, x: Tensor, first: int) -> Tensor:
+        """Tokens [B, N, D] with the positions of first, first + 1, ... and the norm."""
+        c, last = self.config, first + x.shape[1]
+        if self.position is not None:
+            x = x + self.position(torch.arange(first, last, device=x.device) + c.position_offset)
+        elif c.positions != "none":
+            x = x + sinusoids(c.positions, last, c.width)[first:].to(x)
+        return x if self.norm is None else self.norm(x)
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention, then mlp, each added to its input; norms before or after."""
+
+    def __init__(self, c: TransformerConfig):
+        super().__init__()
+        self.norm_first, self.dropout = c.norm_first, nn.Dropout(c.dropout)
+        self.norm1 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
+        self.attention = _attention(c)
+        self.norm2 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
+        self.mlp = Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, tape: Tape | None = None) -> Tensor:
+        """[B, S, D] -> [B, S, D]."""
+        if self.norm_first:
+            x = x + self.attend(self.norm1(x), mask, tape)
+            return x + self.feed(self.norm2(x))
+        x = self.norm1(x + self.attend(x, mask, tape))
+        return self.norm2(x + self.feed(x))
+
+    def attend(self, x: Tensor, mask: Tensor | None, tape: Tape | None) -> Tensor:
+        return self.dropout(self.attention(x, x, x, mask, tape=tape))
+
+    def feed(self, x: Tensor) -> Tensor:
+        return self.dropout(self.mlp(x))
+
+
+class Encoder(nn.Module):
+    """A stack of blocks, with a norm at its end or without: `encoder(x, mask) -> memory`."""
+
+    def __init__(self, c: TransformerConfig):
+        super().__init__()
+        self.blocks = nn.ModuleList(EncoderBlock(c) for _ in range(c.encoder_depth))
+        self.norm = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.final_norm else None
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, tape: Tape | None = None) -> Tensor:
+        """[B, S, D] -> [B, S, D]."""
+        maps: list[Any] = []
+        for i, block in enumerate(self.blocks):
+            inner = _wants(tape, "encoder.attention")
+            x = block(x, mask, tape=inner)
+            _note(tape, f"encoder.blocks.{i}", x)
+            maps += [inner["attention"]] if inner else []
+        _note_maps(tape, "encoder.attention", maps)
+        return x if self.norm is None else self.norm(x)
+
+
+class DecoderBlock(nn.Module):
+    """Self-attention, attention to the memory, then mlp, each added to its input; norms before or after."""
+
+    def __init__(self, c: TransformerConfig):
+        super().__init__()
+        self.norm_first, self.dropout = c.norm_first, nn.Dropout(c.dropout)
+        self.norm1 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
+        self.self_attention = _attention(c)
+        self.norm2 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
+        self.cross_attention = _attention(c)
+        self.norm3 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
+        self.mlp = Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, mask: Tensor | None = None, memory_mask: Tensor | None = None, *,
+        tape: Tape | None = None, cross_tape: Tape | None = None,
+    ) -> Tensor:  # fmt: skip
+        """[B, T, D], memory [B, S, D] -> [B, T, D]."""
+        return self.step(x, None, self.cross_attention.project(memory, memory), mask, memory_mask, tape, cross_tape)[0]
+
+    def step(
+        self, x: Tensor, past: Pair | None, memory: Pair, mask: Tensor | None, memory_mask: Tensor | None,
+        tape: Tape | None = None, cross_tape: Tape | None = None,
+    ) -> tuple[Tensor, Pair]:  # fmt: skip
+        """The same for tokens [B, T, D] that follow others, whose keys and values [B, H, past, Dh] are given.
+
+        Returns the keys and values of all of them too.
+        """
+        y = self.norm1(x) if self.norm_first else x
+        own = _joined(past, self.self_attention.project(y, y))
+        if self.norm_first:
+            x = x + self.attend(y, own, mask, tape)
+            x = x + self.look(self.norm2(x), memory, memory_mask, cross_tape)
+            return x + self.feed(self.norm3(x)), own
+        x = self.norm1(x + self.attend(x, own, mask, tape))
+        x = self.norm2(x + self.look(x, memory, memory_mask, cross_tape))
+        return self.norm3(x + self.feed(x)), own
+
+    def attend(self, x: Tensor, pair: Pair, mask: Tensor | None, tape: Tape | None = None) -> Tensor:
+        return self.dropout(self.self_attention.attend(x, *pair, mask, tape=tape))
+
+    def look(self, x: Tensor, pair: Pair, mask: Tensor | None, tape: Tape | None = None) -> Tensor:
+        return self.dropout(self.cross_attention.attend(x, *pair, mask, tape=tape))
+
+    def feed(self, x: Tensor) -> Tensor:
+        return self.dropout(self.mlp(x))
+
+
+class Decoder(nn.Module):
+    """A stack of decoder blocks over any memory [B, S, D]: `decoder(x, memory, mask, memory_mask)`."""
+
+    def __init__(self, c: TransformerConfig):
+        super().__init__()
+        self.blocks = nn.ModuleList(DecoderBlock(c) for _ in range(c.decoder_depth))
+        self.norm = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.final_norm else None
+
+    def forward(
+        self, x: Tensor, memory: Tensor, mask: Tensor | None = None, memory_mask: Tensor | None = None, *, tape: Tape | None = None,
+    ) -> Tensor:  # fmt: skip
+        """[B, T, D], memory [B, S, D] -> [B, T, D]."""
+        maps: list[Any] = []
+        cross_maps: list[Any] = []
+        for i, block in enumerate(self.blocks):
+            inner, cross = _wants(tape, "decoder.self_attention"), _wants(tape, "decoder.cross_attention")
+            x = block(x, memory, mask, memory_mask, tape=inner, cross_tape=cross)
+            _note(tape, f"decoder.blocks.{i}", x)
+            maps += [inner["attention"]] if inner else []
+            cross_maps += [cross["attention"]] if cross else []
+        _note_maps(tape, "decoder.self_attention", maps)
+        _note_maps(tape, "decoder.cross_attention", cross_maps)
+        return x if self.norm is None else self.norm(x)
+
+
+class Head(nn.Module):
+    """Logits, by a weight of its own or by the target's table."""
+
+    def __init__(self, c: TransformerConfig):
+        super().__init__()
+        self.weight = None if c.tied_head else nn.Parameter(torch.zeros(c.outputs, c.width))
+        self.bias = nn.Parameter(torch.zeros(c.outputs)) if c.output_bias else None
+
+    def forward(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
+        """[..., D] -> [..., K]."""
+        if self.weight is not None:
+            return F.linear(x, self.weight, self.bias)
+        assert table is not None
+        return F.linear(x, table.weight, self.bias)
+
+
+class Transformer(nn.Module):
+    """An encoder-decoder Transformer: `model(source, target) -> logits`, its initial weights drawn by torch's generator."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        c = self.config = check_transformer(config)
+        self.source = Embedding(c, c.source_vocabulary, not c.one_embedding)
+        self.target = Embedding(c, c.target_vocabulary, True)
+        self.encoder = Encoder(c)
+        self.decoder = Decoder(c)
+        self.head = Head(c) if c.outputs else None
+        self.start()
+
+    def forward(
+        self, source: Tensor, target: Tensor, *, source_padding: Tensor | None = None, target_padding: Tensor | None = None,
+        memory_padding: Any = ..., source_mask: Tensor | None = None, target_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None, causal: bool | None = None, tape: Tape | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Ids [B, S], [B, T] or vectors [B, S, D], [B, T, D] to logits [B, T, K] (or [B, T, D] without a head).
+
+        Paddings [B, N] and 4-D masks are boolean, True where to look. `memory_padding` is the
+        source's unless given; `causal` the config's. Raises ValueError on wrong shapes and dtypes.
+        """
+        if len(source) != len(target):
+            raise ValueError(f"source {list(source.shape)} and target {list(target.shape)} are batches of different size")
+        memory = self.encode(source, source_padding, source_mask, tape=tape)
+        y = self.target(target, self.table)
+        (batch, length), memory_length = y.shape[:2], memory.shape[1]
+        causal = self.config.causal if causal is None else causal
+        mask = attention_mask(batch, length, length, padding=target_padding, mask=target_mask, causal=causal, device=y.device)
+        memory_padding = source_padding if memory_padding is ... else memory_padding
+        memory_mask = attention_mask(batch, length, memory_length, padding=memory_padding, mask=memory_mask)
+        y = self.decoder(y, memory, mask, memory_mask, tape=tape)
+        return self.logits(y)
+
+    def capture(self, source: Tensor, target: Tensor, names: Iterable[str], **masks: Any) -> dict[str, Tensor]:
+        """Inner values of the evaluation pass, by name; masks as in a call.
+
+        encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D] leave a block; memory [B, S, D] is
+        what the decoder sees; encoder.attention [B, L, H, S, S], decoder.self_attention
+        [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] are all layers' weights; logits.
+        Raises ValueError on any other name.
+        """
+        c, maps = self.config, ("encoder.attention", "memory", "decoder.self_attention", "decoder.cross_attention", "logits")
+        blocks = [f"{stack}.blocks.{i}" for stack, depth in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)) for i in range(depth)]
+        tape: Tape = dict.fromkeys(names)
+        if unknown := [n for n in tape if n not in (*blocks, *maps)]:
+            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join((*blocks, *maps))}")
+        training = self.training
+        _note(tape, "logits", self.eval()(source, target, tape=tape, **masks))
+        self.train(training)
+        return tape
+
+    def encode(
+        self, source: Tensor, source_padding: Tensor | None = None, source_mask: Tensor | None = None, *, tape: Tape | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The memory [B, S, D] of a source, ids [B, S] or vectors [B, S, D]."""
+        x = self.source(source, self.table if self.config.one_embedding else self.source.embedding)
+        mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
+        memory = self.encoder(x, mask, tape=tape)
+        _note(tape, "memory", memory)
+        return memory
+
+    @property
+    def table(self) -> nn.Embedding | None:
+        """The target's embedding [V, D]."""
+        return self.target.embedding
+
+    def logits(self, y: Tensor) -> Tensor:  # [..., D] -> [..., K]
+        return y if self.head is None else self.head(y, self.table)
+
+    # Decoding, one token at a time.
+
+    def init_cache(self, memory: Tensor, memory_padding: Tensor | None, length: int) -> Cache:
+        """What `decode_step` needs to write up to `length` tokens over a memory [B, S, D].
+
+        Keys and values of the memory are projected here, once. Raises ValueError on a wrong padding,
+        a length beyond max_length, or a decoder that is not causal.
+        """
+        c = self.config
+        if not c.causal:
+            raise ValueError("causal is False: each token of such a decoder sees all others, so it cannot be run one at a time")
+        if length < 1 or (c.max_length and length > c.max_length):
+            raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
+        memory_mask = attention_mask(len(memory), 1, memory.shape[1], padding=memory_padding)
+        crossed = [block.cross_attention.project(memory, memory) for block in self.decoder.blocks]
+        return Cache(0, length, [None] * c.decoder_depth, crossed, memory_mask)
+
+    def decode_step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+        """The tokens at one place, ids [B] or vectors [B, D], to logits [B, K] of the next, and the cache after it.
+
+        Raises ValueError on a cache of another batch or another network, or one that is full.
+        """
+        c, (batch, heads, _, width) = self.config, cache.memory[0][0].shape
+        if len(tokens) != batch or (heads, width, len(cache.own)) != (c.heads, c.dim_head, c.decoder_depth):
+            raise ValueError(
+                f"a cache of batch {batch}, {heads} heads of {width} and {len(cache.own)} blocks does not fit tokens {list(tokens.shape)} "
+                f"and a decoder of {c.heads} heads of {c.dim_head} and {c.decoder_depth} blocks: make one with init_cache"
+            )
+        if cache.index == cache.length:
+            raise ValueError(f"the cache holds {cache.length} tokens and is full: give init_cache a larger length")
+        x = self.target.placed(self.target.lookup(tokens, self.table)[:, None], cache.index)  # [B, 1, D]
+        own = []
+        for block, past, memory in zip(self.decoder.blocks, cache.own, cache.memory, strict=True):
+            x, pair = block.step(x, past, memory, None, cache.memory_mask)
+            own.append(pair)
+        x = x if self.decoder.norm is None else self.decoder.norm(x)
+        return self.logits(x[:, 0]), replace(cache, index=cache.index + 1, own=own)
+
+    @torch.no_grad()
+    def start(self) -> None:
+        """Draw all initial weights anew."""
+        c = self.config
+        initialise(
+            self, init=c.init, attention_init=c.attention_init, init_std=c.init_std, token_std=c.embedding_std, position_std=c.position_std,
+        )  # fmt: skip
+
+
+Pair = tuple[Tensor, Tensor]  # keys and values per head, [B, H, N, Dh] each
+
+
+@dataclass(frozen=True)
+class Cache:
+    """What a decoder remembers between tokens; for each block, in order."""
+
+    index: int  # tokens so far
+    length: int  # the most there may be
+    own: list[Pair | None]  # of the target so far, [B, H, index, Dh]
+    memory: list[Pair]  # of the memory, [B, H, S, Dh]
+    memory_mask: Tensor | None  # bool [B, 1, 1, S]
+
+
+def _joined(past: Pair | None, new: Pair) -> Pair:
+    """Keys and values of the tokens so far, and of new ones behind them."""
+    return new if past is None else (torch.cat([past[0], new[0]], dim=2), torch.cat([past[1], new[1]], dim=2))
+
+
+def _attention(c: TransformerConfig) -> Attention:
+    biases = dict(query_bias=c.bias, key_bias=c.bias, value_bias=c.bias, out_bias=c.bias)
+    return Attention(c.width, c.heads, c.dim_head, **biases, dropout=c.attention_dropout)
+
+
+def _wants(tape: Tape | None, name: str) -> Tape | None:
+    return {"attention": None} if tape is not None and name in tape else None
+
+
+def _note(tape: Tape | None, name: str, value: Tensor) -> None:
+    if tape is not None and name in tape:
+        tape[name] = value
+
+
+def _note_maps(tape: Tape | None, name: str, maps: list[Any]) -> None:
+    if maps:
+        _note(tape, name, torch.stack(maps, dim=1))  # [B, L, H, Nq, Nk]
+
+
+def sinusoids(kind: str, length: int, width: int) -> Tensor:
+    """Positions [length, D], float64: sin and cos of t / 10000^(2i/D) (Vaswani et al. 2017, 3.5).
+
+    interleaved: sine and cosine in turn; concatenated: all sines, then all cosines; one_frequency:
+    sin(t) and cos(t) in turn.
+    """
+    t = torch.arange(length, dtype=torch.float64).unsqueeze(1)
+    frequency = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
+    if kind == "one_frequency":
+        frequency = torch.ones_like(frequency)
+    if kind == "concatenated":
+        return torch.cat([(t * frequency).sin(), (t * frequency).cos()], dim=1)
+    places = torch.empty(length, width, dtype=torch.float64)
+    places[:, 0::2], places[:, 1::2] = (t * frequency).sin(), (t * frequency).cos()
+    return places

@@ -1,0 +1,255 @@
+"""The Vision Transformer (Dosovitskiy et al. 2021, arXiv 2010.11929) in PyTorch: vit_jax/vit.py, read beside it.
+
+The same classes in the same order under the same names; images come as torch has them, [B, C, h, w].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vit_jax.config import ViTConfig, check_vit, pair
+
+from .layers import ACTIVATIONS, Attention, AttentionPool, Mlp, Tape, drop_path, initialise
+
+
+class Patches(nn.Conv2d):
+    """Images to patch tokens: a convolution whose stride is its size."""
+
+    def __init__(self, c: ViTConfig):
+        self.size = pair(c.patch)
+        super().__init__(c.channels, c.width, self.size, self.size, bias=c.stem_bias)
+        self.activation = ACTIVATIONS[c.stem_activation]
+        pixels = self.size[0] * self.size[1] * c.channels
+        self.pre_norm = nn.LayerNorm(pixels, c.eps, bias=c.norm_bias) if c.stem_pre_norm else None
+        self.norm = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.stem_norm else None
+
+    def forward(self, images: Tensor) -> Tensor:  # [B, C, h, w] -> [B, N, D]
+        if self.pre_norm is None:
+            x = super().forward(images).flatten(2).transpose(1, 2)  # [B, D, gh, gw] -> [B, (gh gw), D]
+        else:
+            x = F.unfold(images, self.size, stride=self.size).transpose(1, 2)  # [B, (gh gw), (C p q)]
+            x = F.linear(self.pre_norm(x), self.weight.flatten(1), self.bias)
+        x = x if self.norm is None else self.norm(x)
+        return self.activation(x)
+
+
+class Block(nn.Module):
+    """Attention, then mlp, each added to its input; norms before (ViT) or after (post-norm)."""
+
+    def __init__(self, c: ViTConfig, index: int):
+        super().__init__()
+        self.norm_first, self.dropout = c.norm_first, nn.Dropout(c.dropout)
+        self.drop_path = c.drop_path * index / max(c.depth - 1, 1)
+        self.norm1 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
+        self.attention = Attention(
+            c.width, c.heads, c.dim_head, query_bias=c.query_bias, key_bias=c.key_bias,
+            value_bias=c.value_bias, out_bias=c.out_bias, qk_norm=c.qk_norm, eps=c.eps,
+            norm_bias=c.norm_bias, dropout=c.attention_dropout,
+        )  # fmt: skip
+        self.scale1 = nn.Parameter(torch.full((c.width,), c.layer_scale)) if c.layer_scale else None
+        self.norm2 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
+        self.mlp = Mlp(c.width, c.hidden, c.activation, gated=c.gated, bias=c.mlp_bias, dropout=c.activation_dropout)
+        self.scale2 = nn.Parameter(torch.full((c.width,), c.layer_scale)) if c.layer_scale else None
+
+    def forward(self, x: Tensor, *, tape: Tape | None = None) -> Tensor:
+        """[B, N, D] -> [B, N, D]."""
+        if self.norm_first:
+            x = x + self.branch(self.attend(self.norm1(x), tape), self.scale1)
+            return x + self.branch(self.mlp(self.norm2(x)), self.scale2)
+        x = self.norm1(x + self.branch(self.attend(x, tape), self.scale1))
+        return self.norm2(x + self.branch(self.mlp(x), self.scale2))
+
+    def attend(self, x: Tensor, tape: Tape | None) -> Tensor:
+        return self.attention(x, x, x, tape=tape)
+
+    def branch(self, y: Tensor, scale: Tensor | None) -> Tensor:
+        """What a branch adds: dropped out, scaled (LayerScale, Touvron et al. 2021), or left out."""
+        y = self.dropout(y)
+        y = y if scale is None else y * scale
+        return drop_path(y, self.drop_path, self.training)
+
+
+class ViT(nn.Module):
+    """A Vision Transformer: `model(images) -> logits`, its initial weights drawn by torch's generator."""
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        c = self.config = check_vit(config)
+        self.patch = Patches(c)
+        self.cls_token = _tokens(c.cls_token, 1, c.width)
+        self.distill_token = _tokens(c.distill_token, 1, c.width)
+        self.register_tokens = _tokens(c.registers > 0, c.registers, c.width)
+        self.position = _tokens(c.position_stored, c.positions, c.width)
+        self.pre_norm = _norm(c.pre_norm, c)
+        self.blocks = nn.ModuleList(Block(c, i) for i in range(c.depth))
+        self.norm = _norm(c.final_norm, c)
+        self.pool = (
+            AttentionPool(c.width, c.heads, c.hidden, c.activation, c.eps, norm_bias=c.norm_bias, gated=c.gated, bias=c.mlp_bias)
+            if c.pool == "map"
+            else None
+        )
+        self.head_norm = _norm(c.head_norm, c)
+        self.head_hidden = nn.Linear(c.width, c.head_hidden) if c.head_hidden else None
+        self.head = nn.Linear(c.head_hidden or c.width, c.classes, c.head_bias) if c.classes else None
+        self.distill_norm = _norm(c.distill_norm, c)
+        self.distill_head = nn.Linear(c.width, c.classes, c.head_bias) if c.distill_head and c.classes else None
+        self.embedding_dropout, self.head_dropout = nn.Dropout(c.embedding_dropout), nn.Dropout(c.head_dropout)
+        self.start()
+
+    def forward(self, images: Tensor, *, tape: Tape | None = None) -> Tensor:
+        """Images [B, C, h, w], normalised, to logits [B, K] (or features [B, D] without a head)."""
+        c = self.config
+        expected = (c.channels, *pair(c.image))
+        if images.ndim != 4 or images.shape[1:] != expected:
+            raise ValueError(f"images {list(images.shape)} are not [B, {', '.join(map(str, expected))}], which this network takes")
+        x = self.embed(images.to(self.patch.weight.dtype))  # [B, N, D]
+        _note(tape, "tokens", x)
+        maps = []
+        for i, block in enumerate(self.blocks):
+            inner: Tape | None = {"attention": None} if tape is not None and "attention" in tape else None
+            x = block(x, tape=inner)
+            _note(tape, f"blocks.{i}", x)
+            maps += [inner["attention"]] if inner else []
+        if maps:
+            _note(tape, "attention", torch.stack(maps, dim=1))  # [B, L, H, N, N]
+        x = x if self.norm is None else self.norm(x)
+        _note(tape, "features", x)
+        return self.classify(x, tape)
+
+    def capture(self, images: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
+        """Inner values of the evaluation pass, by name.
+
+        tokens [B, N, D] enter the first block; blocks.I [B, N, D] leaves block I; features
+        [B, N, D] follow the last norm; pooled [B, D] is what the head gets; attention
+        [B, L, H, N, N] are all layers' weights; logits [B, K]. Raises ValueError on any other name.
+        """
+        known = ["tokens", *(f"blocks.{i}" for i in range(self.config.depth)), "features", "pooled", "attention", "logits"]
+        tape: Tape = dict.fromkeys(names)
+        if unknown := [n for n in tape if n not in known]:
+            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
+        training = self.training
+        _note(tape, "logits", self.eval()(images, tape=tape))
+        self.train(training)
+        return tape
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Patch tokens with positions, behind the prefix tokens: [B, C, h, w] -> [B, N, D]."""
+        c = self.config
+        patches = self.patch(images)
+        positions = self.positions(patches)
+        patches = patches if positions is None else patches + positions[:, -c.patches :]
+        patches = self.drop_patches(patches)
+        tokens, row = [], 0
+        for name, count, placed in c.prefix:
+            token = getattr(self, name)  # [1, count, D]
+            if placed and positions is not None:
+                token, row = token + positions[:, row : row + count], row + count
+            tokens.append(token.expand(len(images), -1, -1))
+        x = self.embedding_dropout(torch.cat([*tokens, patches], dim=1))
+        return x if self.pre_norm is None else self.pre_norm(x)
+
+    def positions(self, like: Tensor) -> Tensor | None:
+        """The position embedding [1, rows, D], stored or computed."""
+        if self.position is not None:
+            return self.position
+        return None if self.config.position == "none" else sinusoids(self.config).to(like)
+
+    def drop_patches(self, x: Tensor) -> Tensor:
+        """Keep a random share of the patch tokens [B, N, D], in their order (PatchDropout, Liu et al. 2022)."""
+        rate, (batch, n, width) = self.config.patch_dropout, x.shape
+        if not self.training or not rate:
+            return x
+        kept = max(1, round(n * (1 - rate)))
+        chosen = torch.rand(batch, n, device=x.device).topk(kept).indices.sort().values  # [B, kept]
+        return x.gather(1, chosen.unsqueeze(-1).expand(-1, -1, width))
+
+    def classify(self, x: Tensor, tape: Tape | None = None) -> Tensor:
+        """Pool the tokens [B, N, D] and apply the head: logits [B, K]."""
+        c = self.config
+        first = sum(n for _, n, _ in c.prefix)  # the first patch token
+        if c.pool == "cls":
+            pooled = x[:, 0]
+        elif c.pool == "cls_distill":
+            pooled = x[:, :2].mean(1)
+        elif self.pool is not None:
+            pooled = self.pool.pool(x[:, first:])
+        else:
+            pooled = x[:, first if c.pool == "mean" else 0 :].mean(1)
+        _note(tape, "pooled", pooled)
+        if c.pool == "cls_distill" and self.distill_head is not None:  # DeiT: two heads, two tokens
+            return (self.logits(x[:, 0]) + self.distilled(x[:, 1])) / 2
+        return self.logits(pooled)
+
+    def logits(self, pooled: Tensor) -> Tensor:  # [B, D] -> [B, K]
+        x = pooled if self.head_norm is None else self.head_norm(pooled)
+        if self.head_hidden is not None:
+            x = ACTIVATIONS[self.config.head_activation](self.head_hidden(x))
+        x = self.head_dropout(x)
+        return x if self.head is None else self.head(x)
+
+    def distilled(self, token: Tensor) -> Tensor:
+        """The distillation token's own logits: [B, D] -> [B, K]."""
+        assert self.distill_head is not None
+        return self.distill_head(token if self.distill_norm is None else self.distill_norm(token))
+
+    @torch.no_grad()
+    def start(self) -> None:
+        """Draw all initial weights anew."""
+        c = self.config
+        initialise(
+            self, init=c.init, attention_init=c.attention_init, init_std=c.init_std,
+            token_std=c.token_std, position_std=c.position_std, scale=c.layer_scale,
+        )  # fmt: skip
+        if c.head_zero:
+            for head in (self.head, self.distill_head):
+                if head is not None:
+                    nn.init.zeros_(head.weight)
+                    if head.bias is not None:
+                        nn.init.zeros_(head.bias)
+        if self.position is not None and c.position != "learned":
+            self.position.copy_(sinusoids(c))
+
+
+def _tokens(present: bool, count: int, width: int) -> nn.Parameter | None:
+    return nn.Parameter(torch.zeros(1, count, width)) if present else None
+
+
+def _norm(present: bool, c: ViTConfig) -> nn.LayerNorm | None:
+    return nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if present else None
+
+
+def _note(tape: Tape | None, name: str, value: Any) -> None:
+    if tape is not None and name in tape:
+        tape[name] = value
+
+
+# ------------------------------------------------------------------------------------- positions
+
+
+def sinusoids(c: ViTConfig) -> Tensor:
+    """Computed positions [1, rows, D], float64: the prefix tokens that have one, then the patches."""
+    if c.position == "sincos1d":
+        return sincos1d(c.positions, c.width)
+    return F.pad(sincos2d(*c.grid, c.width), (0, 0, c.positions - c.patches, 0))
+
+
+def sincos1d(length: int, width: int) -> Tensor:
+    """[1, length, D]: even columns 2i hold sin(t / 10000^(2i/D)), odd ones the cosine (Vaswani et al. 2017, 3.5)."""
+    column = torch.arange(width)
+    frequency = 10000.0 ** (-2 * (column // 2).double() / width)
+    angles = torch.outer(torch.arange(length).double(), frequency)
+    return torch.where(column % 2 == 0, angles.sin(), angles.cos()).unsqueeze(0)
+
+
+def sincos2d(rows: int, columns: int, width: int) -> Tensor:
+    """[1, rows*columns, D]: sin and cos of x w, then of y w, with w_k = 10000^(-k / (D/4 - 1)) (Beyer et al. 2022)."""
+    quarter = width // 4
+    omega = torch.logspace(0, -4, quarter, dtype=torch.float64) if quarter > 1 else torch.ones(1, dtype=torch.float64)
+    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    x, y = torch.outer(x.flatten().double(), omega), torch.outer(y.flatten().double(), omega)
+    return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1).unsqueeze(0)
