@@ -162,6 +162,7 @@ def attention_mask(
             raise ValueError(f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {keys}], True at real positions")
         parts.append(padding[:, None, None, :])
     if mask is not None:
+        check_mask(mask, (batch, None, queries, keys))  # here too: a 2-D mask would broadcast to the other parts
         parts.append(mask)
     if causal:
         parts.append((jnp.arange(keys) <= jnp.arange(queries)[:, None])[None, None])
@@ -231,7 +232,7 @@ class Attention(nnx.Module):
         """The rest of a call, [B, Nq, D] -> [B, Nq, D], on keys and values of `project`."""
         q = self.split(self.query(query))
         q = q if self.query_norm is None else self.query_norm(q)
-        check_mask(mask, (*q.shape[:3], k.shape[2]))
+        check_mask(mask, (len(q), self.heads, q.shape[2], k.shape[2]))
         scores = jnp.einsum("bhqd,bhkd->bhqk", q * self.head_width**-0.5, k)  # [B, H, Nq, Nk]
         weights = jax.nn.softmax(scores.astype(wide(scores.dtype)), axis=-1, where=mask)
         if tape is not None and "attention" in tape:
@@ -241,14 +242,15 @@ class Attention(nnx.Module):
         return self.out(context.reshape(*context.shape[:2], -1))
 
 
-def check_mask(mask: Array | None, shape: tuple[int, ...]) -> None:
-    """Refuse what is no boolean 4-D mask for weights of this shape [B, H, Nq, Nk]."""
+def check_mask(mask: Array | None, shape: tuple[int, int | None, int, int]) -> None:
+    """Refuse what is no boolean 4-D mask for weights of this shape [B, H, Nq, Nk] (None: any)."""
     if mask is None:
         return
     if mask.dtype != bool:
         raise ValueError(f"mask {mask.dtype}: only boolean masks are taken, True where to look; a mask that is added to scores is not")
-    if mask.ndim != 4 or any(m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
-        raise ValueError(f"mask {list(mask.shape)} is not 4-D or does not broadcast to {list(shape)} [B, H, Nq, Nk]; a padding [B, N] goes where paddings go")
+    if mask.ndim != 4 or any(n is not None and m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
+        wanted = ", ".join("H" if n is None else str(n) for n in shape)
+        raise ValueError(f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; a padding [B, N] goes where paddings go")
 
 
 class AttentionPool(Attention):
@@ -323,7 +325,8 @@ def initial_values(
         elif sort == "kernel":
             values[name] = _kernel(own, shape, _scheme(parent, init, attention_init), init_std, dtype)
         else:
-            zero = init != "torch" or (attention_init == "torch" and "attention." in name)
+            tied = f"{parent}.kernel" not in shapes
+            zero = init != "torch" or tied or (attention_init == "torch" and "attention." in name)
             bound = 0.0 if zero else shapes[f"{parent}.kernel"][0] ** -0.5
             values[name] = jax.random.uniform(own, shape, dtype, -bound, bound) if bound else jnp.zeros(shape, dtype)
     return values
