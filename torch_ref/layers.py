@@ -60,7 +60,7 @@ def attention_mask(
     """
     if padding is not None and (padding.dtype != torch.bool or padding.shape != (batch, keys)):
         raise ValueError(f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {keys}], True at real positions")
-    check_mask(mask, (batch, -1, queries, keys))
+    check_mask(mask, (batch, None, queries, keys))
     parts = [] if mask is None else [mask]
     if padding is not None:
         parts.append(padding.view(batch, 1, 1, keys))
@@ -115,7 +115,7 @@ class Attention(nn.Module):
         """The rest of a call, [B, Nq, D] -> [B, Nq, D], on keys and values of `project`."""
         q = self.split(self.query(query))
         q = q if self.query_norm is None else self.query_norm(q)
-        check_mask(mask, (*q.shape[:3], k.shape[2]))
+        check_mask(mask, (len(q), self.heads, q.shape[2], k.shape[2]))
         if tape is None and not (self.training and self.dropout.p):
             context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # zero for a row with nothing to look at
         else:
@@ -134,14 +134,15 @@ class Attention(nn.Module):
         return scores.masked_fill(~mask, float("-inf")).softmax(-1).masked_fill(~mask, 0.0)
 
 
-def check_mask(mask: Tensor | None, shape: tuple[int, int, int, int]) -> None:
-    """Refuse what is no boolean 4-D mask for weights of this shape [B, H, Nq, Nk]; -1 fits any size."""
+def check_mask(mask: Tensor | None, shape: tuple[int, int | None, int, int]) -> None:
+    """Refuse what is no boolean 4-D mask for weights of this shape [B, H, Nq, Nk] (None: any)."""
     if mask is None:
         return
     if mask.dtype != torch.bool:
         raise ValueError(f"mask {mask.dtype}: only boolean masks are taken, True where to look; a mask that is added to scores is not")
-    if mask.ndim != 4 or any(m != 1 and n not in (-1, m) for m, n in zip(mask.shape, shape, strict=True)):
-        raise ValueError(f"mask {list(mask.shape)} is not 4-D or does not broadcast to {list(shape)} [B, H, Nq, Nk]; a padding [B, N] goes where paddings go")
+    if mask.ndim != 4 or any(n is not None and m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
+        wanted = ", ".join("H" if n is None else str(n) for n in shape)
+        raise ValueError(f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; a padding [B, N] goes where paddings go")
 
 
 class AttentionPool(Attention):
@@ -173,7 +174,7 @@ def initialise(
         if isinstance(module, nn.LayerNorm):
             module.reset_parameters()
         elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=position_std if name.endswith("position") else token_std)
+            nn.init.normal_(module.weight, std=token_std)
         elif hasattr(module, "weight"):  # linear maps: nn.Linear, the patches, a transformer's head
             torchvision = "fan_in" if name == "patch" else "xavier" if ".mlp." in name else "torch"
             if module.weight is not None:  # else the head's is tied

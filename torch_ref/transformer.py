@@ -27,7 +27,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.config, self.vocabulary = c, vocabulary
         self.embedding = nn.Embedding(vocabulary, c.width) if vocabulary and stored else None
-        self.position = nn.Embedding(c.position_rows, c.width) if c.position_rows else None
+        self.position = nn.Parameter(torch.zeros(c.position_rows, c.width)) if c.position_rows else None
         self.norm = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.embedding_norm else None
         self.dropout = nn.Dropout(c.embedding_dropout)
 
@@ -55,7 +55,7 @@ class Embedding(nn.Module):
         """Tokens [B, N, D] with the positions of first, first + 1, ... and the norm."""
         c, last = self.config, first + x.shape[1]
         if self.position is not None:
-            x = x + self.position(torch.arange(first, last, device=x.device) + c.position_offset)
+            x = x + self.position[c.position_offset :][first:last]
         elif c.positions != "none":
             x = x + sinusoids(c.positions, last, c.width)[first:].to(x)
         return x if self.norm is None else self.norm(x)

@@ -1,7 +1,7 @@
 """The state dict of torch_ref's models: our names, with torch's leaves, orders and axes.
 
-Linear weights are (out, in), patches a convolution's (D, C, p, q), norms weight and bias, tables
-modules of their own; tokens and ViT positions have a batch axis of one.
+Linear weights are (out, in), patches a convolution's (D, C, p, q), norms weight and bias, 
+embeddings modules of their own; a ViT's tokens and positions have a batch axis of one.
 """
 
 from __future__ import annotations
@@ -32,6 +32,6 @@ def _row(config: ViTConfig | TransformerConfig, name: str, shape: Shape) -> Row:
         return row(f"{path}.weight", name, shape, TRANSPOSE)
     if sort == "norm" and leaf == "scale":
         return row(f"{path}.weight", name, shape)
-    if sort in ("embedding", "position"):
+    if sort == "embedding":
         return row(f"{name}.weight", name, shape)
     return row(name, name, shape)

@@ -1,0 +1,329 @@
+"""Train a preset in PyTorch: `python -m torch_ref.train [PRESET] [--field value ...]`.
+
+The run's config and its batches are vit_jax's; losses, shifts, augmentation, schedules, optimizers
+and what decays are torch's own or written here, so that comparing the two can find a fault.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from vit_jax.config import AugmentConfig, LossConfig, OptimConfig, RunConfig, check_run, to_dict
+from vit_jax.data import Dataset, batches, open_dataset
+from vit_jax.errors import DONE, CheckFailed, UserError, door
+from vit_jax.presets import preset
+from vit_jax.text import BOS, EOS, PAD
+
+from . import Model, Transformer, ViT, build, load, named
+
+Batch = Mapping[str, np.ndarray]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # of parameters
+
+
+# --------------------------------------------------------------------------------------- losses
+
+
+def augmented(images: Tensor, c: AugmentConfig) -> Tensor:
+    """Randomly shifted and flipped images [B, C, h, w]: a crop of the image padded with black, mirrored or not."""
+    batch, _, h, w = images.shape
+    if c.crop_padding:
+        padded = F.pad(images, [c.crop_padding] * 4)
+        top, left = torch.randint(2 * c.crop_padding + 1, (2, batch, 1), device=images.device)
+        rows, columns = top + torch.arange(h, device=images.device), left + torch.arange(w, device=images.device)  # [B, h], [B, w]
+        each = torch.arange(batch, device=images.device).view(-1, 1, 1)
+        images = padded[each, :, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)  # [B, h, w, C] -> [B, C, h, w]
+    if c.flip:
+        coin = torch.rand(batch, 1, 1, 1, device=images.device) < 0.5
+        images = torch.where(coin, images.flip(3), images)
+    return images
+
+
+def normalised(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype) -> Tensor:
+    """(x/255 - mean) / std, a channel at a time: uint8 [B, C, h, w] -> dtype."""
+    centre, spread = (torch.tensor(values, dtype=dtype, device=images.device).view(-1, 1, 1) for values in (mean, std))
+    return (images.to(dtype) / 255 - centre) / spread
+
+
+def classify_loss(model: ViT, images: Tensor, labels: Tensor, c: LossConfig) -> Tensor:
+    """Mean cross entropy of normalised images [B, C, h, w] and their classes [B]."""
+    return F.cross_entropy(model(images), labels, label_smoothing=c.label_smoothing)
+
+
+def translate_loss(model: Transformer, source: Tensor, target: Tensor, c: LossConfig) -> Tensor:
+    """Mean cross entropy over the real tokens of targets [B, T], each said from those before it; ids padded with 0."""
+    read, labels = shifted(target)
+    logits = model(source, read, source_padding=source != PAD, target_padding=read != PAD)  # [B, T+1, V]
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=c.label_smoothing)
+
+
+def shifted(target: Tensor) -> tuple[Tensor, Tensor]:
+    """What the decoder reads, BOS and the target, and what it is to say, the target and EOS: [B, T] -> [B, T+1] twice.
+
+    A row that is all padding fills a batch up and says nothing.
+    """
+    read, labels = F.pad(target, (1, 0), value=BOS), F.pad(target, (0, 1), value=PAD)
+    lengths = (target != PAD).sum(1, keepdim=True)
+    end = torch.where(lengths > 0, EOS, PAD).to(target)
+    return read, labels.scatter(1, lengths, end)
+
+
+# ------------------------------------------------------------------------ optimizers and schedules
+
+
+def decay_groups(model: nn.Module, c: OptimConfig) -> list[dict[str, Any]]:
+    """Two groups of parameters, those that decay and those that do not, by the type of module that owns them."""
+    decays: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            decays[sort(module, name) in c.decay].append(parameter)
+    return [{"params": params, "weight_decay": c.weight_decay * on} for on, params in decays.items() if params]
+
+
+def sort(module: nn.Module, name: str) -> str:
+    """What a parameter is to weight decay, as OptimConfig.decay names it."""
+    if isinstance(module, nn.LayerNorm):
+        return "norm"
+    if isinstance(module, nn.Embedding):
+        return "embedding"
+    if name in ("weight", "bias"):
+        return "kernel" if name == "weight" else "bias"
+    return {"position": "position", "scale1": "scale", "scale2": "scale"}.get(name, "token")
+
+
+def make_optimizer(model: nn.Module, c: OptimConfig) -> Optimizer:
+    """torch's optimizer of this name (weight decay is L2 in all but adamw)."""
+    groups = decay_groups(model, c)
+    if c.name in ("sgd", "momentum"):
+        momentum = c.momentum if c.name == "momentum" else 0.0
+        return torch.optim.SGD(groups, lr=c.lr, momentum=momentum, nesterov=c.nesterov and c.name == "momentum")
+    kind = torch.optim.AdamW if c.name == "adamw" else torch.optim.Adam
+    return kind(groups, lr=c.lr, betas=(c.beta1, c.beta2), eps=c.eps)
+
+
+def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int) -> LRScheduler:
+    """The learning rate of step t = 0 .. steps-1, for `epoch` steps an epoch."""
+    if c.schedule == "one_cycle":
+        return OneCycleLR(
+            optimizer, c.lr, total_steps=steps, pct_start=c.pct_start, div_factor=c.div_factor, final_div_factor=c.final_div_factor,
+            cycle_momentum=c.cycle_momentum, base_momentum=c.base_momentum, max_momentum=c.max_momentum,
+        )  # fmt: skip
+    warmup = round(c.warmup * epoch)
+
+    def share(t: int) -> float:
+        if t < warmup:
+            return (t + 1) / warmup
+        if c.schedule == "inverse_sqrt":
+            return (max(warmup, 1) / (t + 1)) ** 0.5
+        if c.schedule == "cosine":
+            angle = math.pi * min(t - warmup, steps - warmup) / max(steps - warmup, 1)
+            return c.final + (1 - c.final) * 0.5 * (1 + math.cos(angle))
+        return 1.0
+
+    return LambdaLR(optimizer, share)
+
+
+# ---------------------------------------------------------------------------------------- training
+
+
+class Trainer:
+    """A run in training: `trainer.step(batch) -> loss`.
+
+    `steps` are those of the whole run and `epoch` those of an epoch, which is what schedules go by;
+    `mean` and `std` belong to pixels in 0..1. The run's network must have its data's sizes.
+    """
+
+    def __init__(
+        self, run: RunConfig, steps: int, epoch: int, *, mean: tuple[float, ...] = (), std: tuple[float, ...] = (), device: str = "cpu",
+    ):  # fmt: skip
+        torch.manual_seed(run.seed)
+        self.run, self.mean, self.std = run, mean or (0.0,), std or (1.0,)
+        self.device, self.dtype = torch.device(device), DTYPES[run.compute_dtype]
+        self.model: Model = build(run.model).to(self.device, self.dtype)
+        self.optimizer = make_optimizer(self.model, run.optim)
+        self.schedule = make_schedule(self.optimizer, run.optim, steps, epoch)
+        self.done = 0  # updates
+        self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(run.ema)) if run.ema else None
+
+    def load(self, parameters: Mapping[str, np.ndarray]) -> Trainer:
+        """Start from parameters {vit_jax's dotted name: array}. Raises UserError on those of another network."""
+        load(self.model, parameters)
+        if self.average is not None:
+            self.average.module.load_state_dict(self.model.state_dict())
+        return self
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The training loss of a batch {image: uint8 [B, h, w, C], label [B]} or {source [B, S], target [B, T]}."""
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)).to(self.device) for name, array in batch.items()}
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.run.compute_dtype == "bfloat16"):
+            if isinstance(self.model, Transformer):
+                return translate_loss(self.model, tensors["source"].long(), tensors["target"].long(), self.run.loss)
+            images = tensors["image"].permute(0, 3, 1, 2)  # [B, h, w, C] -> [B, C, h, w]
+            images = augmented(images, self.run.augment) if self.model.training else images
+            images = normalised(images, self.mean, self.std, self.dtype)
+            return classify_loss(self.model, images, tensors["label"].long(), self.run.loss)
+
+    def step(self, batch: Batch) -> float:
+        """One update; the loss before it."""
+        self.model.train()
+        self.optimizer.zero_grad()
+        loss = self.loss(batch)
+        loss.backward()
+        if self.run.optim.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.run.optim.clip)
+        if self.average is not None and not self.done:
+            self.average.update_parameters(self.model)  # the first call copies: the average starts where the weights do
+        self.optimizer.step()
+        self.schedule.step()
+        if self.average is not None:
+            self.average.update_parameters(self.model)
+        self.done += 1
+        return loss.item()
+
+    def moments(self) -> dict[str, dict[str, np.ndarray]]:
+        """The optimizer's state by role, {mu, nu} or {trace} or nothing, under vit_jax's dotted names; zeros before the first step."""
+        roles = {"adam": {"mu": "exp_avg", "nu": "exp_avg_sq"}, "momentum": {"trace": "momentum_buffer"}, "sgd": {}}
+        state = self.optimizer.state
+        return {
+            role: named(self.model, {name: state[p].get(key, torch.zeros_like(p)) for name, p in self.model.named_parameters()})
+            for role, key in roles[self.run.optim.name.removesuffix("w")].items()
+        }
+
+    def save(self, path: Path) -> None:
+        """Write {model, optimizer, step, config}, and ema where it is kept, whole or not at all."""
+        state: dict[str, Any] = {
+            "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.done, "config": to_dict(self.run),
+        }  # fmt: skip
+        if self.average is not None:
+            state["ema"] = self.average.module.state_dict()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".tmp")
+        torch.save(state, partial)
+        os.replace(partial, path)
+
+
+def starting_weights(trainer: Trainer, path: str) -> None:
+    """Start a trainer from FILE.safetensors with vit_jax's dotted names, or from a state dict (or what `save` wrote).
+
+    Raises UserError on anything else.
+    """
+    try:
+        if path.endswith(".safetensors"):
+            trainer.load(load_file(path))
+        else:
+            trainer.load(named(trainer.model, state_dict(path)))
+    except UserError as error:
+        raise UserError(f"init {path}: {error}") from error
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"init {path}: cannot be read ({str(error).partition(chr(10))[0]}); give FILE.safetensors or a PyTorch state dict") from error
+
+
+def state_dict(path: str) -> dict[str, Tensor]:
+    """The state dict in a file, alone or under "model". Raises UserError where there is none, OSError where there is no file."""
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        saved = saved.get("model", saved)
+        if all(isinstance(tensor, Tensor) for tensor in saved.values()):
+            return saved
+    except OSError:
+        raise
+    except Exception as error:  # torch.load has no errors of its own: RuntimeError, UnpicklingError, EOFError, KeyError and others
+        raise UserError("is not a file of PyTorch; give FILE.safetensors or a state dict") from error
+    raise UserError("is not a state dict of tensors; give what torch.save(model.state_dict(), path) writes")
+
+
+def check_supported(run: RunConfig) -> None:
+    """Raise UserError naming the first field that the product has and this reference lacks."""
+    lacks = ("accumulate", "parallel", "patience", "overfit_batches", "new_head", "tensorboard", "wandb")
+    defaults = {f.name: f.default for f in fields(RunConfig)}
+    for name in lacks:
+        if getattr(run, name) != defaults[name]:
+            raise UserError(f"{name} is {getattr(run, name)}, which the PyTorch reference does not have: leave it at {defaults[name]!r}")
+
+
+def train(run: RunConfig, name: str = "run") -> Path:
+    """Train a run to its end or its budget and save it; the file that it lies in. Raises UserError, CheckFailed."""
+    check_supported(check_run(run))
+    data = open_dataset(run)
+    run = replace(run, model=data.sized(run.model))  # type: ignore[arg-type]  # each kind of data sizes its own kind of network
+    order = data.order(run)
+    epoch = order.steps_per_epoch
+    steps = run.epochs * epoch
+    mean, std = (data.preprocess.mean, data.preprocess.std) if isinstance(data, Dataset) else ((), ())
+    trainer = Trainer(run, steps, epoch, mean=mean, std=std, device="cuda" if torch.cuda.is_available() else "cpu")
+    if run.init:
+        starting_weights(trainer, run.init)
+    path = free(Path(run.dir), run.name or f"{name}-torch", bool(run.name))
+    count = sum(p.numel() for p in trainer.model.parameters())
+    print(f"{name}: {count:,} parameters on {trainer.device}, {run.epochs} epochs of {epoch} steps", flush=True)
+    stop, began, total = min(steps, run.max_steps or steps), time.monotonic(), 0.0
+    for t, batch in enumerate(batches(data.splits["train"], order, 0, stop), 1):
+        rate = trainer.schedule.get_last_lr()[0]
+        loss = trainer.step(batch)
+        if not math.isfinite(loss):
+            raise CheckFailed(f"the loss is {loss} at step {t}; lower --optim.lr")
+        total += loss
+        spent = run.max_minutes and time.monotonic() - began > 60 * run.max_minutes
+        if t % run.log_every == 0 or t == stop or spent:
+            print(f"step {t}/{steps}  loss {total / ((t - 1) % run.log_every + 1):.4f}  lr {rate:.3g}", flush=True)
+            total = 0.0
+        if spent:
+            break
+    trainer.save(path)
+    print(f"{path}: step {trainer.done} after {time.monotonic() - began:.0f} s")
+    return path
+
+
+def free(folder: Path, name: str, named: bool) -> Path:
+    """The file that a run is saved in: nothing is overwritten. Raises UserError where a name that the user gave is taken."""
+    path, number = folder / f"{name}.pt", 2
+    while path.exists():
+        if named:
+            raise UserError(f"{path}: exists; choose another --name")
+        path, number = folder / f"{name}-{number}.pt", number + 1
+    return path
+
+
+def parse(arguments: list[str]) -> tuple[str, RunConfig]:
+    """Command-line arguments to a preset's name and the run. Raises UserError; the parser itself exits with 2."""
+    import tyro
+
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    base = preset(name or "digits").run
+    text = f"Train a preset in PyTorch, on the same data. The defaults below are those of {name or 'digits'}; --init takes FILE.safetensors or a state dict."
+    run = tyro.cli(
+        RunConfig, args=arguments[bool(name) :], default=base, prog="python -m torch_ref.train", description=text, config=(tyro.conf.AvoidSubcommands,),
+    )  # fmt: skip
+    return name or "digits", run
+
+
+def command(arguments: list[str]) -> int:
+    """The command's body: parse, then train."""
+    name, run = parse(arguments)
+    train(run, name)
+    return DONE
+
+
+def main() -> int:
+    """`python -m torch_ref.train`: exit codes are those of vit_jax.errors."""
+    return door(lambda: command(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
