@@ -1,0 +1,169 @@
+"""Which networks are compared: every preset, shrunk, and every value of every slot.
+
+Both come from the presets and from the configs' own type hints, so that a new one is compared the
+moment it exists; a field that no rule covers is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from vit_jax.config import TransformerConfig, ViTConfig, check_transformer, check_vit, pair
+from vit_jax.presets import PRESETS
+
+Config = ViTConfig | TransformerConfig
+
+# Small, and no two sizes alike that a fault could mistake for each other: image and patch are not square,
+# grid 2 x 3, S != T, D, H*Dh, F, K and V all differ where their slots let them.
+VIT = ViTConfig(image=(4, 3), patch=(2, 1), classes=5, width=8, depth=2, heads=2, hidden=12)
+TRANSFORMER = TransformerConfig(
+    width=8, heads=2, hidden=12, encoder_depth=2, decoder_depth=2, source_vocabulary=11, target_vocabulary=9, outputs=7, max_length=6
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network under a name; `start` means that its weights are its own initial ones."""
+
+    name: str
+    config: Config
+    start: bool = False
+
+
+def shrink(c: Config) -> Config:
+    """The same network in small: every slot, activation and eps stays, and so does a head width that is not width/heads.
+
+    Widths become 8 (12 inside the mlp, 6 inside the head), depths at most 2, heads 2 (1 where there
+    was 1), images 4x3 in patches of 2x1, vocabularies 11 and 9, classes and outputs 5. What was 0,
+    one channel, or two equal sizes, stays so.
+    """
+    heads = min(c.heads, 2)
+    odd = c.heads * c.dim_head != c.width
+    common = dict(width=8, heads=heads, head_width=3 if odd else c.head_width and 8 // heads, hidden=8 if c.hidden == c.width else 12)
+    if isinstance(c, ViTConfig):
+        return replace(
+            c, image=(4, 3), patch=(2, 1), channels=min(c.channels, 3), classes=c.classes and 5, depth=min(c.depth, 2),
+            registers=min(c.registers, 2), head_hidden=c.head_hidden and 6, **common,
+        )  # fmt: skip
+    target = c.target_vocabulary and 9
+    same = c.source_vocabulary == c.target_vocabulary
+    return replace(
+        c, encoder_depth=min(c.encoder_depth, 2), decoder_depth=min(c.decoder_depth, 2), source_vocabulary=target if same else c.source_vocabulary and 11,
+        target_vocabulary=target, outputs=target if c.outputs == c.target_vocabulary else c.outputs and 5, max_length=c.max_length and 6,
+        position_offset=min(c.position_offset, 2), **common,
+    )  # fmt: skip
+
+
+def presets() -> list[Case]:
+    """Every preset's network, shrunk. A run on text takes vocabularies and head from its data."""
+    out = []
+    for name, preset in PRESETS.items():
+        run = preset().run
+        c = run.model
+        if isinstance(c, TransformerConfig) and run.task == "translate":
+            c = replace(c, source_vocabulary=c.source_vocabulary or 11, target_vocabulary=c.target_vocabulary or 11, outputs=c.outputs or c.target_vocabulary or 11)
+        out.append(Case(name, shrink(c)))
+    return out
+
+
+# Numbers have no list of values in their type: these are the ones compared, beside the default.
+NUMBERS: dict[type, dict[str, tuple[Any, ...]]] = {
+    ViTConfig: dict(
+        image=((6, 3),), channels=(1,), patch=((1, 3), (2, 3), 1), classes=(0,), width=(12,), depth=(1, 3), heads=(1, 4), head_width=(3, 5),
+        hidden=(8,), registers=(1, 2), eps=(1e-5, 1e-3, 1e-12), layer_scale=(1e-4,), head_hidden=(6,),
+        embedding_dropout=(0.2,), patch_dropout=(0.2,), attention_dropout=(0.2,), dropout=(0.2,), activation_dropout=(0.2,),
+        head_dropout=(0.2,), drop_path=(0.2,), init_std=(0.1,), token_std=(1.0,), position_std=(1.0,),
+    ),
+    TransformerConfig: dict(
+        width=(12,), heads=(1, 4), head_width=(3, 5), hidden=(8,), encoder_depth=(1, 3), decoder_depth=(1, 3), eps=(1e-5, 1e-3, 1e-12),
+        dropout=(0.2,), attention_dropout=(0.2,), activation_dropout=(0.2,), embedding_dropout=(0.2,),
+        source_vocabulary=(0,), target_vocabulary=(0,), position_offset=(2,), max_length=(0,), outputs=(0,),
+        init_std=(0.1,), embedding_std=(1.0,), position_std=(1.0,),
+    ),
+}  # fmt: skip
+
+# What a value needs beside it to be valid, or to be used at all.
+COMPANIONS: dict[type, dict[tuple[str, Any], dict[str, Any]]] = {
+    ViTConfig: {
+        ("cls_token", False): dict(pool="mean"),
+        ("position_trained", False): dict(position="sincos2d"),
+        ("distill_position", False): dict(distill_token=True),
+        ("distill_position", True): dict(distill_token=True),
+        ("register_position", True): dict(registers=2),
+        ("register_position", False): dict(registers=2),
+        ("pool", "cls_distill"): dict(distill_token=True),
+        ("distill_head", True): dict(distill_token=True, pool="cls_distill"),
+        ("distill_norm", True): dict(distill_token=True, distill_head=True, pool="cls_distill"),
+        **{("head_activation", value): dict(head_hidden=6) for value in ("none", "tanh", "relu")},
+        ("head_bias", False): dict(distill_token=True, distill_head=True, pool="cls_distill"),
+        ("gated", True): dict(activation="silu"),
+        ("init_std", 0.1): dict(init="normal"),
+    },
+    TransformerConfig: {
+        ("position_offset", 2): dict(positions="learned"),
+        **{("tie", value): dict(source_vocabulary=9, outputs=9) for value in ("embeddings", "decoder", "all")},
+        ("init_std", 0.1): dict(init="normal"),
+        ("position_std", 1.0): dict(positions="learned"),
+    },
+}
+
+# Slots that say how weights start: their cases are compared from those very weights.
+STARTS = {"init", "attention_init", "init_std", "token_std", "position_std", "embedding_std", "head_zero"}
+
+
+def alternatives(cls: type, name: str, hint: Any) -> tuple[Any, ...]:
+    """The values of a slot, from its type; KeyError where it is a number that NUMBERS does not list."""
+    if hint is bool:
+        return (False, True)
+    if typing.get_origin(hint) is Literal:
+        return typing.get_args(hint)
+    return NUMBERS[cls][name]
+
+
+def slots(base: Config) -> list[Case]:
+    """One case for every value of every slot, each a step away from the base network."""
+    check = check_vit if isinstance(base, ViTConfig) else check_transformer
+    cls, hints, out = type(base), typing.get_type_hints(type(base)), []
+    for field in dataclasses.fields(base):
+        for value in alternatives(cls, field.name, hints[field.name]):
+            companions = COMPANIONS[cls].get((field.name, value), {})
+            if value == getattr(base, field.name) and not companions and value is not False:
+                continue  # the base itself
+            c = check(replace(base, **{**companions, field.name: value}))
+            if c != base or field.name in STARTS:
+                out.append(Case(f"{field.name}={value}", c, field.name in STARTS))
+    return out
+
+
+# Slots that meet: each pair has interacted wrongly in some port.
+def combinations() -> list[Case]:
+    """Networks that use many slots at once."""
+    v, t = VIT, TRANSFORMER
+    return [
+        Case("vit base", v),
+        Case("transformer base", t),
+        Case("qk_norm without norm_bias", replace(v, qk_norm=True, norm_bias=False)),
+        Case("post-norm, layer scale, registers", replace(v, norm_first=False, layer_scale=0.1, registers=2, final_norm=False)),
+        Case("all prefix tokens, mean of patches", replace(v, distill_token=True, registers=2, register_position=True, cls_position=False, pool="mean")),
+        Case("map pooling, gated, odd heads", replace(v, pool="map", gated=True, activation="silu", head_width=3)),
+        Case("sinusoids 2-D behind a class token", replace(v, position="sincos2d", position_trained=False, registers=1)),
+        Case("stem norms, no biases", replace(v, stem_pre_norm=True, stem_norm=True, stem_bias=False, query_bias=False, key_bias=False, value_bias=False)),
+        Case("transformer of vectors", replace(t, source_vocabulary=0, target_vocabulary=0, outputs=0, positions="none", activation="relu", eps=1e-5)),
+        Case("post-norm transformer, odd heads", replace(t, norm_first=False, final_norm=False, head_width=3, activation="relu", positions="one_frequency")),
+        Case("Marian", replace(t, source_vocabulary=9, outputs=9, tie="all", norm_first=False, final_norm=False, activation="silu",
+                               positions="concatenated", scale_embedding=True, eps=1e-5)),  # fmt: skip
+        Case("mBART", replace(t, source_vocabulary=9, outputs=9, tie="all", positions="learned", position_offset=2, embedding_norm=True, eps=1e-5)),
+    ]
+
+
+def all_cases() -> list[Case]:
+    """Presets, values of slots, and combinations."""
+    return [*presets(), *combinations(), *slots(VIT), *slots(TRANSFORMER)]
+
+
+def grid(c: ViTConfig) -> tuple[int, int, int]:
+    """Height, width and channels of a network's images."""
+    return (*pair(c.image), c.channels)
