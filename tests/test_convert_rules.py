@@ -1,0 +1,202 @@
+"""Rows: each operation against index arithmetic, bijections to the bit, totality both ways, and what convert may load."""
+
+import subprocess
+import sys
+import tracemalloc
+from dataclasses import dataclass, replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from convert import rules
+from convert.dialects import DIALECTS, torch_ref
+from convert.rules import TRANSPOSE, Order, Row, row
+from vit_jax.config import TransformerConfig, ViTConfig, parameters
+from vit_jax.errors import UserError
+from vit_jax.presets import PRESETS, preset, sized
+
+VIT = ViTConfig(
+    image=(8, 12), patch=(4, 2), channels=3, classes=5, width=8, depth=2, heads=2, hidden=12, head_width=3, stem_pre_norm=True, stem_norm=True,
+    distill_token=True, registers=2, layer_scale=0.1, qk_norm=True, gated=True, pre_norm=True, pool="cls_distill", distill_head=True, distill_norm=True,
+    head_norm=True, head_hidden=6,
+)  # fmt: skip
+MAP = replace(VIT, pool="map", distill_head=False, distill_norm=False, head_hidden=0, norm_bias=False, query_bias=False, mlp_bias=False)
+SEQ = TransformerConfig(
+    width=8, heads=2, hidden=12, encoder_depth=2, decoder_depth=1, source_vocabulary=11, target_vocabulary=9, outputs=7, max_length=6,
+    positions="learned", position_offset=2, embedding_norm=True,
+)  # fmt: skip
+TIED = replace(SEQ, source_vocabulary=9, outputs=9, tie="all")
+CONFIGS = {"vit": VIT, "map": MAP, "seq": SEQ, "tied": TIED}
+
+
+def random(config, dtype=np.float32, seed=0):
+    rng = np.random.default_rng(seed)
+    return {name: rng.normal(size=shape).astype(dtype) for name, shape in parameters(config).items()}
+
+
+# ---------------------------------------------------------------------------------- operations
+
+
+def test_a_transpose_is_a_transpose():
+    x = np.arange(6).reshape(2, 3)
+    assert np.array_equal(TRANSPOSE.read([x])[0], x.T)
+    assert np.array_equal(TRANSPOSE.write([x])[0], x.T)
+
+
+def test_a_patch_kernel_goes_to_the_place_that_its_pixel_has():
+    d, c, p, q = 3, 2, 4, 5
+    theirs = np.arange(d * c * p * q).reshape(d, c, p, q)
+    (ours,) = Order("d c p q", "(p q c) d", dict(c=c, p=p, q=q)).read([theirs])
+    assert ours.shape == (p * q * c, d)
+    for i, j, k, n in np.ndindex(d, c, p, q):
+        assert ours[(k * q + n) * c + j, i] == theirs[i, j, k, n]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "sizes", "before", "after"),
+    [
+        ("1 n d", "n d", {}, (1, 4, 3), (4, 3)),
+        ("1 1 d", "d", {}, (1, 1, 3), (3,)),
+        ("(h e) d", "d h e", dict(h=2), (6, 5), (5, 2, 3)),
+        ("d (h e)", "(e h) d", dict(e=3), (5, 6), (6, 5)),
+        ("n", "n", {}, (0,), (0,)),
+    ],
+)
+def test_an_order_reads_both_ways(theirs, ours, sizes, before, after):
+    x = np.random.default_rng(0).normal(size=before)
+    operation = Order(theirs, ours, sizes)
+    (y,) = operation.read([x])
+    assert y.shape == after
+    assert np.array_equal(operation.write([y])[0], x)
+
+
+@pytest.mark.parametrize(
+    ("order", "shape"),
+    [
+        (TRANSPOSE, (2, 3, 4)),  # an axis too many
+        (Order("(h e) d", "h e d"), (6, 2)),  # of two joined axes neither is known
+        (Order("(h e) d", "h e d", dict(h=4)), (6, 2)),  # 4 does not divide 6
+        (Order("1 d", "d"), (2, 3)),  # what is to be dropped holds two
+    ],
+)
+def test_an_order_refuses_what_it_does_not_describe(order, shape):
+    with pytest.raises(ValueError):
+        order.read([np.zeros(shape)])
+
+
+# -------------------------------------------------------------------------------------- tables
+
+
+@pytest.mark.parametrize("config", [*CONFIGS, *PRESETS])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_rows_make_every_parameter_of_a_network_once(dialect, config):
+    config = CONFIGS.get(config) or preset(config).run.model
+    assert rules.our_shapes(DIALECTS[dialect].rows(config)) == parameters(config)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_round_trip_is_exact(config, dtype):
+    config = CONFIGS[config]
+    rows, ours = torch_ref.rows(config), random(config, dtype)
+    theirs = rules.write(rows, ours)
+    back = rules.read(rows, theirs)
+    assert list(back) == list(ours)
+    for name, array in ours.items():
+        assert back[name].dtype == dtype and back[name].tobytes() == array.tobytes()
+    again = rules.write(rows, back)
+    assert all(array.flags.c_contiguous and array.tobytes() == theirs[name].tobytes() for name, array in again.items())
+
+
+def test_a_table_holds_no_matrix_that_lies_as_ours_does():
+    """Square matrices would hide a forgotten transpose: each is held against its own transpose."""
+    config = replace(VIT, hidden=8, head_width=4, classes=8, head_hidden=8)
+    ours = random(config)
+    theirs = rules.write(torch_ref.rows(config), ours)
+    matrices = [name for name in ours if name.endswith("kernel") and name != "patch.kernel"]
+    assert len(matrices) == 17  # 7 a block and 3 heads
+    for name in matrices:
+        assert np.array_equal(theirs[name.replace("kernel", "weight")], ours[name].T)
+
+
+def test_shapes_are_known_without_any_weights():
+    tracemalloc.start()
+    shapes = rules.file_shapes(torch_ref.rows(sized("vit-l16")))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert shapes["patch.weight"] == (1024, 3, 16, 16) and shapes["blocks.23.mlp.fc1.weight"] == (4096, 1024)
+    assert peak < 2e6  # the weights would be 1.2e9 bytes
+
+
+# ------------------------------------------------------------------------------------ totality
+
+
+def test_all_faults_of_a_file_are_named_at_once():
+    rows = torch_ref.rows(VIT)
+    tensors = rules.write(rows, random(VIT))
+    del tensors["head.weight"], tensors["blocks.1.norm1.bias"]
+    tensors["head.wieght"] = np.zeros(1)
+    tensors["cls_token"] = np.zeros((1, 8))
+    with pytest.raises(UserError) as caught:
+        rules.read(rows, tensors, "model.pt")
+    told = str(caught.value)
+    assert told.startswith("model.pt do not fit") and "\n" not in told
+    assert "missing (2): blocks.1.norm1.bias, head.weight" in told
+    assert "unclaimed (1): head.wieght" in told and "nearest: head.weight" in told
+    assert "misshapen (1): cls_token [1, 8] instead of [1, 1, 8]" in told
+
+
+@pytest.mark.parametrize("fault", ["missing", "unclaimed", "misshapen"])
+@pytest.mark.parametrize("way", ["read", "write"])
+def test_each_fault_alone_is_refused_both_ways(way, fault):
+    rows, arrays = torch_ref.rows(SEQ), random(SEQ)
+    if way == "read":
+        arrays = rules.write(rows, arrays)
+    apply, name = getattr(rules, way), next(iter(arrays))
+    apply(rows, arrays)  # as they are they pass
+    if fault == "missing":
+        del arrays[name]
+    elif fault == "unclaimed":
+        arrays["another"] = np.zeros(3)
+    else:
+        arrays[name] = arrays[name][1:]
+    with pytest.raises(UserError, match=rf"{fault} \(1\): {'another' if fault == 'unclaimed' else name}"):
+        apply(rows, arrays)
+
+
+def test_a_name_has_one_row():
+    a, b = row("x", "a", (2,)), row("x", "b", (2,))
+    with pytest.raises(ValueError, match="x is claimed by two rows"):
+        rules.read([a, b], {"x": np.zeros(2)})
+    with pytest.raises(ValueError, match="a is claimed by two rows"):
+        rules.write([a, row("y", "a", (2,))], {"a": np.zeros(2)})
+
+
+@dataclass(frozen=True)
+class Thirds:
+    """One tensor that is three of ours, one below the other."""
+
+    def read(self, arrays):
+        return np.split(arrays[0], 3)
+
+    def write(self, arrays):
+        return [np.concatenate(arrays)]
+
+
+def test_a_row_may_join_names_through_a_chain():
+    rng = np.random.default_rng(0)
+    names = ("query", "key", "value")
+    fused = Row(("qkv",), names, ((4, 2),) * 3, (Order("i o", "o i"), Thirds(), TRANSPOSE))
+    ours = {name: rng.normal(size=(4, 2)) for name in names}
+    theirs = rules.write([fused], ours)
+    assert np.array_equal(theirs["qkv"], np.concatenate([ours[n].T for n in names]).T)
+    back = rules.read([fused], theirs)
+    assert list(back) == list(names) and all(np.array_equal(back[n], ours[n]) for n in names)
+
+
+def test_convert_loads_no_framework():
+    command = "import sys, convert.rules, convert.dialects; print(*sys.modules)"
+    loaded = set(subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split())
+    assert "convert.dialects.torch_ref" in loaded
+    assert not {"jax", "flax", "torch", "torch_ref"} & loaded
