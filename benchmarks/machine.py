@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import resource
 import statistics
@@ -16,7 +17,8 @@ from vit_jax import backend
 
 def describe() -> dict[str, Any]:
     """The machine and the versions that a figure belongs to."""
-    versions = {name: metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax", "tyro")}
+    names = ["jax", "jaxlib", "flax", "optax", "tyro"] + ["torch"] * bool(importlib.util.find_spec("torch"))
+    versions = {name: metadata.version(name) for name in names}
     return {
         "date": time.strftime("%Y-%m-%d"),
         "cpu": backend.cpu_name(),

@@ -60,3 +60,12 @@ def test_every_compared_net_has_a_twin():
         plain._check(run.model)
     with pytest.raises(ValueError, match="no counterpart"):
         plain._check(replace(SMALL, norm_first=False))
+
+
+def test_the_pytorch_side_starts_from_the_same_loss_and_goes_the_same_way():
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    run = step.quiet(RunConfig(model=SMALL), 4)
+    works = step.build("small", run, ["torch"], nnx_jit=False)  # ends where the first losses differ
+    losses = [{side: float(work()) for side, work in works.items()} for _ in range(3)]
+    np.testing.assert_allclose([x["torch"] for x in losses], [x["ours"] for x in losses], atol=1e-4)
+    assert losses[-1]["ours"] < losses[0]["ours"]
