@@ -290,11 +290,11 @@ def train(run: RunConfig, name: str = "run") -> Path:
     return path
 
 
-def free(folder: Path, name: str, named: bool) -> Path:
+def free(folder: Path, name: str, given: bool) -> Path:
     """The file that a run is saved in: nothing is overwritten. Raises UserError where a name that the user gave is taken."""
     path, number = folder / f"{name}.pt", 2
     while path.exists():
-        if named:
+        if given:
             raise UserError(f"{path}: exists; choose another --name")
         path, number = folder / f"{name}-{number}.pt", number + 1
     return path

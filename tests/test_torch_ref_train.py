@@ -1,0 +1,367 @@
+"""Training in PyTorch: losses by hand, schedules against torch's own and ours, what decays, steps, the saved file, the door."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.numpy import save_file  # noqa: E402
+from torch.optim import lr_scheduler  # noqa: E402
+
+import torch_ref  # noqa: E402
+from torch_ref import train  # noqa: E402
+from torch_ref.train import (  # noqa: E402
+    Trainer,
+    augmented,
+    decay_groups,
+    make_optimizer,
+    make_schedule,
+    normalised,
+    shifted,
+    translate_loss,
+)
+from vit_jax import optim  # noqa: E402
+from vit_jax.config import (  # noqa: E402
+    AugmentConfig,
+    LossConfig,
+    OptimConfig,
+    RunConfig,
+    TransformerConfig,
+    ViTConfig,
+    from_dict,
+    kind,
+    parameters,
+)
+from vit_jax.presets import preset  # noqa: E402
+
+torch.set_num_threads(1)
+
+VIT = ViTConfig(
+    image=(4, 6), patch=2, channels=2, classes=3, width=8, depth=1, heads=2, hidden=12, registers=2, layer_scale=0.1, pool="map", qk_norm=True, stem_norm=True,
+)  # fmt: skip
+SEQ = TransformerConfig(
+    width=8, heads=2, hidden=12, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=9, outputs=9, max_length=8,
+    positions="learned", embedding_norm=True, tie="decoder",
+)  # fmt: skip
+
+
+def images(seed=0, batch=6):
+    rng = np.random.default_rng(seed)
+    return {"image": rng.integers(0, 256, (batch, 4, 6, 2)).astype(np.uint8), "label": rng.integers(0, 3, batch).astype(np.int32)}
+
+
+def run(config=VIT, **fields):
+    task = "classify" if isinstance(config, ViTConfig) else "translate"
+    optimizer = OptimConfig(**{"schedule": "constant", **fields.pop("optim", {})})
+    return RunConfig(task=task, model=config, optim=optimizer, compute_dtype="float64", **fields)
+
+
+def trainer(config=VIT, steps=10, epoch=5, **fields):
+    moments = {"mean": (0.5, 0.4), "std": (0.2, 0.3)} if isinstance(config, ViTConfig) else {}
+    return Trainer(run(config, **fields), steps, epoch, **moments)
+
+
+# ---------------------------------------------------------------------------------------- losses
+
+
+def test_the_decoder_reads_a_begin_and_says_an_end():
+    read, labels = shifted(torch.tensor([[5, 6, 7], [8, 0, 0], [0, 0, 0]]))
+    assert read.tolist() == [[1, 5, 6, 7], [1, 8, 0, 0], [1, 0, 0, 0]]
+    assert labels.tolist() == [[5, 6, 7, 2], [8, 2, 0, 0], [0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_translation_loss_is_a_mean_over_real_tokens(smoothing):
+    seen = {}
+    logits = torch.randn(2, 3, 9, dtype=torch.float64)
+
+    def model(source, target, **masks):
+        seen.update(masks, target=target)
+        return logits
+
+    source, target = torch.tensor([[3, 4, 5], [3, 0, 0]]), torch.tensor([[7, 8], [6, 0]])
+    loss = translate_loss(model, source, target, LossConfig(label_smoothing=smoothing))
+    p = np.log(np.exp(logits.numpy()) / np.exp(logits.numpy()).sum(-1, keepdims=True))
+    real = [(0, 0, 7), (0, 1, 8), (0, 2, 2), (1, 0, 6), (1, 1, 2)]
+    expected = np.mean([-(1 - smoothing) * p[b, t, k] - smoothing / 9 * p[b, t].sum() for b, t, k in real])
+    assert abs(loss.item() - expected) < 1e-14
+    assert seen["source_padding"].tolist() == [[True, True, True], [True, False, False]]
+    assert seen["target_padding"].tolist() == [[True, True, True], [True, True, False]]
+
+
+def test_padding_changes_no_loss():
+    one = trainer(SEQ, loss=LossConfig(label_smoothing=0.1))
+    batch = {"source": np.array([[3, 4], [5, 0]], np.int32), "target": np.array([[6, 7], [8, 0]], np.int32)}
+    padded = {name: np.pad(ids, ((0, 2), (0, 3))) for name, ids in batch.items()}
+    assert abs(one.loss(batch).item() - one.loss(padded).item()) < 1e-13
+
+
+def test_a_classification_loss_is_a_smoothed_cross_entropy_of_normalised_images():
+    one, batch = trainer(loss=LossConfig(label_smoothing=0.2)), images()
+    x = (batch["image"] / 255 - np.array([0.5, 0.4])) / np.array([0.2, 0.3])
+    logits = one.model(torch.tensor(x).permute(0, 3, 1, 2)).detach().numpy()
+    p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    expected = np.mean([-0.8 * p[i, k] - 0.2 / 3 * p[i].sum() for i, k in enumerate(batch["label"])])
+    assert abs(one.loss(batch).item() - expected) < 1e-14
+
+
+def test_crops_and_flips_are_those_that_can_be():
+    image = torch.arange(1, 25, dtype=torch.uint8).view(1, 1, 4, 6)
+    padded = np.pad(image[0, 0].numpy(), 2)
+    possible = {}
+    for top, left, flip in np.ndindex(5, 5, 2):
+        crop = padded[top : top + 4, left : left + 6]
+        possible[(crop[:, ::-1] if flip else crop).tobytes()] = (top, left, flip)
+    torch.manual_seed(0)
+    out = augmented(image.expand(2000, -1, -1, -1), AugmentConfig(crop_padding=2, flip=True))
+    assert out.shape == (2000, 1, 4, 6) and out.dtype == torch.uint8
+    counts = np.zeros((5, 5, 2))
+    for one in out.numpy():
+        counts[possible[one[0].tobytes()]] += 1
+    assert len(possible) == 50
+    assert ((counts - 40) ** 2 / 40).sum() < 100  # chi-squared of 49 degrees: above 94.6 once in 10,000
+    colours = torch.stack([image[0], image[0] + 100], 1)
+    both = augmented(colours, AugmentConfig(crop_padding=1))
+    assert torch.equal(both[:, 1][both[:, 1] > 0], both[:, 0][both[:, 1] > 0] + 100)  # channels go together
+
+
+def test_no_augmentation_leaves_images_alone():
+    x = torch.randint(256, (3, 2, 4, 6), dtype=torch.uint8)
+    assert torch.equal(augmented(x, AugmentConfig()), x)
+    y = normalised(x, (0.5, 0.25), (0.5, 2.0), torch.float64)
+    np.testing.assert_allclose(y[:, 1], (x[:, 1].numpy() / 255 - 0.25) / 2.0, rtol=1e-15)
+
+
+# ------------------------------------------------------------------------- schedules and optimizers
+
+
+def rates(schedule, optimizer, steps):
+    found = []
+    for _ in range(steps):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return np.array(found)
+
+
+SCHEDULES = {
+    "constant": dict(schedule="constant", warmup=1.5),
+    "cosine": dict(schedule="cosine", warmup=1.0, final=0.1),
+    "cosine from the start": dict(schedule="cosine"),
+    "inverse_sqrt": dict(schedule="inverse_sqrt", warmup=0.5),
+    "one_cycle": dict(schedule="one_cycle", pct_start=0.2, div_factor=10.0, final_div_factor=100.0),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_is_that_of_the_product(name):
+    c = OptimConfig(lr=0.3, **SCHEDULES[name])
+    optimizer = make_optimizer(torch.nn.Linear(1, 1), c)
+    with jax.enable_x64(True):
+        expected = np.asarray(optim.learning_rate(c, 24, 8)(jnp.arange(24)))
+    assert expected.dtype == np.float64 and expected.max() == pytest.approx(0.3, rel=0.02)
+    np.testing.assert_allclose(rates(make_schedule(optimizer, c, 24, 8), optimizer, 24), expected, rtol=1e-12)
+
+
+def test_schedules_are_torchs_own():
+    def optimizer():
+        return torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.3)
+
+    a, b = optimizer(), optimizer()
+    c = OptimConfig(lr=0.3, schedule="cosine", warmup=0.5, final=0.1)
+    rise = lr_scheduler.LinearLR(b, start_factor=1 / 4, total_iters=3)
+    fall = lr_scheduler.CosineAnnealingLR(b, T_max=20, eta_min=0.03)
+    theirs = rates(lr_scheduler.SequentialLR(b, [rise, fall], milestones=[4]), b, 24)
+    np.testing.assert_allclose(rates(make_schedule(a, c, 24, 8), a, 24), theirs, rtol=1e-12)
+
+
+@pytest.mark.parametrize("sort", ["kernel", "bias", "norm", "token", "position", "scale", "embedding"])
+@pytest.mark.parametrize("config", [VIT, SEQ], ids=["vit", "transformer"])
+def test_what_decays_is_told_by_modules_as_ours_tells_it_by_names(config, sort):
+    model = torch_ref.build(config)
+    decaying = {id(p) for group in decay_groups(model, OptimConfig(weight_decay=0.1, decay=(sort,))) if group["weight_decay"] for p in group["params"]}
+    found = torch_ref.named(model, {n: torch.full_like(p, id(p) in decaying) for n, p in model.named_parameters()})
+    assert {n for n, x in found.items() if x.all()} == {n for n in parameters(config) if kind(n) == sort}
+
+
+@pytest.mark.parametrize(
+    ("name", "cls", "options"),
+    [
+        ("sgd", torch.optim.SGD, {"momentum": 0.0, "nesterov": False}),
+        ("momentum", torch.optim.SGD, {"momentum": 0.8, "nesterov": True}),
+        ("adam", torch.optim.Adam, {"betas": (0.7, 0.95), "eps": 1e-6}),
+        ("adamw", torch.optim.AdamW, {"betas": (0.7, 0.95), "eps": 1e-6}),
+    ],
+)
+def test_optimizers_are_torchs_with_the_configs_numbers(name, cls, options):
+    c = OptimConfig(name=name, lr=0.2, momentum=0.8, nesterov=True, beta1=0.7, beta2=0.95, eps=1e-6, weight_decay=0.3)
+    optimizer = make_optimizer(torch_ref.build(VIT), c)
+    assert type(optimizer) is cls
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0]
+    for group in optimizer.param_groups:
+        assert {key: group[key] for key in (*options, "lr")} == {**options, "lr": 0.2}
+
+
+# ------------------------------------------------------------------------------------------- steps
+
+
+def test_a_step_of_sgd_is_rate_times_clipped_gradient():
+    one, batch = trainer(optim=dict(name="sgd", lr=0.5, clip=0.01)), images()
+    before = torch_ref.parameters(one.model)
+    one.loss(batch).backward()
+    gradients = torch_ref.gradients(one.model)
+    norm = np.sqrt(sum((g**2).sum() for g in gradients.values()))
+    assert norm > 0.02
+    one.step(batch)
+    for name, after in torch_ref.parameters(one.model).items():
+        np.testing.assert_allclose(after, before[name] - 0.5 * gradients[name] * 0.01 / (norm + 1e-6), rtol=0, atol=1e-14)
+
+
+def test_an_average_of_weights_starts_where_they_do():
+    one = trainer(ema=0.75, optim=dict(lr=0.01))
+    expected = torch_ref.parameters(one.model)
+    for t in range(3):
+        one.step(images(t))
+        expected = {n: 0.75 * e + 0.25 * x for (n, e), x in zip(expected.items(), torch_ref.parameters(one.model).values(), strict=True)}
+    for name, x in torch_ref.parameters(one.average.module).items():
+        np.testing.assert_allclose(x, expected[name], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(("name", "roles"), [("sgd", set()), ("momentum", {"trace"}), ("adam", {"mu", "nu"}), ("adamw", {"mu", "nu"})])
+def test_moments_come_under_our_names(name, roles):
+    one, batch = trainer(optim=dict(name=name)), images()
+    assert all(not x.any() for tree in one.moments().values() for x in tree.values())
+    one.loss(batch).backward()
+    gradients = torch_ref.gradients(one.model)
+    one.step(batch)
+    moments = one.moments()
+    assert set(moments) == roles
+    for role, factor, power in (("trace", 1, 1), ("mu", 0.1, 1), ("nu", 0.001, 2)):
+        for parameter, x in moments.get(role, {}).items():
+            assert x.shape == parameters(VIT)[parameter]
+            np.testing.assert_allclose(x, factor * gradients[parameter] ** power, rtol=1e-12, atol=1e-18)
+
+
+@pytest.mark.parametrize("config", [VIT, SEQ], ids=["vit", "transformer"])
+def test_a_fixed_batch_is_learnt(config):
+    one = trainer(config, optim=dict(lr=0.02))
+    ids = np.random.default_rng(0).integers(3, 9, (2, 4, 5)).astype(np.int32)
+    batch = images() if config is VIT else {"source": ids[0], "target": ids[1]}
+    losses = [one.step(batch) for _ in range(40)]
+    assert losses[0] > 0.9 and losses[-1] < 0.2 * losses[0]
+
+
+def test_one_seed_is_one_run():
+    fields = dict(augment=AugmentConfig(crop_padding=1, flip=True))
+    dropping = replace(VIT, dropout=0.2)
+    first, again, other = (trainer(dropping, seed=seed, **fields) for seed in (1, 1, 2))
+    runs = []
+    for one in (first, again, other):
+        torch.manual_seed(one.run.seed)
+        runs.append([one.step(images(t)) for t in range(3)])
+    assert runs[0] != runs[2]
+    assert runs[0] == runs[1]
+
+
+def test_the_compute_dtype_is_that_of_the_run():
+    for name, dtype in (("float32", torch.float32), ("float64", torch.float64), ("bfloat16", torch.float32)):
+        one = Trainer(replace(run(), compute_dtype=name), 4, 4, mean=(0.5, 0.5), std=(0.5, 0.5))
+        assert {p.dtype for p in one.model.parameters()} == {dtype}
+        loss = one.step(images())
+        assert np.isfinite(loss)
+
+
+# ---------------------------------------------------------------------------------------- the door
+
+QUICK = ("--epochs", "1", "--max-steps", "3", "--log-every", "2")
+
+
+def door(monkeypatch, tmp_path, *arguments):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train", *map(str, arguments)])
+    return train.main()
+
+
+def test_the_command_leaves_model_optimizer_step_and_config(monkeypatch, tmp_path, capsys):
+    assert door(monkeypatch, tmp_path, "digits", *QUICK, "--ema", 0.9) == 0
+    told = capsys.readouterr().out
+    assert "step 2/40  loss 2." in told and "step 3/40  loss 2." in told and "runs/digits-torch.pt" in told
+    saved = torch.load(tmp_path / "runs/digits-torch.pt", weights_only=True)
+    assert set(saved) == {"model", "optimizer", "step", "config", "ema"}
+    assert saved["step"] == 3
+    config = from_dict(RunConfig, saved["config"])
+    assert config == replace(preset("digits").run, epochs=1, max_steps=3, log_every=2, ema=0.9)
+    model = torch_ref.build(config.model)
+    model.load_state_dict(saved["model"])
+    optimizer = make_optimizer(model, config.optim)
+    optimizer.load_state_dict(saved["optimizer"])
+    assert {int(s["step"]) for s in optimizer.state_dict()["state"].values()} == {3}
+    assert any((saved["ema"][name] != x).any() for name, x in saved["model"].items())
+
+    assert door(monkeypatch, tmp_path, "digits", *QUICK, "--max-steps", 1) == 0  # beside it
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["digits-torch-2.pt", "digits-torch.pt"]
+    assert door(monkeypatch, tmp_path, "digits", *QUICK, "--name", "digits-torch") == 2
+    assert "digits-torch.pt: exists; choose another --name" in capsys.readouterr().err
+
+
+def test_a_run_starts_from_given_weights(monkeypatch, tmp_path):
+    """One step at a rate of nothing keeps what was given, by our names or by torch's."""
+    config = preset("digits").run.model
+    weights = {n: np.random.default_rng(0).normal(size=s).astype(np.float32) for n, s in parameters(config).items()}
+    save_file(weights, tmp_path / "ours.safetensors")
+    state = torch_ref.load(torch_ref.build(config), weights).state_dict()
+    torch.save(state, tmp_path / "plain.pt")
+    torch.save({"model": state, "step": 7}, tmp_path / "saved.pt")
+    for file in ("ours.safetensors", "plain.pt", "saved.pt"):
+        still = ("--max-steps", 1, "--optim.lr", 1e-30, "--name", file.partition(".")[0])
+        assert door(monkeypatch, tmp_path, "digits", "--init", file, *still) == 0
+        found = torch.load(tmp_path / f"runs/{still[-1]}.pt", weights_only=True)["model"]
+        assert all(torch.equal(found[name], x) for name, x in state.items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("digit",), "there is no preset 'digit'; nearest: digits"),
+        (("digits", "--accumulate", 2), "accumulate is 2, which the PyTorch reference does not have: leave it at 1"),
+        (("digits", "--parallel", "pmap"), "parallel is pmap"),
+        (("digits", "--overfit-batches", 1), "overfit_batches is 1"),
+        (("digits", "--batch", 100000), "batch"),
+        (("digits", "--optim.lr", -1), "optim.lr is -1"),
+        (("digits", "--init", "nothing.pt"), "init nothing.pt: cannot be read"),
+        (("digits", "--init", "nothing.safetensors"), "init nothing.safetensors: cannot be read"),
+        (("digits", "--init", "text.pt"), "init text.pt: is not a file of PyTorch"),
+        (("digits", "--init", "text.safetensors"), "init text.safetensors: cannot be read"),
+        (("digits", "--init", "list.pt"), "init list.pt: is not a file of PyTorch"),
+        (("digits", "--init", "step.pt"), "init step.pt: is not a state dict of tensors"),
+        (("digits", "--init", "other.pt"), "init other.pt: tensors do not fit this network: missing (56)"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_2(monkeypatch, tmp_path, capsys, arguments, told):
+    (tmp_path / "text.pt").write_text("words")
+    (tmp_path / "text.safetensors").write_text("words")
+    torch.save([torch.zeros(1)], tmp_path / "list.pt")
+    torch.save({"step": 3}, tmp_path / "step.pt")
+    torch.save({"weight": torch.zeros(1)}, tmp_path / "other.pt")
+    assert door(monkeypatch, tmp_path, *arguments) == 2
+    error = capsys.readouterr().err
+    assert told in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_loss_that_is_no_number_ends_the_run(monkeypatch, tmp_path, capsys):
+    assert door(monkeypatch, tmp_path, "digits", *QUICK, "--optim.lr", 1e30, "--optim.schedule", "constant") == 3
+    assert "the loss is nan at step" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+def test_the_reference_loads_no_jax():
+    command = "import sys, torch_ref.train; print(*sys.modules)"
+    loaded = set(subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split())
+    assert "torch" in loaded and not {"jax", "flax", "optax"} & loaded
