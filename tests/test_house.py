@@ -24,6 +24,12 @@ MODELS = {"vit", "transformer", "captioner"}
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 NEVER = {"torch", "torchvision", "torch_ref", "tensorflow"}
 ONLY_WHEN_USED = {"tensorflow_datasets", "array_record", "tensorboard", "wandb"}
+# What the other two readings of the network may import: convert is numpy, and torch_ref never looks at the code it is to check.
+FRAMEWORKS = JAX | {"torch", "torchvision", "torch_ref", "tensorflow"}
+CONVERT_READS = {"errors", "config", "presets", "runs"}
+LAZY = ("convert.verify", "convert.containers.torch_file")  # these import frameworks, inside functions
+TWINS = ["layers", "vit", "transformer", "captioner", "", "train"]  # torch_ref's reading order; the package itself exchanges weights
+TWIN_READS = {"": {"errors", "config"}, "train": {"errors", "config", "presets", "runs", "text", "data"}}
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
@@ -65,15 +71,16 @@ def imports(tree: ast.Module, module: str, is_package: bool, modules: set[str]) 
     return walk(tree, True)
 
 
-def read(root: Path) -> dict[str, list[Import]]:
-    """{module: its imports} of the package vit_jax under a root."""
+def read(root: Path, package: str = "vit_jax") -> dict[str, list[Import]]:
+    """{module: its imports} of a package under a root."""
     files: dict[str, Path] = {}
-    for path in sorted((root / "vit_jax").rglob("*.py")):
+    for path in sorted(path for name in ("vit_jax", package) for path in (root / name).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return {
         module: list(imports(ast.parse(path.read_text(encoding="utf-8"), str(path)), module, path.name == "__init__.py", set(files)))
         for module, path in files.items()
+        if module.partition(".")[0] == package
     }
 
 
@@ -120,11 +127,47 @@ def violations(root: Path) -> list[str]:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
         found.append("a circle: " + " -> ".join(reversed(error.args[1])))
+    return found + convert_violations(root) + twin_violations(root)
+
+
+def convert_violations(root: Path) -> list[str]:
+    """What breaks the rules of convert: numpy alone, and of vit_jax what is free of jax."""
+    found = []
+    for module, its in read(root, "convert").items():
+        for name, at_load in its:
+            top = name.partition(".")[0]
+            if top in FRAMEWORKS and (at_load or not module.startswith(LAZY)):
+                found.append(f"{module}: imports {name}; convert is numpy, and only its verify and torch loader use a framework, inside functions")
+            if top == "vit_jax" and room(name) not in CONVERT_READS and (at_load or module != "convert.verify"):
+                found.append(f"{module}: imports {name}; of vit_jax convert reads {', '.join(sorted(CONVERT_READS))}")
+    return found
+
+
+def twin_violations(root: Path) -> list[str]:
+    """What breaks the rules of torch_ref: nothing that computes is shared with vit_jax."""
+    found = []
+    for module, its in read(root, "torch_ref").items():
+        here = room(module)
+        if here not in TWINS:
+            found.append(f"{module}: not in the reading order; give it a place in TWINS")
+            continue
+        for name, _ in its:
+            top, there = name.partition(".")[0], room(name)
+            if top in JAX:
+                found.append(f"{module}: imports {name}, which torch_ref never does")
+            if top == "vit_jax" and there not in TWIN_READS.get(here, {"errors", "config"}):
+                found.append(f"{module}: imports {name}; what both sides share cannot be checked by comparing them")
+            if top == "convert" and here not in ("", "train"):
+                found.append(f"{module}: imports {name}; a model knows no files")
+            if top == "torch_ref" and here != there and (there not in TWINS or TWINS.index(there) > TWINS.index(here)):
+                found.append(f"{module}: imports {name}, which comes after it in the reading order")
+            if top == "torch_ref" and here in MODELS and there in MODELS and here != there:
+                found.append(f"{module}: imports {name}; models do not import each other")
     return found
 
 
 def test_the_house_is_in_order():
-    assert read(ROOT), "no source found"
+    assert all(read(ROOT, package) for package in ("vit_jax", "convert", "torch_ref")), "no source found"
     assert not violations(ROOT)
 
 
@@ -144,6 +187,14 @@ GOOD = {
     "vit_jax/data/folder.py": "from vit_jax.config import ViTConfig\ndef f():\n    import tensorflow_datasets",
     "vit_jax/interop.py": "def load():\n    from convert import engine",
     "vit_jax/train.py": "from . import __version__\ndef main():\n    from .data.folder import read\n    from .vit import ViT",
+    "convert/__init__.py": "import numpy",
+    "convert/rules.py": "import numpy as np\nfrom vit_jax.errors import UserError\nfrom vit_jax.config import nearest",
+    "convert/verify.py": "def verify():\n    import torch_ref\n    from vit_jax.vit import ViT",
+    "torch_ref/__init__.py": "import torch\nfrom convert import rules\nfrom vit_jax.config import ViTConfig\nfrom .vit import ViT",
+    "torch_ref/layers.py": "import torch",
+    "torch_ref/vit.py": "from .layers import Attention\nfrom vit_jax.config import ViTConfig",
+    "torch_ref/transformer.py": "from .layers import Attention",
+    "torch_ref/train.py": "from . import build\nfrom vit_jax.data import batches\nfrom vit_jax.text import BOS",
 }
 BAD = {
     "later file": ("vit_jax/errors.py", "from .config import ViTConfig", "vit_jax.errors: imports vit_jax.config, which comes after"),
@@ -169,6 +220,17 @@ BAD = {
     "a circle in a folder": ("vit_jax/data/folder.py", "from . import read", "a circle: vit_jax.data"),
     "a file without a place": ("vit_jax/extra.py", "", "vit_jax.extra: not in the reading order"),
     "a folder without a place": ("vit_jax/extra/part.py", "", "vit_jax.extra.part: not in the reading order"),
+    "torch in convert": ("convert/rules.py", "def f():\n    import torch", "convert.rules: imports torch; convert is numpy"),
+    "jax in verify, at load": ("convert/verify.py", "import jax", "convert.verify: imports jax; convert is numpy"),
+    "a model in convert": ("convert/rules.py", "from vit_jax.vit import ViT", "convert.rules: imports vit_jax.vit; of vit_jax convert reads"),
+    "jax in torch_ref": ("torch_ref/train.py", "def f():\n    import jax", "torch_ref.train: imports jax, which torch_ref never does"),
+    "a shared formula": ("torch_ref/vit.py", "from vit_jax.vit import sincos2d", "torch_ref.vit: imports vit_jax.vit; what both sides share"),
+    "a shared optimizer": ("torch_ref/train.py", "from vit_jax.optim import momentum", "torch_ref.train: imports vit_jax.optim; what both sides share"),
+    "data in a twin": ("torch_ref/vit.py", "from vit_jax.data import batches", "torch_ref.vit: imports vit_jax.data; what both sides share"),
+    "files in a twin": ("torch_ref/vit.py", "from convert import rules", "torch_ref.vit: imports convert; a model knows no files"),
+    "two twins": ("torch_ref/transformer.py", "from .vit import ViT", "torch_ref.transformer: imports torch_ref.vit; models do not import each other"),
+    "a later twin": ("torch_ref/layers.py", "from .vit import ViT", "torch_ref.layers: imports torch_ref.vit, which comes after it"),
+    "a twin without a place": ("torch_ref/extra.py", "", "torch_ref.extra: not in the reading order"),
     "a name that says nothing": ("vit_jax/data/utils.py", "", "vit_jax.data.utils: name it after its one idea"),
 }
 
