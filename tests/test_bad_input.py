@@ -120,7 +120,7 @@ def refused(place, capsys):
         "evaluate digits --batch -3": ["batch is -3", "positive"],
         "evaluate digits --bach 3": ["--bach", "--batch"],
         "predict": ["RUN"],
-        "predict digits": ["images: none given"],
+        "predict digits": ["inputs: none given"],
         "predict nothing runs/digits/config.json": ["nothing: no run here"],
         "predict digits nothing.png": ["nothing.png: there is no such image or folder"],
         "predict digits runs/digits/config.json": ["runs/digits/config.json: not a JPEG, PNG"],

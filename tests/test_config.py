@@ -25,6 +25,7 @@ from vit_jax.config import (
     parameters,
     to_dict,
 )
+from vit_jax.config.run import check_text
 from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, SIZES, preset, sized
 
@@ -122,6 +123,15 @@ BAD_TRANSFORMERS = [
     *((dict([(rate, value)]), rate, str(value)) for rate in ("dropout", "embedding_dropout") for value in (-0.1, 1.0, math.nan)),
 ]
 
+BAD_TEXTS = [
+    (dict(model=TransformerConfig(heads=3)), "model.width", "512", "model.heads", "3"),
+    (dict(model=TransformerConfig(max_length=9)), "model.max_length", "9", "data.lengths", "16"),
+    (dict(model=TransformerConfig(causal=False)), "model.causal", "False"),
+    (dict(model=TransformerConfig(tie="all", source_vocabulary=7, outputs=8)), "model.tie", "all", "7", "8"),
+    *((dict(data=dict(lengths=lengths)), "data.lengths", str(list(lengths))) for lengths in ((), (1, 4), (8, 4), (4, 4))),
+    (dict(data=dict(tokens=15)), "data.tokens", "15", "data.lengths", "16"),
+]
+
 BAD_RUNS = [
     (dict(model=ViTConfig(width=100)), "model.width", "100"),
     *((dict([(name, value)]), name, str(value)) for name in ("epochs", "batch", "accumulate", "log_every", "keep") for value in (0, -1)),
@@ -140,7 +150,7 @@ BAD_RUNS = [
     (dict(augment=dict(crop_padding=-1)), "augment.crop_padding", "-1"),
     (dict(task="translate"), "task", "translate", "TransformerConfig"),
     (dict(model=TransformerConfig()), "task", "classify", "ViTConfig"),
-    (dict(task="translate", model=TransformerConfig(heads=3)), "model.width", "512", "model.heads", "3"),
+    *(({"task": "translate", "model": TransformerConfig(), **fields}, *words) for fields, *words in BAD_TEXTS),
 ]
 
 
@@ -193,7 +203,12 @@ def test_impossible_runs_are_refused_in_a_sentence_that_names_field_and_value(ca
 
 @pytest.mark.parametrize(
     ("check", "cases", "build"),
-    [(check_vit, BAD_NETWORKS, vit_with), (check_transformer, BAD_TRANSFORMERS, transformer_with), (check_run, BAD_RUNS, run_with)],
+    [
+        (check_vit, BAD_NETWORKS, vit_with),
+        (check_transformer, BAD_TRANSFORMERS, transformer_with),
+        (check_run, BAD_RUNS, run_with),
+        (check_text, BAD_TEXTS, lambda fields: run_with({"model": TransformerConfig(), **fields})),
+    ],
 )
 def test_no_refusal_is_left_untested(check, cases, build):
     lines, first = inspect.getsourcelines(check)
@@ -233,7 +248,7 @@ def test_every_field_of_a_run_is_written_and_comes_back(run):
         if options == (value,):  # the only choice
             continue
         if not options:
-            moves = {bool: lambda v: not v, int: lambda v: v + 1, float: lambda v: v + 0.5, str: lambda v: v + "x", tuple: lambda v: (*v, "bias")}
+            moves = {bool: lambda v: not v, int: lambda v: v + 1, float: lambda v: v + 0.5, str: lambda v: v + "x", tuple: lambda v: (*v, v[0])}
             other = moves[type(value)](value)
         changed = dataclasses.replace(run, **({path[0]: dataclasses.replace(getattr(run, path[0]), **{leaf: other})} if path else {leaf: other}))
         again = from_dict(RunConfig, json.loads(json.dumps(to_dict(changed))))

@@ -60,10 +60,10 @@ class Failing:
     def __len__(self):
         return 40
 
-    def take(self, indices):
+    def batch(self, indices):
         if 12 in indices:
             raise UserError("12.png: cannot be decoded")
-        return np.zeros((len(indices), 1, 1, 1), np.uint8)
+        return {"image": np.zeros((len(indices), 1, 1, 1), np.uint8)}
 
 
 def test_the_prefetch_thread_ends_on_early_close_and_hands_its_errors_on():

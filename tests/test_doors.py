@@ -116,7 +116,7 @@ def test_version(capsys):
 
 
 def test_every_field_has_a_help_text():
-    texts = train_door._help_texts(train_door.Options)
+    texts = train_door._help_texts(train_door.Options())
     assert texts.keys() > {name.replace("_", "-") for name in flat(RunConfig())}
     assert not [name for name, text in texts.items() if len(text) < 4]
 

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax import evaluation
+from vit_jax import evaluation, tasks
+from vit_jax.config import RunConfig, ViTConfig
 from vit_jax.data import Preprocess, Split
 from vit_jax.data.sources import Arrays
 from vit_jax.data.splits import Images
@@ -15,7 +16,7 @@ from vit_jax.presets import preset
 
 def score(truth, predicted, classes, loss=None):
     n = len(truth)
-    return evaluation.score(np.array(truth), np.array(predicted), np.full(n, 0.5), np.zeros(n) if loss is None else np.array(loss), classes)
+    return tasks.score(np.array(truth), np.array(predicted), np.full(n, 0.5), np.zeros(n) if loss is None else np.array(loss), classes)
 
 
 def brute_force(truth, predicted, classes):
@@ -94,7 +95,7 @@ def test_against_brute_force(seed):
 
 def test_the_loss_is_summed_in_double_precision():
     loss = np.concatenate([np.full(1, 1e8, np.float32), np.full(10_000, 1.0, np.float32)])
-    result = evaluation.score(np.zeros(10_001, int), np.zeros(10_001, int), loss, loss, 2)
+    result = tasks.score(np.zeros(10_001, int), np.zeros(10_001, int), loss, loss, 2)
     assert result.metrics["loss"] == (1e8 + 10_000) / 10_001
 
 
@@ -115,6 +116,8 @@ class Counting:
 
     def __init__(self):
         self.sizes, self.seen = [], []
+        self.run = RunConfig(model=ViTConfig(classes=3))
+        self.task = tasks.task(self.run)
 
     def outputs(self, parameters, batch):
         number = batch["image"][:, 0, 0, 0].astype(int) * 256 + batch["image"][:, 0, 1, 0]
@@ -126,14 +129,14 @@ class Counting:
 @pytest.mark.parametrize("batch", [1, 7, 100, 103, 512])
 def test_every_example_counts_once_with_a_partial_last_batch(batch):
     engine = Counting()
-    result = evaluation.evaluate(engine, {}, numbered(103), 3, batch)
+    result = evaluation.evaluate(engine, {}, numbered(103), batch)
     assert set(engine.sizes) == {batch}  # one shape: the last batch does not compile again
     assert np.concatenate(engine.seen)[:103].tolist() == list(range(103))
     assert result.confidence.tolist() == np.float32(np.arange(103) / 1000).tolist()
     assert result.predicted.tolist() == [i * 7 % 3 for i in range(103)]
     assert result.metrics["loss"] == sum(range(103)) / 103
     assert result.confusion.sum() == 103
-    assert result.metrics == evaluation.evaluate(Counting(), {}, numbered(103), 3, 10).metrics
+    assert result.metrics == evaluation.evaluate(Counting(), {}, numbered(103), 10).metrics
 
 
 def test_batch_size_does_not_change_what_a_network_gets():
@@ -147,7 +150,7 @@ def test_batch_size_does_not_change_what_a_network_gets():
     engine = Engine(run, definition(run.model), task(run, (0.3,), (0.4,)), Optimizer(run.optim, 1, 1))
     parameters = jax.device_put(start(run.model, jax.random.key(3)), engine.replicated)
     split = numbered(103)
-    results = [evaluation.evaluate(engine, parameters, split, 3, batch) for batch in (103, 40)]
+    results = [evaluation.evaluate(engine, parameters, split, batch) for batch in (103, 40)]
     assert (results[0].predicted == results[1].predicted).all()
     assert results[0].confidence == pytest.approx(results[1].confidence, abs=1e-6)
     assert results[0].metrics == pytest.approx(results[1].metrics, rel=1e-6)

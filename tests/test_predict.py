@@ -18,8 +18,8 @@ from vit_jax import evaluate, predict, runs
 from vit_jax.config import ViTConfig, pair
 from vit_jax.data import open_dataset
 from vit_jax.errors import UserError
-from vit_jax.evaluation import score
 from vit_jax.report import gallery, plots
+from vit_jax.tasks import score
 from vit_jax.train import door as train_door
 
 TINY = shlex.split(

@@ -104,7 +104,7 @@ def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, session.Setup]) 
             engines[key] = prepare(run)
         known = engines[key]
         stated = replace(run, model=known.stated.model)
-        return replace(known, stated=stated, run=session.plan(stated, len(known.dataset.splits["train"]))[0])
+        return replace(known, stated=stated, run=session.plan(stated, known.dataset)[0])
 
     monkeypatch.setattr(session, "prepare", once)
     monkeypatch.setattr("vit_jax.report.gallery.draw_all", lambda *_: None)

@@ -10,7 +10,7 @@ from . import backend, runs
 from .errors import DONE, UserError, door
 
 if TYPE_CHECKING:
-    from .evaluation import Evaluation
+    from .tasks import Evaluation
 
 
 def evaluate(
@@ -35,22 +35,21 @@ def evaluate(
     from .optim import Optimizer
     from .step import Engine
     from .tasks import task
-    from .vit import definition
 
     run = replace(run, batch=batch or run.batch, accumulate=1, parallel="jit", data=replace(run.data, dir=data_dir or run.data.dir))
     run = replace(run, batch=run.batch + -run.batch % jax.device_count())
     if run.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
-    step, tree = weights(folder, run.vit, which, ema)
+    step, tree = weights(folder, run.model, which, ema)
     dataset = open_dataset(run)
     if dataset.identity != folder.record()["data"]:
         raise UserError(f"{folder}: data.source {run.data.source} is not the data that this run was trained on; restore it")
     if split not in dataset.splits:
         raise UserError(f"split {split!r} is not there: this run's data has {', '.join(dataset.splits)}; choose one of them")
-    network = definition(run.vit, dtype=run.compute_dtype)
-    engine = Engine(run, network, task(run, dataset.preprocess.mean, dataset.preprocess.std), Optimizer(run.optim, 1, 1))
+    its = task(run, *dataset.statistics)
+    engine = Engine(run, its.network.definition(run.model, dtype=run.compute_dtype), its, Optimizer(run.optim, 1, 1))
     parameters = jax.device_put(jax.tree.map(jnp.asarray, tree), engine.replicated)
-    return step, evaluation.evaluate(engine, parameters, dataset.splits[split], run.vit.classes, run.batch)
+    return step, evaluation.evaluate(engine, parameters, dataset.splits[split], run.batch)
 
 
 @dataclass(frozen=True)
@@ -62,15 +61,15 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class Options:
-    """Evaluate a run on a whole split: loss, accuracy, precision, recall and F1."""
+    """Evaluate a run on a whole split: loss and accuracy; of classes precision, recall and F1, of sentences exact match."""
 
     run: str = field(metadata={"help": "a run's folder, or its name inside runs/"})
-    split: Literal["train", "validation", "test"] = field(default="test", metadata={"help": "which part of the data"})
+    split: Literal["train", "validation", "test", "longer"] = field(default="test", metadata={"help": "which part of the data (longer: of numbers)"})
     weights: Literal["best", "last"] = field(
         default="best", metadata={"help": "those that validation liked best (the last where nothing was chosen), or the last"}
     )
     ema: bool = field(default=True, metadata={"help": "take the averaged weights where the run kept them"})
-    batch: int = field(default=0, metadata={"help": "images at a time; 0: as in training"})
+    batch: int = field(default=0, metadata={"help": "examples at a time; 0: as in training"})
     data: DataOptions = field(default_factory=DataOptions)
 
 

@@ -14,14 +14,16 @@ import numpy as np
 from flax import nnx
 
 from .checkpoint import Checkpoints
-from .config import RunConfig, ViTConfig, parameters
+from .config import ModelConfig, RunConfig, parameters
 from .data import Preprocess, open_image
 from .errors import UserError
 from .layers import merge
 from .presets import sized
 from .runs import Run, find, flatten
-from .tasks import Classify, task
-from .vit import ViT, definition
+from .tasks import Classify, Translate, task, translate
+from .text import Vocabulary, words
+from .transformer import Transformer
+from .vit import ViT
 
 HEADS = ("head.", "distill_head.")  # the parameters that belong to a run's classes
 
@@ -79,6 +81,44 @@ def _forward(model: ViT, images: jax.Array) -> jax.Array:
     return model(images)
 
 
+@dataclass(frozen=True)
+class Translator:
+    """A trained network, ready for sentences. `model(source, target)` is the network itself, on ids."""
+
+    model: Transformer
+    run: RunConfig
+    source: Vocabulary
+    target: Vocabulary
+    step: int
+    task: Translate
+
+    def ids(self, texts: Sequence[str]) -> np.ndarray:
+        """Sentences as one batch: int32 [B, S], padded with 0 to the run's greatest length. Raises UserError."""
+        if isinstance(texts, str) or not len(texts):
+            raise UserError("texts: none given; give a list of at least one sentence")
+        longest = self.run.data.lengths[-1]
+        out = np.zeros((len(texts), longest), np.int32)
+        for row, text in zip(out, texts, strict=True):
+            ids = self.source.encode(text)
+            if len(ids) > longest:
+                raise UserError(f"the text {text[:40]!r} has {len(ids)} words, more than the {longest} that this run was trained for: shorten it")
+            row[: len(ids)] = ids
+        return out
+
+    def translate(self, texts: Sequence[str]) -> list[str]:
+        """The likeliest translation of each sentence, word by word. Raises UserError."""
+        return [self.target.decode(row) for row in np.asarray(_translate(self.model, jnp.asarray(self.ids(texts)), self.task.length))]
+
+    def attention(self, text: str) -> tuple[list[str], list[str], np.ndarray]:
+        """A sentence's words, those of its translation with its end, and which of the former each of the latter looked at: float [L, H, T, S]."""
+        found, maps = self.task.attention(self.model, jnp.asarray(self.ids([text])))
+        asked, said = words(text), [*self.target.decode(np.asarray(found[0])).split(), "<eos>"]
+        return asked, said, np.asarray(maps)[0, :, :, : len(said), : len(asked)]
+
+
+_translate = nnx.jit(translate, static_argnums=2)
+
+
 def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fields: Any) -> ViT:
     """An untrained network by name (vit-ti16, vit-s16, vit-b32, vit-l16, vit-h14, vit-g14).
 
@@ -87,8 +127,8 @@ def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fie
     return ViT(sized(name, classes, image, **fields), rngs=nnx.Rngs(seed))
 
 
-def load(path: str | os.PathLike[str], which: str = "best", ema: bool | None = None) -> Loaded:
-    """A run's network with its weights, preprocessing and class names.
+def load(path: str | os.PathLike[str], which: str = "best", ema: bool | None = None) -> Loaded | Translator:
+    """A run's network with its weights and all that it takes to use it: a Loaded, or a Translator where the run is on sentences.
 
     `path` is a run's folder, or its name inside runs/. `which` is "best" (by validation; the last
     where nothing was chosen) or "last". `ema` asks for the averaged weights; None takes them where
@@ -99,13 +139,18 @@ def load(path: str | os.PathLike[str], which: str = "best", ema: bool | None = N
     run = folder.config()
     if run.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
-    step, tree = weights(folder, run.vit, which, ema)
-    model = merge(definition(run.vit, dtype=jnp.dtype(run.compute_dtype)), jax.tree.map(jnp.asarray, tree))
-    preprocess = Preprocess.from_dict(record["preprocess"])
-    return Loaded(model, run, preprocess, tuple(record["class_names"]), step, task(run, preprocess.mean, preprocess.std))
+    step, tree = weights(folder, run.model, which, ema)
+    preprocess = Preprocess.from_dict(record["preprocess"]) if "preprocess" in record else None
+    its = task(run, preprocess.mean, preprocess.std) if preprocess else task(run)
+    model = merge(its.network.definition(run.model, dtype=jnp.dtype(run.compute_dtype)), jax.tree.map(jnp.asarray, tree))
+    if isinstance(its, Translate):
+        source, target = (Vocabulary(record["vocabulary"][side]) for side in ("source", "target"))
+        return Translator(model, run, source, target, step, its)
+    assert preprocess is not None
+    return Loaded(model, run, preprocess, tuple(record["class_names"]), step, its)
 
 
-def weights(folder: Run, model: ViTConfig, which: str = "best", ema: bool | None = None) -> tuple[int, dict[str, Any]]:
+def weights(folder: Run, model: ModelConfig, which: str = "best", ema: bool | None = None) -> tuple[int, dict[str, Any]]:
     """(step, parameters as a nested dict of numpy arrays), as `load` chooses them.
 
     Damaged checkpoints that were passed over are named on stderr. Raises UserError.
@@ -136,7 +181,7 @@ def starting_weights(run: RunConfig, fresh: dict[str, Any]) -> dict[str, Any]:
     Raises UserError naming the first parameter that does not fit.
     """
     source = find(run.init, run.dir)
-    theirs = source.config().vit
+    theirs = source.config().model
     _, tree = weights(source, theirs)
     given = {name: x for name, x in flatten(tree).items() if not (run.new_head and name.startswith(HEADS))}
     for name, array in fresh.items():

@@ -26,7 +26,8 @@ def learning_rate(c: OptimConfig, steps: int, epoch: int) -> Schedule:
     """The rate at step t = 0 .. steps-1, for `epoch` steps an epoch.
 
     constant and cosine rise linearly over W = warmup * epoch steps, lr (t+1)/W, then stay, or fall
-    along half a cosine from lr to final * lr at t = steps. one_cycle is torch's OneCycleLR.
+    along half a cosine from lr to final * lr at t = steps; inverse_sqrt falls as lr sqrt(W / (t+1))
+    (Vaswani et al. 2017, section 5.3, scaled so that its peak is lr). one_cycle is torch's OneCycleLR.
     """
     if c.schedule == "one_cycle":
         start = c.lr / c.div_factor
@@ -39,6 +40,8 @@ def learning_rate(c: OptimConfig, steps: int, epoch: int) -> Schedule:
         if c.schedule == "cosine":
             progress = jnp.clip((t - warmup) / max(steps - warmup, 1), 0, 1)
             share = c.final + (1 - c.final) * (1 + jnp.cos(math.pi * progress)) / 2
+        if c.schedule == "inverse_sqrt":
+            share = jnp.sqrt(max(warmup, 1) / (t + 1))
         return c.lr * jnp.where(t < warmup, (t + 1) / max(warmup, 1), share)
 
     return schedule

@@ -1,4 +1,4 @@
-"""Classify images with a trained run: `python -m vit_jax.predict RUN IMAGE-OR-FOLDER...`."""
+"""Use a trained run: `python -m vit_jax.predict RUN IMAGE-OR-FOLDER...`, or `RUN TEXT... | -` to translate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import backend, runs
 from .errors import DONE, UserError, door
 
 if TYPE_CHECKING:
-    from .interop import Loaded
+    from .interop import Loaded, Translator
 
 BATCH = 64
 SHOWN = 8  # images in an attention picture
@@ -44,22 +44,54 @@ def image_files(paths: Sequence[str]) -> list[Path]:
 def predict(path: str, images: Sequence[str], top: int = 3, which: str = "best", ema: bool | None = None) -> Iterator[tuple[Path, list[tuple[str, float]]]]:
     """(file, its `top` classes as (name, probability)) for each image. Raises UserError."""
     files = image_files(images)  # before anything heavy starts
-    return _classes(_load(path, which, ema), files, top)
+    return _classes(_images(path, which, ema), files, top)
+
+
+def translate(path: str, texts: Sequence[str], which: str = "best", ema: bool | None = None) -> Iterator[tuple[str, str]]:
+    """(sentence, its translation) for each sentence. Raises UserError."""
+    return _translations(_sentences(path, which, ema), texts)
 
 
 def draw_attention(path: str, images: Sequence[str], out: Path, which: str = "best", ema: bool | None = None) -> None:
     """Attention maps over the first few images, as one PNG. Raises UserError."""
     files = image_files(images)
-    _draw_attention(_load(path, which, ema), files, out)
+    _draw_attention(_images(path, which, ema), files, out)
 
 
-def _load(path: str, which: str, ema: bool | None) -> Loaded:
+def _images(path: str, which: str, ema: bool | None) -> Loaded:
+    """The network of a run on images. Raises UserError where it is another."""
+    from .interop import Loaded
+
+    model = _load(path, which, ema)
+    if not isinstance(model, Loaded):
+        raise UserError(f"{path}: this run translates sentences; give it texts, not images")
+    return model
+
+
+def _sentences(path: str, which: str, ema: bool | None) -> Translator:
+    """The network of a run on sentences. Raises UserError where it is another."""
+    from .interop import Translator
+
+    model = _load(path, which, ema)
+    if not isinstance(model, Translator):
+        raise UserError(f"{path}: this run classifies images; give it image files or folders, not texts")
+    return model
+
+
+def _load(path: str, which: str, ema: bool | None) -> Loaded | Translator:
     """The run's network; that there is such a run is known before jax starts."""
     runs.find(path)
     backend.prepare()
     from .interop import load
 
     return load(path, which, ema)
+
+
+def _translations(model: Translator, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    model.ids(texts)  # all are known to be good before the first is translated
+    for begin in range(0, len(texts), BATCH):
+        part = list(texts[begin : begin + BATCH])
+        yield from zip(part, model.translate(part), strict=True)
 
 
 def _classes(model: Loaded, files: Sequence[Path], top: int) -> Iterator[tuple[Path, list[tuple[str, float]]]]:
@@ -78,13 +110,13 @@ def _draw_attention(model: Loaded, files: Sequence[Path], out: Path) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """Classify images, prepared as in the run's evaluation."""
+    """Classify images, prepared as in the run's evaluation, or translate sentences."""
 
     run: str = field(metadata={"help": "a run's folder, or its name inside runs/"})
-    images: tuple[str, ...] = field(metadata={"help": "image files, or folders of them"})
-    top: int = field(default=3, metadata={"help": "how many classes to name for each"})
+    inputs: tuple[str, ...] = field(metadata={"help": "image files, or folders of them; sentences, or - for one a line of stdin"})
+    top: int = field(default=3, metadata={"help": "how many classes to name for each image"})
     csv: str = field(default="", metadata={"help": "also write a table to this file"})
-    attention: str = field(default="", metadata={"help": f"also draw attention maps over the first {SHOWN} images to this PNG"})
+    attention: str = field(default="", metadata={"help": f"also draw attention maps over the first {SHOWN} images, or of the first sentence, to this PNG"})
     weights: Literal["best", "last"] = field(
         default="best", metadata={"help": "those that validation liked best (the last where nothing was chosen), or the last"}
     )
@@ -97,22 +129,52 @@ def command(arguments: list[str]) -> int:
     import tyro
 
     o = tyro.cli(Options, args=arguments, prog="python -m vit_jax.predict", config=(tyro.conf.PositionalRequiredArgs, tyro.conf.PositionalMetavarFromFieldName))
-    if not o.images:
-        raise UserError("images: none given; name image files or folders after the run")
+    if not o.inputs:
+        raise UserError("inputs: none given; name image files or folders, or texts, after the run")
     if o.top < 1:
         raise UserError(f"top is {o.top}: give a positive number")
     for flag, path in (("csv", o.csv), ("attention", o.attention)):
         _check_output(flag, path, o.force)
-    files = image_files(o.images)
-    model = _load(o.run, o.weights, None if o.ema else False)
+    if _is_on_sentences(o.run):
+        return _translate_command(o)
+    files = image_files(o.inputs)
+    model = _images(o.run, o.weights, None if o.ema else False)
     rows = []
     for file, classes in _classes(model, files, o.top):
         print(f"{file}: " + ", ".join(f"{name} ({probability:.1%})" for name, probability in classes))
         rows += [(str(file), rank, name, f"{probability:.6f}") for rank, (name, probability) in enumerate(classes, 1)]
     if o.csv:
-        _write_csv(Path(o.csv), rows)
+        _write_csv(Path(o.csv), ("file", "rank", "class", "probability"), rows)
     if o.attention:
         _draw_attention(model, files, Path(o.attention))
+    return DONE
+
+
+def _is_on_sentences(path: str) -> bool:
+    """Whether there is a run here that translates."""
+    from .config import TransformerConfig
+
+    try:
+        folder = runs.find(path)
+    except UserError:  # it is said when the run is loaded, after what is wrong with the inputs
+        return False
+    return isinstance(folder.config().model, TransformerConfig)
+
+
+def _translate_command(o: Options) -> int:
+    texts = [line for text in o.inputs for line in (sys.stdin.read().splitlines() if text == "-" else [text])]
+    model = _sentences(o.run, o.weights, None if o.ema else False)
+    rows = []
+    for text, translation in _translations(model, texts):
+        print(f"{text}: {translation}")
+        rows.append((text, translation))
+    if o.csv:
+        _write_csv(Path(o.csv), ("source", "translation"), rows)
+    if o.attention:
+        from .report import draw_cross_attention
+
+        asked, said, maps = model.attention(texts[0])
+        draw_cross_attention(maps, said, asked, o.attention)
     return DONE
 
 
@@ -129,11 +191,11 @@ def _check_output(flag: str, path: str, force: bool) -> None:
         raise UserError(f"--{flag} {path}: its folder is not there or cannot be written; choose another")
 
 
-def _write_csv(path: Path, rows: list[tuple[str, int, str, str]]) -> None:
+def _write_csv(path: Path, header: tuple[str, ...], rows: Sequence[tuple[str | int, ...]]) -> None:
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(("file", "rank", "class", "probability"))
+        writer.writerow(header)
         writer.writerows(rows)
     os.replace(temporary, path)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from .config import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig, ViTConfig, nearest
+from .config import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig, TransformerConfig, ViTConfig, nearest
 from .errors import UserError
 
 
@@ -68,6 +68,44 @@ def _digits() -> Preset:
             batch=32,
         ),
         "1,797 handwritten digits that come with scikit-learn, nothing to download: a plain ViT that timm and Hugging Face can express, about a minute on two cores.",
+    )
+
+
+def _numbers() -> Preset:
+    model = TransformerConfig(
+        width=64, heads=4, hidden=128, encoder_depth=2, decoder_depth=2, tie="all", scale_embedding=True,
+        init="fan_in", embedding_std=0.125,
+    )  # fmt: skip
+    return Preset(
+        RunConfig(
+            task="translate",
+            model=model,
+            data=DataConfig(source="numbers"),
+            optim=OptimConfig(name="adam", lr=2e-3, schedule="inverse_sqrt", warmup=1.6),
+            loss=LossConfig(label_smoothing=0.1),
+            epochs=8,
+            batch=250,
+        ),
+        "English number words to German ones.",
+    )
+
+
+def _transformer_512x6() -> Preset:
+    model = TransformerConfig(
+        width=512, heads=6, head_width=85, hidden=2048, encoder_depth=6, decoder_depth=6, activation="relu", norm_first=False,
+        final_norm=False, eps=1e-5, dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, embedding_dropout=0.1,
+    )  # fmt: skip
+    return Preset(
+        RunConfig(
+            task="translate",
+            model=model,
+            data=DataConfig(source="pairs:en-de:multi30k", tokens=4608, lengths=(12, 16, 24, 48)),
+            optim=OptimConfig(name="adam", lr=5e-4, beta2=0.98, schedule="inverse_sqrt", warmup=10, clip=1.0),
+            loss=LossConfig(label_smoothing=0.1),
+            epochs=30,
+            batch=64,
+        ),
+        "The second notebook's encoder-decoder.",
     )
 
 
@@ -234,6 +272,8 @@ def _cifar10_256x6() -> Preset:
 
 PRESETS = {
     "digits": _digits,
+    "numbers": _numbers,
+    "transformer-512x6": _transformer_512x6,
     "mnist": _mnist,
     "mnist-20x1": _mnist_20x1,
     "cifar10-48x4": _cifar10_48x4,

@@ -27,6 +27,8 @@ from .config import RunConfig, differences, from_dict, to_dict
 from .errors import UserError
 
 FORMAT = 1
+# What config.json keeps of a run's data, by task, so that its network can be used without them.
+NEEDED = {"classify": ("preprocess", "class_names"), "translate": ("vocabulary",)}
 
 
 class Run:
@@ -58,7 +60,7 @@ class Run:
         write_json(self.config_file, {"format": FORMAT, **record})
 
     def record(self) -> dict[str, Any]:
-        """config.json: `config` (a RunConfig as plain values), `preprocess`, `class_names`, `data`, `made_with`.
+        """config.json: `config` (a RunConfig as plain values), `data` (its identity) and what NEEDED says.
 
         Raises UserError where there is no run or its config.json cannot be read.
         """
@@ -67,7 +69,8 @@ class Run:
         record = read_json(self.config_file)
         if record.get("format") != FORMAT:
             raise UserError(f"{self.config_file}: format {record.get('format')!r} is not {FORMAT}; this run was made by another version of vit-jax")
-        if missing := sorted({"preset", "config", "preprocess", "class_names", "data"} - record.keys()):
+        task = record["config"].get("task", "classify") if isinstance(record.get("config"), dict) else ""
+        if missing := sorted({"preset", "config", "data", *NEEDED.get(task, ())} - record.keys()):
             raise UserError(f"{self.config_file}: lacks {', '.join(missing)}; restore the file or start a new run with --name")
         return record
 

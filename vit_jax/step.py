@@ -21,7 +21,7 @@ from .config import RunConfig
 from .errors import UserError
 from .layers import merge
 from .optim import Optimizer
-from .tasks import Batch, Classify
+from .tasks import Batch, Task
 
 Tree = dict[str, Any]
 
@@ -46,13 +46,14 @@ def example_keys(seed: Array | int, step: Array, places: Array) -> Array:
 class Engine:
     """The compiled steps of a run, and where their arrays live."""
 
-    def __init__(self, run: RunConfig, definition: Any, task: Classify, optimizer: Optimizer):
+    def __init__(self, run: RunConfig, definition: Any, task: Task, optimizer: Optimizer):
         self.run, self.definition, self.task, self.optimizer = run, definition, task, optimizer
         self.devices = jax.devices()
         self.seed = np.uint32(run.seed)  # an argument of the step, so that runs of other seeds share its program
         per_step = len(self.devices) * run.accumulate
-        if run.batch % per_step:
-            raise UserError(f"batch {run.batch} is not divisible by {len(self.devices)} devices x accumulate {run.accumulate}: choose a multiple of {per_step}")
+        for name, size in task.batches(run).items():
+            if size % per_step:
+                raise UserError(f"{name} is not divisible by {len(self.devices)} devices x accumulate {run.accumulate}: choose a multiple of {per_step}")
         mesh = jax.make_mesh((len(self.devices),), ("data",), axis_types=(AxisType.Auto,))
         self.replicated = NamedSharding(mesh, PartitionSpec())
         self.sharded = NamedSharding(mesh, PartitionSpec("data"))
@@ -94,7 +95,7 @@ class Engine:
 
     def outputs(self, parameters: Tree, batch: Batch) -> dict[str, np.ndarray]:
         """The task's per-example outputs for a batch of any size."""
-        size = len(batch["label"])
+        size = _rows(batch)
         padding = -size % len(self.devices)
         if padding:
             batch = {k: np.concatenate([x, np.repeat(x[-1:], padding, 0)]) for k, x in batch.items()}
@@ -105,11 +106,14 @@ class Engine:
 
     def train_step(self, state: State, batch: Batch, seed: Array) -> tuple[State, dict[str, Array]]:
         """state, batch, seed -> the next state and {loss, accuracy, lr, *_norm}, all scalars."""
-        rows = len(batch["label"])
+        rows = _rows(batch)
         pmap = self.run.parallel == "pmap"
         places = jnp.arange(rows) + (jax.lax.axis_index("data") * rows if pmap else 0)
         keys = example_keys(seed, state.step, places)
-        loss, metrics, gradients = self.gradients(state.parameters, batch, keys)
+        size = self.task.size(batch)
+        if pmap and size is not None:
+            size = jax.lax.pmean(size, "data")
+        loss, metrics, gradients = self.gradients(state.parameters, batch, keys, size)
         if pmap:
             loss, metrics, gradients = jax.lax.pmean((loss, metrics, gradients), "data")
         updates, moments = self.optimizer.update(gradients, state.moments, state.parameters, state.step)
@@ -126,14 +130,18 @@ class Engine:
         }
         return State(state.step + 1, parameters, moments, ema), metrics
 
-    def gradients(self, parameters: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array], Tree]:
-        """(loss, metrics, gradients), each a mean over the batch, taken in `accumulate` parts."""
+    def gradients(self, parameters: Tree, batch: Batch, keys: Array, size: Array | None) -> tuple[Array, dict[str, Array], Tree]:
+        """(loss, metrics, gradients), each a mean over the batch, taken in `accumulate` parts.
+
+        `size` is that of the batch where its parts may differ in theirs: each is divided by the mean size of a part.
+        """
+        parts = self.run.accumulate
+        size = size if size is None else size / parts
 
         def loss(parameters: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
-            return self.task.loss(merge(self.definition, parameters), batch, keys)
+            return self.task.loss(merge(self.definition, parameters), batch, keys, size)  # type: ignore[arg-type]  # the task's own
 
         differentiate = jax.value_and_grad(loss, has_aux=True)
-        parts = self.run.accumulate
         if parts == 1:
             (value, metrics), gradients = differentiate(parameters, batch, keys)
             return value, metrics, gradients
@@ -150,3 +158,8 @@ class Engine:
         zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         (value, metrics), gradients = jax.tree.map(lambda x: x / parts, jax.lax.scan(add, zero, pieces)[0])
         return value, metrics, gradients
+
+
+def _rows(batch: Batch) -> int:
+    """Examples of a batch."""
+    return len(next(iter(batch.values())))

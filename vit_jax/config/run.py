@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import UserError
 from .fields import Kind, execution, identity
@@ -20,7 +20,7 @@ NETWORKS: dict[str, type[ModelConfig]] = {"classify": ViTConfig, "translate": Tr
 class DataConfig:
     """Where examples come from and how an image meets the network's size."""
 
-    source: str = identity("digits", "digits, a prepared TFDS set by name (mnist, cifar10, ...), folder:PATH or FILE.npz")
+    source: str = identity("digits", "digits, a prepared TFDS set by name (mnist, cifar10, ...), folder:PATH or FILE.npz; of sentences: numbers, or pairs:FROM-TO:FOLDER")
     dir: str = execution("", "folder that holds prepared TFDS sets; empty: TFDS's own (~/tensorflow_datasets)")
     validation: float = identity(0.1, "share of train held out for choices, by seed, where the set has no validation split; 0: none")
     test: float = identity(0.2, "share held out for the final test (stratified, the same for every seed) where the set has no test split")
@@ -31,6 +31,9 @@ class DataConfig:
     interpolation: Literal["bilinear", "bicubic", "nearest"] = identity("bilinear", "kernel that resizes images (antialiased)")
     background: int = identity(255, "grey level under transparent pixels and around padded images, 0-255")
     skip_unreadable: bool = identity(False, "leave unreadable images out (they are counted) instead of stopping")
+    tokens: int = identity(768, "sentences: tokens a batch, padding included; a batch is of one length")
+    lengths: tuple[int, ...] = identity((4, 8, 12, 16), "sentences: ascending lengths to which they are padded, an end included; the last one is the longest")
+    shuffle_sources: bool = identity(False, "sentences: give each target of train the source of another, a control that must fall to chance")
     memory: float = execution(4.0, "gigabytes; a set that needs less is decoded once and kept")
     threads: int = execution(0, "threads that decode images; 0: one a core")
 
@@ -60,8 +63,8 @@ class OptimConfig:
     weight_decay: float = identity(0.0, "weight decay")
     decay: tuple[Kind, ...] = identity(("kernel",), "kinds of parameter that decay: kernel bias norm token position scale embedding")
     clip: float = identity(0.0, "largest global gradient norm c; gradients are scaled by min(1, c/(norm+1e-6)); 0: off")
-    schedule: Literal["constant", "cosine", "one_cycle"] = identity("cosine", "learning rate over the run")
-    warmup: float = identity(0.0, "epochs of linear warm-up before constant and cosine")
+    schedule: Literal["constant", "cosine", "one_cycle", "inverse_sqrt"] = identity("cosine", "learning rate over the run")
+    warmup: float = identity(0.0, "epochs of linear warm-up before constant, cosine and inverse_sqrt")
     final: float = identity(0.0, "cosine ends at this share of lr")
     pct_start: float = identity(0.3, "one_cycle: share of the run that rises")
     div_factor: float = identity(25.0, "one_cycle: starts at lr / div_factor")
@@ -89,7 +92,7 @@ class RunConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     epochs: int = identity(10, "passes over the training set")
-    batch: int = identity(128, "examples a step, over all devices and accumulation")
+    batch: int = identity(128, "examples a step, over all devices and accumulation (sentences: those evaluated at a time; a step has data.tokens)")
     accumulate: int = execution(1, "parts into which a batch is cut to save memory")
     ema: float = identity(0.0, "decay of an average of the weights, evaluated beside them; 0: none")
     patience: int = identity(0, "stop after this many epochs without a better validation accuracy; 0: never")
@@ -122,6 +125,22 @@ class RunConfig:
         return self.model
 
 
+def check_text(run: RunConfig) -> None:
+    """Raise UserError naming the first field of a run on sentences that cannot be."""
+    model, data = run.transformer, run.data
+    n = max(1, model.source_vocabulary, model.target_vocabulary, model.outputs)  # stands for what the data will decide
+    sizes: dict[str, Any] = {name: getattr(model, name) or n for name in ("source_vocabulary", "target_vocabulary", "outputs")}
+    check_transformer(dataclasses.replace(model, **sizes))
+    if not data.lengths or data.lengths[0] < 2 or list(data.lengths) != sorted(set(data.lengths)):
+        raise UserError(f"data.lengths is {list(data.lengths)}: give ascending numbers of at least 2")
+    if data.tokens < data.lengths[-1]:
+        raise UserError(f"data.tokens is {data.tokens}, which holds no sentence of the last of data.lengths {data.lengths[-1]}: give at least that")
+    if 0 < model.max_length < data.lengths[-1]:
+        raise UserError(f"model.max_length is {model.max_length} but the last of data.lengths is {data.lengths[-1]}: raise one or lower the other")
+    if not model.causal:
+        raise UserError("model.causal is False, so a target would see the words that it is to say: set it to True")
+
+
 def check_run(run: RunConfig) -> RunConfig:
     """Return the run, or raise UserError naming the first field that cannot be."""
     if not isinstance(run.model, NETWORKS[run.task]):
@@ -129,7 +148,7 @@ def check_run(run: RunConfig) -> RunConfig:
     if isinstance(run.model, ViTConfig):
         check_vit(dataclasses.replace(run.model, classes=run.model.classes or 1))
     else:
-        check_transformer(run.model)
+        check_text(run)
     for name in ("epochs", "batch", "accumulate", "log_every", "keep"):
         if getattr(run, name) < 1:
             raise UserError(f"{name} is {getattr(run, name)}: give a positive number")

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from .order import Order
+from .order import Order, TokenOrder
+from .sentences import Sentences
 from .splits import Split
 
 DEPTH = 2  # batches made ahead: one is being made while one waits
@@ -18,12 +19,12 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-def batches(split: Split, order: Order, start: int, stop: int) -> Generator[Batch, None, None]:
-    """The batches of steps start..stop-1: {'image': uint8 [B, h, w, C], 'label': int32 [B]}."""
-    return _ahead(lambda step: _batch(split, order.indices(step)), range(start, stop))
+def batches(split: Split | Sentences, order: Order | TokenOrder, start: int, stop: int) -> Generator[Batch, None, None]:
+    """The batches of steps start..stop-1: {'image': uint8 [B, h, w, C], 'label': int32 [B]}, or what else the split makes."""
+    return _ahead(lambda step: split.batch(order.indices(step)), range(start, stop))
 
 
-def whole(split: Split, batch: int) -> Generator[tuple[Batch, int], None, None]:
+def whole(split: Split | Sentences, batch: int) -> Generator[tuple[Batch, int], None, None]:
     """Every example once, in order: batches of one size and how many of their examples are real.
 
     The last batch repeats the last example up to that size.
@@ -32,13 +33,9 @@ def whole(split: Split, batch: int) -> Generator[tuple[Batch, int], None, None]:
 
     def make(start: int) -> tuple[Batch, int]:
         indices = np.minimum(np.arange(start, start + batch), last)
-        return _batch(split, indices), min(batch, len(split) - start)
+        return split.examples(indices), min(batch, len(split) - start)
 
     return _ahead(make, range(0, len(split), batch))
-
-
-def _batch(split: Split, indices: np.ndarray) -> Batch:
-    return {"image": split.take(indices), "label": split.labels[indices]}
 
 
 def _ahead(make: Callable[[A], B], items: Iterable[A]) -> Generator[B, None, None]:

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import UserError
 
 # What a permutation is for: the first word of its seed, so that no two uses share one.
-ORDER, VALIDATION, TEST = range(3)
+ORDER, VALIDATION, TEST, NUMBERS, SHUFFLE = range(5)
 
 
 def permutation(n: int, *seed: int) -> np.ndarray:
@@ -61,3 +61,31 @@ class Order:
             examples = permutation(self.n, ORDER, epoch, self.seed)
             self._latest = (epoch, examples)
         return examples[place * self.batch : (place + 1) * self.batch]
+
+
+class TokenOrder:
+    """Which examples step s sees when every batch holds examples of one padded length, a function of (seed, s) alone.
+
+    An epoch has each of the n examples once: they are permuted, sorted out by length, cut into batches of as
+    many rows as a batch of that length has (the last one of a length may have fewer), and the batches are permuted.
+    """
+
+    def __init__(self, padded: np.ndarray, rows: dict[int, int], seed: int):
+        self.n, self.padded, self.rows, self.seed = len(padded), padded, rows, seed
+        self.steps_per_epoch = sum(-(-int((padded == length).sum()) // most) for length, most in rows.items())
+        self.batch = self.n / self.steps_per_epoch  # examples a step, on average
+        self._latest: tuple[int, list[np.ndarray]] = (-1, [])  # an epoch and its batches, replaced whole
+
+    def indices(self, step: int) -> np.ndarray:
+        """int64 [k]: the examples of a step."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        known, batches = self._latest
+        if known != epoch:
+            examples = permutation(self.n, ORDER, epoch, self.seed)
+            cut = []
+            for length, most in self.rows.items():
+                members = examples[self.padded[examples] == length]
+                cut += [members[i : i + most] for i in range(0, len(members), most)]
+            batches = [cut[i] for i in permutation(len(cut), ORDER, epoch, self.seed, 1)]
+            self._latest = (epoch, batches)
+        return batches[place]

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ..config import RunConfig, pair
+from ..config import RunConfig, ViTConfig, pair
 from ..errors import UserError
 from ..runs import array_digest, text_digest
 from .images import Preprocess, decode_image
-from .order import TEST, VALIDATION, hold_out
+from .order import TEST, VALIDATION, Order, hold_out
 from .sources import Arrays, Examples, Source, open_source
 
 _CHUNK = 64  # images that a thread decodes at a time
@@ -117,6 +117,12 @@ class Split:
         """The split that holds only these examples."""
         return Split(self._images, self._rows[indices])
 
+    def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """{'image': uint8 [k, h, w, C], 'label': int32 [k]}."""
+        return {"image": self.take(indices), "label": self.labels[indices]}
+
+    batch = examples  # what a step sees
+
     def take(self, indices: np.ndarray) -> np.ndarray:
         """uint8 [k, h, w, C]: the images at these indices."""
         return self._images.take(self._rows[indices])
@@ -137,9 +143,34 @@ class Dataset:
     identity: dict[str, Any]
     notes: tuple[str, ...]  # worth printing once
 
+    @property
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and std of each channel, for pixels in 0..1."""
+        return self.preprocess.mean, self.preprocess.std
 
-def open_dataset(run: RunConfig) -> Dataset:
-    """The data of a run, decoded, checked and split. Raises UserError."""
+    @property
+    def contents(self) -> str:
+        """What there is, in a few words."""
+        return f"{len(self.class_names)} classes"
+
+    def record(self) -> dict[str, Any]:
+        """What config.json keeps, so that a run can be used without its data."""
+        return {"preprocess": self.preprocess.to_dict(), "class_names": list(self.class_names)}
+
+    def sized(self, model: ViTConfig) -> ViTConfig:
+        """The network with the sizes that the data decides."""
+        return replace(model, classes=len(self.class_names))
+
+    def order(self, run: RunConfig, batches: int = 0) -> Order:
+        """The order of training, over the images of the first batches (0: all). Raises UserError where they are fewer than one."""
+        n = min(len(self.splits["train"]), batches * run.batch or len(self.splits["train"]))
+        if n < run.batch:
+            raise UserError(f"batch {run.batch} is larger than the training set of {n}: lower --batch")
+        return Order(n, run.batch, run.seed)
+
+
+def open_images(run: RunConfig) -> Dataset:
+    """The images of a run, decoded, checked and split. Raises UserError."""
     _check_fields(run)
     source = open_source(run.data)
     preprocess = Preprocess(

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..config import ViTConfig, pair
+from ..data import Dataset, Texts
 from ..runs import Run
+from ..tasks import Classified, Evaluation, Translate
 from . import plots
 
 if TYPE_CHECKING:
-    from ..data import Dataset, Split
-    from ..evaluation import Evaluation
+    from ..data import Split
     from ..step import Engine
 
 SAMPLES = 4
 WRONG = 36
 
 
-def draw_all(folder: Run, dataset: Dataset, engine: Engine, parameters: dict[str, Any], result: Evaluation | None) -> None:
+def draw_all(folder: Run, dataset: Dataset | Texts, engine: Engine, parameters: dict[str, Any], result: Evaluation | None) -> None:
     """Write plots/*.png and samples/*.png.
 
     `result` is the evaluation on the test split; without it nothing that needs test is drawn.
@@ -29,13 +30,38 @@ def draw_all(folder: Run, dataset: Dataset, engine: Engine, parameters: dict[str
     for place in (folder.plots, folder.samples):
         place.mkdir(exist_ok=True)
     plots.draw_curves(folder.metrics(), folder.plots / "curves.png")
+    if isinstance(dataset, Texts):
+        _draw_sentences(folder, dataset, engine, parameters)
+        return
     split = dataset.splits.get("test") or dataset.splits["train"]
     images = split.take(np.arange(min(SAMPLES, len(split))))
     if dataset.preprocess.channels in (1, 3):  # others cannot be had from an image file
         _save_samples(folder, images, split, dataset.class_names)
     _draw_inside(folder, images, engine, parameters)
-    if result is not None:
+    if isinstance(result, Classified):
         _draw_result(folder, dataset, result)
+
+
+def _draw_sentences(folder: Run, dataset: Texts, engine: Engine, parameters: dict[str, Any]) -> None:
+    """A few sentences with their translations, and where the decoder looked in the first."""
+    import jax
+
+    from ..layers import merge
+
+    split = dataset.splits.get("test") or dataset.splits["train"]
+    source, target = (x[:SAMPLES] for x in (split.source, split.target))
+
+    @jax.jit
+    def attention(parameters: dict[str, Any], source: jax.Array) -> tuple[jax.Array, jax.Array]:
+        assert isinstance(engine.task, Translate)
+        return engine.task.attention(merge(engine.definition, parameters), source)
+
+    found, maps = map(np.asarray, attention(parameters, source))
+    asked, truth, said = ([v.decode(row) for row in rows] for v, rows in ((dataset.source, source), (dataset.target, target), (dataset.target, found)))
+    lines = ["\t".join(row) for row in [("source", "truth", "translation"), *zip(asked, truth, said, strict=True)]]
+    (folder.samples / "sentences.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    rows, columns = [*said[0].split(), "<eos>"], asked[0].split()
+    plots.draw_cross_attention(maps[0, :, :, : len(rows), : len(columns)], rows, columns, folder.plots / "cross-attention.png")
 
 
 def _save_samples(folder: Run, images: np.ndarray, split: Split, names: tuple[str, ...]) -> None:
@@ -61,7 +87,8 @@ def _draw_inside(folder: Run, images: np.ndarray, engine: Engine, parameters: di
     @jax.jit
     def attention(parameters: dict[str, Any], images: jax.Array) -> jax.Array:
         model = merge(network, parameters)
-        return model.capture(engine.task.images({"image": images}, model.dtype), ["attention"])["attention"]
+        its: Any = engine.task
+        return model.capture(its.images({"image": images}, model.dtype), ["attention"])["attention"]
 
     plots.draw_patches(visible(images)[0], pair(c.patch), folder.plots / "patches.png")
     draw_attention(c, images, np.asarray(attention(parameters, images)), folder.plots / "attention.png")
@@ -81,7 +108,7 @@ def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Pat
     plots.draw_attention(visible(images), maps, prefix, c.grid, c.pool in ("cls", "cls_distill"), path)
 
 
-def _draw_result(folder: Run, dataset: Dataset, result: Evaluation) -> None:
+def _draw_result(folder: Run, dataset: Dataset, result: Classified) -> None:
     """The confusion matrix, per-class scores and the most confident mistakes on the test split."""
     split, names = dataset.splits["test"], dataset.class_names
     plots.draw_confusion(result.confusion, names, folder.plots / "confusion.png")

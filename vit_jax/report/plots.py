@@ -422,3 +422,21 @@ def rollout(attention: np.ndarray) -> np.ndarray:
         step = 0.5 * layer + 0.5 * tokens
         total = step / step.sum(axis=-1, keepdims=True) @ total
     return total
+
+
+def draw_cross_attention(attention: np.ndarray, said: Sequence[str], asked: Sequence[str], path: Path_) -> None:
+    """Where the decoder looked for each word that it said: a layer a row; the mean of the heads, then up to four of them.
+
+    attention float [L, H, T, S] for T words said and S words asked.
+    """
+    layers, heads = attention.shape[:2]
+    shown = min(heads, 4)
+    with page(path, 1 + (1 + shown) * (0.9 + 0.24 * len(asked)), 0.8 + layers * (1.0 + 0.22 * len(said))) as figure:
+        figure.suptitle("Cross-attention: each word said (rows) looks at the words asked (columns)")
+        for layer, row in enumerate(figure.subplots(layers, 1 + shown, squeeze=False)):
+            for i, (ax, map_) in enumerate(zip(row, [attention[layer].mean(0), *attention[layer, :shown]], strict=True)):
+                ax.grid(False)
+                ax.imshow(map_, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+                ax.set_title(f"layer {layer + 1}, " + (f"head {i}" if i else f"mean of {heads} heads"))
+                ax.set_xticks(range(len(asked)), [short(word, 12) for word in asked], rotation=90)
+                ax.set_yticks(range(len(said)), [short(word, 12) for word in said] if not i else [])

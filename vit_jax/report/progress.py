@@ -40,18 +40,19 @@ class Progress:
         epochs: of the whole run.
         steps_per_epoch: at least 1.
         start: the first step to run (1, or later when a run goes on).
-        batch: images a step; gives images/s where the caller passes none.
+        batch: examples a step, and `unit` what they are; gives their speed where the caller passes none.
         stop: the last step, of the budget or (None) of the run.
         console: a rich Console to draw on, live where it is a terminal; None: stdout.
     """
 
-    def __init__(self, epochs: int, steps_per_epoch: int, start: int, batch: int, stop: int | None = None, *, console: Console | None = None):
+    def __init__(self, epochs: int, steps_per_epoch: int, start: int, batch: float, stop: int | None = None, *, unit: str = "images", console: Console | None = None):
         self.epochs, self.steps_per_epoch, self.batch = epochs, max(steps_per_epoch, 1), batch
+        self.unit = unit
         self.stop = stop or epochs * self.steps_per_epoch
         self.step = max(start - 1, 0)
         self.loss: float | None = None
         self.accuracy: float | None = None
-        self.images_per_second: float | None = None
+        self.examples_per_second: float | None = None
         self._begun = self._tick_due = time.monotonic()
         self._line_due = self._begun + PLAIN
         self._line_step = self.step
@@ -77,15 +78,15 @@ class Progress:
         elif self.step > self._line_step:
             self._print_line()
 
-    def update(self, step: int, loss: float | None, accuracy: float | None, images_per_second: float | None) -> None:
+    def update(self, step: int, loss: float | None, accuracy: float | None, speed: float | None) -> None:
         """Say that `step` is done. A value of None is unchanged since the last call."""
         self.step = step
         if loss is not None:
             self.loss = loss
         if accuracy is not None:
             self.accuracy = accuracy
-        if images_per_second is not None:
-            self.images_per_second = images_per_second
+        if speed is not None:
+            self.examples_per_second = speed
         now = time.monotonic()
         if now >= self._tick_due:
             self._tick(now)
@@ -130,14 +131,14 @@ class Progress:
         """The text of each column whose value is known; `words`: spelt out, or short."""
         epoch = min((max(self.step, 1) - 1) // self.steps_per_epoch + 1, self.epochs)
         speed = self._speed()
-        images = self.images_per_second if self.images_per_second is not None else speed and speed * self.batch
+        examples = self.examples_per_second if self.examples_per_second is not None else speed and speed * self.batch
         cells = {"epoch": f"{'epoch ' if words else ''}{epoch}/{self.epochs}", "step": f"step {self.step}/{self.stop}"}
         if self.loss is not None:
             cells["loss"] = "loss " + _number(self.loss, words)
         if self.accuracy is not None:
             cells["accuracy"] = f"accuracy {self.accuracy:.3f}" if words else f"acc {self.accuracy:.2f}"
-        if images:
-            cells["speed"] = f"{images:,.0f} images/s" if words else f"{images:,.0f}/s"
+        if examples:
+            cells["speed"] = f"{examples:,.0f} {self.unit}/s" if words else f"{examples:,.0f}/s"
         if self._ended:
             cells["eta"] = f"took {_clock(time.monotonic() - self._begun)}"
         elif speed:

@@ -61,14 +61,14 @@ def train_seeds(run: RunConfig, seeds: int, *, preset: str = "run") -> dict[str,
     runs.write_json(group.summary_file, summary)
     print(f"\n{group}: {seeds} seeds, mean and standard deviation")
     for name, row in summary["metrics"].items():
-        if name.endswith(("accuracy", "f1_macro", "loss", "seconds")):
+        if name.endswith(("exact_match", "accuracy", "f1_macro", "loss", "seconds")):
             print(f"  {name:28} {row['mean']:.4f} +- {row['std']:.4f}")
     return summary
 
 
 def spread(summaries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """{metric: {mean, std (with n-1), values}} of the numbers that all summaries have."""
-    rows = [_numbers({k: v for k, v in s.items() if k in ("train", "validation", "test", "seconds")}) for s in summaries]
+    rows = [_numbers({k: v for k, v in s.items() if k in ("train", "validation", "test", "longer", "seconds")}) for s in summaries]
     table = {}
     for name in rows[0]:
         if all(name in row for row in rows):

@@ -8,8 +8,8 @@ import json
 import shutil
 import sys
 import textwrap
-import typing
 from dataclasses import dataclass, field
+from typing import Any
 
 from .. import backend, runs
 from ..config import RunConfig, check_run, to_dict
@@ -60,11 +60,11 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     if strays and strays[0] in PRESETS:
         raise UserError(f"the preset {strays[0]!r} comes too late: it is the first argument, before any --field, and the only one")
     if strays:
-        raise UserError(f"there is no field {strays[0]}{_nearest(strays[0])}" if strays[0].startswith("-") else f"{strays[0]!r} belongs to no --field")
+        raise UserError(f"there is no field {strays[0]}{_nearest(strays[0], default)}" if strays[0].startswith("-") else f"{strays[0]!r} belongs to no --field")
     return name, options, folder
 
 
-def _nearest(flag: str) -> str:
+def _nearest(flag: str, options: Options) -> str:
     """A clause naming the fields most like a mistaken one, by their names or by what their help says."""
     wanted = flag.lstrip("-").partition("=")[0].replace("_", "-")
     words = wanted.rpartition(".")[2].replace("-", " ")
@@ -74,18 +74,17 @@ def _nearest(flag: str) -> str:
         said = 0.7 + 0.3 * len(words) / len(text) if f" {words} " in f" {text} " else 0.0
         return max(said, *(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs))
 
-    found = sorted(((likeness(name, text), name) for name, text in _help_texts(Options).items()), reverse=True)
+    found = sorted(((likeness(name, text), name) for name, text in _help_texts(options).items()), reverse=True)
     close = [f"--{name}" for score, name in found if score >= max(0.6, found[0][0] - 0.2)][:3]
     return f"; nearest: {', '.join(close)}" if close else "; --help lists them"
 
 
-def _help_texts(cls: type, prefix: str = "") -> dict[str, str]:
-    """{field as a flag spells it: its help text}."""
-    hints = typing.get_type_hints(cls)
+def _help_texts(config: Any, prefix: str = "") -> dict[str, str]:
+    """{field of a config as a flag spells it: its help text}."""
     texts: dict[str, str] = {}
-    for f in dataclasses.fields(cls):
-        if dataclasses.is_dataclass(hint := hints[f.name]):
-            texts |= _help_texts(typing.cast(type, hint), f"{prefix}{f.name}.")
+    for f in dataclasses.fields(config):
+        if dataclasses.is_dataclass(part := getattr(config, f.name)):
+            texts |= _help_texts(part, f"{prefix}{f.name}.")
         else:
             texts[prefix + f.name.replace("_", "-")] = f.metadata["help"]
     return texts
@@ -97,7 +96,7 @@ def _description(name: str) -> str:
 
     width, gap = shutil.get_terminal_size().columns - 2, " " * 20
     listing = [textwrap.fill(preset(n).help, max(width, 50), initial_indent=f"  {n:18}", subsequent_indent=gap) for n in PRESETS]
-    usage = f"Train a Vision Transformer: python -m vit_jax.train [PRESET] [--field value ...]. The defaults below are those of {name}."
+    usage = f"Train a network: python -m vit_jax.train [PRESET] [--field value ...]. The defaults below are those of {name}."
     return "\n".join([*textwrap.wrap(usage, max(width, 50)), "", "Presets:", *listing])
 
 

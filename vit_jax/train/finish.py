@@ -11,8 +11,11 @@ from .loop import chosen_split, evaluate_all
 from .session import Session
 
 if TYPE_CHECKING:
-    from ..data import Split
-    from ..evaluation import Evaluation
+    from ..data import Sentences, Split
+    from ..tasks import Evaluation
+
+
+HEADLINES = {"exact_match": "exact match", "accuracy": "accuracy", "f1_macro": "f1", "loss": "loss"}  # metric: how it is called
 
 
 def finish(s: Session, status: str) -> dict[str, Any]:
@@ -32,20 +35,21 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         last = {r["weights"]: r for r in rows}
         summary[watched] = {weights: _numbers(r) for weights, r in last.items()}
     result = None
-    test = s.setup.dataset.splits.get("test")
-    if status == "finished" and test is not None and not s.run.overfit_batches:
-        results = evaluate_all(s, "test", test)
-        summary["test"] = {"last" if w == "raw" else "last_ema": r.metrics for w, r in results.items()}
-        result = results["raw"]
-        if s.best is not None and (best := _best(s, test, results)) is not None:
-            summary["test"]["best"] = best.metrics
+    for name, part in s.setup.dataset.splits.items():
+        if name in ("train", "validation") or status != "finished" or s.run.overfit_batches:
+            continue
+        results = evaluate_all(s, name, part)
+        summary[name] = {"last" if w == "raw" else "last_ema": r.metrics for w, r in results.items()}
+        result = results["raw"] if name == "test" else result
+        if s.best is not None and (best := _best(s, part, results)) is not None:
+            summary[name]["best"] = best.metrics
     draw_all(s.folder, s.setup.dataset, s.engine, s.engine.gather(s.state).parameters, result)
     runs.write_json(s.folder.summary_file, summary)
     show(s.folder, summary)
     return summary
 
 
-def _best(s: Session, test: Split, results: dict[str, Evaluation]) -> Evaluation | None:
+def _best(s: Session, test: Split | Sentences, results: dict[str, Evaluation]) -> Evaluation | None:
     """The test result of the weights that validation chose; None, and a line that says so, where they are lost."""
     import jax
 
@@ -60,7 +64,7 @@ def _best(s: Session, test: Split, results: dict[str, Evaluation]) -> Evaluation
         print(f"skipped  the test of the best weights: {error}")
         return None
     tree = saved.state.ema if saved.state.ema is not None else saved.state.parameters
-    return evaluate(s.engine, jax.device_put(tree, s.engine.replicated), test, s.run.vit.classes, s.run.batch)
+    return evaluate(s.engine, jax.device_put(tree, s.engine.replicated), test, s.run.batch)
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:
@@ -69,15 +73,24 @@ def _numbers(row: dict[str, Any]) -> dict[str, float]:
 
 def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     """The result, where things are, and what one may do next."""
-    for split in ("train", "validation", "test"):
+    for split in ("train", "validation", "test", "longer"):
         for weights, m in summary.get(split, {}).items():
-            print(f"{split:10} {'last' if weights == 'raw' else weights:8} accuracy {m['accuracy']:.4f}  f1 {m['f1_macro']:.4f}  loss {m['loss']:.4f}")
+            told = "  ".join(f"{word} {m[name]:.4f}" for name, word in HEADLINES.items() if name in m)
+            print(f"{split:10} {'last' if weights == 'raw' else weights:8} {told}")
     print(f"{summary['status']} at step {summary['step']} after {summary['seconds']:.0f} s; pictures are in {folder}/plots")
-    sample, place = next(iter(sorted(folder.samples.glob("*.png"))), None), shlex.quote(str(folder))
+    place = shlex.quote(str(folder))
     print("next:")
-    if sample is not None:
-        print(f"  python -m vit_jax.predict {place} {shlex.quote(str(runs.Run(sample)))}")
+    if sample := _sample(folder):
+        print(f"  python -m vit_jax.predict {place} {shlex.quote(sample)}")
     print(f"  python -m vit_jax.evaluate {place}")
     if summary["status"] != "finished":
         more = " --max-steps 0" if summary["status"] == "stopped: max_steps" else ""
         print(f"  python -m vit_jax.train --resume {place}{more}")
+
+
+def _sample(folder: runs.Run) -> str:
+    """Something to predict: an image's path or a sentence; empty where there is none."""
+    sentences = folder.samples / "sentences.tsv"
+    if sentences.is_file():
+        return sentences.read_text(encoding="utf-8").splitlines()[1].partition("\t")[0]
+    return next((str(runs.Run(path)) for path in sorted(folder.samples.glob("*.png"))), "")

@@ -16,8 +16,8 @@ from ..errors import CheckFailed, Interrupted
 from .session import Caught, Session
 
 if TYPE_CHECKING:
-    from ..data import Split
-    from ..evaluation import Evaluation
+    from ..data import Sentences, Split
+    from ..tasks import Evaluation
 
 
 @contextlib.contextmanager
@@ -76,7 +76,7 @@ def loop(s: Session) -> str:
 
 def first_step(s: Session, batch: dict[str, Any]) -> Meter:
     """The step that compiles; its time is said, and left out of the speed."""
-    meter, began = Meter(s.run.batch, s.totals), time.monotonic()
+    meter, began = Meter(s.setup.order.batch, s.engine.task.unit, s.totals), time.monotonic()
     s.progress.say("compiling the training step ...")
     s.state, metrics = s.engine.train(s.state, batch)
     s.step += 1
@@ -95,7 +95,7 @@ def after_step(s: Session, meter: Meter) -> None:
         check_finite(s, meter.settle())
         row = meter.row(s.step, s.epoch, in_turn)
         s.log.write(row | {"memory": backend.memory_peak()})
-        s.progress.update(s.step, row["loss"], row["accuracy"], row["images_per_second"])
+        s.progress.update(s.step, row["loss"], row["accuracy"], row[meter.speed])
     else:
         s.progress.update(s.step, None, None, None)
     s.due = evaluation_due(s)
@@ -122,8 +122,8 @@ class Meter:
     a run that goes on writes the lines that it would have written.
     """
 
-    def __init__(self, batch: int, totals: dict[str, float]):
-        self.batch, self.totals = batch, totals
+    def __init__(self, batch: float, unit: str, totals: dict[str, float]):
+        self.batch, self.speed, self.totals = batch, f"{unit}_per_second", totals
         self.pending: tuple[int, dict[str, Any]] | None = None
         self.last: dict[str, float] = {}
         self.restart()
@@ -160,7 +160,7 @@ class Meter:
         if in_turn:
             self.totals.update(steps=0, loss=0.0, accuracy=0.0)
         self.restart()
-        return {"kind": "train", "step": step, "epoch": epoch, **self.last, **means, "images_per_second": speed}
+        return {"kind": "train", "step": step, "epoch": epoch, **self.last, **means, self.speed: speed}
 
 
 def check_finite(s: Session, read: tuple[int, dict[str, float]] | None) -> None:
@@ -196,18 +196,19 @@ def evaluate_epoch(s: Session) -> None:
     s.due = False
     if not results:
         return
-    accuracy = results["ema" if "ema" in results else "raw"].metrics["accuracy"]
+    chosen = s.engine.task.chosen
+    value = results["ema" if "ema" in results else "raw"].metrics[chosen]
     if name == "validation":
-        better = s.best is None or accuracy > s.best["accuracy"]
-        s.best = {"step": s.step, "accuracy": accuracy} if better else s.best
+        better = s.best is None or value > s.best[chosen]
+        s.best = {"step": s.step, chosen: value} if better else s.best
         s.stale = 0 if better else s.stale + 1
     s.progress.say(f"epoch {s.step // s.setup.order.steps_per_epoch}: " + "  ".join(
-        f"{name}{' ' + weights if weights != 'raw' else ''} accuracy {e.metrics['accuracy']:.4f} loss {e.metrics['loss']:.4f}"
+        f"{name}{' ' + weights if weights != 'raw' else ''} {chosen.replace('_', ' ')} {e.metrics[chosen]:.4f} loss {e.metrics['loss']:.4f}"
         for weights, e in results.items()
     ))  # fmt: skip
 
 
-def evaluate_all(s: Session, name: str, split: Split) -> dict[str, Evaluation]:
+def evaluate_all(s: Session, name: str, split: Split | Sentences) -> dict[str, Evaluation]:
     """Evaluate the weights and their average on a split, and log both. A signal breaks it off, with nothing logged."""
     from ..evaluation import evaluate
 
@@ -215,7 +216,7 @@ def evaluate_all(s: Session, name: str, split: Split) -> dict[str, Evaluation]:
     with s.caught.waiting(False):
         for weights, tree in (("raw", state.parameters), ("ema", state.ema)):
             if tree is not None:
-                results[weights] = evaluate(s.engine, tree, split, s.run.vit.classes, s.run.batch)
+                results[weights] = evaluate(s.engine, tree, split, s.run.batch)
     for weights, result in results.items():
         if not math.isfinite(result.metrics["loss"]):
             raise not_finite(s, f"{name} loss ({weights} weights)", result.metrics["loss"], s.step)
@@ -224,7 +225,7 @@ def evaluate_all(s: Session, name: str, split: Split) -> dict[str, Evaluation]:
     return results
 
 
-def chosen_split(s: Session) -> tuple[str, Split | None]:
+def chosen_split(s: Session) -> tuple[str, Split | Sentences | None]:
     """The split that is watched during training."""
     if s.run.overfit_batches:
         return "train", s.setup.dataset.splits["train"].part(np.arange(s.setup.order.n))

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import backend, runs
-from ..config import AugmentConfig, RunConfig, ViTConfig, flops, parameters, to_dict
+from ..config import AugmentConfig, RunConfig, parameters, to_dict
 from ..errors import UserError
 
 if TYPE_CHECKING:
     from ..checkpoint import Checkpoints
-    from ..data import Dataset, Order
+    from ..data import Dataset, Order, Texts, TokenOrder
     from ..report import Log, Progress
     from ..step import Engine, State
 
@@ -29,8 +29,8 @@ class Setup:
 
     stated: RunConfig  # as the user gave it, with the classes of the data
     run: RunConfig  # as it is run: overfitting resolved
-    dataset: Dataset
-    order: Order
+    dataset: Dataset | Texts
+    order: Order | TokenOrder
     epochs: int
     engine: Engine
     environment: dict[str, Any]
@@ -81,7 +81,7 @@ class Session:
     state: State
     step: int  # updates done
     saved: int  # the step of the newest checkpoint, or -1
-    best: dict[str, Any] | None = None  # {step, accuracy} of the weights that validation likes most
+    best: dict[str, Any] | None = None  # {step, and the metric that chooses} of the weights that validation likes most
     stale: int = 0  # epochs since then
     due: bool = False  # an evaluation was put off because the process had to end
     totals: dict[str, float] = field(default_factory=lambda: {"steps": 0, "loss": 0.0, "accuracy": 0.0})  # since the last line of the log
@@ -117,14 +117,13 @@ def set_up(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) -> Ses
     step = int(jax.device_get(setup.engine.gather(state).step))
     if not folder.exists():
         folder.create(runs.record_of(
-            setup.stated, preset, preprocess=setup.dataset.preprocess.to_dict(), class_names=list(setup.dataset.class_names),
-            data=setup.dataset.identity, environment=setup.environment,
+            setup.stated, preset, **setup.dataset.record(), data=setup.dataset.identity, environment=setup.environment,
         ))  # fmt: skip
     kept = {name: notes[name] for name in ("best", "stale", "due", "totals", "seconds") if name in notes}
     folder.drop_metrics(lambda row: comes_again(row, step, notes))
     tensorboard = folder.path / "tensorboard" if run.tensorboard else None
     log = Log(folder.metrics_file, step, tensorboard, run.wandb, folder.path.name, to_dict(setup.stated))
-    progress = Progress(setup.epochs, setup.order.steps_per_epoch, step + 1, run.batch, setup.stop)
+    progress = Progress(setup.epochs, setup.order.steps_per_epoch, step + 1, setup.order.batch, setup.stop, unit=setup.engine.task.unit)
     deadline = time.monotonic() + run.max_minutes * 60 if run.max_minutes else math.inf
     print(f"run      {folder}: {setup.epochs} epochs of {setup.order.steps_per_epoch} steps" + (f"; going on after step {step}" if step else ""), flush=True)
     return Session(setup, folder, checkpoints, log, progress, caught, deadline, state, step, saved=step if notes else -1, **kept)
@@ -138,17 +137,17 @@ def prepare(run: RunConfig) -> Setup:
     from ..optim import Optimizer
     from ..step import Engine
     from ..tasks import task
-    from ..vit import definition
 
     if run.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
     dataset = open_dataset(run)
-    stated = replace(run, model=replace(run.vit, classes=len(dataset.class_names)))
-    run, order, epochs = plan(stated, len(dataset.splits["train"]))
-    network = definition(run.vit, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
+    stated = replace(run, model=dataset.sized(run.model))  # type: ignore[arg-type]  # the kind that its data is for
+    run, order, epochs = plan(stated, dataset)
+    its = task(run, *dataset.statistics)
+    network = its.network.definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
     # The schedule spans the whole run, whatever the budget.
     optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch)
-    engine = Engine(run, network, task(run, dataset.preprocess.mean, dataset.preprocess.std), optimizer)
+    engine = Engine(run, network, its, optimizer)
     environment = backend.environment() | {"accumulate": run.accumulate, "parallel": run.parallel}
     return Setup(stated, run, dataset, order, epochs, engine, environment)
 
@@ -158,21 +157,15 @@ def parameter_dtype(run: RunConfig) -> str:
     return "float64" if run.compute_dtype == "float64" else "float32"
 
 
-def plan(run: RunConfig, examples: int) -> tuple[RunConfig, Order, int]:
+def plan(run: RunConfig, dataset: Dataset | Texts) -> tuple[RunConfig, Order | TokenOrder, int]:
     """(the run, the order of its examples, its epochs); overfitting changes all three.
 
     Raises UserError where the training set is smaller than a batch.
     """
-    from ..data import Order
-
-    if run.overfit_batches:
-        examples = min(examples, run.overfit_batches * run.batch)
-    if examples < run.batch:
-        raise UserError(f"batch {run.batch} is larger than the training set of {examples}: lower --batch")
-    order = Order(examples, run.batch, run.seed)
     if not run.overfit_batches:
-        return run, order, run.epochs
-    quiet: dict[str, Any] = {f.name: 0.0 for f in dataclasses.fields(ViTConfig) if f.name.endswith("dropout") or f.name == "drop_path"}
+        return run, dataset.order(run), run.epochs
+    order = dataset.order(run, run.overfit_batches)
+    quiet: dict[str, Any] = {f.name: 0.0 for f in dataclasses.fields(run.model) if f.name.endswith("dropout") or f.name == "drop_path"}
     run = replace(
         run,
         model=replace(run.model, **quiet),
@@ -188,7 +181,6 @@ def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> 
     import jax
 
     from ..interop import starting_weights
-    from ..vit import start
 
     run, dtype = setup.run, parameter_dtype(setup.run)
     if folder.exists():
@@ -203,7 +195,7 @@ def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> 
             compare_environments(setup.environment, saved.notes["environment"])
             checkpoints.prune(saved.step, (saved.notes["best"] or {}).get("step"), run.keep)  # what a kill left undone
             return setup.engine.place(saved.state), saved.notes
-    fresh = start(run.vit, jax.random.key(run.seed), dtype)
+    fresh = setup.engine.task.network.start(run.model, jax.random.key(run.seed), dtype)
     if run.init:
         given = starting_weights(run, runs.flatten(fresh))
         fresh = runs.unflatten({name: jax.numpy.asarray(x, dtype) for name, x in given.items()})
@@ -213,13 +205,13 @@ def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> 
 def comes_again(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
     """Whether a line of the log will be written again by a run that goes on from a checkpoint.
 
-    Later steps apart (those the log cuts off itself): the test, an evaluation that the notes call
+    Later steps apart (those the log cuts off itself): the test and other splits that are read once, an evaluation that the notes call
     due, and the line that a spent budget wrote out of turn.
     """
     if row["step"] != step:
         return False
     if row["kind"] == "eval":
-        return row.get("split") == "test" or bool(notes.get("due"))
+        return row.get("split") not in ("train", "validation") or bool(notes.get("due"))
     return bool(notes.get("totals", {}).get("steps"))
 
 
@@ -233,14 +225,15 @@ def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
 
 def announce(setup: Setup) -> None:
     """Print what will be trained, on what, with what."""
-    run, m, environment = setup.run, setup.run.vit, setup.environment
-    count = sum(math.prod(shape) for shape in parameters(m).values())
+    run, environment = setup.run, setup.environment
+    what, cost = setup.engine.task.describe(run.model)  # type: ignore[arg-type]  # the kind that is its own
+    count = sum(math.prod(shape) for shape in parameters(run.model).values())
     copies = 2 + {"adam": 2, "adamw": 2, "momentum": 1, "sgd": 0}[run.optim.name] + bool(run.ema)
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in setup.dataset.splits.items())
     versions = environment["versions"]
-    print(f"model    ViT {m.width} x {m.depth}, {m.heads} heads, {m.patches} patches")
-    print(f"         {count:,} parameters, {flops(m) / 1e6:,.1f} MFLOP an image")
-    print(f"data     {setup.dataset.name}: {len(setup.dataset.class_names)} classes; {sizes}")
+    print(f"model    {what}")
+    print(f"         {count:,} parameters, {cost}")
+    print(f"data     {setup.dataset.name}: {setup.dataset.contents}; {sizes}")
     for note in setup.dataset.notes:
         print(f"         {note}")
     print(f"memory   {copies * count * 4 / 1e6:,.1f} MB for weights, gradients and optimizer, before activations")

@@ -1,0 +1,101 @@
+"""Greedy search against a table of answers, and a decoder with its cache against the whole forward pass."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.config import TransformerConfig
+from vit_jax.decode import greedy
+from vit_jax.layers import merge, split
+from vit_jax.tasks import translate
+from vit_jax.text import BOS, EOS, PAD
+from vit_jax.transformer import Transformer, start
+
+
+def counting(tokens, cache):
+    """Says the next number after the one it reads; after 6 it says 2, the end. The cache counts the steps."""
+    following = jnp.where(tokens == 6, 2, tokens + 1)
+    return jax.nn.one_hot(following, 9), cache + 1
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_sequence_ends_with_its_end_and_the_search_with_the_last(jit):
+    search = lambda begin: greedy(counting, jnp.zeros((), jnp.int32), begin, end=2, length=5)  # noqa: E731
+    found = (jax.jit(search) if jit else search)(jnp.array([3, 5, 6]))
+    assert found.dtype == jnp.int32
+    assert found.tolist() == [[4, 5, 6, 0, 0], [6, 0, 0, 0, 0], [0, 0, 0, 0, 0]]
+
+
+def test_one_that_never_ends_fills_its_row():
+    def repeating(tokens, cache):
+        return jax.nn.one_hot(tokens, 9), cache
+
+    assert greedy(repeating, None, jnp.array([7, 4]), end=2, length=3).tolist() == [[7, 7, 7], [4, 4, 4]]
+
+
+def test_the_search_stops_when_all_are_over():
+    steps = []
+
+    def noted(tokens, cache):
+        jax.debug.callback(lambda: steps.append(1))
+        return counting(tokens, cache)
+
+    greedy(noted, jnp.zeros((), jnp.int32), jnp.array([5, 6]), end=2, length=50).block_until_ready()
+    jax.effects_barrier()
+    assert len(steps) == 2
+
+
+# -------------------------------------------------------------------- with the network and its cache
+
+V, LENGTH = 11, 8
+
+
+@pytest.fixture(scope="module", params=["interleaved", "learned"])
+def model(request):
+    """Weights large enough that translations differ from source to source, and some end."""
+    c = TransformerConfig(
+        width=16, heads=2, hidden=24, encoder_depth=1, decoder_depth=2, positions=request.param, max_length=12,
+        source_vocabulary=V, target_vocabulary=V, outputs=V, init="normal", init_std=0.7, embedding_std=1.0, position_std=1.0,
+    )  # fmt: skip
+    definition, _ = split(Transformer(c))
+    weights = start(c, jax.random.key(5))
+    weights["head"]["bias"] = weights["head"]["bias"].at[EOS].set(2.0)  # so that some sentences end
+    return merge(definition, weights)
+
+
+@pytest.fixture(scope="module")
+def sources():
+    random = np.random.default_rng(0)
+    rows = random.integers(3, V, (32, 6)).astype(np.int32)
+    return np.where(np.arange(6) < random.integers(1, 7, (32, 1)), rows, PAD)
+
+
+def uncached(model, source):
+    """The same search by the whole forward pass for every word, one sentence alone and without padding, in numpy."""
+    source = source[source != PAD][None]
+    said = []
+    while len(said) < LENGTH:
+        logits = np.array(model(jnp.asarray(source), jnp.asarray([[BOS, *said]])))[0, -1]
+        logits[[PAD, BOS]] = -np.inf
+        if logits.argmax() == EOS:
+            break
+        said.append(int(logits.argmax()))
+    return said + [PAD] * (LENGTH - len(said))
+
+
+@pytest.fixture(scope="module")
+def found(model, sources):
+    return np.asarray(translate(model, jnp.asarray(sources), LENGTH))
+
+
+def test_cached_is_uncached(model, sources, found):
+    expected = [uncached(model, source) for source in sources[:12]]
+    assert found[:12].tolist() == expected
+    assert len({tuple(row) for row in expected}) > 5, "the translations differ, so that the test can see something"
+    assert any(PAD in row for row in expected) and any(PAD not in row for row in expected), "some end and some do not"
+
+
+def test_a_batch_of_one_is_a_batch_of_many(model, sources, found):
+    for i in range(0, 32, 5):
+        assert np.asarray(translate(model, jnp.asarray(sources[i : i + 1]), LENGTH)).tolist() == found[i : i + 1].tolist()

@@ -1,0 +1,292 @@
+"""Words and ids, number words against hand-written cases, and batches by token budget."""
+
+import dataclasses
+import gzip
+
+import numpy as np
+import pytest
+
+from vit_jax.config import DataConfig
+from vit_jax.data import TokenOrder, batches, numbers, open_dataset, whole
+from vit_jax.errors import UserError
+from vit_jax.presets import preset
+from vit_jax.text import BOS, EOS, PAD, UNKNOWN, Vocabulary, closed, counted, words
+
+# ------------------------------------------------------------------------------------- vocabularies
+
+
+def test_words_are_lower_case_and_punctuation_stands_apart():
+    assert words("Zwei junge, weiße Männer.") == ["zwei", "junge", ",", "weiße", "männer", "."]
+    assert words(" \n ") == []
+
+
+def test_ids_go_there_and_back():
+    vocabulary = closed(["one", "two", "one"])
+    assert vocabulary.entries == ("<pad>", "<bos>", "<eos>", "one", "two")
+    assert vocabulary.encode("two one TWO").tolist() == [4, 3, 4] and vocabulary.encode("one").dtype == np.int32
+    assert vocabulary.decode([4, 3, EOS, 4]) == vocabulary.decode([4, 3, PAD, 4]) == "two one"
+    assert vocabulary.decode([EOS]) == ""
+
+
+def test_a_closed_vocabulary_names_the_word_that_it_lacks():
+    with pytest.raises(UserError, match=r"the text 'two tree' has the word 'tree', which is not in the vocabulary; nearest: three$"):
+        closed(["one", "two", "three"]).encode("two tree")
+    for empty in ("", "  "):
+        with pytest.raises(UserError, match=rf"the text '{empty}' has no words: give at least one"):
+            closed(["one"]).encode(empty)
+
+
+def test_a_counted_vocabulary_has_what_occurs_twice_and_takes_any_word():
+    vocabulary = counted(["b a", "a c b", "a"])
+    assert vocabulary.entries == ("<pad>", "<bos>", "<eos>", "<unk>", "a", "b")
+    assert vocabulary.encode("c a zzz b").tolist() == [UNKNOWN, 4, UNKNOWN, 5]
+    assert Vocabulary(vocabulary.entries).open and not closed(["a"]).open
+
+
+def test_a_special_name_is_no_word():
+    assert not {PAD, BOS, EOS} & set(counted(["<pad> a", "<eos> a"]).encode("<pad> <bos> <eos>").tolist())
+
+
+# ------------------------------------------------------------------------------------- number words
+
+HAND_WRITTEN = {
+    0: ("zero", "null"),
+    1: ("one", "eins"),
+    7: ("seven", "sieben"),
+    11: ("eleven", "elf"),
+    12: ("twelve", "zwölf"),
+    16: ("sixteen", "sechzehn"),
+    17: ("seventeen", "siebzehn"),
+    20: ("twenty", "zwanzig"),
+    21: ("twenty one", "ein und zwanzig"),
+    30: ("thirty", "dreißig"),
+    66: ("sixty six", "sechs und sechzig"),
+    77: ("seventy seven", "sieben und siebzig"),
+    100: ("one hundred", "ein hundert"),
+    101: ("one hundred one", "ein hundert eins"),
+    111: ("one hundred eleven", "ein hundert elf"),
+    121: ("one hundred twenty one", "ein hundert ein und zwanzig"),
+    1000: ("one thousand", "ein tausend"),
+    1001: ("one thousand one", "ein tausend eins"),
+    1100: ("one thousand one hundred", "ein tausend ein hundert"),
+    12_012: ("twelve thousand twelve", "zwölf tausend zwölf"),
+    21_021: ("twenty one thousand twenty one", "ein und zwanzig tausend ein und zwanzig"),
+    80_030: ("eighty thousand thirty", "achtzig tausend dreißig"),
+    101_000: ("one hundred one thousand", "ein hundert ein tausend"),
+    101_101: ("one hundred one thousand one hundred one", "ein hundert ein tausend ein hundert eins"),
+    999_999: ("nine hundred ninety nine thousand nine hundred ninety nine", "neun hundert neun und neunzig tausend neun hundert neun und neunzig"),
+}
+
+
+@pytest.mark.parametrize("n", HAND_WRITTEN)
+def test_numbers_in_words(n):
+    assert (numbers.english(n), numbers.german(n)) == HAND_WRITTEN[n]
+
+
+def english_value(text):
+    """The number of English words, read the other way round: by adding and multiplying."""
+    spelt = (
+        "zero one two three four five six seven eight nine ten eleven "
+        "twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+    )
+    units = {w: i for i, w in enumerate(spelt.split())}
+    tens = {w: 10 * i for i, w in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2)}
+    total = part = 0
+    for word in text.split():
+        if word == "thousand":
+            total, part = 1000 * part, 0
+        else:
+            part = 100 * part if word == "hundred" else part + {**units, **tens}[word]
+    return total + part
+
+
+def german_value(text):
+    spelt = (
+        "null ein zwei drei vier fünf sechs sieben acht neun zehn elf "
+        "zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn"
+    )
+    units = {w: i for i, w in enumerate(spelt.split())}
+    tens = {w: 10 * i for i, w in enumerate(["zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig"], 2)}
+    total = part = 0
+    for word in text.split():
+        if word == "tausend":
+            total, part = 1000 * part, 0
+        elif word != "und":
+            part = 100 * part if word == "hundert" else part + {**units, **tens, "eins": 1}[word]
+    return total + part
+
+
+def test_all_numbers_read_back():
+    chosen = [*range(2000), *range(0, 1_000_000, 997), 999_999]
+    for n in chosen:
+        assert (english_value(numbers.english(n)), german_value(numbers.german(n))) == (n, n)
+        assert set(numbers.english(n).split()) <= set(numbers.ENGLISH) and set(numbers.german(n).split()) <= set(numbers.GERMAN)
+    assert len({numbers.german(n) for n in chosen}) == len(set(chosen))
+
+
+# ------------------------------------------------------------------------------------------- splits
+
+RUN = preset("numbers").run
+
+
+def test_no_number_is_in_two_splits():
+    data = open_dataset(RUN)
+    read = {name: {english_value(data.source.decode(row)) for row in split.source} for name, split in data.splits.items()}
+    assert {name: len(found) for name, found in read.items()} == {"train": 9000, "validation": 1000, "test": 1000, "longer": 500}
+    assert max(max(read[name]) for name in ("train", "validation", "test")) < 100_000 <= min(read["longer"])
+    assert len(set().union(*read.values())) == 11_500
+    for name, split in data.splits.items():
+        for source, target in zip(split.source[:50], split.target[:50], strict=True):
+            assert german_value(data.target.decode(target)) == english_value(data.source.decode(source)), name
+    other = open_dataset(dataclasses.replace(RUN, seed=1))
+    assert np.array_equal(other.splits["test"].source, data.splits["test"].source), "test is the same for every seed"
+    assert not np.array_equal(other.splits["validation"].source, data.splits["validation"].source)
+    assert data.splits["test"].chance == pytest.approx(1 / 1000)
+
+
+def test_tied_tables_share_a_vocabulary():
+    data = open_dataset(RUN)
+    assert data.source is data.target and len(data.source) == 65
+    apart = open_dataset(dataclasses.replace(RUN, model=dataclasses.replace(RUN.model, tie="decoder")))
+    assert (len(apart.source), len(apart.target)) == (33, 35)
+    sized = apart.sized(RUN.model)
+    assert (sized.source_vocabulary, sized.target_vocabulary, sized.outputs) == (33, 35, 35)
+
+
+def test_shuffled_sources_are_the_same_sources_for_other_targets():
+    plain, control = open_dataset(RUN), open_dataset(with_data(shuffle_sources=True))
+    a, b = plain.splits["train"], control.splits["train"]
+    assert np.array_equal(a.target, b.target) and sorted(map(bytes, a.source)) == sorted(map(bytes, b.source))
+    assert (a.source == b.source).all(1).mean() < 0.01
+    assert np.array_equal(plain.splits["test"].source, control.splits["test"].source), "what is asked in the end is the truth"
+
+
+def with_data(**fields):
+    return dataclasses.replace(RUN, data=dataclasses.replace(RUN.data, **fields))
+
+
+# ------------------------------------------------------------------------------------------ batches
+
+
+def test_every_pair_once_an_epoch_within_the_budget():
+    data = open_dataset(with_data(tokens=256))
+    train, order = data.splits["train"], data.order(with_data(tokens=256))
+    steps = order.steps_per_epoch
+    epochs = []
+    for start in (0, steps):
+        seen = []
+        for batch in batches(train, order, start, start + steps):
+            rows, length = batch["source"].shape
+            assert batch["target"].shape == (rows, length - 1) and length in RUN.data.lengths
+            assert 256 - length < rows * length <= 256
+            real = batch["source"].any(1)
+            assert np.array_equal(real, batch["target"].any(1)) and (np.diff(real.astype(int)) <= 0).all(), "real rows come first"
+            seen += [bytes(np.pad(row, (0, 16 - length))) for row in batch["source"][real]]
+        assert sorted(seen) == sorted(map(bytes, train.source))
+        epochs.append(seen)
+    assert epochs[0] != epochs[1]
+
+
+def test_batches_are_a_function_of_seed_and_step():
+    data = open_dataset(RUN)
+    order, again, other = data.order(RUN), data.order(RUN), data.order(dataclasses.replace(RUN, seed=1))
+    late = 2 * order.steps_per_epoch + 5
+    assert np.array_equal(again.indices(late), order.indices(late))  # asked for first, and after
+    assert [order.indices(s).tolist() for s in range(5)] == [again.indices(s).tolist() for s in range(5)]
+    assert [order.indices(s).tolist() for s in range(5)] != [other.indices(s).tolist() for s in range(5)]
+
+
+def test_lengths_are_mixed_within_an_epoch():
+    padded = np.repeat([4, 8, 12], [40, 80, 120])
+    order = TokenOrder(padded, {4: 10, 8: 5, 12: 3}, seed=0)
+    lengths = [int(padded[order.indices(s)[0]]) for s in range(order.steps_per_epoch)]
+    assert order.steps_per_epoch == 4 + 16 + 40 and lengths != sorted(lengths)
+    assert all(len(set(padded[order.indices(s)])) == 1 for s in range(order.steps_per_epoch))
+
+
+def test_a_target_is_padded_with_room_for_its_end():
+    """A pair of 3 words in and 4 out needs a length of 5: the decoder reads a begin, or says an end, besides."""
+    data = open_dataset(RUN)
+    split = data.splits["test"]
+    source, target = (split.source != 0).sum(1), (split.target != 0).sum(1)
+    needed = np.maximum(source, target + 1)
+    assert (split.padded >= needed).all() and (needed > split.padded - 4).all()
+
+
+def test_a_split_is_read_whole_in_one_shape():
+    split = open_dataset(RUN).splits["longer"]
+    shapes, seen = set(), []
+    for batch, real in whole(split, 128):
+        shapes.add((batch["source"].shape, batch["target"].shape))
+        seen.append(batch["source"][:real])
+    assert shapes == {((128, 16), (128, 15))} and np.array_equal(np.concatenate(seen), split.source)
+
+
+# ------------------------------------------------------------------------------------ pairs in files
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """train, val and two tests of English and German, one of them compressed."""
+    for name, count in (("train", 12), ("val", 3), ("test_b", 2), ("test_a", 4)):
+        for language, text in (("en", "A dog, number"), ("de", "Ein Hund, Nummer")):
+            lines = "".join(f"{text} {name} {i % 3}.\n" for i in range(count)).encode()
+            if name == "val":
+                (tmp_path / f"{name}.{language}").write_bytes(lines)
+            else:
+                (tmp_path / f"{name}.{language}.gz").write_bytes(gzip.compress(lines))
+    return tmp_path
+
+
+def on(path, **fields):
+    model = dataclasses.replace(RUN.model, tie="decoder")
+    return dataclasses.replace(RUN, model=model, data=DataConfig(source=f"pairs:en-de:{path}", **fields))
+
+
+def test_pairs_of_files(folder):
+    data = open_dataset(on(folder))
+    assert {name: len(split) for name, split in data.splits.items()} == {"train": 12, "validation": 3, "test": 4}
+    assert data.source.decode(data.splits["train"].source[1]) == "a dog , number train 1 ."
+    assert data.target.decode(data.splits["train"].target[2]) == "ein hund , nummer train 2 ."
+    # What only validation has is unknown: words come from train.
+    assert data.source.decode(data.splits["validation"].source[0]) == "a dog , number <unk> 0 ."
+    turned = open_dataset(dataclasses.replace(on(folder), data=DataConfig(source=f"pairs:de-en:{folder}")))
+    assert np.array_equal(turned.splits["test"].source[:, :15], data.splits["test"].target)
+    assert data.identity == open_dataset(on(folder)).identity
+    (folder / "val.de").write_text("Ein Hund.\n" * 3)
+    assert data.identity != open_dataset(on(folder)).identity
+
+
+@pytest.mark.parametrize(
+    "source, says",
+    [
+        ("digits", "data.source is digits, which has no sentences: give numbers or pairs:FROM-TO:FOLDER"),
+        ("pairs:nowhere", "data.source is pairs:nowhere: give pairs:FROM-TO:FOLDER"),
+        ("pairs:en-de:/no/where", "there is no folder /no/where"),
+        ("pairs:en-fr:{folder}", r"train.fr cannot be read"),
+        ("pairs:fr-en:{folder}", r"has no pairs in train.fr and train.en"),
+    ],
+)
+def test_sources_that_are_none(folder, source, says):
+    with pytest.raises(UserError, match=says):
+        open_dataset(dataclasses.replace(RUN, data=DataConfig(source=source.format(folder=folder))))
+
+
+def test_files_that_do_not_fit(folder):
+    (folder / "val.de").write_text("Ein Hund.\n")
+    with pytest.raises(UserError, match="val has 3 lines of en and 1 of de"):
+        open_dataset(on(folder))
+    (folder / "val.de").write_text("Ein Hund.\n\nEin Hund.\n")
+    with pytest.raises(UserError, match=r"validation\[1\] '' is empty"):
+        open_dataset(on(folder))
+    (folder / "val.de").write_bytes(b"Ein H\xffnd.\n" * 3)
+    with pytest.raises(UserError, match=r"val\.de cannot be read"):
+        open_dataset(on(folder))
+    (folder / "val.de").write_text("Ein Hund.\n" * 3)
+    with pytest.raises(UserError, match=r"train\[0\] 'Ein Hund, Nummer train 0.' has 7 words, which is more than 6; mend it, or raise"):
+        open_dataset(on(folder, lengths=(3, 7)))
+
+
+def test_sizes_that_are_not_the_datas():
+    with pytest.raises(UserError, match=r"model\.outputs is 66 but data.source numbers has 65 ids: give --model.outputs 0"):
+        open_dataset(dataclasses.replace(RUN, model=dataclasses.replace(RUN.model, outputs=66)))

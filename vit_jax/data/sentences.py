@@ -1,0 +1,195 @@
+"""Pairs of sentences: from a source to splits of padded ids, and to batches by token budget."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..config import RunConfig, TransformerConfig
+from ..errors import UserError
+from ..runs import array_digest, text_digest
+from ..text import Vocabulary, closed, counted, words
+from . import numbers
+from .order import SHUFFLE, TEST, VALIDATION, TokenOrder, hold_out, permutation
+
+Pairs = list[tuple[str, str]]
+
+
+class Sentences:
+    """Pairs of one split as ids, padded with 0: source int32 [n, L], target int32 [n, L-1], L the longest length."""
+
+    def __init__(self, source: np.ndarray, target: np.ndarray, lengths: Sequence[int], tokens: int, title: str):
+        self.source, self.target, self.lengths, self.tokens, self.title = source, target, tuple(lengths), tokens, title
+        # The decoder reads one token more than the target has: its begin; and writes its end.
+        longest = np.maximum((source != 0).sum(1), (target != 0).sum(1) + 1)
+        self.padded: np.ndarray = np.array(self.lengths)[np.searchsorted(self.lengths, longest)]  # int [n], the length that each is padded to
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def part(self, indices: np.ndarray) -> Sentences:
+        """The split that holds only these pairs."""
+        return Sentences(self.source[indices], self.target[indices], self.lengths, self.tokens, self.title)
+
+    def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """{source: int32 [k, L], target: int32 [k, L-1]}."""
+        return {"source": self.source[indices], "target": self.target[indices]}
+
+    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """The same, cut to the length that holds them all and filled with rows of padding up to the token budget: few shapes."""
+        length = int(self.padded[indices].max())
+        fill = ((0, self.tokens // length - len(indices)), (0, 0))
+        return {"source": np.pad(self.source[indices, :length], fill), "target": np.pad(self.target[indices, : length - 1], fill)}
+
+    def name(self, i: int) -> str:
+        """Where a person finds pair i."""
+        return f"{self.title}[{i}]"
+
+    @property
+    def chance(self) -> float:
+        """Share of exact matches of the best answer that ignores the source: the most frequent target."""
+        return max(Counter(row.tobytes() for row in self.target).values()) / len(self)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What a run on sentences learns from. `identity` is JSON, and equal exactly where the data is."""
+
+    name: str
+    source: Vocabulary
+    target: Vocabulary
+    splits: dict[str, Sentences]  # train, then validation, test and others where there are any
+    identity: dict[str, Any]
+    notes: tuple[str, ...]  # worth printing once
+    statistics: tuple[()] = ()  # of pixels, in a set of images
+
+    @property
+    def contents(self) -> str:
+        """What there is, in a few words."""
+        return f"{len(self.source):,} source and {len(self.target):,} target ids"
+
+    def record(self) -> dict[str, Any]:
+        """What config.json keeps, so that a run can be used without its data."""
+        return {"vocabulary": {"source": list(self.source.entries), "target": list(self.target.entries)}}
+
+    def sized(self, model: TransformerConfig) -> TransformerConfig:
+        """The network with the sizes that the data decides."""
+        return replace(model, source_vocabulary=len(self.source), target_vocabulary=len(self.target), outputs=len(self.target))
+
+    def order(self, run: RunConfig, batches: int = 0) -> TokenOrder:
+        """The order of training, over as many of the first pairs as so many batches of the longest hold (0: all)."""
+        rows = {length: run.data.tokens // length for length in run.data.lengths}
+        return TokenOrder(self.splits["train"].padded[: batches * rows[run.data.lengths[-1]] or None], rows, run.seed)
+
+
+def open_sentences(run: RunConfig) -> Texts:
+    """The sentences of a run as ids, checked and split. Raises UserError."""
+    pairs, vocabularies = _open_pairs(run)
+    source, target = vocabularies
+    _check_sizes(run, source, target)
+    splits = {name: _encoded(run, some, name, source, target) for name, some in pairs.items()}
+    identity: dict[str, Any] = {
+        "name": run.data.source.partition(":")[0],
+        "sizes": {name: len(split) for name, split in splits.items()},
+        "vocabulary": text_digest([source.entries, target.entries]),
+        "content": text_digest([[array_digest(split.source), array_digest(split.target)] for split in splits.values()]),
+    }
+    notes = tuple(f"{name}: the best guess without a source is right in {splits[name].chance:.4f}" for name in ("validation", "test") if name in splits)
+    if run.data.shuffle_sources:
+        train = splits["train"]
+        shuffled = train.source[permutation(len(train), SHUFFLE, run.seed)]
+        splits["train"] = Sentences(shuffled, train.target, train.lengths, train.tokens, train.title)
+        notes += ("a control: the sources of train are shuffled, so that nothing can be learnt from them",)
+    return Texts(identity["name"], source, target, splits, identity, notes)
+
+
+def _open_pairs(run: RunConfig) -> tuple[dict[str, Pairs], tuple[Vocabulary, Vocabulary]]:
+    """The pairs of each split, and both vocabularies (one and the same where the network's tables are tied)."""
+    one = run.transformer.one_embedding
+    if run.data.source == "numbers":
+        pairs = _cut(run, numbers.pairs())
+        both = closed((*numbers.ENGLISH, *numbers.GERMAN))
+        return pairs, (both, both) if one else (closed(numbers.ENGLISH), closed(numbers.GERMAN))
+    if not run.data.source.startswith("pairs:"):
+        raise UserError(f"data.source is {run.data.source}, which has no sentences: give numbers or pairs:FROM-TO:FOLDER")
+    pairs = _cut(run, _files(run.data.source))
+    left, right = ([pair[side] for pair in pairs["train"]] for side in (0, 1))
+    if one:
+        both = counted([*left, *right])
+        return pairs, (both, both)
+    return pairs, (counted(left), counted(right))
+
+
+def _cut(run: RunConfig, pairs: dict[str, Pairs]) -> dict[str, Pairs]:
+    """With the splits that the source lacks held out from train: test the same for every seed, validation by seed."""
+    for name, share, seed in (("test", run.data.test, (TEST,)), ("validation", run.data.validation, (VALIDATION, run.seed))):
+        if name in pairs or not share:
+            continue
+        train = pairs["train"]
+        stay, held = hold_out(np.zeros(len(train), np.int64), share, *seed)
+        if not len(held):
+            raise UserError(f"data.{name} {share} of {len(train)} pairs leaves {name} empty: give a larger share, or 0 for no such split")
+        pairs = {**pairs, "train": [train[i] for i in stay], name: [train[i] for i in held]}
+    order = ("train", "validation", "test", *pairs)
+    return {name: pairs[name] for name in dict.fromkeys(order) if name in pairs}
+
+
+_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+
+
+def _files(source: str) -> dict[str, Pairs]:
+    """The pairs of pairs:FROM-TO:FOLDER: files train.FROM and train.TO (or .gz), line i of one with line i of the other; test_NAME is test."""
+    languages, _, path = source.removeprefix("pairs:").partition(":")
+    left, dash, right = languages.partition("-")
+    folder = Path(path).expanduser()
+    if not (left and dash and right and path):
+        raise UserError(f"data.source is {source}: give pairs:FROM-TO:FOLDER, such as pairs:en-de:multi30k")
+    if not folder.is_dir():
+        raise UserError(f"data.source {source}: there is no folder {path}; check the path")
+    found: dict[str, Pairs] = {}
+    for split, names in _NAMES.items():
+        stems = sorted({p.name.removesuffix(".gz").removesuffix(f".{left}") for p in folder.iterdir() if p.name.removesuffix(".gz").endswith(f".{left}")})
+        for stem in (s for s in stems if s in names or (split == "test" and s.startswith("test"))):
+            one, two = (_lines(source, folder, f"{stem}.{language}") for language in (left, right))
+            if len(one) != len(two):
+                raise UserError(f"data.source {source}: {stem} has {len(one)} lines of {left} and {len(two)} of {right}; line i of both is one pair")
+            found.setdefault(split, list(zip(one, two, strict=True)))
+    if not found.get("train"):
+        raise UserError(f"data.source {source}: has no pairs in train.{left} and train.{right} (or .gz); put them there")
+    return found
+
+
+def _lines(source: str, folder: Path, name: str) -> list[str]:
+    path = folder / name if (folder / name).is_file() else folder / f"{name}.gz"
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            return file.read().decode("utf-8").splitlines()
+    except (OSError, EOFError, ValueError) as error:
+        raise UserError(f"data.source {source}: {name} cannot be read ({error}); give UTF-8 text, a sentence a line") from error
+
+
+def _check_sizes(run: RunConfig, source: Vocabulary, target: Vocabulary) -> None:
+    c = run.transformer
+    for name, size in (("source_vocabulary", len(source)), ("target_vocabulary", len(target)), ("outputs", len(target))):
+        if getattr(c, name) not in (0, size):
+            raise UserError(f"model.{name} is {getattr(c, name)} but data.source {run.data.source} has {size} ids: give --model.{name.replace('_', '-')} 0")
+
+
+def _encoded(run: RunConfig, pairs: Pairs, split: str, source: Vocabulary, target: Vocabulary) -> Sentences:
+    """Pairs as padded ids. Raises UserError naming the first pair that is empty or too long."""
+    longest = run.data.lengths[-1]
+    ids = np.zeros((len(pairs), longest), np.int32), np.zeros((len(pairs), longest - 1), np.int32)
+    for i, texts in enumerate(pairs):
+        for side, (text, vocabulary) in enumerate(zip(texts, (source, target), strict=True)):
+            found, room = len(words(text)), longest - side
+            if not found or found > room:
+                what = "is empty" if not found else f"has {found} words, which is more than {room}"
+                raise UserError(f"data.source {run.data.source}: {split}[{i}] {text[:40]!r} {what}; mend it, or raise the last of --data.lengths")
+            ids[side][i, :found] = vocabulary.encode(text)
+    return Sentences(*ids, run.data.lengths, run.data.tokens, split)
