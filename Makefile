@@ -1,13 +1,14 @@
 # make train       set up .venv, then train; ARGS chooses what (default: the digits): make train ARGS="mnist --epochs 1"
 # make test        set up .venv, then run the tests; ARGS goes to pytest
 # make test-slow   the same for the tests that take minutes
+# make parity      compare ours with PyTorch, layer by layer, and print the table; ARGS goes to python -m tests.parity
 # make lint        ruff and mypy
 # make clean       remove .venv and caches; runs/ stays
 #
 # PYTHON           the interpreter for .venv, 3.11 or newer (default: python3, or the newest python3.x that is found)
 # PIP_ARGS         extra arguments for pip
 
-.PHONY: help train test test-slow lint clean
+.PHONY: help train test test-slow parity lint clean
 .DELETE_ON_ERROR:
 
 ifeq ($(strip $(PYTHON)),)
@@ -46,6 +47,10 @@ help:
 	$(call set-up,[dev])
 	@touch .venv/.base .venv/.test .venv/.dev
 
+.venv/.parity: pyproject.toml constraints.txt
+	$(call set-up,[test,torch,parity])
+	@touch .venv/.base .venv/.test .venv/.parity
+
 train: .venv/.base
 	.venv/bin/python -m vit_jax.train $(ARGS)
 
@@ -54,6 +59,9 @@ test: .venv/.test
 
 test-slow: .venv/.test
 	.venv/bin/python -m pytest -m slow $(ARGS)
+
+parity: .venv/.parity
+	.venv/bin/python -m tests.parity $(ARGS)
 
 lint: .venv/.dev
 	.venv/bin/python -m ruff check

@@ -142,6 +142,7 @@ def slots(base: Config) -> list[Case]:
 def combinations() -> list[Case]:
     """Networks that use many slots at once."""
     v, t = VIT, TRANSFORMER
+    tied = replace(t, source_vocabulary=9, outputs=9, tie="all", eps=1e-5)
     return [
         Case("vit base", v),
         Case("transformer base", t),
@@ -153,9 +154,8 @@ def combinations() -> list[Case]:
         Case("stem norms, no biases", replace(v, stem_pre_norm=True, stem_norm=True, stem_bias=False, query_bias=False, key_bias=False, value_bias=False)),
         Case("transformer of vectors", replace(t, source_vocabulary=0, target_vocabulary=0, outputs=0, positions="none", activation="relu", eps=1e-5)),
         Case("post-norm transformer, odd heads", replace(t, norm_first=False, final_norm=False, head_width=3, activation="relu", positions="one_frequency")),
-        Case("Marian", replace(t, source_vocabulary=9, outputs=9, tie="all", norm_first=False, final_norm=False, activation="silu",
-                               positions="concatenated", scale_embedding=True, eps=1e-5)),  # fmt: skip
-        Case("mBART", replace(t, source_vocabulary=9, outputs=9, tie="all", positions="learned", position_offset=2, embedding_norm=True, eps=1e-5)),
+        Case("Marian", replace(tied, norm_first=False, final_norm=False, activation="silu", positions="concatenated", scale_embedding=True)),
+        Case("mBART", replace(tied, positions="learned", position_offset=2, embedding_norm=True)),
     ]
 
 

@@ -6,8 +6,11 @@ rows, (out, in) matrices.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,9 +27,11 @@ from .sides import Ours, Torch, doubles, ours
 from .weights import MASKS, Inputs, inputs, masks, weights, zero_gradients
 
 TORCH = "torch.nn"
+warnings.filterwarnings("ignore", message="enable_nested_tensor is True")  # and not used, with the fast path off
 Tensors = dict[str, Tensor]
 Mapping = Callable[[Tensors], Tensors]
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": nn.functional.silu, "gelu_tanh": nn.GELU(approximate="tanh")}
+# Functions: torch turns an activation that is a module into ReLU when it copies a layer into a stack.
+ACTIVATIONS: dict[str, Any] = {"relu": "relu", "gelu": "gelu", "silu": nn.functional.silu, "gelu_tanh": functools.partial(nn.functional.gelu, approximate="tanh")}
 
 VECTORS = TransformerConfig(
     width=8, heads=2, hidden=12, encoder_depth=1, decoder_depth=2, positions="none", max_length=0, activation="relu", eps=1e-5, norm_first=False
@@ -139,8 +144,6 @@ def transformers() -> Iterator[Result]:
 
 
 def _config(bias: bool = True, **fields: Any) -> TransformerConfig:
-    from dataclasses import replace
-
     return replace(VECTORS, bias=bias, norm_bias=bias, **fields)
 
 
@@ -216,7 +219,8 @@ def attentions() -> Iterator[Result]:
     three[1, :, 2], padding[2] = True, True  # a row, and an example, with nothing to look at
     for bias, (kdim, vdim) in itertools.product((True, False), ((8, 8), (6, 8), (8, 7), (6, 7))):
         shaped = {**given, "key": given["key"][..., :kdim], "value": given["value"][..., :vdim]}
-        for title, attn, pad in (("none", None, None), ("2-D", two, None), ("per head", three.reshape(6, 4, 5), None), ("padding", None, padding), ("both", two, padding)):
+        heads = three.reshape(6, 4, 5)
+        for title, attn, pad in (("none", None, None), ("2-D", two, None), ("per head", heads, None), ("padding", None, padding), ("both", two, padding)):
             module = nn.MultiheadAttention(8, 2, bias=bias, kdim=kdim, vdim=vdim, batch_first=True)
             biases = dict(query_bias=bias, key_bias=bias, value_bias=bias, out_bias=bias)
             with doubles("float64"):

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
-from vit_jax.config import ViTConfig
 from vit_jax.layers import merge, split
+from vit_jax.runs import flatten
 
 from .cases import Case, Config
 from .compare import Result, gradients, tensors, values
@@ -69,8 +70,6 @@ def jitted(name: str, c: Config) -> list[Result]:
             return y, back(cotangent)[0]
 
         y, tree = jax.jit(run)(mine.tree, arrays, jnp.asarray(cotangent))
-    from vit_jax.runs import flatten
-
     theirs = {k: v for k, v in twin.gradients(given, cotangent).items() if not k.startswith("input.")}
     found = {k: np.asarray(v) for k, v in flatten(tree).items()}
     return [
@@ -79,4 +78,25 @@ def jitted(name: str, c: Config) -> list[Result]:
     ]
 
 
-FAMILY = {ViTConfig: "ViT"}
+
+def decoding(name: str, c: Config) -> Iterator[Result]:
+    """One token at a time with a cache, against the whole target at once and against the twin's own cache; a row's source is all padding."""
+    numbers, given = weights(c), inputs(c)
+    source, target, padding = (given[k] for k in ("source", "target", "source_padding"))
+    mine, twin = ours(c, numbers), Twin(c, numbers)
+    whole = mine.forward({"source": source, "target": target, "source_padding": padding})
+    with doubles("float64"):
+        cache = mine.model.init_cache(mine.model.encode(jnp.asarray(source), jnp.asarray(padding)), jnp.asarray(padding), target.shape[1])
+        steps = []
+        for t in range(target.shape[1]):
+            logits, cache = mine.model.decode_step(jnp.asarray(target[:, t]), cache)
+            steps.append(np.asarray(logits))
+    with torch.no_grad():
+        ids, keep = torch.from_numpy(source), torch.from_numpy(padding)
+        cache, theirs = twin.module.init_cache(twin.module.encode(ids, keep), keep, target.shape[1]), []
+        for t in range(target.shape[1]):
+            logits, cache = twin.module.decode_step(torch.from_numpy(target[:, t]), cache)
+            theirs.append(logits.numpy())
+    mine_by_token = {f"token {t}": y for t, y in enumerate(steps)}
+    yield values(name, "itself, all tokens at once", "float64, cached", mine_by_token, {f"token {t}": whole[:, t] for t in range(len(steps))}, "float64")
+    yield values(name, TWIN, "float64, cached", mine_by_token, {f"token {t}": y for t, y in enumerate(theirs)}, "float64")

@@ -1,0 +1,78 @@
+"""The whole suite, in parts that can run apart; and how a process is set up for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+from .compare import Result
+
+PARTS = 4  # of the slots of each network
+
+
+def quick_compilation() -> None:
+    """These nets run for microseconds and would be compiled for minutes: keep what is compiled, and optimise little.
+
+    To be called before jax computes anything.
+    """
+    import jax
+
+    from vit_jax.backend import cache_folder
+
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder().with_name("tests")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
+def presets() -> Iterator[Result]:
+    """Every preset, shrunk."""
+    from . import cases, twins
+
+    for case in cases.presets():
+        yield from twins.case(case, thorough=True)
+
+
+def combinations() -> Iterator[Result]:
+    """Slots that meet, one compiled pass a family, and decoding with a cache."""
+    from . import cases, twins
+
+    for case in cases.combinations():
+        yield from twins.case(case, thorough=True)
+    yield from twins.jitted("ViT, jitted", cases.VIT)
+    yield from twins.jitted("Transformer, jitted", cases.TRANSFORMER)
+    for case in cases.combinations():
+        if isinstance(case.config, cases.TransformerConfig) and case.config.target_vocabulary:
+            yield from twins.decoding(f"{case.name}, decoding", case.config)
+
+
+def slots(network: str, part: int) -> Iterator[Result]:
+    """A part of the values of all slots of one network."""
+    from . import cases, twins
+
+    for case in cases.slots(cases.VIT if network == "ViT" else cases.TRANSFORMER)[part::PARTS]:
+        yield from twins.case(case)
+
+
+def groups() -> dict[str, Callable[[], Iterable[Result]]]:
+    """Every part by name, the long ones first."""
+    from functools import partial
+
+    from . import dropping, libraries, losses, sabotage, slopes, torch_nn, training
+
+    return {
+        "torch.nn.Transformer": torch_nn.transformers,
+        "libraries": libraries.libraries,
+        **{f"{network} slots {i + 1}/{PARTS}": partial(slots, network, i) for network in ("ViT", "Transformer") for i in range(PARTS)},
+        "combinations": combinations,
+        "torch.nn layers": torch_nn.layers,
+        "training": training.training,
+        "slopes": slopes.slopes,
+        "presets": presets,
+        "torch.nn.MultiheadAttention": torch_nn.attentions,
+        "torch.nn.LayerNorm": torch_nn.norms,
+        "losses": losses.losses,
+        "dropout": dropping.dropping,
+        "sabotage, control": sabotage.controls,
+    }

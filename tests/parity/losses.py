@@ -1,0 +1,90 @@
+"""Losses and shifts against hand-written ids and torch's CrossEntropyLoss: both sides have their own, so neither is the measure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from torch_ref import train as reference
+from vit_jax import tasks
+from vit_jax.config import AugmentConfig, LossConfig
+
+from .compare import Result, distance
+from .sides import doubles
+
+# PAD 0, BOS 1, EOS 2. A full row, two shorter ones, and one that only fills the batch up.
+SOURCE = np.array([[5, 6, 7], [4, 0, 0], [8, 8, 0], [0, 0, 0]], np.int32)
+TARGET = np.array([[3, 4, 5, 6], [7, 0, 0, 0], [8, 3, 0, 0], [0, 0, 0, 0]], np.int32)
+READ = np.array([[1, 3, 4, 5, 6], [1, 7, 0, 0, 0], [1, 8, 3, 0, 0], [1, 0, 0, 0, 0]])
+SAID = np.array([[3, 4, 5, 6, 2], [7, 2, 0, 0, 0], [8, 3, 2, 0, 0], [0, 0, 0, 0, 0]])
+REAL = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
+HAND, CROSS = "hand-written ids", "torch.nn.CrossEntropyLoss"
+
+
+class Says:
+    """A network that answers anything with these logits."""
+
+    def __init__(self, logits: Any):
+        self.logits, self.dtype = logits, logits.dtype
+
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        return self.logits
+
+
+def shifts() -> Iterator[Result]:
+    """What the decoder reads and what it is to say, real places only."""
+    with doubles("float64"):
+        read, said, real = (np.asarray(x) for x in tasks.shifted(jnp.asarray(TARGET), jnp.asarray(SOURCE)))
+    yield Result("shifted: where it is real", HAND, "ids", float((real != REAL).sum()), 0)
+    yield Result("shifted: what is read", HAND, "ids", float((read != READ)[REAL].sum()), 0)
+    yield Result("shifted: what is said", HAND, "ids", float((said != SAID)[REAL].sum()), 0)
+    read, said = (x.numpy() for x in reference.shifted(torch.from_numpy(TARGET).long()))
+    yield Result("torch_ref's shifted: what is read", HAND, "ids", float((read != READ)[REAL].sum()), 0)
+    yield Result("torch_ref's shifted: what is said", HAND, "ids", float((said != SAID).sum()), 0)
+
+
+def translate(smoothing: float) -> Iterator[Result]:
+    """The mean over real tokens, and its gradient."""
+    logits = np.random.default_rng(0).standard_normal((4, 5, 9)) * 3
+    leaf = torch.from_numpy(logits).requires_grad_()
+    expected = torch.nn.CrossEntropyLoss(ignore_index=0, label_smoothing=smoothing)(leaf.flatten(0, 1), torch.from_numpy(SAID).flatten())
+    expected.backward()
+    subject, batch = f"translation, smoothing {smoothing:g}", {"source": SOURCE, "target": TARGET}
+    with doubles("float64"):
+        task = tasks.Translate(smoothing, 5)
+        given = {k: jnp.asarray(v) for k, v in batch.items()}
+        loss, back = jax.vjp(lambda x: task.loss(Says(x), given, None, task.size(given))[0], jnp.asarray(logits))  # type: ignore[arg-type]
+        slope = np.asarray(back(jnp.ones_like(loss))[0])
+    yield Result(subject, CROSS, "loss", abs(float(loss) - expected.item()), 1e-12)
+    yield Result(subject, CROSS, "its gradient", distance(slope, leaf.grad.numpy()), 1e-12)
+    given = torch.from_numpy(SOURCE).long(), torch.from_numpy(TARGET).long()
+    theirs = reference.translate_loss(Says(leaf.detach()), *given, LossConfig(label_smoothing=smoothing))  # type: ignore[arg-type]
+    yield Result(f"torch_ref's {subject}", CROSS, "loss", abs(theirs.item() - expected.item()), 1e-12)
+
+
+def classify(smoothing: float) -> Iterator[Result]:
+    """The mean over images, and its gradient."""
+    logits, labels = np.random.default_rng(0).standard_normal((4, 5)) * 3, np.array([0, 4, 2, 2], np.int32)
+    leaf = torch.from_numpy(logits).requires_grad_()
+    expected = torch.nn.CrossEntropyLoss(label_smoothing=smoothing)(leaf, torch.from_numpy(labels).long())
+    expected.backward()
+    subject, batch = f"classification, smoothing {smoothing:g}", {"image": np.zeros((4, 2, 2, 1), np.uint8), "label": labels}
+    with doubles("float64"):
+        task, keys = tasks.Classify(AugmentConfig(), (0.0,), (1.0,), smoothing), jax.random.split(jax.random.key(0), 4)
+        loss, back = jax.vjp(lambda x: task.loss(Says(x), batch, keys)[0], jnp.asarray(logits))
+        slope = np.asarray(back(jnp.ones_like(loss))[0])
+    yield Result(subject, CROSS, "loss", abs(float(loss) - expected.item()), 1e-12)
+    yield Result(subject, CROSS, "its gradient", distance(slope, leaf.grad.numpy()), 1e-12)
+
+
+def losses() -> Iterator[Result]:
+    """All of the above."""
+    yield from shifts()
+    for smoothing in (0.0, 0.1):
+        yield from translate(smoothing)
+        yield from classify(smoothing)

@@ -1,0 +1,257 @@
+"""Deliberate faults, patched into the real modules: each must be caught by the comparison it names.
+
+A comparison that stays green with its fault in place is void. Without a fault every one of them passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from convert import rules
+from vit_jax import layers, optim, tasks, transformer, vit
+from vit_jax.layers import Attention, LayerNorm, Linear, Mlp
+
+from . import dropping, losses, torch_nn, training, twins
+from .cases import TRANSFORMER, VIT
+from .compare import Result
+from .weights import inputs, weights
+
+T = TRANSFORMER
+TIED = training.NETWORKS["Transformer, all tied"]
+POST = replace(VIT, norm_first=False)
+SCALED = replace(T, scale_embedding=True)
+GATED = replace(VIT, gated=True, activation="silu", layer_scale=0.1)
+
+
+# ----------------------------------------------------------------------- comparisons, by their names
+
+
+def forward(c: Any, which: str = "A", dtype: str = "float64") -> Callable[[], Iterable[Result]]:
+    return lambda: [twins.forward("sabotaged", c, weights(c, which), inputs(c, which=which), dtype, f"{dtype}, weights {which}")]
+
+
+def backward(c: Any) -> Callable[[], Iterable[Result]]:
+    return lambda: twins.backward("sabotaged", c, weights(c), inputs(c))
+
+
+def carried(c: Any) -> Callable[[], Iterable[Result]]:
+    return lambda: [twins.carried("sabotaged", c, weights(c))]
+
+
+def steps(title: str) -> Callable[[], Iterable[Result]]:
+    return lambda: training.ten_steps("sabotaged", VIT, training.OPTIMIZERS[title])
+
+
+# ------------------------------------------------------------------------------------------- faults
+
+
+@contextlib.contextmanager
+def attribute(module: Any, name: str, value: Any) -> Iterator[None]:
+    """A module's attribute, for the time of a call."""
+    before = vars(module)[name]
+    vars(module)[name] = value
+    try:
+        yield
+    finally:
+        vars(module)[name] = before
+
+
+def wrapped(cls: Any, method: str, fault: Callable[..., Any]) -> Callable[[], Any]:
+    """`fault(original, self, *args, **kwargs)` in place of a method or function."""
+    original = getattr(cls, method)
+    return lambda: mock.patch.object(cls, method, lambda *args, **kwargs: fault(original, *args, **kwargs))
+
+
+def without(name: str) -> Callable[..., Any]:
+    """The call with one part of its module missing."""
+
+    def fault(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        with attribute(self, name, None):
+            return original(self, *args, **kwargs)
+
+    return fault
+
+
+def eps(factor: float) -> Callable[[], Any]:
+    return wrapped(LayerNorm, "__call__", lambda f, self, x: _with(f, self, "eps", self.eps * factor, x))
+
+
+def _with(f: Any, self: Any, name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+    with attribute(self, name, value):
+        return f(self, *args, **kwargs)
+
+
+def fast_variance(f: Any, self: Any, x: Any) -> Any:
+    mean = x.mean(-1, keepdims=True)
+    variance = jnp.square(x).mean(-1, keepdims=True) - mean**2
+    return (x - mean) * jax.lax.rsqrt(jnp.maximum(variance, 0) + self.eps) * self.scale[...] + self.bias[...]
+
+
+def swapped(first: str, second: str) -> Callable[..., Any]:
+    def fault(f: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        with attribute(self, first, vars(self)[second]), attribute(self, second, vars(self)[first]):
+            return f(self, *args, **kwargs)
+
+    return fault
+
+
+def head_order(f: Any, self: Any, x: Any) -> Any:
+    return x.reshape(*x.shape[:2], self.head_width, self.heads).transpose(0, 3, 1, 2)
+
+
+def transposed_grid(f: Any, self: Any, images: Any) -> Any:
+    y = f(self, images)
+    rows, columns = images.shape[1] // self.size[0], images.shape[2] // self.size[1]
+    return y.reshape(len(y), rows, columns, -1).swapaxes(1, 2).reshape(y.shape)
+
+
+def transposed_kernel(f: Any, self: Any, x: Any) -> Any:
+    square = self.kernel.shape[0] == self.kernel.shape[1]
+    y = x @ (self.kernel[...].T if square else self.kernel[...])
+    return y if self.bias is None else y + self.bias[...]
+
+
+def additive_mask(f: Any, x: Any, axis: int = -1, where: Any = None) -> Any:
+    return f(x if where is None else jnp.where(where, x, x - 1e9), axis=axis)
+
+
+def all_places(f: Any, self: Any, batch: Any) -> Any:
+    return jnp.asarray(batch["target"].shape[0] * (batch["target"].shape[1] + 1))
+
+
+def shift(f: Any, target: Any, source: Any) -> Any:
+    read, said, real = f(target, source)
+    return read, jnp.roll(said, 1, axis=1), real
+
+
+def smoothing(f: Any, labels: Any, alpha: float) -> Any:
+    return labels * (1 - alpha) + (1 - labels) * alpha / (labels.shape[-1] - 1)
+
+
+def query_bias(f: Any, self: Any, query: Any, *args: Any, **kwargs: Any) -> Any:
+    with attribute(self.query, "bias", None):
+        return f(self, query, *args, **kwargs)
+
+
+def small_scale(f: Any, self: Any, key: Any, value: Any) -> Any:
+    k, v = f(self, key, value)
+    return k * (self.head_width / (self.heads * self.head_width)) ** 0.5, v
+
+
+def key_bias_dropped(f: Any, rows: Any, parameters: Any, *what: Any) -> Any:
+    return f(rows, {k: np.zeros_like(v) if k.endswith("key.bias") else v for k, v in parameters.items()}, *what)
+
+
+def heads_permuted(f: Any, rows: Any, parameters: Any, *what: Any) -> Any:
+    """The two heads change places in q, k, v and out: the same function, other tensors."""
+
+    def turn(name: str, v: np.ndarray) -> np.ndarray:
+        if ".attention.out." in name:
+            return np.roll(v, 4, axis=0) if name.endswith("kernel") else v
+        return np.roll(v, 4, axis=-1) if ".attention." in name else v
+
+    return f(rows, {k: turn(k, v) for k, v in parameters.items()}, *what)
+
+
+def stopped_table(f: Any, self: Any, x: Any, table: Any) -> Any:
+    return f(self, x, None if table is None else jax.lax.stop_gradient(table))
+
+
+def late_insert(f: Any, cache: Any, new: Any, index: Any) -> Any:
+    return f(cache, new, jnp.maximum(index - 1, 0))
+
+
+def no_step(f: Any, self: Any, gradients: Any, moments: Any, parameters: Any, step: Any) -> Any:
+    updates, moments = f(self, gradients, moments, parameters, step)
+    return jax.tree.map(jnp.zeros_like, updates), moments
+
+
+def optax_one_cycle(f: Any, steps: int, *args: Any) -> Any:
+    return f(steps + 1, *args)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, and the comparison that must see it."""
+
+    name: str
+    patch: Callable[[], Any]
+    test: str
+    check: Callable[[], Iterable[Result]]
+
+    def caught(self) -> Result | None:
+        """The comparison that fails, if one does."""
+        with self.patch():
+            return next((r for r in self.check() if not r.passed), None)
+
+
+def faults() -> list[Fault]:
+    """The table."""
+    vit_a, vit_b, seq = forward(VIT), forward(VIT, "B"), forward(T)
+    activation = lambda name: lambda: mock.patch.dict(layers.ACTIVATIONS, gelu=layers.ACTIVATIONS[name])  # noqa: E731
+    adamw, cycle, clipped = "AdamW, warm-up and cosine, clipped", "momentum, Nesterov, L2, one cycle", "momentum, clipped"
+    masked = lambda: dropping.one_mask("sabotaged", dropping.VITS)  # noqa: E731
+    spread = lambda: dropping.statistics("sabotaged", dropping.VITS)  # noqa: E731
+    return [
+        Fault("tanh GELU for erf", activation("gelu_tanh"), "forward", vit_a),
+        Fault("tanh GELU for erf, float32", activation("gelu_tanh"), "forward", forward(VIT, "A", "float32")),
+        Fault("quick GELU for erf", activation("quick_gelu"), "forward", vit_a),
+        Fault("eps 1e-5 for 1e-6", eps(10), "forward", vit_b),
+        Fault("eps 1e-12 for 1e-6", eps(1e-6), "forward", vit_b),
+        Fault("one-pass variance", wrapped(LayerNorm, "__call__", fast_variance), "norms", torch_nn.norms),
+        Fault("float32 softmax and norms in a float64 model", lambda: mock.patch.object(layers, "wide", lambda dtype: jnp.float32), "forward", vit_a),
+        Fault("query and key swapped", wrapped(Attention, "__call__", swapped("query", "key")), "forward", vit_b),
+        Fault("key and value swapped", wrapped(Attention, "__call__", swapped("key", "value")), "forward", vit_a),
+        Fault("heads as (Dh H)", wrapped(Attention, "split", head_order), "forward", vit_a),
+        Fault("scale D^-1/2 for Dh^-1/2", wrapped(Attention, "project", small_scale), "forward", vit_a),
+        Fault("query bias dropped", wrapped(Attention, "attend", query_bias), "forward", vit_a),
+        Fault("key bias dropped on the way", wrapped(rules, "write", key_bias_dropped), "tensors, bit for bit", carried(VIT)),
+        Fault("heads permuted on the way", wrapped(rules, "write", heads_permuted), "tensors, bit for bit", carried(VIT)),
+        Fault("grid transposed", wrapped(vit.Patches, "__call__", transposed_grid), "forward", vit_a),
+        Fault("colours reversed", wrapped(vit.Patches, "__call__", lambda f, self, x: f(self, x[..., ::-1])), "forward", vit_a),
+        Fault("square kernels transposed", wrapped(Linear, "__call__", transposed_kernel), "forward", vit_a),
+        Fault("final norm missing", wrapped(vit.ViT, "forward", without("norm")), "forward", vit_a),
+        Fault("encoder's final norm missing", wrapped(transformer.Encoder, "__call__", without("norm")), "forward", seq),
+        Fault("pre-norm for post-norm", wrapped(vit.Block, "__call__", lambda f, self, *a, **k: _with(f, self, "norm_first", True, *a, **k)), "forward", forward(POST)),
+        Fault("norm1 and norm2 swapped", wrapped(vit.Block, "__call__", swapped("norm1", "norm2")), "forward", vit_a),
+        Fault("layer scale ignored", wrapped(vit.Block, "branch", lambda f, self, y, scale, keys: f(self, y, None, keys)), "forward", forward(GATED)),
+        Fault("gate and fc1 swapped", wrapped(Mlp, "__call__", swapped("gate", "fc1")), "forward", forward(GATED)),
+        Fault("positions one row late", wrapped(vit.ViT, "positions", lambda f, self, dtype: jnp.roll(f(self, dtype), 1, 0)), "forward", vit_a),
+        Fault("sines and cosines in halves", wrapped(transformer, "sinusoids", lambda f, kind, n, d: f("concatenated", n, d)), "forward", seq),
+        Fault("no sqrt(D) on embeddings", wrapped(transformer.Embedding, "lookup", lambda f, self, x, table, dtype: table[x].astype(dtype)), "forward", forward(SCALED)),
+        Fault("mask of the wrong polarity", wrapped(transformer, "attention_mask", lambda f, *a, **k: ~f(*a, **k)), "forward", seq),
+        Fault("masks by adding -1e9", wrapped(jax.nn, "softmax", additive_mask), "forward, empty rows", seq),
+        Fault("causality dropped", wrapped(transformer, "attention_mask", lambda f, *a, **k: f(*a, **{**k, "causal": False})), "forward", seq),
+        Fault("memory padding forgotten", wrapped(transformer.Transformer, "forward", lambda f, *a, **k: f(*a, **{**k, "memory_padding": None})), "forward", seq),
+        Fault("cache off by one", wrapped(transformer, "_insert", late_insert), "decoding", lambda: twins.decoding("sabotaged", T)),
+        Fault("tied head without gradient", wrapped(transformer.Head, "__call__", stopped_table), "gradients", backward(TIED)),
+        Fault("target shifted by one too many", wrapped(tasks, "shifted", shift), "shifts", losses.shifts),
+        Fault("mean over padding", wrapped(tasks.Translate, "size", all_places), "losses", lambda: losses.translate(0.0)),
+        Fault("smoothing e/(V-1)", wrapped(optax, "smooth_labels", smoothing), "losses", lambda: losses.classify(0.1)),
+        Fault("decay on every leaf", wrapped(optim, "decay_mask", lambda f, tree, kinds: jax.tree.map(lambda _: True, tree)), "ten steps", steps(adamw)),
+        Fault("no optimizer step", wrapped(optim.Optimizer, "update", no_step), "ten steps", steps("SGD")),
+        Fault("clipping left out", wrapped(optim, "clip", lambda f, gradients, largest: gradients), "ten steps", steps(clipped)),
+        Fault("one cycle by optax's phases", wrapped(optim, "one_cycle", optax_one_cycle), "ten steps", steps(cycle)),
+        Fault("Adam's eps inside the root", wrapped(optax, "scale_by_adam", lambda f, b1, b2, e: f(b1, b2, 0.0, e)), "ten steps", steps(adamw)),
+        Fault("dropout that does not scale", wrapped(layers, "dropout", lambda f, x, rate, keys: f(x, rate, keys) * (1 - rate)), "one mask", masked),
+        Fault("one dropout mask for all examples", wrapped(jax.random, "split", lambda f, key, n: jnp.stack([key] * n)), "statistics", spread),
+        Fault("one key for every site", lambda: mock.patch.multiple(vit, fold=lambda keys, site: keys), "statistics", spread),
+    ]  # fmt: skip
+
+
+def controls() -> Iterator[Result]:
+    """Every comparison of the table without a fault."""
+    seen: list[Callable[[], Iterable[Result]]] = []
+    for fault in faults():
+        if fault.check not in seen:
+            seen.append(fault.check)
+            yield from fault.check()

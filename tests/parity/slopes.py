@@ -1,0 +1,81 @@
+"""Our gradients against central differences of our own forward pass, in float64: a check that needs no second framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax.layers import merge, split
+from vit_jax.runs import unflatten
+
+from . import cases
+from .cases import Case, Config
+from .compare import DIFFERENCES, Result
+from .sides import Ours, doubles, ours
+from .weights import inputs, weights, zero_gradients
+
+H, ENTRIES, CHUNK = 1e-4, 4, 128  # step; entries of each tensor; nets that one vectorised pass evaluates
+AGAINST = "central differences"
+
+
+def slope(name: str, c: Config, seed: int = 0) -> Result:
+    """The largest |x - y| / max(1e-8, |x| + |y|) over some entries of every tensor.
+
+    Parameters whose true gradient is 0 stay apart, and so do entries at which ReLU has a kink within
+    the step: there the difference at h and at h/2 disagree.
+    """
+    p, given = weights(c, seed=seed), inputs(c)
+    mine, rng = ours(c, p), np.random.default_rng(seed)
+    cotangent = rng.standard_normal(mine.forward(given).shape)
+    gradients = mine.gradients(given, cotangent)
+    chosen = [(k, i) for k in p if k not in zero_gradients(c) for i in rng.choice(p[k].size, min(ENTRIES, p[k].size), replace=False)]
+    exact = np.array([gradients[k].flat[i] for k, i in chosen])
+    found, half = (differences(mine, p, given, cotangent, chosen, h) for h in (H, H / 2))
+    smooth = np.ones(len(chosen), bool) if "relu" not in _activations(c) else np.abs(found - half) <= 1e-7 * np.maximum(1, np.abs(found))
+    apart = np.abs(found - exact) / np.maximum(1e-8, np.abs(found) + np.abs(exact))
+    apart = np.where(smooth & (np.abs(exact) + np.abs(found) > 0), apart, 0)
+    if smooth.mean() < 0.8:
+        return Result(name, AGAINST, "gradients", np.inf, DIFFERENCES, "too many kinks")
+    worst = int(apart.argmax())
+    return Result(name, AGAINST, "gradients", float(apart[worst]), DIFFERENCES, chosen[worst][0])
+
+
+def _activations(c: Config) -> tuple[str, ...]:
+    return tuple(str(getattr(c, name, "")) for name in ("activation", "stem_activation", "head_activation"))
+
+
+def differences(mine: Ours, p: dict[str, np.ndarray], given: dict[str, Any], cotangent: np.ndarray, chosen: list[tuple[str, int]], h: float) -> np.ndarray:
+    """(f(p + h) - f(p - h)) / 2h for each chosen entry, many nets at a time."""
+    moves = [(k, i, sign * h) for k, i in chosen for sign in (1, -1)]
+    moves += [moves[-1]] * (-len(moves) % CHUNK)
+    with doubles("float64"):
+        definition, arrays = split(mine.model)[0], mine.arrays(given)
+
+        def f(tree: Any) -> Any:
+            return (mine.call(merge(definition, tree), **arrays) * cotangent).sum()
+
+        out: list[np.ndarray] = []
+        for first in range(0, len(moves), CHUNK):
+            stack = {k: np.repeat(v[None], CHUNK, 0) for k, v in p.items()}
+            for n, (k, i, step) in enumerate(moves[first : first + CHUNK]):
+                stack[k][n].flat[i] += step
+            out.append(np.asarray(jax.vmap(f)(unflatten({k: jnp.asarray(v) for k, v in stack.items()}))))
+    values = np.concatenate(out)[: 2 * len(chosen)].reshape(-1, 2)
+    return (values[:, 0] - values[:, 1]) / (2 * h)
+
+
+def networks() -> list[Case]:
+    """Every value of the slots that change the function's form, and the combinations; sizes and starts do not."""
+    sizes = {*cases.STARTS, "image", "patch", "width", "depth", "encoder_depth", "decoder_depth", "channels", "hidden"}
+    listed = [c for base in (cases.VIT, cases.TRANSFORMER) for c in cases.slots(base) if c.name.partition("=")[0] not in sizes and "dropout" not in c.name]
+    return [*cases.combinations(), *listed]
+
+
+def slopes() -> Iterator[Result]:
+    """All of them."""
+    for case in networks():
+        yield slope(case.name, case.config)

@@ -1,0 +1,119 @@
+"""A quick part of the equivalence suite in the default tests; all of it with `make parity`, and with the slow tests."""
+
+import dataclasses
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch cannot be imported, so ours is not compared with it")
+
+from tests.parity import cases, dropping, losses, sabotage, slopes, torch_nn, training, twins
+from tests.parity.compare import failures
+from tests.parity.groups import quick_compilation
+from vit_jax.config import TransformerConfig, ViTConfig
+from vit_jax.presets import PRESETS
+
+QUICK = ["tanh GELU for erf", "eps 1e-12 for 1e-6", "heads as (Dh H)", "heads permuted on the way", "mean over padding", "target shifted by one too many"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_optimizations():
+    import jax
+
+    quick_compilation()
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def check(results):
+    results = list(results)
+    assert results
+    assert not failures(results), failures(results)
+
+
+def test_the_base_networks_are_the_twins_functions_and_have_their_gradients():
+    check(r for case in cases.combinations()[:2] for r in twins.case(case))
+
+
+def test_the_second_notebooks_heads_and_a_network_of_vectors():
+    vectors, odd = cases.combinations()[8:10]
+    check(r for case in (vectors, odd) for r in twins.case(case))
+
+
+def test_layer_norm_is_torchs_far_from_zero():
+    check(torch_nn.norms())
+
+
+def test_losses_and_shifts_are_those_of_hand_written_ids():
+    check(losses.losses())
+
+
+def test_one_mask_makes_one_training_pass():
+    check(dropping.one_mask("ViT", dropping.VITS))
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_deliberate_fault_is_caught(name):
+    fault = next(f for f in sabotage.faults() if f.name == name)
+    assert fault.caught(), f"{fault.test} does not see {name}"
+
+
+# What the suite covers.
+
+
+def test_every_preset_is_compared():
+    assert [c.name for c in cases.presets()] == list(PRESETS)
+
+
+@pytest.mark.parametrize("base", [cases.VIT, cases.TRANSFORMER], ids=["ViT", "Transformer"])
+def test_every_value_of_every_slot_is_compared(base):
+    seen = {(field.name, getattr(c.config, field.name)) for c in [cases.Case("", base), *cases.slots(base)] for field in dataclasses.fields(base)}
+    for name, hint in typing.get_type_hints(type(base)).items():
+        for value in cases.alternatives(type(base), name, hint):
+            assert (name, value) in seen, f"{name}={value} is in no case"
+
+
+def test_a_slot_without_values_is_an_error():
+    with pytest.raises(KeyError):
+        cases.alternatives(ViTConfig, "a_new_number", int)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_shrinking_keeps_every_slot(name):
+    c = PRESETS[name]().run.model
+    small = cases.shrink(c)
+    sizes = {"image", "patch", "channels", "classes", "width", "depth", "heads", "head_width", "hidden", "head_hidden", "registers", "encoder_depth",
+             "decoder_depth", "source_vocabulary", "target_vocabulary", "outputs", "max_length", "position_offset"}  # fmt: skip
+    for field in dataclasses.fields(c):
+        a, b = getattr(c, field.name), getattr(small, field.name)
+        assert a == b or (field.name in sizes and bool(a) == bool(b)), field.name
+    assert (c.heads * c.dim_head == c.width) == (small.heads * small.dim_head == small.width)
+
+
+def test_there_are_enough_faults_and_no_two_alike():
+    names = [f.name for f in sabotage.faults()]
+    assert len(names) == len(set(names)) >= 25
+
+
+# The rest takes minutes.
+
+
+@pytest.mark.slow
+def test_gradients_are_the_slopes_of_the_function():
+    check(slopes.slopes())
+
+
+@pytest.mark.slow
+def test_ten_steps_end_at_the_same_weights():
+    check(training.training())
+
+
+@pytest.mark.slow
+def test_the_whole_suite_passes(tmp_path):
+    command = [sys.executable, "-m", "tests.parity", "--markdown", str(tmp_path / "table.md"), "--json", str(tmp_path / "table.json")]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert "NOT CAUGHT" not in done.stdout and isinstance(cases.TRANSFORMER, TransformerConfig)

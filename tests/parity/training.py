@@ -1,0 +1,130 @@
+"""Ten optimizer steps of ours and of torch_ref.train, from the same random weights on the same batches."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torch_ref.train import Trainer
+from vit_jax import transformer, vit
+from vit_jax.config import LossConfig, OptimConfig, RunConfig, ViTConfig
+from vit_jax.layers import fold
+from vit_jax.optim import Optimizer
+from vit_jax.runs import flatten, unflatten
+from vit_jax.step import Engine
+from vit_jax.tasks import task
+
+from .cases import TRANSFORMER, VIT, Config, grid
+from .compare import LOSSES, STEPS, STEPS_ZERO, Result, distance
+from .sides import doubles
+from .weights import weights, zero_gradients
+
+STEPS_RUN, EPOCH = 10, 5
+NETWORKS: dict[str, Config] = {
+    "ViT": replace(VIT, layer_scale=0.1),
+    "Transformer, all tied": replace(TRANSFORMER, source_vocabulary=9, outputs=9, tie="all", positions="learned"),
+}
+OPTIMIZERS = {
+    "SGD": OptimConfig(name="sgd", schedule="constant"),
+    "momentum, Nesterov, L2, one cycle": OptimConfig(name="momentum", nesterov=True, weight_decay=0.05, schedule="one_cycle"),
+    "momentum, clipped": OptimConfig(name="momentum", clip=0.1, schedule="constant"),
+    "Adam, L2, warm-up and cosine": OptimConfig(name="adam", weight_decay=0.05, warmup=0.4, schedule="cosine"),
+    "AdamW, warm-up and cosine, clipped": OptimConfig(name="adamw", weight_decay=0.05, warmup=0.4, schedule="cosine", clip=0.1),
+    "AdamW, one cycle of rate and momentum": OptimConfig(name="adamw", weight_decay=0.05, schedule="one_cycle", cycle_momentum=True),
+}
+
+
+def make_run(c: Config, optim: OptimConfig, dtype: str) -> RunConfig:
+    kind = "classify" if isinstance(c, ViTConfig) else "translate"
+    return RunConfig(task=kind, model=c, optim=replace(optim, lr=1e-3), loss=LossConfig(label_smoothing=0.1), compute_dtype=dtype, batch=4)  # type: ignore[arg-type]
+
+
+def batches(c: Config) -> list[dict[str, np.ndarray]]:
+    """Ten batches; sentences are padded, and the last row of each batch is nothing but padding."""
+    rng, out = np.random.default_rng(0), []
+    for _ in range(STEPS_RUN):
+        if isinstance(c, ViTConfig):
+            out.append({"image": rng.integers(0, 256, (4, *grid(c))).astype(np.uint8), "label": rng.integers(0, c.classes, 4).astype(np.int32)})
+            continue
+        one = {}
+        for name, length, vocabulary in (("source", 5, c.source_vocabulary), ("target", 4, c.target_vocabulary)):
+            ids = rng.integers(3, vocabulary, (4, length)).astype(np.int32)
+            one[name] = np.where(np.arange(length) < np.array([[length], [length - 1], [3], [0]]), ids, 0).astype(np.int32)
+        out.append(one)
+    return out
+
+
+@functools.lru_cache(maxsize=8)
+def compiled(c: Config, dtype: str) -> Any:
+    """(loss, gradients) of a batch, compiled once for all optimizers."""
+    run = make_run(c, OptimConfig(), dtype)
+    network = vit if isinstance(c, ViTConfig) else transformer
+    engine = Engine(run, network.definition(c, dtype=dtype, param_dtype=dtype), task(run, (0.3,), (0.7,)), Optimizer(run.optim, STEPS_RUN, EPOCH))
+
+    def gradients(parameters: Any, batch: Any) -> Any:
+        keys = fold(jax.random.split(jax.random.key(0), 4), 0)  # of dropout, which is off
+        return engine.gradients(parameters, batch, keys, engine.task.size(batch))
+
+    return jax.jit(gradients)
+
+
+def ours(c: Config, optim: OptimConfig, dtype: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[float]]:
+    """Our parameters, moments and losses after ten steps."""
+    with doubles(dtype):
+        optimizer = Optimizer(make_run(c, optim, dtype).optim, STEPS_RUN, EPOCH)
+        parameters = unflatten({k: jnp.asarray(v, dtype) for k, v in weights(c).items()})
+        moments, losses = optimizer.init(parameters), []
+        for step, batch in enumerate(batches(c)):
+            loss, _, gradients = compiled(c, dtype)(parameters, batch)
+            updates, moments = optimizer.update(gradients, moments, parameters, jnp.int32(step))
+            parameters = jax.tree.map(jnp.add, parameters, updates)
+            losses.append(float(loss))
+        return _numpy(parameters), _numpy(moments), losses
+
+
+def _numpy(tree: Any) -> dict[str, np.ndarray]:
+    return {k: np.asarray(v) for k, v in flatten(tree).items()}
+
+
+def theirs(c: Config, optim: OptimConfig, dtype: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[float]]:
+    """The same of torch_ref's Trainer."""
+    from torch_ref import parameters
+
+    trainer = Trainer(make_run(c, optim, dtype), STEPS_RUN, EPOCH, mean=(0.3,), std=(0.7,))
+    trainer.load({k: v.astype(dtype) for k, v in weights(c).items()})
+    losses = [trainer.step(batch) for batch in batches(c)]
+    return parameters(trainer.model), {f"{role}.{k}": v for role, tree in trainer.moments().items() for k, v in tree.items()}, losses
+
+
+def ten_steps(name: str, c: Config, optim: OptimConfig, dtype: str = "float64") -> Iterator[Result]:
+    """Parameters and moments in float64, losses in either precision."""
+    subject, against = f"{name}, {STEPS_RUN} steps", "torch_ref.train"
+    (mine, moments, losses), (their, their_moments, their_losses) = ours(c, optim, dtype), theirs(c, optim, dtype)
+    apart = max(abs(a - b) / abs(b) if a == a else np.inf for a, b in zip(losses, their_losses, strict=True))
+    yield Result(subject, against, f"losses, {dtype}", apart, LOSSES[dtype])
+    if dtype != "float64":
+        return
+    zero = zero_gradients(c)
+    for quantity, a, b, limit in (
+        ("parameters", {k: v for k, v in mine.items() if k not in zero}, their, STEPS),
+        ("parameters without a gradient", {k: v for k, v in mine.items() if k in zero}, their, STEPS_ZERO),
+        ("moments", moments, their_moments, STEPS),
+    ):
+        each = {k: distance(v, b[k]) for k, v in a.items()}
+        if each:
+            worst = max(each, key=each.__getitem__)
+            yield Result(subject, against, quantity, each[worst], limit, worst)
+
+
+def training() -> Iterator[Result]:
+    """Every optimizer and schedule on both kinds of network; float32 losses of the first and the last."""
+    for network, c in NETWORKS.items():
+        for title, optim in OPTIMIZERS.items():
+            yield from ten_steps(f"{network}, {title}", c, optim)
+        yield from ten_steps(f"{network}, {title}", c, optim, "float32")
