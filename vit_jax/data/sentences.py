@@ -169,7 +169,7 @@ def _lines(source: str, folder: Path, name: str) -> list[str]:
     path = folder / name if (folder / name).is_file() else folder / f"{name}.gz"
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            return file.read().decode("utf-8").splitlines()
+            return file.read().decode("utf-8").removesuffix("\n").split("\n")  # not splitlines: U+2028 ends no line here
     except (OSError, EOFError, ValueError) as error:
         raise UserError(f"data.source {source}: {name} cannot be read ({error}); give UTF-8 text, a sentence a line") from error
 

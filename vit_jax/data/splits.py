@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import backend
 from ..config import RunConfig, ViTConfig, pair
 from ..errors import UserError
 from ..runs import array_digest, text_digest
@@ -39,7 +39,7 @@ class Images:
 
     def __init__(self, examples: Examples, preprocess: Preprocess, keep: bool, threads: int):
         self.examples, self.preprocess, self.keep = examples, preprocess, keep
-        self.threads = threads or _cores()
+        self.threads = threads or backend.cores()
         self._kept: np.ndarray | None = None  # uint8 [n, h, w, C]
         if isinstance(examples, Arrays) and preprocess.keeps(*_shape(examples)):
             self._kept = examples.pixels.reshape(-1, *preprocess.image, preprocess.channels)
@@ -303,8 +303,3 @@ def _shape(examples: Arrays) -> tuple[int, int, int]:
     """Height, width and channels of the images in an array."""
     height, width, *channels = examples.pixels.shape[1:]
     return height, width, *(channels or [1])  # type: ignore[return-value]
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

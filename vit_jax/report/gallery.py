@@ -29,7 +29,7 @@ def draw_all(folder: Run, dataset: Dataset | Texts, engine: Engine, parameters: 
     """
     for place in (folder.plots, folder.samples):
         place.mkdir(exist_ok=True)
-    plots.draw_curves(folder.metrics(), folder.plots / "curves.png")
+    plots.draw_curves(folder.metrics(), folder.plots / "curves.png", engine.run.loss.label_smoothing)
     if isinstance(dataset, Texts):
         _draw_sentences(folder, dataset, engine, parameters)
         return

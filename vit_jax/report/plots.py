@@ -80,10 +80,11 @@ def _nothing(path: Path_, text: str) -> None:
 # -------------------------------------------------------------------------------------- curves
 
 
-def draw_curves(rows: list[dict[str, Any]], path: Path_) -> None:
+def draw_curves(rows: list[dict[str, Any]], path: Path_, label_smoothing: float = 0.0) -> None:
     """Loss, accuracy, learning rate and gradient norm over epochs, from the rows of metrics.jsonl.
 
-    Values may be absent or None; there may be no evaluation, or only one row.
+    Values may be absent or None; there may be no evaluation, or only one row. The training loss is named
+    after its label smoothing, because evaluations are not smoothed and lie below it.
     """
     train = [row for row in rows if row.get("kind") == "train"]
     with page(path, 11, 7.5) as figure:
@@ -91,7 +92,8 @@ def draw_curves(rows: list[dict[str, Any]], path: Path_) -> None:
         titles = {"loss": "Loss", "accuracy": "Accuracy", "lr": "Learning rate", "grad_norm": "Gradient norm"}
         for ax, (name, title) in zip(figure.subplots(2, 2).flat, titles.items(), strict=True):
             ax.set(title=title, xlabel="epoch", ylabel=title.lower())
-            _trained(ax, train, name, smoothed=name != "lr")
+            label = f"train (labels smoothed by {label_smoothing:g})" if name == "loss" and label_smoothing else "train"
+            _trained(ax, train, name, label, smoothed=name != "lr")
             if name == "grad_norm":
                 _log_axis(ax, column(train, name))
             elif name != "lr":
@@ -101,7 +103,7 @@ def draw_curves(rows: list[dict[str, Any]], path: Path_) -> None:
                 ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", color=GREY)
 
 
-def _trained(ax: Axes, rows: list[dict[str, Any]], name: str, smoothed: bool) -> None:
+def _trained(ax: Axes, rows: list[dict[str, Any]], name: str, label: str, smoothed: bool) -> None:
     """The training rows: as they are, faint, and their moving mean."""
     x, y = column(rows, "epoch"), column(rows, name)
     if not np.isfinite(y).any():
@@ -111,7 +113,7 @@ def _trained(ax: Axes, rows: list[dict[str, Any]], name: str, smoothed: bool) ->
         ax.plot(x, y, color=BLUE, marker=marker)
         return
     ax.plot(x, y, color=BLUE, alpha=0.25, lw=1)
-    ax.plot(x, smooth(y, len(y) // 25), color=BLUE, marker=marker, label="train")
+    ax.plot(x, smooth(y, len(y) // 25), color=BLUE, marker=marker, label=label)
 
 
 def _evaluated(ax: Axes, rows: list[dict[str, Any]], name: str) -> None:
