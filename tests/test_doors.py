@@ -428,6 +428,23 @@ def test_init_starts_from_another_runs_weights(trained):
     assert all(np.array_equal(begun[name], source[name]) for name in source)
 
 
+def test_init_starts_from_an_exported_file(trained, tmp_path):
+    from vit_jax.interop import export
+
+    file = tmp_path / "weights.safetensors"
+    export("runs/trained", file)
+    source, begun = kept(trained[0]), initial(tiny("--init", file, "--seed", 4))
+    assert begun.keys() == source.keys() and all(np.array_equal(begun[name], source[name]) for name in source)
+    with pytest.raises(errors.UserError, match=r"weights.safetensors: exists; choose another name"):
+        export("runs/trained", file)
+    with pytest.raises(errors.UserError, match=r"weights.pt: is not named .safetensors; name it so"):
+        export("runs/trained", tmp_path / "weights.pt")
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(errors.UserError, match=r"init .*weights.safetensors: cannot be read \(.*\); check the path and the file"):
+        initial(tiny("--init", file))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["weights.safetensors"]
+
+
 @pytest.fixture
 def coarse(tmp_path):
     """The digits as two classes, below 5 or not: a file, and the fields that choose it."""

@@ -305,7 +305,7 @@ def test_the_command_leaves_model_optimizer_step_and_config(monkeypatch, tmp_pat
     assert any((saved["ema"][name] != x).any() for name, x in saved["model"].items())
 
     assert door(monkeypatch, tmp_path, "digits", *QUICK, "--max-steps", 1) == 0  # beside it
-    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["digits-torch-2.pt", "digits-torch.pt"]
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["digits-torch-2.pt", "digits-torch-2.safetensors", "digits-torch.pt", "digits-torch.safetensors"]
     assert door(monkeypatch, tmp_path, "digits", *QUICK, "--name", "digits-torch") == 2
     assert "digits-torch.pt: exists; choose another --name" in capsys.readouterr().err
 
@@ -323,6 +323,20 @@ def test_a_run_starts_from_given_weights(monkeypatch, tmp_path):
         assert door(monkeypatch, tmp_path, "digits", "--init", file, *still) == 0
         found = torch.load(tmp_path / f"runs/{still[-1]}.pt", weights_only=True)["model"]
         assert all(torch.equal(found[name], x) for name, x in state.items())
+
+
+def test_weights_that_pytorch_trained_go_on_in_jax_and_back(monkeypatch, tmp_path):
+    from vit_jax.interop import starting_weights
+
+    assert door(monkeypatch, tmp_path, "digits", *QUICK) == 0
+    run = replace(preset("digits").run, init="runs/digits-torch.safetensors")
+    begun = starting_weights(run, {name: np.zeros(shape) for name, shape in parameters(run.model).items()})
+    state = torch.load("runs/digits-torch.pt", weights_only=True)["model"]
+    theirs = torch_ref.parameters(torch_ref.build(run.model)).keys()
+    assert begun.keys() == theirs and np.array_equal(begun["head.kernel"], state["head.weight"].T)
+    assert door(monkeypatch, tmp_path, "digits", "--init", run.init, "--max-steps", 1, "--optim.lr", 1e-30, "--name", "again") == 0
+    again = torch.load("runs/again.pt", weights_only=True)["model"]
+    assert all(torch.equal(again[name], x) for name, x in state.items())
 
 
 @pytest.mark.parametrize(

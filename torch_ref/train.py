@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
@@ -206,7 +206,10 @@ class Trainer:
         }
 
     def save(self, path: Path) -> None:
-        """Write {model, optimizer, step, config}, and ema where it is kept, whole or not at all."""
+        """Write {model, optimizer, step, config}, and ema where it is kept, whole or not at all.
+
+        Beside it, FILE.safetensors has the weights under vit_jax's names, for its --init.
+        """
         state: dict[str, Any] = {
             "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.done, "config": to_dict(self.run),
         }  # fmt: skip
@@ -215,6 +218,9 @@ class Trainer:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".tmp")
         torch.save(state, partial)
+        weights = path.with_suffix(".safetensors")
+        save_file(named(self.model, self.model.state_dict()), f"{weights}.tmp")
+        os.replace(f"{weights}.tmp", weights)
         os.replace(partial, path)
 
 
@@ -293,7 +299,7 @@ def train(run: RunConfig, name: str = "run") -> Path:
 def free(folder: Path, name: str, given: bool) -> Path:
     """The file that a run is saved in: nothing is overwritten. Raises UserError where a name that the user gave is taken."""
     path, number = folder / f"{name}.pt", 2
-    while path.exists():
+    while path.exists() or path.with_suffix(".safetensors").exists():
         if given:
             raise UserError(f"{path}: exists; choose another --name")
         path, number = folder / f"{name}-{number}.pt", number + 1

@@ -1,4 +1,4 @@
-"""Vision Transformers in JAX: train, evaluate, use.
+"""Vision Transformers and encoder-decoder Transformers in JAX: train, evaluate, use.
 
 Names are fetched when they are first used, so that `import vit_jax` costs nothing.
 """
@@ -6,26 +6,33 @@ Names are fetched when they are first used, so that `import vit_jax` costs nothi
 TYPE_CHECKING = False  # typing's own costs more to import than this whole package; type checkers know the name
 if TYPE_CHECKING:
     from . import evaluate, predict, train
-    from .config import RunConfig, ViTConfig
+    from .config import RunConfig, TransformerConfig, ViTConfig
     from .errors import UserError
-    from .interop import build, load
+    from .interop import build, export, load
     from .presets import preset
+    from .transformer import Transformer
     from .vit import ViT
 
     __version__: str
 
 _HOMES = {
     "RunConfig": "config",
+    "TransformerConfig": "config",
     "ViTConfig": "config",
     "UserError": "errors",
     "build": "interop",
+    "export": "interop",
     "load": "interop",
     "preset": "presets",
+    "Transformer": "transformer",
     "ViT": "vit",
 }
 _DOORS = ("evaluate", "predict", "train")
 
-__all__ = ["RunConfig", "UserError", "ViT", "ViTConfig", "__version__", "build", "evaluate", "load", "predict", "preset", "train"]
+__all__ = [
+    "RunConfig", "Transformer", "TransformerConfig", "UserError", "ViT", "ViTConfig", "__version__",
+    "build", "evaluate", "export", "load", "predict", "preset", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

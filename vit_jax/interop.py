@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +16,7 @@ import numpy as np
 from flax import nnx
 
 from .checkpoint import Checkpoints
-from .config import ModelConfig, RunConfig, parameters
+from .config import ModelConfig, RunConfig, parameters, to_dict
 from .data import Preprocess, open_image
 from .errors import UserError
 from .layers import merge
@@ -174,16 +176,32 @@ def weights(folder: Run, model: ModelConfig, which: str = "best", ema: bool | No
     return saved.step, chosen
 
 
+def export(path: str | os.PathLike[str], file: str | os.PathLike[str], which: str = "best", ema: bool | None = None) -> None:
+    """Write a run's weights, chosen as in `load`, to FILE.safetensors under our dotted names, whole or not at all.
+
+    Its metadata has the run's config. `--init FILE` takes it here and in torch_ref. Raises UserError, also where
+    the file exists.
+    """
+    from safetensors.numpy import save_file
+
+    file, folder = Path(file), find(os.fspath(path))
+    if file.suffix != ".safetensors" or file.exists():
+        raise UserError(f"{file}: {'exists; choose another name' if file.exists() else 'is not named .safetensors; name it so'}")
+    _, tree = weights(folder, folder.config().model, which, ema)
+    tensors = {name: np.ascontiguousarray(x) for name, x in flatten(tree).items()}
+    partial = file.with_name(file.name + ".tmp")
+    save_file(tensors, partial, metadata={"format": "vit-jax", "config": json.dumps(to_dict(folder.config()))})
+    os.replace(partial, file)
+
+
 def starting_weights(run: RunConfig, fresh: dict[str, Any]) -> dict[str, Any]:
-    """Parameters for a run with `init`: another run's, over the random ones in `fresh` (flat).
+    """Parameters for a run with `init`: another run's or a file's, over the random ones in `fresh` (flat).
 
     Everything must be there with the same shape; only the head may be left out, with `new_head`.
     Raises UserError naming the first parameter that does not fit.
     """
-    source = find(run.init, run.dir)
-    theirs = source.config().model
-    _, tree = weights(source, theirs)
-    given = {name: x for name, x in flatten(tree).items() if not (run.new_head and name.startswith(HEADS))}
+    source, given = _given(run)
+    given = {name: x for name, x in given.items() if not (run.new_head and name.startswith(HEADS))}
     for name, array in fresh.items():
         if name in given and given[name].shape != array.shape:
             hint = "add --new-head to start the head anew" if name.startswith(HEADS) else f"give the model fields of {source}"
@@ -193,3 +211,17 @@ def starting_weights(run: RunConfig, fresh: dict[str, Any]) -> dict[str, Any]:
     if unclaimed := sorted(given.keys() - fresh.keys()):
         raise UserError(f"init {run.init}: its {unclaimed[0]} has no place in this network; give the model fields of {source}")
     return {**fresh, **given}
+
+
+def _given(run: RunConfig) -> tuple[str, dict[str, Any]]:
+    """(where a run's starting weights come from, {dotted name: array})."""
+    if not run.init.endswith(".safetensors"):
+        source = find(run.init, run.dir)
+        return str(source), flatten(weights(source, source.config().model)[1])
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return run.init, load_file(run.init)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"init {run.init}: cannot be read ({str(error).splitlines()[0]}); check the path and the file") from error
