@@ -66,7 +66,12 @@ def to_host(engine, state):
 class Regression:
     """Squared error of a linear map whose input is disturbed by a draw of each example's own."""
 
-    def loss(self, model, batch, keys):
+    batches = staticmethod(Classify.batches)
+
+    def size(self, batch):
+        return None
+
+    def loss(self, model, batch, keys, size):
         noise = jax.vmap(lambda key: jax.random.uniform(key, (3,), batch["x"].dtype))(keys)
         error = model(batch["x"] + noise) - batch["label"]
         return jnp.square(error).sum(-1).mean(), {"noise": noise.mean()}

@@ -86,7 +86,9 @@ def _numbers() -> Preset:
             epochs=8,
             batch=250,
         ),
-        "English number words to German ones.",
+        "English number words to German ones (twenty one thousand one: ein und zwanzig tausend eins), generated, nothing to download: "
+        "1.000 +- 0.000 of 1,000 unseen numbers below 100,000 right to the last word (three seeds, last step; about 75 CPU seconds each); "
+        "of longer numbers than any in training none. Control: --data.shuffle-sources.",
     )
 
 
@@ -105,7 +107,9 @@ def _transformer_512x6() -> Preset:
             epochs=30,
             batch=64,
         ),
-        "The second notebook's encoder-decoder.",
+        "The second notebook's encoder-decoder: 6+6 post-norm layers, 512 wide, 6 heads of 85, vectors in and out; in a run with embeddings "
+        "and a head, on files train.en, train.de, ... (--data.source pairs:en-de:FOLDER). Not measured. Repaired: positions have their "
+        "frequencies (the notebook's one is model.positions one_frequency); padding and what is still to come are masked; the head gives logits.",
     )
 
 
