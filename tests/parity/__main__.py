@@ -15,34 +15,12 @@ import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .groups import groups, quick_compilation
+from .groups import SHARES, groups, run, set_up
 
 FAILED = 3
-SHARES = 4  # parts in which the faults are planted
-
-
-def set_up() -> None:
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    quick_compilation()
-
-
-def run(part: str) -> tuple[str, float, list[dict[str, Any]]]:
-    """One part in a process of its own: (part, seconds, results or faults)."""
-    began = time.monotonic()
-    if part.startswith("faults"):
-        from .sabotage import faults
-
-        rows = []
-        for fault in faults()[int(part.split()[1].partition("/")[0]) - 1 :: SHARES]:
-            found = fault.caught()
-            rows.append({"fault": fault.name, "test": fault.test, "caught": found is not None, "seen": str(found or "")})
-        return part, time.monotonic() - began, rows
-    rows = [asdict(r) | {"passed": r.passed, "part": part} for r in groups()[part]()]
-    return part, time.monotonic() - began, rows
 
 
 def summary(rows: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:

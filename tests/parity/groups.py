@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
 
 from .compare import Result
 
 PARTS = 4  # of the slots of each network
+SHARES = 4  # of the faults
 
 
 def quick_compilation() -> None:
@@ -76,3 +80,24 @@ def groups() -> dict[str, Callable[[], Iterable[Result]]]:
         "dropout": dropping.dropping,
         "sabotage, control": sabotage.controls,
     }
+
+
+def set_up() -> None:
+    """What a process of its own needs first."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    quick_compilation()
+
+
+def run(part: str) -> tuple[str, float, list[dict[str, Any]]]:
+    """One part: (its name, seconds, its comparisons or its faults)."""
+    began = time.monotonic()
+    if part.startswith("faults"):
+        from .sabotage import faults
+
+        rows = []
+        for fault in faults()[int(part.split()[1].partition("/")[0]) - 1 :: SHARES]:
+            found = fault.caught()
+            rows.append({"fault": fault.name, "test": fault.test, "caught": found is not None, "seen": str(found or "")})
+        return part, time.monotonic() - began, rows
+    rows = [asdict(r) | {"passed": r.passed, "part": part} for r in groups()[part]()]
+    return part, time.monotonic() - began, rows
