@@ -7,9 +7,12 @@
 #
 # PYTHON           the interpreter for .venv, 3.11 or newer (default: python3, or the newest python3.x that is found)
 # PIP_ARGS         extra arguments for pip
+# TORCH            empty: the tests run without PyTorch and skip what compares with it: make test TORCH=
 
 .PHONY: help train test test-slow parity lint clean
 .DELETE_ON_ERROR:
+
+TORCH ?= yes
 
 ifeq ($(strip $(PYTHON)),)
 PYTHONS := python3 python3.13 python3.12 python3.11 python
@@ -39,8 +42,11 @@ help:
 	$(call set-up,)
 	@touch .venv/.base
 
+# Without PyTorch the tests that need it are skipped, and say so.
 .venv/.test: pyproject.toml constraints.txt
 	$(call set-up,[test])
+	@test -z "$(TORCH)" || .venv/bin/python -m pip install -c constraints.txt $(PIP_ARGS) -e '.[torch]' || \
+		echo 'make: PyTorch cannot be installed here, so tests that compare with it will be skipped; PIP_ARGS can name another index' >&2
 	@touch .venv/.base .venv/.test
 
 .venv/.dev: pyproject.toml constraints.txt

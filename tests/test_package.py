@@ -69,7 +69,7 @@ def test_wheel_metadata(wheel):
     base = {canonicalize_name(r.name) for r in map(Requirement, found.requires or []) if "extra" not in str(r.marker)}
     assert {"jax", "flax", "optax", "tensorflow-datasets"} <= base
     assert not base & {"torch", "torchvision", "tensorflow", "tensorflow-cpu", "tensorboard", "wandb", "pytest"}
-    assert {"cuda12", "cuda13", "tpu", "torch", "tensorboard", "wandb", "test", "dev"} == set(found.metadata.get_all("Provides-Extra"))
+    assert {"cuda12", "cuda13", "tpu", "torch", "parity", "tensorboard", "wandb", "test", "dev"} == set(found.metadata.get_all("Provides-Extra"))
 
 
 @pytest.mark.parametrize("door", DOORS)
