@@ -112,9 +112,9 @@ class Translator:
         return [self.target.decode(row) for row in np.asarray(_translate(self.model, jnp.asarray(self.ids(texts)), self.task.length))]
 
     def attention(self, text: str) -> tuple[list[str], list[str], np.ndarray]:
-        """A sentence's words, those of its translation with its end, and which of the former each of the latter looked at: float [L, H, T, S]."""
+        """A sentence's words, those of its translation with its end (if it has one), and which of the former each of the latter looked at: float [L, H, T, S]."""
         found, maps = self.task.attention(self.model, jnp.asarray(self.ids([text])))
-        asked, said = words(text), [*self.target.decode(np.asarray(found[0])).split(), "<eos>"]
+        asked, said = words(text), [*self.target.decode(np.asarray(found[0])).split(), "<eos>"][: found.shape[1]]  # one that never ends has no end
         return asked, said, np.asarray(maps)[0, :, :, : len(said), : len(asked)]
 
 

@@ -60,7 +60,7 @@ def _draw_sentences(folder: Run, dataset: Texts, engine: Engine, parameters: dic
     asked, truth, said = ([v.decode(row) for row in rows] for v, rows in ((dataset.source, source), (dataset.target, target), (dataset.target, found)))
     lines = ["\t".join(row) for row in [("source", "truth", "translation"), *zip(asked, truth, said, strict=True)]]
     (folder.samples / "sentences.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    rows, columns = [*said[0].split(), "<eos>"], asked[0].split()
+    rows, columns = [*said[0].split(), "<eos>"][: found.shape[1]], asked[0].split()  # one that never ends has no end
     plots.draw_cross_attention(maps[0, :, :, : len(rows), : len(columns)], rows, columns, folder.plots / "cross-attention.png")
 
 

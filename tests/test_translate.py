@@ -1,0 +1,314 @@
+"""The task translate: its loss against hand-written ids and torch's, however a batch is cut; runs that stop and go on; the doors."""
+
+import csv
+import io
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vit_jax
+from vit_jax import evaluate, predict, runs
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.config import DataConfig, LossConfig, OptimConfig, RunConfig, TransformerConfig, parameters
+from vit_jax.data import open_dataset
+from vit_jax.errors import UserError
+from vit_jax.layers import merge
+from vit_jax.presets import preset
+from vit_jax.runs import Run
+from vit_jax.tasks import Evaluation, Translate, shifted
+from vit_jax.train import door as train_door
+from vit_jax.train import session, train
+from vit_jax.transformer import definition, start
+
+V = 65
+TINY = RunConfig(
+    task="translate",
+    model=TransformerConfig(
+        width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1, tie="all", embedding_std=0.5, dropout=0.1, embedding_dropout=0.1,
+    ),
+    data=DataConfig(source="numbers", tokens=16 * 1500, lengths=(16,)),
+    optim=OptimConfig(name="adam", lr=1e-2, schedule="inverse_sqrt", warmup=0.5),
+    loss=LossConfig(label_smoothing=0.1),
+    epochs=2, batch=500, accumulate=2, ema=0.8, log_every=4,
+)  # fmt: skip
+STEPS = 12
+
+# -------------------------------------------------------------------------------------------- loss
+
+SOURCE = np.array([[3, 4, 5], [6, 0, 0], [0, 0, 0]], np.int32)
+TARGET = np.array([[7, 8], [9, 0], [0, 0]], np.int32)
+
+
+def test_the_decoder_reads_after_a_begin_and_says_before_an_end():
+    read, labels, real = shifted(jnp.asarray(TARGET), jnp.asarray(SOURCE))
+    assert read.tolist() == [[1, 7, 8], [1, 9, 0], [1, 0, 0]]
+    assert labels[:2].tolist() == [[7, 8, 2], [9, 2, 0]]
+    assert real.tolist() == [[True, True, True], [True, True, False], [False, False, False]], "a row of padding has nothing to say"
+
+
+def network(seed=0):
+    c = replace(TINY.model, source_vocabulary=V, target_vocabulary=V, outputs=V, dropout=0.0, embedding_dropout=0.0)
+    return merge(definition(c), start(c, jax.random.key(seed)))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_is_torchs_over_real_tokens(smoothing):
+    torch = pytest.importorskip("torch")
+    its, model, batch = Translate(smoothing, 4), network(), {"source": SOURCE, "target": TARGET}
+    loss, metrics = its.loss(model, batch, None, its.size(batch))
+    read = [[1, 7, 8], [1, 9, 0]]
+    logits = np.array(model(jnp.asarray(SOURCE[:2]), jnp.asarray(read), source_padding=jnp.asarray(SOURCE[:2] != 0)))
+    labels = torch.tensor([[7, 8, 2], [9, 2, 0]])
+    expected = torch.nn.CrossEntropyLoss(label_smoothing=smoothing, ignore_index=0)(torch.tensor(logits).reshape(-1, V), labels.reshape(-1))
+    assert float(its.size(batch)) == 5
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+    right = (logits.argmax(-1) == labels.numpy()) & (labels.numpy() != 0)
+    assert float(metrics["accuracy"]) == pytest.approx(right.sum() / 5)
+
+
+def test_padding_changes_nothing():
+    its, model = Translate(0.1, 4), network()
+    wide = {"source": np.pad(SOURCE, ((0, 2), (0, 3))), "target": np.pad(TARGET, ((0, 2), (0, 5)))}
+    a, b = (float(its.loss(model, batch, None, its.size(batch))[0]) for batch in ({"source": SOURCE, "target": TARGET}, wide))
+    assert a == pytest.approx(b, rel=1e-6)
+
+
+def test_scores_counted_by_hand():
+    its, split = Translate(0.0, 3), type("Two", (), {"target": TARGET[:2]})()
+    out = {"loss": np.array([3.0, 1.0]), "tokens": np.array([3, 2]), "right": np.array([2, 2])}
+    half = its.score(TINY.model, split, out | {"predicted": np.array([[7, 8, 0], [9, 9, 0]])})
+    assert isinstance(half, Evaluation) and half.metrics == {"loss": 0.8, "accuracy": 0.8, "exact_match": 0.5}
+    for wrong in ([7, 8, 8], [7, 0, 0], [8, 7, 0]):  # one word too many, one too few, another order
+        assert its.score(TINY.model, split, out | {"predicted": np.array([wrong, [9, 0, 0]])}).metrics["exact_match"] == 0.5
+
+
+CUT = """
+import sys
+from dataclasses import replace
+import jax, numpy as np
+from vit_jax.optim import Optimizer
+from vit_jax.runs import flatten
+from vit_jax.step import Engine
+from vit_jax.tasks import task
+from vit_jax.transformer import definition, start
+from vit_jax.config import *
+
+model = TransformerConfig(width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=9, outputs=9, dropout=0.3)
+run = RunConfig(task="translate", model=model, data=DataConfig(tokens=32, lengths=(4,)), optim=OptimConfig(name="sgd", lr=1.0))
+# Rows of very different length, padding rows at the end: means of means would show.
+lengths = np.array([[3], [3], [3], [1], [1], [1], [0], [0]])
+source = np.where(np.arange(4) < lengths, np.arange(32).reshape(8, 4) % 6 + 3, 0).astype(np.int32)
+batch = {"source": source, "target": source[:, :3]}
+out = {}
+for name, how in {"whole": {}, "parts": {"accumulate": 2}, "replicas": {"parallel": "pmap"}, "both": {"parallel": "pmap", "accumulate": 2}}.items():
+    its = replace(run, **how)
+    engine = Engine(its, definition(model), task(its), Optimizer(its.optim, 10, 10))
+    engine.devices = engine.devices
+    state, metrics = engine.train(engine.start(start(model, jax.random.key(0))), batch)
+    out |= {f"{name}.{k}": np.asarray(v) for k, v in flatten(engine.gather(state).parameters).items()}
+    out |= {f"{name}.{k}": np.asarray(metrics[k]) for k in ("loss", "accuracy", "grad_norm")}
+assert jax.device_count() == 2
+np.savez(sys.argv[1], **out)
+"""
+
+
+def test_however_a_batch_is_cut_the_step_is_the_same(tmp_path):
+    """Two devices, two parts, jit and pmap, with dropout on: a mean over the real tokens of the whole batch."""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", CUT, tmp_path / "out.npz"], check=True, env=environment)
+    with np.load(tmp_path / "out.npz") as file:
+        out = dict(file)
+    whole = {name.removeprefix("whole."): x for name, x in out.items() if name.startswith("whole.")}
+    assert {name for name in whole if name.endswith("loss")} and len(whole) > 20
+    for how in ("parts", "replicas", "both"):
+        for name, x in whole.items():
+            assert np.abs(out[f"{how}.{name}"] - x).max() < 2e-6, (how, name)
+
+
+# -------------------------------------------------------------------------------------------- runs
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """TINY never stopped, and what it takes to go on quickly: {identity: compiled steps}."""
+    engines: dict[str, session.Setup] = {}
+    folder = Run(tmp_path_factory.mktemp("trained") / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        quicken(patch, engines)
+        train(TINY, preset="numbers", folder=folder)
+    return folder, engines
+
+
+def quicken(monkeypatch, engines):
+    """One compilation for all runs of this file."""
+    prepare = session.prepare
+
+    def once(run):
+        if "known" not in engines:
+            engines["known"] = prepare(run)
+        known = engines["known"]
+        stated = replace(run, model=known.stated.model)
+        return replace(known, stated=stated, run=session.plan(stated, known.dataset)[0])
+
+    monkeypatch.setattr(session, "prepare", once)
+
+
+def left(folder):
+    """What a run leaves, without what clocks put into it."""
+    saved, skipped = Checkpoints(folder).restore(parameters(folder.config().model))
+    assert saved is not None and not skipped
+    tree = {"model": saved.state.parameters, "moments": saved.state.moments, "ema": saved.state.ema}
+    arrays = {name: np.asarray(x).tobytes() for name, x in runs.flatten(tree).items()}
+    rows = [{k: v for k, v in row.items() if k not in ("sentences_per_second", "memory")} for row in folder.metrics()]
+    return arrays, saved.notes["best"], rows, {k: v for k, v in folder.summary().items() if k != "seconds"}
+
+
+@pytest.mark.parametrize("stops", [(3,), (6,), (2, 7, 11)], ids=str)
+def test_stopped_and_resumed_is_uninterrupted(trained, tmp_path, monkeypatch, stops):
+    """Within an epoch, at its end, and again and again: bit for bit the same weights, averages, log and summary."""
+    reference, engines = trained
+    quicken(monkeypatch, engines)
+    monkeypatch.setattr("vit_jax.report.gallery.draw_all", lambda *_: None)
+    folder = Run(tmp_path / "run")
+    for stop in stops:
+        assert train(replace(TINY, max_steps=stop), preset="numbers", folder=folder)["step"] == stop
+    assert train(TINY, preset="numbers", folder=folder)["step"] == STEPS
+    assert left(folder) == left(reference)
+
+
+def test_what_a_run_leaves(trained):
+    folder, _ = trained
+    summary = folder.summary()
+    assert summary["status"] == "finished" and summary["best"].keys() == {"step", "exact_match"}
+    assert summary["test"].keys() == summary["longer"].keys() == {"last", "last_ema", "best"}
+    assert summary["test"]["last"].keys() == {"loss", "accuracy", "exact_match"}
+    losses = [row["loss"] for row in folder.metrics() if row["kind"] == "train"]
+    assert losses[-1] < losses[0], "it learns"
+    assert sorted(p.name for p in folder.plots.iterdir()) == ["cross-attention.png", "curves.png"]
+    with open(folder.samples / "sentences.tsv", encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file, delimiter="\t"))
+    data = open_dataset(TINY)
+    assert rows[0] == ["source", "truth", "translation"]
+    assert [row[:2] for row in rows[1:]] == [
+        [v.decode(ids[i]) for v, ids in ((data.source, data.splits["test"].source), (data.target, data.splits["test"].target))] for i in range(4)
+    ]
+
+
+def test_the_evaluate_door_says_what_training_said(trained, capsys):
+    folder, _ = trained
+    for split, weights, ema, known in (("test", "last", [], "last_ema"), ("longer", "last", ["--no-ema"], "last")):
+        assert evaluate.command([str(folder.path), "--split", split, "--weights", weights, *ema]) == 0
+        head, *lines = capsys.readouterr().out.splitlines()
+        assert head.endswith(f"at step {STEPS}, {split}: {len(open_dataset(TINY).splits[split]):,} examples")
+        values = {name: float(value) for name, value in map(str.split, lines)}
+        assert values == {name: pytest.approx(value, abs=6e-5) for name, value in folder.summary()[split][known].items()}
+
+
+# --------------------------------------------------------------------------------------- translator
+
+
+def test_the_translator_and_its_door(trained, capsys, monkeypatch, tmp_path):
+    folder, _ = trained
+    translator = vit_jax.load(str(folder.path))
+    texts = ["twenty one", "Seven hundred", "ninety nine thousand nine hundred ninety nine"]
+    expected = translator.translate(texts)
+    assert [translator.translate([text])[0] for text in texts] == expected, "a batch of one is a batch of three"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(texts[1:]) + "\n"))
+    out = tmp_path / "out.csv"
+    assert predict.command([str(folder.path), texts[0], "-", "--csv", str(out), "--attention", str(tmp_path / "maps.png")]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"{text}: {said}" for text, said in zip(texts, expected, strict=True)]
+    with out.open(encoding="utf-8", newline="") as file:
+        assert list(csv.reader(file)) == [["source", "translation"], *([a, b] for a, b in zip(texts, expected, strict=True))]
+    assert (tmp_path / "maps.png").stat().st_size > 1000
+    assert list(predict.translate(str(folder.path), texts)) == list(zip(texts, expected, strict=True))
+
+
+def test_where_the_decoder_looked(trained):
+    translator = vit_jax.load(str(trained[0].path))
+    asked, said, maps = translator.attention("twenty one")
+    assert asked == ["twenty", "one"] and " ".join(said).removesuffix("<eos>").strip() == translator.translate(["twenty one"])[0]
+    assert maps.shape == (1, 2, len(said), 2) and maps.sum(-1) == pytest.approx(1, abs=1e-5), "padding is never looked at"
+
+
+@pytest.mark.parametrize(
+    "texts, says",
+    [
+        (["twenty tree"], "the word 'tree', which is not in the vocabulary; nearest: three"),
+        (["one", ""], "the text '' has no words"),
+        (["one " * 17], "has 17 words, more than the 16 that this run was trained for"),
+        ([], "none given"),
+    ],
+)
+def test_texts_that_are_refused(trained, texts, says):
+    with pytest.raises(UserError, match=says):
+        vit_jax.load(str(trained[0].path)).translate(texts)
+
+
+def test_the_door_refuses_before_it_translates(trained, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["predict", str(trained[0].path), "one", "elephant"])
+    assert predict.main() == 2
+    out, err = capsys.readouterr()
+    assert not out and "'elephant'" in err and len(err.splitlines()) == 1
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.setattr(sys, "argv", ["predict", str(trained[0].path), "-"])
+    assert predict.main() == 2
+
+
+def test_images_are_for_another_kind_of_run(trained):
+    with pytest.raises(UserError, match="this run translates sentences; give it texts, not images"):
+        predict.predict(str(trained[0].path), [__file__])
+
+
+# ------------------------------------------------------------------------------------------ presets
+
+
+def test_the_notebooks_transformer_has_its_number_of_parameters():
+    model = replace(preset("transformer-512x6").run.model, outputs=512)
+    assert sum(int(np.prod(shape)) for shape in parameters(model).values()) == 44_327_316
+
+
+def test_fields_of_the_presets_network_are_flags_and_others_are_not(capsys):
+    options = train_door.parse(["numbers", "--model.decoder-depth", "3", "--data.lengths", "8", "16"])[1]
+    assert options.model == replace(preset("numbers").run.model, decoder_depth=3) and options.data.lengths == (8, 16)
+    with pytest.raises(UserError, match=r"there is no field --model\.patch"):
+        train_door.parse(["numbers", "--model.patch", "3"])
+    with pytest.raises(UserError, match=r"there is no field --model\.decoder-deph; nearest: --model\.decoder-depth"):
+        train_door.parse(["numbers", "--model.decoder-deph", "3"])
+
+
+def test_a_batch_that_devices_and_parts_cannot_share_is_refused():
+    with pytest.raises(UserError, match=r"data.tokens 24000 // length 16 is not divisible by 1 devices x accumulate 7"):
+        session.prepare(replace(TINY, accumulate=7, batch=490))
+
+
+def test_overfitting_takes_the_pairs_of_a_few_batches():
+    run, order, epochs = session.plan(replace(TINY, overfit_batches=2), open_dataset(TINY))
+    assert (order.n, order.steps_per_epoch, epochs) == (3000, 2, 50)
+    assert (run.model.dropout, run.model.embedding_dropout, run.optim.schedule) == (0.0, 0.0, "constant")
+
+
+@pytest.mark.slow
+def test_numbers_reaches_what_it_promises_and_its_control_falls_to_chance(tmp_path):
+    run = preset("numbers").run
+    summary = train(run, preset="numbers", folder=Run(tmp_path / "run"))
+    assert summary["test"]["last"]["exact_match"] >= 0.995
+    control = train(replace(run, data=replace(run.data, shuffle_sources=True), epochs=3), preset="numbers", folder=Run(tmp_path / "control"))
+    assert control["test"]["last"]["exact_match"] <= 0.005
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("VIT_JAX_DATA" not in os.environ, reason="VIT_JAX_DATA names no folder with multi30k")
+def test_the_notebooks_transformer_learns_on_multi30k(tmp_path):
+    """200 steps of short batches: the loss falls well below that of the first steps."""
+    run = preset("transformer-512x6").run
+    data = replace(run.data, source=f"pairs:en-de:{os.environ['VIT_JAX_DATA']}/multi30k", tokens=768)
+    folder = Run(tmp_path / "run")
+    train(replace(run, data=data, optim=replace(run.optim, warmup=0.1), max_steps=200, log_every=20), preset="transformer-512x6", folder=folder)
+    losses = [row["loss"] for row in folder.metrics() if row["kind"] == "train"]
+    assert losses[-1] < losses[0] - 1.5
