@@ -87,7 +87,7 @@ def _numbers() -> Preset:
             batch=250,
         ),
         "English number words to German ones (twenty one thousand one: ein und zwanzig tausend eins), generated, nothing to download: "
-        "1.000 +- 0.000 of 1,000 unseen numbers below 100,000 right to the last word (three seeds, last step; about 75 CPU seconds each); "
+        "1.000 +- 0.000 of 1,000 unseen numbers below 100,000 right to the last word (three seeds, last step; about 70 CPU seconds each); "
         "of longer numbers than any in training none. Control: --data.shuffle-sources.",
     )
 

@@ -6,6 +6,8 @@ morphemes, units before tens: ein und zwanzig tausend sieben. Both are exact up 
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..text import words
 from .order import NUMBERS, permutation
 
@@ -56,8 +58,12 @@ def _german(n: int) -> list[str]:
 
 
 def pairs() -> dict[str, list[tuple[str, str]]]:
-    """(English, German) by split: 10,000 to train on and 1,000 to test on below 100,000, apart; 500 longer ones. Always the same."""
-    short = permutation(TRAINED, NUMBERS)
+    """(English, German) by split: 10,000 to train on and 1,000 to test on below 100,000, apart; 500 longer ones. Always the same.
+
+    Train has every number below 1,000 that test has not: at random there would be too few to learn them.
+    """
+    test, rest = np.split(permutation(TRAINED, NUMBERS), [1000])
+    train = np.concatenate([rest[rest < 1000], rest[rest >= 1000]])[:10_000]
     longer = TRAINED + permutation(LONGEST - TRAINED, NUMBERS)[:500]
-    chosen = {"train": short[1000:11_000], "test": short[:1000], "longer": longer}
+    chosen = {"train": train, "test": test, "longer": longer}
     return {split: [(english(n), german(n)) for n in map(int, numbers)] for split, numbers in chosen.items()}

@@ -96,8 +96,9 @@ def _description(name: str) -> str:
 
     width, gap = shutil.get_terminal_size().columns - 2, " " * 20
     listing = [textwrap.fill(preset(n).help, max(width, 50), initial_indent=f"  {n:18}", subsequent_indent=gap) for n in PRESETS]
-    usage = f"Train a network: python -m vit_jax.train [PRESET] [--field value ...]. The defaults below are those of {name}."
-    return "\n".join([*textwrap.wrap(usage, max(width, 50)), "", "Presets:", *listing])
+    # A paragraph each: tyro joins the lines of one.
+    usage = ["Train a network: python -m vit_jax.train [PRESET] [--field value ...].", "", f"The defaults below are those of {name}."]
+    return "\n".join([*usage, "", "Presets:", *listing])
 
 
 def _value(arguments: list[str], flag: str) -> str:
