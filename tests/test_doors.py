@@ -297,9 +297,9 @@ def test_the_summary(trained):
     assert summary["validation"].keys() == {"raw", "ema"}
     assert summary["test"].keys() == {"last", "last_ema", "best"}
     rows = lines(folder, "eval")
-    averaged = {row["step"]: row["accuracy"] for row in rows if row["split"] == "validation" and row["weights"] == "ema"}
-    first_best = max(averaged, key=averaged.get)
-    assert summary["best"] == {"step": first_best, "accuracy": averaged[first_best]}
+    averaged = [row for row in rows if row["split"] == "validation" and row["weights"] == "ema"]
+    best = max(averaged, key=lambda row: (row["accuracy"], -row["loss"]))  # of equals the one with the lower loss
+    assert summary["best"] == {name: best[name] for name in ("step", "accuracy", "loss")}
     for key, split, weights in (("last", "test", "raw"), ("last_ema", "test", "ema"), ("raw", "validation", "raw"), ("ema", "validation", "ema")):
         row = next(row for row in reversed(rows) if (row["split"], row["weights"]) == (split, weights))
         assert summary[split][key] == {name: row[name] for name in ("loss", *SCORES)}

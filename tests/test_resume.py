@@ -6,6 +6,7 @@ kills real ones. One case of a kind runs by default, all of them with the slow o
 """
 
 import dataclasses
+import importlib
 import json
 import os
 import shutil
@@ -460,12 +461,12 @@ def test_a_finished_run_is_shown_and_not_touched(reference, folder, capsys):
 @pytest.fixture
 def early(monkeypatch, folder) -> Run:
     """An uninterrupted run of one epoch's patience, whose validation likes its first epoch best."""
-    evaluation = sys.modules["vit_jax.evaluation"]
+    evaluation = importlib.import_module("vit_jax.evaluation")
     evaluate = evaluation.evaluate
 
     def flat(*args):
         out = evaluate(*args)
-        return replace(out, metrics={**out.metrics, "accuracy": 0.5})
+        return replace(out, metrics={**out.metrics, "accuracy": 0.5, "loss": 1.0})
 
     monkeypatch.setattr(evaluation, "evaluate", flat)
     uninterrupted = Run(folder.path.with_name("early"))
@@ -542,13 +543,21 @@ def test_when_every_checkpoint_is_damaged_nothing_is_lost_or_begun_anew(folder):
 
 
 @slow
+def test_of_equal_weights_the_best_are_those_of_the_lower_loss(folder, monkeypatch):
+    evaluation = importlib.import_module("vit_jax.evaluation")
+    evaluate, losses = evaluation.evaluate, iter([2.0, 1.0, 3.0, 4.0, 4.0])  # three epochs, then the test of the last and the best
+    monkeypatch.setattr(evaluation, "evaluate", lambda *a: replace(out := evaluate(*a), metrics={**out.metrics, "accuracy": 1.0, "loss": next(losses)}))
+    summary = go(Run(folder.path.with_name("equals")), ema=0.0)
+    assert summary["best"] == {"step": 2 * EPOCH, "accuracy": 1.0, "loss": 1.0}
+
+
 def test_the_best_weights_may_be_lost_and_the_rest_is_still_told(reference, folder, monkeypatch, capsys):
     with monkeypatch.context() as patch, pytest.raises(Crash):
         before(patch, vit_jax.train, "finish", crash)
         go(folder)
     saved, _ = Checkpoints(folder).restore(parameters(folder.config().model))
     assert saved is not None
-    Checkpoints(folder).note(STEPS, {**saved.notes, "best": {"step": 10, "accuracy": 0.9}})
+    Checkpoints(folder).note(STEPS, {**saved.notes, "best": {"step": 10, "accuracy": 0.9, "loss": 1.0}})
     damage(folder, 10)
     capsys.readouterr()
     summary = go(folder)
@@ -669,7 +678,7 @@ def test_the_norm_of_the_weights_sees_every_weight():
 
 @pytest.mark.parametrize("call, split", cases([(1, "validation")], [(7, "test")]))
 def test_an_evaluation_that_is_not_finite_ends_the_run(folder, monkeypatch, call, split):
-    evaluation = sys.modules["vit_jax.evaluation"]
+    evaluation = importlib.import_module("vit_jax.evaluation")
     evaluate, calls = evaluation.evaluate, []
 
     def broken(*args):

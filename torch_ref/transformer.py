@@ -281,7 +281,7 @@ class Transformer(nn.Module):
         if length < 1 or (c.max_length and length > c.max_length):
             raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
         memory_mask = attention_mask(len(memory), 1, memory.shape[1], padding=memory_padding)
-        crossed = [block.cross_attention.project(memory, memory) for block in self.decoder.blocks]
+        crossed = [block.cross_attention.project(memory, memory) for block in self.decoder.blocks]  # type: ignore[union-attr, operator]
         return Cache(0, length, [None] * c.decoder_depth, crossed, memory_mask)
 
     def decode_step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
@@ -300,7 +300,7 @@ class Transformer(nn.Module):
         x = self.target.placed(self.target.lookup(tokens, self.table)[:, None], cache.index)  # [B, 1, D]
         own = []
         for block, past, memory in zip(self.decoder.blocks, cache.own, cache.memory, strict=True):
-            x, pair = block.step(x, past, memory, None, cache.memory_mask)
+            x, pair = block.step(x, past, memory, None, cache.memory_mask)  # type: ignore[operator]
             own.append(pair)
         x = x if self.decoder.norm is None else self.decoder.norm(x)
         return self.logits(x[:, 0]), replace(cache, index=cache.index + 1, own=own)

@@ -97,7 +97,8 @@ def draw_curves(rows: list[dict[str, Any]], path: Path_, label_smoothing: float 
             if name == "grad_norm":
                 _log_axis(ax, column(train, name))
             elif name != "lr":
-                _evaluated(ax, rows, name)
+                exact = name == "accuracy" and any("exact_match" in row for row in rows)  # of sentences: what counts is the whole
+                _evaluated(ax, rows, "exact_match" if exact else name)
                 ax.legend()
             if not ax.get_lines():
                 ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", color=GREY)
@@ -124,6 +125,7 @@ def _evaluated(ax: Axes, rows: list[dict[str, Any]], name: str) -> None:
             x, y = column(chosen, "epoch"), column(chosen, name)
             if np.isfinite(y).any():
                 label = ("whole train split" if split == "train" else split) + (" (EMA)" if weights == "ema" else "")
+                label += ", whole sentences" if name == "exact_match" else ""
                 look = {"ls": "", "marker": "o", "ms": 8} if len(y) == 1 else {"ls": line, "marker": "o" if len(y) <= 40 else "", "ms": 4}
                 ax.plot(x, y, color=color, mfc="white" if weights == "ema" else color, label=label, **look)
 

@@ -197,10 +197,13 @@ def evaluate_epoch(s: Session) -> None:
     if not results:
         return
     chosen = s.engine.task.chosen
-    value = results["ema" if "ema" in results else "raw"].metrics[chosen]
+    metrics = results["ema" if "ema" in results else "raw"].metrics
     if name == "validation":
-        better = s.best is None or value > s.best[chosen]
-        s.best = {"step": s.step, chosen: value} if better else s.best
+        now = {"step": s.step, chosen: metrics[chosen], "loss": metrics["loss"]}
+        better = s.best is None or now[chosen] > s.best[chosen]
+        # Of equals the one with the lower loss: where all are right, the first of them is not the best.
+        equal = s.best is not None and now[chosen] == s.best[chosen] and now["loss"] < s.best["loss"]
+        s.best = now if better or equal else s.best
         s.stale = 0 if better else s.stale + 1
     s.progress.say(f"epoch {s.step // s.setup.order.steps_per_epoch}: " + "  ".join(
         f"{name}{' ' + weights if weights != 'raw' else ''} {chosen.replace('_', ' ')} {e.metrics[chosen]:.4f} loss {e.metrics['loss']:.4f}"
