@@ -54,8 +54,8 @@ help:
 	@touch .venv/.base .venv/.test .venv/.dev
 
 .venv/.parity: pyproject.toml constraints.txt
-	$(call set-up,[test,torch,parity])
-	@touch .venv/.base .venv/.test .venv/.parity
+	$(call set-up,[parity])
+	@touch .venv/.base .venv/.parity
 
 train: .venv/.base
 	.venv/bin/python -m vit_jax.train $(ARGS)

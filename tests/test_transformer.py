@@ -11,6 +11,7 @@ from flax import nnx
 
 from vit_jax.config import TransformerConfig, parameters
 from vit_jax.layers import Attention, attention_mask, from_torch_mask, merge, split
+from vit_jax.presets import PRESETS, preset
 from vit_jax.runs import flatten, unflatten
 from vit_jax.transformer import Transformer, definition, sinusoids, start
 
@@ -76,6 +77,13 @@ def test_parameters_of_the_config_are_those_of_the_modules(c):
     real = {name: x.shape for name, x in flatten(split(Transformer(c, rngs=nnx.Rngs(0)))[1]).items()}
     assert real == parameters(c)
     assert {name: x.shape for name, x in flatten(start(c, jax.random.key(0))).items()} == real
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if preset(name).run.task == "translate"])
+def test_parameters_of_presets_are_those_of_the_modules(name):
+    c = dataclasses.replace(preset(name).run.transformer, source_vocabulary=11, target_vocabulary=11, outputs=11)
+    shapes = jax.eval_shape(lambda: split(Transformer(c))[1])
+    assert {name: x.shape for name, x in flatten(shapes).items()} == parameters(c)
 
 
 # ------------------------------------------------------------------------------------------ masks

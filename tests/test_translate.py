@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import vit_jax
 from vit_jax import evaluate, predict, runs
@@ -24,7 +26,7 @@ from vit_jax.runs import Run
 from vit_jax.tasks import Evaluation, Translate, shifted
 from vit_jax.train import door as train_door
 from vit_jax.train import session, train
-from vit_jax.transformer import definition, start
+from vit_jax.transformer import Transformer, definition, start
 
 V = 65
 TINY = RunConfig(
@@ -96,7 +98,7 @@ from vit_jax.optim import Optimizer
 from vit_jax.runs import flatten
 from vit_jax.step import Engine
 from vit_jax.tasks import task
-from vit_jax.transformer import definition, start
+from vit_jax.transformer import Transformer, definition, start
 from vit_jax.config import *
 
 model = TransformerConfig(width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=9, outputs=9, dropout=0.3)
@@ -185,7 +187,7 @@ def test_stopped_and_resumed_is_uninterrupted(trained, tmp_path, monkeypatch, st
 def test_what_a_run_leaves(trained):
     folder, _ = trained
     summary = folder.summary()
-    assert summary["status"] == "finished" and summary["best"].keys() == {"step", "exact_match"}
+    assert summary["status"] == "finished" and summary["best"].keys() == {"step", "exact_match", "loss"}
     assert summary["test"].keys() == summary["longer"].keys() == {"last", "last_ema", "best"}
     assert summary["test"]["last"].keys() == {"loss", "accuracy", "exact_match"}
     losses = [row["loss"] for row in folder.metrics() if row["kind"] == "train"]
@@ -303,12 +305,23 @@ def test_numbers_reaches_what_it_promises_and_its_control_falls_to_chance(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("VIT_JAX_DATA" not in os.environ, reason="VIT_JAX_DATA names no folder with multi30k")
+@pytest.mark.skipif("VIT_JAX_MULTI30K" not in os.environ, reason="VIT_JAX_MULTI30K does not name the folder of multi30k")
 def test_the_notebooks_transformer_learns_on_multi30k(tmp_path):
-    """200 steps of short batches: the loss falls well below that of the first steps."""
+    """200 steps of small batches: the loss falls well below that of the first steps."""
     run = preset("transformer-512x6").run
-    data = replace(run.data, source=f"pairs:en-de:{os.environ['VIT_JAX_DATA']}/multi30k", tokens=768)
+    data = replace(run.data, source=f"pairs:en-de:{os.environ['VIT_JAX_MULTI30K']}", tokens=384)
     folder = Run(tmp_path / "run")
     train(replace(run, data=data, optim=replace(run.optim, warmup=0.1), max_steps=200, log_every=20), preset="transformer-512x6", folder=folder)
     losses = [row["loss"] for row in folder.metrics() if row["kind"] == "train"]
     assert losses[-1] < losses[0] - 1.5
+
+
+@pytest.mark.slow
+def test_the_notebooks_random_vectors_give_its_shape():
+    """Its cell: source (64, 32, 512) and target (64, 16, 512), 44,327,316 parameters with its head of 512."""
+    c = replace(preset("transformer-512x6").run.transformer, outputs=512)
+    assert sum(math.prod(shape) for shape in parameters(c).values()) == 44_327_316
+    draw = np.random.default_rng(0)
+    source, target = (jnp.asarray(draw.random(shape), jnp.float32) for shape in ((64, 32, 512), (64, 16, 512)))
+    logits = Transformer(c, rngs=nnx.Rngs(0))(source, target)
+    assert logits.shape == (64, 16, 512) and logits.dtype == jnp.float32 and bool(jnp.isfinite(logits).all())

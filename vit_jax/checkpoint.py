@@ -42,8 +42,11 @@ class Checkpoints:
     def __init__(self, run: Run):
         import orbax.checkpoint as ocp
 
-        # Orbax and its threads report at length on stderr; what goes wrong arrives as an exception.
-        logging.getLogger("absl").setLevel(logging.CRITICAL)
+        # Orbax and its threads report at length on stderr; what goes wrong arrives as an exception. asyncio would
+        # report the other parts of a failed read whenever its garbage is collected, and parses source text to do so,
+        # which on Python 3.11 breaks a parse that is under way.
+        for name in ("absl", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         _hush_closed_loops()
         self.run, self.ocp = run, ocp
         self.checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
