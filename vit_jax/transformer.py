@@ -3,6 +3,9 @@
 The encoder turns a source into a memory; the decoder, looking at the memory and at what it has of
 the target, says what comes next. Letters: B batch, S and T source and target length, D width,
 H heads, Dh head width, V vocabulary, K outputs. Masks are boolean, True where to look.
+
+Everything that torch.nn.Transformer computes is here but for what its attention calls add_bias_kv and
+add_zero_attn, masks that are added to scores, is_causal hints and input without a batch axis.
 """
 
 from __future__ import annotations
