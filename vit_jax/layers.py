@@ -22,6 +22,12 @@ from .config import kind
 Tape = dict[str, Any]  # what a caller wants captured: {name: None} before, {name: array} after
 
 
+def note(tape: Tape | None, name: str, value: Array) -> None:
+    """Keep a value, where the caller wants it captured."""
+    if tape is not None and name in tape:
+        tape[name] = value
+
+
 def wide(dtype: Any) -> Any:
     """The dtype that reductions of `dtype` run in: float32, or float64 for float64."""
     return jnp.promote_types(dtype, jnp.float32)
@@ -235,8 +241,7 @@ class Attention(nnx.Module):
         check_mask(mask, (len(q), self.heads, q.shape[2], k.shape[2]))
         scores = jnp.einsum("bhqd,bhkd->bhqk", q * self.head_width**-0.5, k)  # [B, H, Nq, Nk]
         weights = jax.nn.softmax(scores.astype(wide(scores.dtype)), axis=-1, where=mask)
-        if tape is not None and "attention" in tape:
-            tape["attention"] = weights
+        note(tape, "attention", weights)
         weights = dropout(weights.astype(v.dtype), self.dropout, keys)
         context = (weights @ v).transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
         return self.out(context.reshape(*context.shape[:2], -1))

@@ -31,6 +31,7 @@ from .layers import (
     dropout,
     fold,
     initial_values,
+    note,
     replace_parameters,
     split,
     wide,
@@ -117,7 +118,7 @@ class Encoder(nnx.Module):
         for i, block in enumerate(self.blocks):
             inner = _wants(tape, "encoder.attention")
             x = block(x, mask, keys=fold(keys, i), tape=inner)
-            _note(tape, f"encoder.blocks.{i}", x)
+            note(tape, f"encoder.blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
         _note_maps(tape, "encoder.attention", maps)
         return x if self.norm is None else self.norm(x)
@@ -189,7 +190,7 @@ class Decoder(nnx.Module):
         for i, block in enumerate(self.blocks):
             inner, cross = _wants(tape, "decoder.self_attention"), _wants(tape, "decoder.cross_attention")
             x = block(x, memory, mask, memory_mask, keys=fold(keys, i), tape=inner, cross_tape=cross)
-            _note(tape, f"decoder.blocks.{i}", x)
+            note(tape, f"decoder.blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
             cross_maps += [cross["attention"]] if cross else []
         _note_maps(tape, "decoder.self_attention", maps)
@@ -260,7 +261,7 @@ class Transformer(nnx.Module):
         tape: Tape = dict.fromkeys(names)
         if unknown := [n for n in tape if n not in (*blocks, *maps)]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join((*blocks, *maps))}")
-        _note(tape, "logits", self.forward(source, target, None, tape, **masks))
+        note(tape, "logits", self.forward(source, target, None, tape, **masks))
         return tape
 
     def forward(
@@ -290,7 +291,7 @@ class Transformer(nnx.Module):
         x = self.source(source, table, self.dtype, keys=fold(keys, 0))
         mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
         memory = self.encoder(x, mask, keys=fold(keys, 2), tape=tape)
-        _note(tape, "memory", memory)
+        note(tape, "memory", memory)
         return memory
 
     @property
@@ -374,14 +375,9 @@ def _wants(tape: Tape | None, name: str) -> Tape | None:
     return {"attention": None} if tape is not None and name in tape else None
 
 
-def _note(tape: Tape | None, name: str, value: Array) -> None:
-    if tape is not None and name in tape:
-        tape[name] = value
-
-
 def _note_maps(tape: Tape | None, name: str, maps: list[Any]) -> None:
     if maps:
-        _note(tape, name, jnp.stack(maps, axis=1))  # [B, L, H, Nq, Nk]
+        note(tape, name, jnp.stack(maps, axis=1))  # [B, L, H, Nq, Nk]
 
 
 def start(config: TransformerConfig, key: Array, dtype: Any = jnp.float32) -> dict[str, Any]:

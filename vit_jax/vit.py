@@ -28,6 +28,7 @@ from .layers import (
     dropout,
     fold,
     initial_values,
+    note,
     replace_parameters,
     split,
     wide,
@@ -145,7 +146,7 @@ class ViT(nnx.Module):
         tape: Tape = dict.fromkeys(names)
         if unknown := [n for n in tape if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
-        _note(tape, "logits", self.forward(images, None, tape))
+        note(tape, "logits", self.forward(images, None, tape))
         return tape
 
     def forward(self, images: Array, keys: Array | None, tape: Tape | None) -> Array:
@@ -155,17 +156,17 @@ class ViT(nnx.Module):
         if images.ndim != 4 or images.shape[1:] != expected:
             raise ValueError(f"images {images.shape} are not [B, {', '.join(map(str, expected))}], which this network takes")
         x = self.embed(images.astype(self.dtype), keys)  # [B, N, D]
-        _note(tape, "tokens", x)
+        note(tape, "tokens", x)
         maps = []
         for i, block in enumerate(self.blocks):
             inner: Tape | None = {"attention": None} if tape is not None and "attention" in tape else None
             x = block(x, keys=fold(keys, 3 + i), tape=inner)
-            _note(tape, f"blocks.{i}", x)
+            note(tape, f"blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
         if maps:
-            _note(tape, "attention", jnp.stack(maps, axis=1))  # [B, L, H, N, N]
+            note(tape, "attention", jnp.stack(maps, axis=1))  # [B, L, H, N, N]
         x = x if self.norm is None else self.norm(x)
-        _note(tape, "features", x)
+        note(tape, "features", x)
         return self.classify(x, keys, tape)
 
     def embed(self, images: Array, keys: Array | None) -> Array:
@@ -213,7 +214,7 @@ class ViT(nnx.Module):
             pooled = self.pool.pool(x[:, first:])
         else:
             pooled = x[:, first if c.pool == "mean" else 0 :].mean(1)
-        _note(tape, "pooled", pooled)
+        note(tape, "pooled", pooled)
         if c.pool == "cls_distill" and self.distill_head is not None:  # DeiT: two heads, two tokens
             return (self.logits(x[:, 0], keys) + self.distilled(x[:, 1])) / 2
         return self.logits(pooled, keys)
@@ -237,11 +238,6 @@ def _token(present: bool, shape: tuple[int, ...], dtype: Any) -> nnx.Param[Array
 
 def _norm(present: bool, c: ViTConfig, dtype: Any) -> LayerNorm | None:
     return LayerNorm(c.width, c.eps, c.norm_bias, dtype) if present else None
-
-
-def _note(tape: Tape | None, name: str, value: Array) -> None:
-    if tape is not None and name in tape:
-        tape[name] = value
 
 
 def start(config: ViTConfig, key: Array, dtype: Any = jnp.float32) -> dict[str, Any]:
