@@ -1,7 +1,13 @@
-"""One public layout a file: its table of rows."""
+"""One public layout a file: its table of rows, its table of config fields, how its names look.
 
+LAYOUTS has them all, the newest version of a dialect last.
+"""
+
+from ..layout import Layout
 from . import torch_ref
 
-DIALECTS = {"torch_ref": torch_ref}
+MODULES = (torch_ref,)
+LAYOUTS: dict[str, Layout] = {layout.name: layout for module in MODULES for layout in module.LAYOUTS}
+DIALECTS = {module.LAYOUTS[-1].dialect: module for module in MODULES}
 
-__all__ = ["DIALECTS", "torch_ref"]
+__all__ = ["DIALECTS", "LAYOUTS", "MODULES"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from vit_jax.config import TransformerConfig, ViTConfig, kind, pair, parameters
 
+from ..layout import Field, Layout, function_fields
 from ..rules import TRANSPOSE, Order, Row, Shape, row
 
 
@@ -35,3 +36,15 @@ def _row(config: ViTConfig | TransformerConfig, name: str, shape: Shape) -> Row:
     if sort == "embedding":
         return row(f"{name}.weight", name, shape)
     return row(name, name, shape)
+
+
+def _layout(network: type[ViTConfig] | type[TransformerConfig], title: str, marks: tuple[str, ...]) -> Layout:
+    """It says every config, and no field follows from its names: the file states them, or the user does."""
+    fields = {name: Field() for name in function_fields(network)}
+    return Layout("torch-ref", "vit" if network is ViTConfig else "transformer", title, network, fields, rows, marks, ("torch", "safetensors"))
+
+
+LAYOUTS = (
+    _layout(TransformerConfig, "torch_ref's Transformer", (r"decoder\.blocks\.0\.self_attention\.query\.weight",)),
+    _layout(ViTConfig, "torch_ref's ViT", (r"patch\.weight", r"blocks\.0\.attention\.query\.weight")),
+)

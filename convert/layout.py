@@ -1,0 +1,269 @@
+"""What a layout is: its rows, its table of config fields, how its names look, and its side files.
+
+A dialect file lists one Layout a version. A config is never guessed: each field of it comes from
+the layout itself (it knows no other value), from shapes, from a file that states it, or from the user.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vit_jax.config import ModelConfig, TransformerConfig, ViTConfig, from_dict, nearest, pair
+from vit_jax.errors import UserError
+
+from .rules import Row, Shape
+
+Names = Mapping[str, Shape]  # the tensors of a file: {name: shape}
+Json = dict[str, Any]
+UNKNOWN = object()
+
+# Fields that only training uses: they change no forward pass, and no layout has to state them.
+TRAINING = frozenset(
+    {"init", "attention_init", "init_std", "token_std", "position_std", "embedding_std", "head_zero", "drop_path"}
+    | {f"{site}dropout" for site in ("", "embedding_", "patch_", "attention_", "activation_", "head_")}
+)
+# Fields that show in no name and no shape: with --weights-only nothing is said about them.
+UNSEEN = frozenset({"eps", "activation", "heads", "head_activation", "scale_embedding", "causal"})
+
+
+@dataclass(frozen=True)
+class Field:
+    """Where one field of our config comes from, and which of its values this layout can say.
+
+    `among`: the only values that it can have; with one value, that is known without asking. `solve`: from the
+    names and shapes of a file (None where they do not tell). `key`: where config.json states it, dotted into
+    nested objects, as `encode` of our value (`decode` goes back); `default` is what the layout's own library
+    takes where the key is absent (UNKNOWN: nothing).
+    """
+
+    among: tuple[Any, ...] = ()
+    solve: Callable[[Names], Any] | None = None
+    key: str = ""
+    decode: Callable[[Any], Any] = lambda value: value
+    encode: Callable[[Any], Any] = lambda value: value
+    default: Any = UNKNOWN
+
+    def says(self, value: Any) -> bool:
+        """Whether the layout can have this value."""
+        return not self.among or any(value == each and type(value) is type(each) for each in self.among)
+
+
+def always(value: Any) -> Field:
+    """A field of which the layout knows one value."""
+    return Field((value,))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What files beside the tensors say: config fields of ours, preprocessing and class names, where they say so."""
+
+    config: Json = field(default_factory=dict)
+    preprocess: Json | None = None  # as vit_jax's Preprocess.to_dict
+    class_names: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One public layout of one kind of network, in one version.
+
+    `marks`: regular expressions, each of which has to match a whole name of a file of this layout, or with a
+    leading "!" must match none. `rows(config)` are its tensors. `limits(config)` says, a clause each, why a config
+    whose fields are all among those allowed still cannot be. `read_side({file name: JSON}) -> Facts` and
+    `write_side(config, facts) -> {file name: JSON}` are the files that its library wants beside the weights.
+    """
+
+    dialect: str  # the file in dialects/, with dashes
+    version: str  # "" where there is only one
+    title: str
+    network: type[ViTConfig] | type[TransformerConfig]
+    fields: Mapping[str, Field]
+    rows: Callable[[Any], list[Row]]
+    marks: tuple[str, ...]
+    containers: tuple[str, ...] = ("safetensors", "torch")  # what its files come in; the first is that of a folder we write
+    limits: Callable[[Any], list[str]] = lambda config: []
+    read_side: Callable[[Mapping[str, Json]], Facts] = lambda files: Facts()
+    write_side: Callable[[Any, Facts], dict[str, Json]] = lambda config, facts: {}
+    proven: str = ""  # the third party whose forward pass was compared, in tests/parity; empty: none was
+    warns: str = ""  # a flag's name and what it admits, where files of this layout compute another function than ours
+
+    @property
+    def name(self) -> str:
+        """What --from and --to call it."""
+        return f"{self.dialect}@{self.version}" if self.version else self.dialect
+
+    def recognises(self, names: Iterable[str]) -> bool:
+        """Whether the names are those of this layout."""
+        names = list(names)
+        return all(any(re.fullmatch(mark.removeprefix("!"), name) for name in names) != mark.startswith("!") for mark in self.marks)
+
+    def cannot(self, config: Any, weights_only: bool = False) -> list[str]:
+        """Why a config has no file of this layout, a clause each; empty where it has one."""
+        if not isinstance(config, self.network):
+            return [f"it holds a {self.network.__name__.removesuffix('Config')}, this is a {type(config).__name__.removesuffix('Config')}"]
+        config = normal(config)
+        said = [
+            f"{name} is {getattr(config, name)!r}, it says only {' or '.join(map(repr, f.among))}"
+            for name, f in self.fields.items()
+            if not f.says(getattr(config, name)) and not (weights_only and name in UNSEEN)
+        ]
+        return said or self.limits(config)
+
+
+def function_fields(network: type) -> list[str]:
+    """The fields of a config that decide the function; every layout's table has each of them."""
+    return [f.name for f in dataclasses.fields(network) if f.name not in TRAINING]
+
+
+def normal(config: Any) -> Any:
+    """A config with one spelling of everything: equal configs compare equal.
+
+    Square sizes are one number, head_width is 0 where it is width / heads, and fields without an effect have their defaults.
+    """
+    c = config
+    changed: Json = {}
+    if c.head_width and c.head_width * c.heads == c.width:
+        changed["head_width"] = 0
+    if isinstance(c, ViTConfig):
+        for name in ("image", "patch"):
+            rows, columns = pair(getattr(c, name))
+            changed[name] = rows if rows == columns else (rows, columns)
+        without = {
+            "cls_position": c.cls_token, "distill_position": c.distill_token, "register_position": c.registers,
+            "head_activation": c.head_hidden, "head_bias": c.classes, "distill_head": c.classes,
+        }  # fmt: skip
+        if c.position == "none":
+            without |= dict.fromkeys(("cls_position", "distill_position", "register_position", "position_trained"), False)
+        if c.layer_scale:
+            changed["layer_scale"] = 1.0  # its start: training's
+    else:
+        without = {"output_bias": c.outputs, "scale_embedding": c.source_vocabulary or c.target_vocabulary}
+        if c.positions == "none":
+            without["max_length"] = False
+    defaults = {f.name: f.default for f in dataclasses.fields(c)}
+    changed |= {name: defaults[name] for name, used in without.items() if not used}
+    return dataclasses.replace(c, **changed)
+
+
+# ------------------------------------------------------------------------------------- side files
+
+
+def stated(layout: Layout, config: Json) -> Json:
+    """The fields of ours that a config.json states by the keys of the layout's table, with its library's defaults."""
+    out: Json = {}
+    for name, f in layout.fields.items():
+        if f.key:
+            value = look(config, f.key)
+            if value is UNKNOWN and f.default is not UNKNOWN:
+                out[name] = f.default
+            elif value is not UNKNOWN:
+                out[name] = f.decode(value)
+    return out
+
+
+def statement(layout: Layout, config: Any) -> Json:
+    """A config.json's part that states a config by the keys of the layout's table."""
+    out: Json = {}
+    for name, f in layout.fields.items():
+        if f.key:
+            *path, leaf = f.key.split(".")
+            node = out
+            for key in path:
+                node = node.setdefault(key, {})
+            node[leaf] = f.encode(getattr(config, name))
+    return out
+
+
+def look(values: Any, key: str) -> Any:
+    """The value under a dotted key, or UNKNOWN."""
+    for part in key.split("."):
+        if not isinstance(values, Mapping) or part not in values:
+            return UNKNOWN
+        values = values[part]
+    return values
+
+
+# ------------------------------------------------------------------------------- which config it is
+
+
+def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what: str) -> Any:
+    """The config of a file: from the layout, its shapes, and what was said, the first speaker first.
+
+    `said` are (who says so, {field: value}) pairs. Raises UserError where two of these contradict each other and
+    where a field is known from none, listing the flags that would say it. A speaker named "--set" may name
+    fields that are unknown to the layout's table (training's), too.
+    """
+    values: Json = {}
+    absent: list[str] = []
+    for name, f in layout.fields.items():
+        solved = f.solve(names) if f.solve else None
+        speakers = [(who, spoken[name]) for who, spoken in said if name in spoken and spoken[name] is not None]
+        if len(f.among) == 1:
+            speakers.append((f"the layout {layout.name}", f.among[0]))
+        elif solved is not None:
+            speakers.append(("its shapes", solved))
+        if not speakers:
+            absent.append(name)
+            continue
+        who, values[name] = speakers[0]
+        for other, value in speakers[1:]:
+            if (who in ("--set",) or other.startswith(("its shapes", "the layout"))) and not equal(name, value, values[name]):
+                raise UserError(f"{what}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {who}")
+    if absent:
+        flags = " ".join(f"--set {name}=..." for name in absent)
+        raise UserError(f"{what}: its tensors cannot tell {', '.join(absent)}; give --model NAME, or a config.json beside the file, or {flags}")
+    training = {k: v for who, spoken in reversed(said) for k, v in spoken.items() if k in TRAINING}
+    config = from_dict(layout.network, {**training, **values})
+    if reasons := layout.cannot(config):
+        raise UserError(f"{what}: is not a file of {layout.name}: {'; '.join(reasons)}; name the right layout with --from, or correct the fields with --set")
+    return config
+
+
+def equal(name: str, a: Any, b: Any) -> bool:
+    """Whether two values of a field are the same, 8 and [8, 8] among them."""
+    if name in ("image", "patch"):
+        return pair(tuple(a) if isinstance(a, list) else a) == pair(tuple(b) if isinstance(b, list) else b)
+    return bool(a == b)
+
+
+def unknown_field(name: str, network: type) -> UserError:
+    """What to say of a --set that names no field."""
+    return UserError(f"--set {name}: there is no such field{nearest(name, [f.name for f in dataclasses.fields(network)])}")
+
+
+# -------------------------------------------------------------------------------- what tables share
+
+
+def count(names: Iterable[str], pattern: str) -> int:
+    """One more than the largest number that stands at (\\d+) of a pattern that matches whole names; 0 where none does."""
+    found = [int(m[1]) for name in names if (m := re.fullmatch(pattern, name))]
+    return max(found, default=-1) + 1
+
+
+def has(*names: str) -> Callable[[Names], bool]:
+    """A solver: whether a file has any of these names (or, with a trailing dot, one that begins so)."""
+    return lambda given: any(any(n.startswith(name) for n in given) if name.endswith(".") else name in given for name in names)
+
+
+def length(name: str, axis: int, otherwise: Any = None) -> Callable[[Names], Any]:
+    """A solver: the length of a tensor's axis, or `otherwise` where a file lacks it."""
+    return lambda given: given[name][axis] if name in given and len(given[name]) > (axis if axis >= 0 else -axis - 1) else otherwise
+
+
+# The plain pre-norm ViT: tables begin with it and say what differs. Fields that are left out have to be said by each.
+PLAIN_VIT: dict[str, Field] = {
+    **{name: always(False) for name in ("stem_pre_norm", "stem_norm", "distill_token", "pre_norm", "qk_norm", "gated", "head_norm", "distill_head", "distill_norm")},
+    **{name: always(True) for name in ("stem_bias", "cls_token", "position_trained", "cls_position", "distill_position", "norm_first", "final_norm", "norm_bias")},
+    **{name: always(True) for name in ("query_bias", "key_bias", "value_bias", "out_bias", "mlp_bias", "head_bias")},
+    "stem_activation": always("none"), "registers": always(0), "position": always("learned"), "register_position": always(False),
+    "layer_scale": always(0.0), "head_width": always(0), "head_hidden": always(0), "head_activation": always("tanh"), "pool": always("cls"),
+}  # fmt: skip
+ASKED_VIT = [name for name in function_fields(ViTConfig) if name not in PLAIN_VIT]  # image, channels, patch, classes, width, depth, heads, hidden, eps, activation
+
+__all__ = [
+    "ASKED_VIT", "PLAIN_VIT", "TRAINING", "UNKNOWN", "UNSEEN", "Facts", "Field", "Json", "Layout", "ModelConfig", "Names", "always", "count", "equal",
+    "function_fields", "has", "length", "look", "normal", "resolve", "stated", "statement", "unknown_field",
+]  # fmt: skip
