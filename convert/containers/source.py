@@ -45,7 +45,8 @@ class Source:
     `tree` is what lies in the file: {name: Tensor}, nested where the container nests (torch, msgpack), with plain
     Python values (numbers, strings, lists) beside tensors. `metadata` is what the container itself notes (safetensors'
     __metadata__). `skipped` names what was passed over: "args (argparse.Namespace)". `tied` lists names that are one
-    storage. `size` is the bytes on disk.
+    storage. `files` are all the files that it consists of (shards and their index; empty: `path` alone or, of a
+    folder, everything in it), `size` their bytes.
     """
 
     path: str
@@ -54,6 +55,7 @@ class Source:
     metadata: dict[str, Any] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     tied: list[tuple[str, ...]] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
     size: int = 0
     close: Callable[[], None] = lambda: None
 
