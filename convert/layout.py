@@ -35,9 +35,10 @@ class Field:
     """Where one field of our config comes from, and which of its values this layout can say.
 
     `among`: the only values that it can have; with one value, that is known without asking. `solve`: from the
-    names and shapes of a file (None where they do not tell). `key`: where config.json states it, dotted into
-    nested objects, as `encode` of our value (`decode` goes back); `default` is what the layout's own library
-    takes where the key is absent (UNKNOWN: nothing).
+    names and shapes of a file (None where they do not tell). `follow`: from these and the fields that do not follow
+    (the width of a head, once their number is known). `key`: where config.json states it, dotted into nested objects,
+    as `encode` of our value (`decode` goes back); `default` is what the layout's own library takes where the key is
+    absent (UNKNOWN: nothing).
     """
 
     among: tuple[Any, ...] = ()
@@ -46,6 +47,7 @@ class Field:
     decode: Callable[[Any], Any] = lambda value: value
     encode: Callable[[Any], Any] = lambda value: value
     default: Any = UNKNOWN
+    follow: Callable[[Names, Json], Any] | None = None
 
     def says(self, value: Any) -> bool:
         """Whether the layout can have this value."""
@@ -71,9 +73,11 @@ class Layout:
     """One public layout of one kind of network, in one version.
 
     `marks`: regular expressions, each of which has to match a whole name of a file of this layout, or with a
-    leading "!" must match none. `rows(config)` are its tensors. `limits(config)` says, a clause each, why a config
-    whose fields are all among those allowed still cannot be. `read_side({file name: JSON}) -> Facts` and
+    leading "!" must match none; `fits(names)` says by shapes what names alone do not. `rows(config)` are its tensors.
+    `limits(config)` says, a clause each, why a config whose fields are all among those allowed still cannot be. `read_side({file name: JSON}) -> Facts` and
     `write_side(config, facts) -> {file name: JSON}` are the files that its library wants beside the weights.
+    `refuses(names)` says, a clause each with its remedy, why a file that looks like this cannot be read. `beside` are
+    regular expressions of names that such files hold and that are no part of the network: left out, and named.
     """
 
     dialect: str  # the file in dialects/, with dashes
@@ -87,6 +91,10 @@ class Layout:
     limits: Callable[[Any], list[str]] = lambda config: []
     read_side: Callable[[Mapping[str, Json]], Facts] = lambda files: Facts()
     write_side: Callable[[Any, Facts], dict[str, Json]] = lambda config, facts: {}
+    refuses: Callable[[Names], list[str]] = lambda names: []
+    beside: tuple[str, ...] = ()
+    fits: Callable[[Names], bool] = lambda names: True
+    ambiguous: str = ""  # a clause, where files of a layout that computes another function look the same: only --from can name this one
     proven: str = ""  # the third party whose forward pass was compared, in tests/parity; empty: none was
     warns: str = ""  # a flag's name and what it admits, where files of this layout compute another function than ours
 
@@ -95,10 +103,16 @@ class Layout:
         """What --from and --to call it."""
         return f"{self.dialect}@{self.version}" if self.version else self.dialect
 
-    def recognises(self, names: Iterable[str]) -> bool:
-        """Whether the names are those of this layout."""
+    def recognises(self, names: Names | Iterable[str]) -> bool:
+        """Whether the names, and the shapes where they are given, are those of this layout."""
+        shapes = names if isinstance(names, Mapping) else None
         names = list(names)
-        return all(any(re.fullmatch(mark.removeprefix("!"), name) for name in names) != mark.startswith("!") for mark in self.marks)
+        marked = all(any(re.fullmatch(mark.removeprefix("!"), name) for name in names) != mark.startswith("!") for mark in self.marks)
+        return marked and (shapes is None or self.fits(shapes))
+
+    def left_out(self, names: Iterable[str]) -> list[str]:
+        """Those of the names that are no part of the network."""
+        return [name for name in names if any(re.fullmatch(pattern, name) for pattern in self.beside)]
 
     def cannot(self, config: Any, weights_only: bool = False) -> list[str]:
         """Why a config has no file of this layout, a clause each; empty where it has one."""
@@ -196,10 +210,14 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
     where a field is known from none, listing the flags that would say it. A speaker named "--set" may name
     fields that are unknown to the layout's table (training's), too.
     """
+    if reasons := layout.refuses(names):
+        raise UserError(f"{what}: {'; '.join(reasons)}")
     values: Json = {}
     absent: list[str] = []
-    for name, f in layout.fields.items():
-        solved = f.solve(names) if f.solve else None
+    for name, f in sorted(layout.fields.items(), key=lambda item: item[1].follow is not None):
+        if f.follow and absent:
+            continue
+        solved = f.solve(names) if f.solve else f.follow(names, values) if f.follow else None
         speakers = [(who, spoken[name]) for who, spoken in said if name in spoken and spoken[name] is not None]
         if len(f.among) == 1:
             speakers.append((f"the layout {layout.name}", f.among[0]))
