@@ -85,6 +85,19 @@ class Concat:
 
 
 @dataclass(frozen=True)
+class Reversed:
+    """An operation in the other direction: several tensors of the file are one of ours (the heads of an attention, each its own)."""
+
+    operation: Operation
+
+    def read(self, arrays: Arrays) -> Arrays:
+        return self.operation.write(arrays)
+
+    def write(self, arrays: Arrays) -> Arrays:
+        return self.operation.read(arrays)
+
+
+@dataclass(frozen=True)
 class Stack:
     """One tensor of the file is `count` of ours, along a new leading axis (layers under scan)."""
 

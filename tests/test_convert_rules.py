@@ -71,6 +71,14 @@ def test_an_order_reads_both_ways(theirs, ours, sizes, before, after):
     assert np.array_equal(operation.write([y])[0], x)
 
 
+def test_the_heads_of_an_attention_are_one_matrix():
+    heads = [np.full((2, 3), h) for h in range(4)]
+    operation = rules.Reversed(rules.Concat(0, (2,) * 4))
+    (joined,) = operation.read(heads)
+    assert np.array_equal(joined[:, 0], [0, 0, 1, 1, 2, 2, 3, 3])
+    assert all(map(np.array_equal, operation.write([joined]), heads))
+
+
 @pytest.mark.parametrize(
     ("order", "shape"),
     [
