@@ -66,6 +66,7 @@ class Facts:
     config: Json = field(default_factory=dict)
     preprocess: Json | None = None  # as vit_jax's Preprocess.to_dict
     class_names: list[str] | None = None
+    extra: Json = field(default_factory=dict)  # what its library wants beside, by its own keys: ids of special tokens, settings of generation
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class Layout:
     refuses: Callable[[Names], list[str]] = lambda names: []
     beside: tuple[str, ...] = ()
     fits: Callable[[Names], bool] = lambda names: True
+    extras: tuple[str, ...] = ()  # the keys of Facts.extra that write_side cannot do without: --set may say them
     ambiguous: str = ""  # a clause, where files of a layout that computes another function look the same: only --from can name this one
     proven: str = ""  # the third party whose forward pass was compared, in tests/parity; empty: none was
     warns: str = ""  # a flag's name and what it admits, where files of this layout compute another function than ours
@@ -156,7 +158,7 @@ def normal(config: Any) -> Any:
     else:
         without = {"output_bias": c.outputs, "scale_embedding": c.source_vocabulary or c.target_vocabulary}
         if c.positions == "none":
-            without["max_length"] = False
+            changed["max_length"] = 0  # no limit
     defaults = {f.name: f.default for f in dataclasses.fields(c)}
     changed |= {name: defaults[name] for name, used in without.items() if not used}
     return dataclasses.replace(c, **changed)
