@@ -38,12 +38,19 @@ class Tensor:
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
 
+@dataclass(frozen=True)
+class Marker:
+    """What stands in a tree for a value of a known class that is no tensor: an argparse.Namespace, a set."""
+
+    kind: str
+
+
 @dataclass
 class Source:
     """An opened file or folder of tensors.
 
     `tree` is what lies in the file: {name: Tensor}, nested where the container nests (torch, msgpack), with plain
-    Python values (numbers, strings, lists) beside tensors. `metadata` is what the container itself notes (safetensors'
+    Python values (numbers, strings, lists) and Markers beside tensors. `metadata` is what the container itself notes (safetensors'
     __metadata__). `skipped` names what was passed over: "args (argparse.Namespace)". `tied` lists names that are one
     storage. `files` are all the files that it consists of (shards and their index; empty: `path` alone or, of a
     folder, everything in it), `size` their bytes.
