@@ -1,0 +1,96 @@
+"""Resampling of grids and patches, each kernel as one library does it: matrices [new, old], one an axis, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+Size = tuple[int, int]
+
+
+def linear(x: np.ndarray) -> np.ndarray:
+    """The triangle over [-1, 1]."""
+    return np.maximum(1 - np.abs(x), 0)
+
+
+def cubic(a: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Keys' cubic convolution over [-2, 2] (Keys 1981, IEEE ASSP 29); a is its slope at 1."""
+
+    def weight(x: np.ndarray) -> np.ndarray:
+        x = np.abs(x)
+        inner = ((a + 2) * x - (a + 3)) * x * x + 1
+        outer = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+        return np.where(x <= 1, inner, np.where(x < 2, outer, 0.0))
+
+    return weight
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """How one library resamples an axis.
+
+    `antialias` widens the weights when shrinking and leaves out what lies beyond the edge; without it the edge is
+    repeated. `corners` puts the first and last points of both grids on each other (else their pixels' edges).
+    `offset` enlarges the new length, for the sampling points only. `square` names the grids that have to be square.
+    """
+
+    weight: Callable[[np.ndarray], np.ndarray]
+    antialias: bool = False
+    corners: bool = False
+    offset: float = 0.0
+    square: tuple[str, ...] = ()
+
+    def matrix(self, old: int, new: int) -> np.ndarray:
+        """[new, old]: the new points of an axis from its old ones."""
+        if self.corners:
+            ratio = (old - 1) / (new - 1) if new > 1 else 0.0
+            centres = np.arange(new) * ratio
+        else:
+            ratio = old / (new + self.offset)
+            centres = (np.arange(new) + 0.5) * ratio - 0.5
+        if self.antialias:
+            weights = self.weight((np.arange(old) - centres[:, None]) / max(ratio, 1.0))
+            return weights / weights.sum(1, keepdims=True)
+        margin = 3  # beyond either edge: what a cubic reaches
+        points = np.arange(-margin, old + margin)
+        out = np.zeros((old, new))
+        np.add.at(out, points.clip(0, old - 1), self.weight(points[:, None] - centres))
+        return out.T
+
+
+# Position tables. timm: resample_abs_pos_embed. hf: ViTEmbeddings.interpolate_pos_encoding. dino: the same of the DINO
+# repositories. torchvision: interpolate_embeddings. google: scipy.ndimage.zoom of order 1, in vision_transformer and
+# big_vision. flexi: jax.image.resize "linear", in big_vision's FlexiViT.
+POSITIONS = {
+    "timm": Kernel(cubic(-0.5), antialias=True),
+    "hf": Kernel(cubic(-0.75), square=("old",)),
+    "dino": Kernel(cubic(-0.75), offset=0.1, square=("old",)),
+    "torchvision": Kernel(cubic(-0.75), corners=True, square=("old", "new")),
+    "google": Kernel(linear, corners=True, square=("old", "new")),
+    "flexi": Kernel(linear, antialias=True),
+}
+# Patch kernels, by how images are resized. flexi: tf.image.resize "bilinear", as FlexiViT (Beyer et al. 2023, arXiv
+# 2212.08013, 3.4). timm: resample_patch_embed.
+PATCHES = {"flexi": Kernel(linear), "timm": Kernel(cubic(-0.5), antialias=True)}
+
+
+def resample(table: np.ndarray, old: Size, new: Size, kernel: Kernel) -> np.ndarray:
+    """A table [rows*columns, D] over one grid as one over another."""
+    rows, columns = (kernel.matrix(before, after) for before, after in zip(old, new, strict=True))
+    return _both(table, old, rows, columns)
+
+
+def resample_patches(kernels: np.ndarray, old: Size, new: Size, kernel: Kernel) -> np.ndarray:
+    """Patch kernels [p*q, n] that answer to resized patches as the old ones do to the patches themselves.
+
+    pinv(B^T) w with B the matrix that resizes a patch: exact where patches grow, least squares where they shrink.
+    """
+    rows, columns = (np.linalg.pinv(kernel.matrix(before, after).T) for before, after in zip(old, new, strict=True))
+    return _both(kernels, old, rows, columns)
+
+
+def _both(table: np.ndarray, size: Size, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    grid = np.einsum("Rr,Cc,rcd->RCd", rows, columns, table.reshape(*size, -1), optimize=True)
+    return grid.reshape(-1, table.shape[-1])
