@@ -32,7 +32,7 @@ def quick_compilation() -> None:
 
 def presets() -> Iterator[Result]:
     """Every preset, shrunk."""
-    from . import cases, twins
+    from . import cases, layouts_adapt, twins
 
     for case in cases.presets():
         yield from twins.case(case, thorough=True)
@@ -77,6 +77,7 @@ def groups() -> dict[str, Callable[[], Iterable[Result]]]:
         "torch.nn.MultiheadAttention": torch_nn.attentions,
         "torch.nn.LayerNorm": torch_nn.norms,
         "losses": losses.losses,
+        "adaptations": layouts_adapt.layouts_adapt,
         "dropout": dropping.dropping,
         "sabotage, control": sabotage.controls,
     }
