@@ -32,7 +32,7 @@ def quick_compilation() -> None:
 
 def presets() -> Iterator[Result]:
     """Every preset, shrunk."""
-    from . import cases, layouts_adapt, twins
+    from . import cases, twins
 
     for case in cases.presets():
         yield from twins.case(case, thorough=True)
@@ -63,7 +63,7 @@ def groups() -> dict[str, Callable[[], Iterable[Result]]]:
     """Every part by name, the long ones first."""
     from functools import partial
 
-    from . import dropping, libraries, losses, sabotage, slopes, torch_nn, training
+    from . import dropping, layouts_adapt, libraries, losses, sabotage, slopes, torch_nn, training
 
     return {
         "torch.nn.Transformer": torch_nn.transformers,
