@@ -1,0 +1,36 @@
+"""Our own layout: the canonical tree under its dotted names, in run folders, Orbax items and safetensors files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax.config import TransformerConfig, ViTConfig, parameters
+
+from ..layout import Facts, Field, Json, Layout, function_fields
+from ..rules import Row, row
+
+
+def rows(config: ViTConfig | TransformerConfig) -> list[Row]:
+    """One row for each parameter, which is what it is."""
+    return [row(name, name, shape) for name, shape in parameters(config).items()]
+
+
+def read_side(files: Mapping[str, Json]) -> Facts:
+    """What a run's config.json says of its network."""
+    record = files.get("config.json", {})
+    config = record.get("config", {})
+    model = config.get("model", {}) if isinstance(config, dict) else {}
+    return Facts(model if isinstance(model, dict) else {}, record.get("preprocess"), record.get("class_names"))
+
+
+def _layout(network: Any, kind: str, title: str, marks: tuple[str, ...]) -> Layout:
+    """It says every config, and no field follows from its names: the file or its run states them, or the user does."""
+    fields = {name: Field() for name in function_fields(network)}
+    return Layout("vit-jax", kind, title, network, fields, rows, marks, ("orbax", "safetensors"), read_side=read_side)
+
+
+LAYOUTS = (
+    _layout(TransformerConfig, "transformer", "our Transformer", (r"decoder\.blocks\.0\.self_attention\.query\.kernel",)),
+    _layout(ViTConfig, "vit", "our ViT", (r"patch\.kernel", r"blocks\.0\.attention\.query\.kernel")),
+)
