@@ -67,6 +67,7 @@ class Facts:
     preprocess: Json | None = None  # as vit_jax's Preprocess.to_dict
     class_names: list[str] | None = None
     extra: Json = field(default_factory=dict)  # what its library wants beside, by its own keys: ids of special tokens, settings of generation
+    notes: tuple[str, ...] = ()  # what they say that ours cannot, a sentence each, to be shown
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ class Layout:
 
     `marks`: regular expressions, each of which has to match a whole name of a file of this layout, or with a
     leading "!" must match none; `fits(names)` says by shapes what names alone do not. `rows(config)` are its tensors.
-    `limits(config)` says, a clause each, why a config whose fields are all among those allowed still cannot be. `read_side({file name: JSON}) -> Facts` and
+    `limits(config)` says, a clause each, why a config whose fields are all among those allowed still cannot be;
+    `unstated(config)`, why its files can be but not be stated beside them. `read_side({file name: JSON}) -> Facts` and
     `write_side(config, facts) -> {file name: JSON}` are the files that its library wants beside the weights.
     `refuses(names)` says, a clause each with its remedy, why a file that looks like this cannot be read. `beside` are
     regular expressions of names that such files hold and that are no part of the network: left out, and named.
@@ -90,6 +92,7 @@ class Layout:
     marks: tuple[str, ...]
     containers: tuple[str, ...] = ("safetensors", "torch")  # what its files come in; the first is that of a folder we write
     limits: Callable[[Any], list[str]] = lambda config: []
+    unstated: Callable[[Any], list[str]] = lambda config: []
     read_side: Callable[[Mapping[str, Json]], Facts] = lambda files: Facts()
     write_side: Callable[[Any, Facts], dict[str, Json]] = lambda config, facts: {}
     refuses: Callable[[Names], list[str]] = lambda names: []
@@ -126,7 +129,7 @@ class Layout:
             for name, f in self.fields.items()
             if not f.says(getattr(config, name)) and not (weights_only and name in UNSEEN)
         ]
-        return said or self.limits(config)
+        return said or self.limits(config) or ([] if weights_only else self.unstated(config))
 
 
 def function_fields(network: type) -> list[str]:
@@ -144,6 +147,8 @@ def normal(config: Any) -> Any:
     if c.head_width and c.head_width * c.heads == c.width:
         changed["head_width"] = 0
     if isinstance(c, ViTConfig):
+        if c.pool == "mean_all" and not c.prefix:
+            changed["pool"] = "mean"
         for name in ("image", "patch"):
             rows, columns = pair(getattr(c, name))
             changed[name] = rows if rows == columns else (rows, columns)
@@ -237,7 +242,7 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
         raise UserError(f"{what}: its tensors cannot tell {', '.join(absent)}; give --model NAME, or a config.json beside the file, or {flags}")
     training = {k: v for who, spoken in reversed(said) for k, v in spoken.items() if k in TRAINING}
     config = from_dict(layout.network, {**training, **values})
-    if reasons := layout.cannot(config):
+    if reasons := layout.cannot(config, weights_only=True):  # what shows in no tensor is no reason: the file is there
         raise UserError(f"{what}: is not a file of {layout.name}: {'; '.join(reasons)}; name the right layout with --from, or correct the fields with --set")
     return config
 
