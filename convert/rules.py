@@ -174,8 +174,9 @@ class Row:
     """These names of a file are those names of ours, through operations named in reading order.
 
     `shapes` are those of our parameters; the file's follow from them. `optional` names may be missing
-    from a file (tied copies, constants) and are not written unless asked for. A row of ours that begins
-    with `carried.` is optional as a whole.
+    from a file (tied copies, constants) and are not written unless asked for; one that is not among `theirs`
+    is another name that the row's only tensor has in some files. A row of ours that begins with `carried.` is
+    optional as a whole.
     """
 
     theirs: tuple[str, ...]
@@ -206,6 +207,9 @@ class Row:
     def narrowed(self, names: Iterable[str]) -> Row | None:
         """This row without the optional names that are not among `names`; None where nothing is left."""
         carried = bool(self.ours) and self.ours[0].startswith(CARRIED)
+        others = tuple(n for n in sorted(self.optional) if n not in self.theirs and n in names)
+        if others and self.theirs[0] not in names:
+            return replace(self, theirs=others[:1])
         kept = tuple(n for n in self.theirs if n in names or not (carried or n in self.optional))
         if kept == self.theirs:
             return self
