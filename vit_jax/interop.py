@@ -1,11 +1,11 @@
-"""From a path or a name to a model: runs of ours today, foreign layouts once the bridge is there."""
+"""From a path or a name to a model: our runs, and through convert files of any layout."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,21 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from . import transformer, vit
 from .checkpoint import Checkpoints
-from .config import ModelConfig, RunConfig, parameters, to_dict
+from .config import ModelConfig, RunConfig, TransformerConfig, ViTConfig, parameters, to_dict
 from .data import Preprocess, open_image
 from .errors import UserError
 from .layers import merge
 from .presets import sized
-from .runs import Run, find, flatten
+from .runs import Run, find, flatten, unflatten
 from .tasks import Classify, Translate, task, translate
 from .text import Vocabulary, words
 from .transformer import Transformer
 from .vit import ViT
 
 HEADS = ("head.", "distill_head.")  # the parameters that belong to a run's classes
+HEAD_FIELDS = ("classes", "head_bias", "distill_head", "distill_norm")  # and the fields
 
 
 @dataclass(frozen=True)
@@ -129,27 +131,86 @@ def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fie
     return ViT(sized(name, classes, image, **fields), rngs=nnx.Rngs(seed))
 
 
-def load(path: str | os.PathLike[str], which: str = "best", ema: bool | None = None) -> Loaded | Translator:
-    """A run's network with its weights and all that it takes to use it: a Loaded, or a Translator where the run is on sentences.
+def load(
+    path: str | os.PathLike[str], which: str = "best", ema: bool | None = None, *, layout: str = "", model: str = "", key: str = "",
+    fields: Mapping[str, Any] | None = None,
+) -> Loaded | Translator | Network:  # fmt: skip
+    """A network with its weights and all that it takes to use it.
 
-    `path` is a run's folder, or its name inside runs/. `which` is "best" (by validation; the last
-    where nothing was chosen) or "last". `ema` asks for the averaged weights; None takes them where
-    the run kept them. Raises UserError.
+    `path` is a run's folder, or its name inside runs/: a Loaded, or a Translator where the run is on sentences.
+    `which` is "best" (by validation; the last where nothing was chosen) or "last". `ema` asks for the averaged
+    weights; None takes them where the run kept them.
+
+    Or it is a file or folder of any layout that `python -m convert formats` lists, or hf://owner/name: a Loaded where
+    it says how images become inputs, else a Network. What its tensors cannot tell is said as to `python -m convert`:
+    `layout` (--from), `model`, `key`, `fields` ({"heads": 12}, --set). Weights become float32; float64 ones stay.
+    Raises UserError.
     """
-    folder = find(os.fspath(path))
+    path = os.fspath(path)
+    if path.startswith("hf://") or (Path(path).exists() and not Run(path).exists()):
+        return _foreign(path, layout=layout, model=model, key=key, sets=fields or {})
+    folder = find(path)
     record = folder.record()
     run = folder.config()
+    step, tree = weights(folder, run.model, which, ema)
+    network = _network(run, tree)
+    if isinstance(run.model, TransformerConfig):
+        source, target = (Vocabulary(record["vocabulary"][side]) for side in ("source", "target"))
+        its = task(run)
+        assert isinstance(its, Translate) and isinstance(network, Transformer)
+        return Translator(network, run, source, target, step, its)
+    return _loaded(network, run, record["preprocess"], record["class_names"], step)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network from a file that does not say how its inputs are made: `model` is called on normalised images, or on ids."""
+
+    model: ViT | Transformer
+    run: RunConfig
+
+
+def _network(run: RunConfig, tree: dict[str, Any]) -> ViT | Transformer:
+    """A run's network with these parameters (a nested dict of arrays)."""
     if run.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
-    step, tree = weights(folder, run.model, which, ema)
-    preprocess = Preprocess.from_dict(record["preprocess"]) if "preprocess" in record else None
-    its = task(run, preprocess.mean, preprocess.std) if preprocess else task(run)
-    model = merge(its.network.definition(run.model, dtype=jnp.dtype(run.compute_dtype)), jax.tree.map(jnp.asarray, tree))
-    if isinstance(its, Translate):
-        source, target = (Vocabulary(record["vocabulary"][side]) for side in ("source", "target"))
-        return Translator(model, run, source, target, step, its)
-    assert preprocess is not None
-    return Loaded(model, run, preprocess, tuple(record["class_names"]), step, its)
+    network = vit if isinstance(run.model, ViTConfig) else transformer
+    return merge(network.definition(run.model, dtype=jnp.dtype(run.compute_dtype)), jax.tree.map(jnp.asarray, tree))
+
+
+def _loaded(network: Any, run: RunConfig, preprocess: dict[str, Any], class_names: Sequence[str], step: int) -> Loaded:
+    how = Preprocess.from_dict(preprocess)
+    its = task(run, how.mean, how.std)
+    assert isinstance(its, Classify)
+    return Loaded(network, run, how, tuple(class_names), step, its)
+
+
+def _foreign(path: str, **said: Any) -> Loaded | Network:
+    """A file of another layout as a network of ours."""
+    config, facts, arrays = converted(path, **said)
+    double = any(x.dtype == np.float64 for x in arrays.values())
+    kind = "classify" if isinstance(config, ViTConfig) else "translate"
+    run = RunConfig(task=kind, model=config, compute_dtype="float64" if double else "float32")  # type: ignore[arg-type]
+    network = _network(run, unflatten(arrays))
+    if facts.preprocess is None or not isinstance(config, ViTConfig):
+        return Network(network, run)
+    names = facts.class_names or [str(k) for k in range(config.classes)]
+    return _loaded(network, run, facts.preprocess, names, 0)
+
+
+def converted(path: str, **said: Any) -> tuple[ModelConfig, Any, dict[str, np.ndarray]]:
+    """(config, what else the file says, {our dotted name: float32 array, or float64 where it is}) of a file of any layout.
+
+    `said` are convert.reading.Options' fields. Raises UserError.
+    """
+    from convert.reading import Options, read
+    from convert.road import plan, stream
+
+    reading = read(path, Options(**said))
+    with reading.source:
+        way = plan(reading, "vit-jax")
+        arrays = {name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in stream(way) if name in way.specs}
+    return way.config, reading.facts, arrays
 
 
 def weights(folder: Run, model: ModelConfig, which: str = "best", ema: bool | None = None) -> tuple[int, dict[str, Any]]:
@@ -214,14 +275,18 @@ def starting_weights(run: RunConfig, fresh: dict[str, Any]) -> dict[str, Any]:
 
 
 def _given(run: RunConfig) -> tuple[str, dict[str, Any]]:
-    """(where a run's starting weights come from, {dotted name: array})."""
-    if not run.init.endswith(".safetensors"):
+    """(where a run's starting weights come from, {dotted name: array}): another run, or a file of any layout."""
+    if not run.init.startswith("hf://") and (not Path(run.init).exists() or Run(run.init).exists()):
         source = find(run.init, run.dir)
         return str(source), flatten(weights(source, source.config().model)[1])
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    from convert.layout import function_fields, normal
 
-    try:
-        return run.init, load_file(run.init)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"init {run.init}: cannot be read ({str(error).splitlines()[0]}); check the path and the file") from error
+    # What neither the file nor its side files tell is as this run has it; what they tell must not differ.
+    config, _, arrays = converted(run.init, otherwise=to_dict(run.model))
+    if type(config) is not type(run.model):
+        raise UserError(f"init {run.init}: holds a {type(config).__name__.removesuffix('Config')}, which this run does not train; start from a preset of that task")
+    theirs, mine = normal(config), normal(run.model)
+    for name in function_fields(type(mine)):
+        if getattr(theirs, name) != getattr(mine, name) and not (run.new_head and name in HEAD_FIELDS):
+            raise UserError(f"init {run.init}: its {name} is {getattr(theirs, name)!r}, here it is {getattr(mine, name)!r}; give --model.{name.replace('_', '-')} {getattr(theirs, name)}")
+    return run.init, arrays

@@ -1,0 +1,191 @@
+"""`python -m convert SRC DST`, `inspect PATH`, `verify A B`, `formats`: weights from any layout to any other."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from vit_jax.errors import DONE, UserError, door
+
+if TYPE_CHECKING:
+    from .reading import Options, Reading
+    from .writing import Written
+
+EPILOG = """also: %(prog)s inspect PATH       what a file or folder is: layout, config, tensors (reads headers only)
+      %(prog)s verify A B         whether two files are the same function
+      %(prog)s formats            the layouts, and which goes to which"""
+LARGE = 200 << 20  # bytes of a conversion that shows how far it is
+
+
+def parser(command: str, prog: str) -> argparse.ArgumentParser:
+    """The arguments of a command: "", inspect, verify or formats."""
+    text = {
+        "": "Convert the weights in SRC to the layout of DST, prove that they are whole, and write them.",
+        "inspect": "Say what a file or a folder is: layout, config and tensors. Reads headers only.",
+        "verify": "Compare two files as functions: outputs, every block, gradients, and all tensors.",
+        "formats": "List the layouts, and which of them hold the same networks.",
+    }[command]
+    out = argparse.ArgumentParser(f"{prog} {command}".rstrip(), description=text, epilog=EPILOG % {"prog": prog} if not command else None,
+                                  formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)  # fmt: skip
+    if command == "formats":
+        out.add_argument("--pairs", action="store_true", help="why each pair of layouts without a common network has none")
+        return out
+    source = "a file, a folder, a run of ours, or hf://owner/name"
+    out.add_argument({"verify": "a", "inspect": "src"}.get(command, "src"), metavar={"verify": "A"}.get(command, "SRC"), help=source)
+    if command == "verify":
+        out.add_argument("b", metavar="B", help=source)
+    if not command:
+        out.add_argument("dst", metavar="DST", help="its suffix picks the container (.safetensors .pt .pth .bin .npz .msgpack); none: a folder with the files that its library wants")
+    out.add_argument("--from", dest="layout", default="", metavar="LAYOUT", help="the layout of SRC, where its names do not tell: timm, vit-pytorch@1.4, ...")
+    if not command:
+        out.add_argument("--to", default="", metavar="LAYOUT", help="the layout of DST (default: vit-jax, ours)")
+    out.add_argument("--model", default="", metavar="NAME", help="take what shapes cannot tell from a published model: vit_base_patch16_224")
+    out.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE", help="say a field of the config: heads=12, eps=1e-6, image=224, mean=0.5,0.5,0.5; repeatable")
+    out.add_argument("--file", default="", metavar="NAME", help="which file of a folder that holds several")
+    out.add_argument("--step", type=int, metavar="N", help="which step of a run or a folder of checkpoints")
+    out.add_argument("--key", default="", metavar="NAME", help="which of several sets of weights in one file: model_ema, teacher, ...")
+    out.add_argument("--accept", action="append", default=[], metavar="WHAT", help="convert although the result is another function; the message that asks for it says what")
+    if not command:
+        out.add_argument("--adapt", action="append", default=[], metavar="OP=VALUE", help="change the network on the way: resize=384x384:timm, head=drop, eps=1e-6, ...; repeatable, recorded")
+        out.add_argument("--dtype", default="", choices=["", "float64", "float32", "float16", "bfloat16"], metavar="DTYPE", help="round to this dtype (default: each tensor keeps its own)")
+        out.add_argument("--preset", default="", metavar="NAME", help="the run that an optimizer's state belongs to, where its file does not say")
+        out.add_argument("--weights-only", action="store_true", help="write tensors alone, also where the target cannot state the config")
+        out.add_argument("--allow-nonfinite", action="store_true", help="convert weights with NaN or infinity")
+        out.add_argument("--verify", action="store_true", help="compare source and target as functions, and leave DST.certificate.json")
+        out.add_argument("--force", action="store_true", help="replace DST")
+    if command == "verify":
+        out.add_argument("--images", default="", metavar="PATH", help="an image, a folder of images or a .npy array to compare on (default: noise)")
+        out.add_argument("--steps", type=int, default=0, metavar="N", help="also compare N steps of an optimizer")
+        out.add_argument("--json", default="", metavar="FILE", help="write the comparison as JSON")
+        out.add_argument("--markdown", default="", metavar="FILE", help="write the comparison as Markdown")
+    return out
+
+
+def options(arguments: argparse.Namespace) -> Options:
+    """What the flags say about the source."""
+    from .reading import Options
+
+    return Options(arguments.layout, arguments.model, settings(arguments.sets), arguments.file, arguments.step, arguments.key, tuple(arguments.accept))
+
+
+def settings(texts: list[str]) -> dict[str, Any]:
+    """KEY=VALUE texts as values: numbers, booleans, 8x12 as a size, comma-separated lists, else words. Raises UserError."""
+    out: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key or not value:
+            raise UserError(f"--set {text}: give KEY=VALUE, such as heads=12")
+        if key in out:
+            raise UserError(f"--set {key}: is said twice; say it once")
+        out[key] = _value(value)
+    return out
+
+
+def _value(text: str) -> Any:
+    rows, x, columns = text.partition("x")
+    if x and rows.isdigit() and columns.isdigit():
+        return int(rows), int(columns)
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+    return value if isinstance(value, int | float | tuple) else text
+
+
+def convert(arguments: argparse.Namespace) -> int:
+    """Convert SRC to DST."""
+    from .reading import read
+    from .road import plan
+    from .writing import write
+
+    began = time.monotonic()
+    reading = read(arguments.src, options(arguments))
+    with reading.source:
+        print(described(reading))
+        way = plan(reading, arguments.to or "vit-jax", arguments.adapt, arguments.dtype, arguments.weights_only, arguments.allow_nonfinite)
+        for adaptation in way.adaptations:
+            print(f"adapted   {adaptation.text}: {adaptation.says}")
+        size = sum(spec.nbytes for spec in way.specs.values())
+        written = write(way, arguments.dst, arguments.force, arguments.weights_only, progress(size))
+        report(written, way.layout.name, size, time.monotonic() - began)
+        if arguments.verify:
+            from .verify import certify
+
+            certify(way, written)
+    return DONE
+
+
+def described(reading: Reading) -> str:
+    """A reading in a few lines."""
+    count = sum(t.nbytes // t.dtype.itemsize for t in reading.tensors.values())
+    lines = [f"source    {reading.path}: {reading.layout.name}, {len(reading.tensors)} tensors, {count:,} parameters"]
+    lines += [f"left out  {what}" for what in reading.left_out]
+    lines += [f"tied      {', '.join(names)}" for names in reading.source.tied]
+    return "\n".join(lines)
+
+
+def report(written: Written, layout: str, size: int, seconds: float) -> None:
+    """What was written."""
+    print(f"written   {written.path}: {layout}, {size / 1e6:,.1f} MB in {seconds:.1f} s")
+    for path in written.files:
+        if path != written.path:
+            print(f"          {path}")
+
+
+def progress(size: int) -> Any:
+    """A line on a terminal that says how much of a large file is written."""
+    if size < LARGE or not sys.stderr.isatty():
+        return lambda done: None
+    last = 0.0
+
+    def show(done: int) -> None:
+        nonlocal last
+        if done >= size or time.monotonic() - last > 0.1:
+            last = time.monotonic()
+            print(f"\r{done / 1e6:,.0f} of {size / 1e6:,.0f} MB", end="\n" if done >= size else "", file=sys.stderr, flush=True)
+
+    return show
+
+
+def inspect(arguments: argparse.Namespace) -> int:
+    """Say what a file or folder is."""
+    from .inspection import show
+
+    show(arguments.src, options(arguments))
+    return DONE
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Compare two files as functions."""
+    from .verify import command
+
+    return command(arguments, options(arguments))
+
+
+def formats(arguments: argparse.Namespace) -> int:
+    """List the layouts."""
+    from .formats import show
+
+    show(arguments.pairs)
+    return DONE
+
+
+COMMANDS = {"": convert, "inspect": inspect, "verify": verify, "formats": formats}
+
+
+def main(prog: str = "python -m convert") -> int:
+    """The command: exit codes are those of vit_jax.errors."""
+    words = sys.argv[1:]
+    command = words[0] if words and words[0] in COMMANDS and words[0] and not os.path.exists(words[0]) else ""
+    arguments = parser(command, prog).parse_args(words[1:] if command else words)
+    return door(lambda: COMMANDS[command](arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""`inspect`: what a file or a folder is, from headers alone."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from vit_jax.config import to_dict
+from vit_jax.errors import UserError
+
+from . import wrappers
+from .containers import open_source
+from .containers.folder import candidates
+from .containers.source import Source, Tensor
+from .dialects import refused
+from .layout import TRAINING
+from .reading import Options, closest, identify, known, recognised, shapes
+
+FEW = 12  # tensors that are shown at either end of a long list
+
+
+def show(path: str, options: Options) -> None:
+    """Print what there is. Raises UserError where it cannot be opened."""
+    if os.path.isdir(path) and not options.file and len(found := candidates(path)) > 1:
+        print(f"{path}: {len(found)} candidates; name one with --file")
+        for one in found:
+            print(f"  {os.path.relpath(one.path, path):40}  {one.what:30} {one.size / 1e6:12,.1f} MB")
+        return
+    with open_source(path, options.file, options.step) as source:
+        label, tensors, left_out = wrappers.choose(source, known, options.key)
+        print(f"path       {source.path}\ncontainer  {source.container}, {source.size / 1e6:,.1f} MB")
+        if label:
+            print(f"weights    {label}")
+        for what in (*left_out, *source.skipped):
+            print(f"left out   {what}")
+        for names in source.tied:
+            print(f"tied       {', '.join(names)}")
+        config(source, options, tensors)
+        table(tensors)
+
+
+def config(source: Source, options: Options, tensors: dict[str, Tensor]) -> None:
+    """The layout and config, or what is in the way of them."""
+    found = recognised(shapes(tensors))
+    if reason := refused.why(tensors):
+        print(f"layout     none: {reason}")
+        return
+    print(f"layout     {', '.join(layout.name for layout in found) or f'unknown{closest(tensors)}'}")
+    try:
+        reading = identify(source, options)
+    except UserError as error:
+        print(f"config     {error}")
+        return
+    values = {k: v for k, v in to_dict(reading.config).items() if k not in TRAINING}
+    print("config     " + ", ".join(f"{k} {_said(v)}" for k, v in values.items()))
+    if reading.facts.preprocess:
+        print("images     " + ", ".join(f"{k} {_said(v)}" for k, v in reading.facts.preprocess.items()))
+    if made := reading.provenance.get("source"):
+        print(f"made from  {made.get('name')} ({made.get('layout')}, sha256 {made.get('sha256')}) by {reading.provenance.get('made_by')}")
+
+
+def _said(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list) and all(isinstance(v, int) for v in value) else str(value)
+
+
+def table(tensors: dict[str, Tensor]) -> None:
+    """Names, dtypes and shapes, the middle of a long list left out; then the sums."""
+    width = max(map(len, tensors), default=0)
+    lines = [f"  {t.name if t.name in tensors else name:{width}}  {t.dtype.name:9} {list(t.shape)}" for name, t in tensors.items()]
+    if len(lines) > 2 * FEW + 1:
+        lines[FEW:-FEW] = [f"  ... {len(lines) - 2 * FEW} more"]
+    print("\n".join(lines))
+    numbers = sum(t.nbytes // t.dtype.itemsize for t in tensors.values())
+    print(f"{len(tensors)} tensors, {numbers:,} numbers, {sum(t.nbytes for t in tensors.values()) / 1e6:,.1f} MB")

@@ -1,0 +1,243 @@
+"""From a path to a reading: which layout a file is, of which config, and all of its tensors claimed. No values are read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vit_jax.config import ModelConfig, TransformerConfig, ViTConfig, from_dict, nearest, pair, to_dict
+from vit_jax.errors import UserError
+
+from . import rules, wrappers
+from .containers import open_source
+from .containers.folder import side_files
+from .containers.source import FLOATS, Source, Tensor
+from .dialects import LAYOUTS, MODULES, refused
+from .layout import Facts, Json, Layout, Names, resolve, unknown_field
+from .rules import Row
+
+NETWORKS: dict[str, type[ViTConfig] | type[TransformerConfig]] = {"ViT": ViTConfig, "Transformer": TransformerConfig}
+STATISTICS = ("mean", "std", "fit", "size", "interpolation", "background")  # of preprocessing: --set names them, too
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user says about a source: the command's flags of these names."""
+
+    layout: str = ""  # --from
+    model: str = ""
+    sets: Mapping[str, Any] = field(default_factory=dict)
+    file: str = ""
+    step: int | None = None
+    key: str = ""
+    accept: tuple[str, ...] = ()
+    otherwise: Mapping[str, Any] = field(default_factory=dict)  # config fields to be taken where nothing else says them
+
+
+@dataclass
+class Reading:
+    """A file as one layout and one config, before any values: `tensors` {its name: Tensor} are claimed by `rows`."""
+
+    source: Source
+    layout: Layout
+    config: ModelConfig
+    tensors: dict[str, Tensor]
+    rows: list[Row]
+    facts: Facts
+    left_out: list[str]
+    provenance: Json  # of the conversion that wrote the file, if one did
+
+    @property
+    def path(self) -> str:
+        """Where it lies."""
+        return self.source.path
+
+    @property
+    def optional(self) -> dict[str, list[str]]:
+        """{layout: names that it may have or not and that this file, or one that it was made from, had}."""
+        here = sorted(n for r in self.layout.rows(self.config) for n in r.optional if n in self.tensors)
+        return {**self.provenance.get("optional", {}), **({self.layout.name: here} if here else {})}
+
+
+def read(path: str, options: Options = Options()) -> Reading:  # noqa: B008  # frozen
+    """Open a file, a folder or hf://owner/name. Raises UserError where anything about it is not known or not whole."""
+    source = open_source(path, options.file, options.step)
+    try:
+        return identify(source, options)
+    except BaseException:
+        source.close()
+        raise
+
+
+def identify(source: Source, options: Options) -> Reading:
+    """The reading of an opened source; `read` says what is raised."""
+    files: dict[str, Any] = {**side_files(source.path), "__metadata__": source.metadata}
+    provenance = own_words(source, files)
+    _, tensors, left_out = wrappers.choose(source, known, options.key)
+    layout = which_layout(source.path, shapes(tensors), options.layout, provenance.get("layout", ""))
+    left_out += [f"{name} (no part of the network)" for name in (aside := layout.left_out(tensors))]
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in aside}
+    names = shapes(tensors)
+    if layout.warns and layout.warns.split(":")[0] not in options.accept:
+        flag, _, what = layout.warns.partition(":")
+        raise UserError(f"{source.path}: {layout.title}: {what.strip()}; to convert all the same, add --accept {flag}")
+    facts = layout.read_side(files)
+    extra = {k: options.sets[k] for k in options.sets if k in extras(layout.network)}
+    said = [("--set", {k: v for k, v in options.sets.items() if k not in STATISTICS and k not in extra})]
+    check_fields(said[0][1], layout)
+    own = provenance if provenance.get("layout") == layout.name else {}
+    said += [("its own metadata", own.get("config", {}).get("fields", {})), ("its config.json", facts.config)]
+    model_facts = Facts()
+    if options.model:
+        from .architectures import lookup
+
+        model_facts = Facts(*lookup(options.model))
+        said.append((f"--model {options.model}", model_facts.config))
+    said.append(("this run's config", dict(options.otherwise)))
+    config = resolve(layout, names, said, source.path)
+    rows = rules.narrow(layout.rows(config), names)
+    rules.check(rules.file_shapes(rows), names, source.path, "give the config of this very file with --set, or its layout with --from")
+    check_dtypes(source.path, tensors)
+    preprocess = statistics(config, options.sets, own.get("preprocess") or facts.preprocess or model_facts.preprocess)
+    facts = Facts({}, preprocess, own.get("class_names") or facts.class_names, {**facts.extra, **own.get("extra", {}), **extra})
+    return Reading(source, layout, config, tensors, rows, facts, [*left_out, *source.skipped], own)
+
+
+# ----------------------------------------------------------------------------------------- layouts
+
+
+def shapes(tensors: Mapping[str, Tensor]) -> Names:
+    """{name: shape} of tensors."""
+    return {name: tensor.shape for name, tensor in tensors.items()}
+
+
+def recognised(names: Names) -> list[Layout]:
+    """The layouts that names and shapes are those of."""
+    return [layout for layout in LAYOUTS.values() if layout.recognises(names)]
+
+
+def known(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether any layout, or any that is refused by name, has such tensors."""
+    return bool(recognised(shapes(tensors)) or refused.why(tensors))
+
+
+def extras(network: type) -> set[str]:
+    """What libraries want beside networks of a kind and only a user may be able to say: ids of special tokens."""
+    return {key for layout in LAYOUTS.values() if layout.network is network for key in layout.extras}
+
+
+def which_layout(path: str, names: Names, asked: str, own: str) -> Layout:
+    """The layout of a file: as asked for, as it says itself, or the only one that recognises its names. Raises UserError."""
+    if asked:
+        found = find(asked, "--from")
+        fitting = [layout for layout in found if layout.recognises(names) and not (layout.ambiguous and len(found) > 1)] or found
+        return fitting[-1]
+    if reason := refused.why(names):
+        raise UserError(f"{path}: {reason}")
+    if own in LAYOUTS:
+        return LAYOUTS[own]
+    found = recognised(names)
+    clear = [layout for layout in found if not layout.ambiguous]
+    if len(clear) == 1:
+        return clear[0]
+    if found and not clear:
+        raise UserError(f"{path}: {found[-1].ambiguous}; say which it is with --from {' or --from '.join(layout.name for layout in found)}")
+    if found:
+        raise UserError(f"{path}: its names fit {', '.join(layout.name for layout in found)}; name one with --from")
+    raise UserError(f"{path}: its {len(names)} tensors ({', '.join(list(names)[:3])}, ...) have no known layout{closest(names)}; `python -m convert formats` lists what is known")
+
+
+def find(name: str, flag: str) -> list[Layout]:
+    """The layouts that a --from or --to means: one, or all versions of a dialect. Raises UserError."""
+    if name in LAYOUTS:
+        return [LAYOUTS[name]]
+    dialect, _, version = name.partition("@")
+    versions = [layout for layout in LAYOUTS.values() if layout.dialect == dialect]
+    if versions and not version:
+        return versions
+    for module in MODULES:  # a release of a library, whose generation of names its module knows
+        if versions and versions[0] in module.LAYOUTS and hasattr(module, "generation"):
+            return [module.generation(version)]
+    if versions:
+        raise UserError(f"{flag} {name}: {dialect} has the versions {', '.join(layout.version for layout in versions)}; name one of them, or none")
+    raise UserError(f"{flag} {name}: there is no such layout{nearest(name, sorted({layout.dialect for layout in LAYOUTS.values()}))}")
+
+
+def closest(names: Iterable[str]) -> str:
+    """A clause naming the layout whose names are most like these."""
+
+    def forms(names: Iterable[str]) -> set[str]:
+        return {re.sub(r"\d+", "0", name) for name in names}
+
+    given, shares = forms(names), {}
+    for layout in LAYOUTS.values():
+        known = {mark.replace("\\", "").replace("d+", "0") for mark in layout.marks if not mark.startswith("!")}
+        shares[layout.name] = max((len(set(a.split(".")) & set(b.split("."))) / len(set(a.split(".")) | set(b.split("."))) for a in given for b in known), default=0)
+    best = max(shares, key=shares.__getitem__, default="")
+    return f"; the nearest is {best}" if best and shares[best] > 0.3 else ""
+
+
+# ------------------------------------------------------------------------------- what the file says
+
+
+def own_words(source: Source, files: Mapping[str, Any]) -> Json:
+    """The provenance that a conversion of ours left in a file, beside it or in its folder; empty where there is none."""
+    text = source.metadata.get("provenance")
+    name = source.path.replace("\\", "/").rpartition("/")[2]
+    try:
+        said = json.loads(text) if isinstance(text, str) else files.get(f"{name}.json") or files.get("provenance.json") or {}
+        if said.get("format") != 1:
+            return {}
+        network = NETWORKS[said["config"]["network"]]
+        return {**said, "config": {"network": said["config"]["network"], "fields": to_dict(from_dict(network, said["config"]["fields"]))}}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{source.path}: the provenance that it carries is damaged ({type(error).__name__}); name its layout and config with --from and --set") from error
+
+
+def check_fields(sets: Mapping[str, Any], layout: Layout) -> None:
+    """Raise UserError on a --set that names no field of the layout's network."""
+    known = {f.name for f in dataclasses.fields(layout.network)}
+    for name in sets:
+        if name not in known:
+            raise unknown_field(name, layout.network)
+
+
+def check_dtypes(path: str, tensors: Mapping[str, Tensor]) -> None:
+    """Raise UserError on weights that are no floating-point numbers of a kind that networks are computed in."""
+    for name, tensor in tensors.items():
+        if tensor.dtype not in FLOATS and tensor.dtype.str[1:] != "V2":
+            raise UserError(f"{path}: {name} is {tensor.dtype.name}, which is not float16, bfloat16, float32 or float64; convert it in its own library first")
+
+
+def statistics(config: ModelConfig, sets: Mapping[str, Any], stated: Json | None) -> Json | None:
+    """Preprocessing as stated, with what --set says of it over that; None where neither does. Raises UserError."""
+    said = {k: sets[k] for k in STATISTICS if k in sets}
+    if not isinstance(config, ViTConfig) or not (said or stated):
+        return None
+    h, w = pair(config.image)
+    if not stated and not {"mean", "std"} <= said.keys():
+        raise UserError("--set mean and --set std belong together: give both, a value a channel, such as --set mean=0.5,0.5,0.5")
+    for name in ("mean", "std"):
+        if name in said:
+            values = said[name] if isinstance(said[name], Sequence) and not isinstance(said[name], str) else [said[name]]
+            if not all(isinstance(v, int | float) for v in values) or len(values) not in (1, config.channels):
+                raise UserError(f"--set {name}={said[name]}: give {config.channels} numbers, one a channel, such as {','.join(['0.5'] * config.channels)}")
+            said[name] = [float(v) for v in values] * (config.channels if len(values) == 1 else 1)
+    blank = {"image": [h, w], "channels": config.channels, "fit": "stretch", "size": min(h, w), "interpolation": "bicubic", "background": 0}
+    return {**blank, **(stated or {}), **said}
+
+
+def as_said(preprocess: Json | None, config: ModelConfig) -> Json | None:
+    """Preprocessing after an adaptation: for the config's image and channels."""
+    if preprocess is None or not isinstance(config, ViTConfig):
+        return None
+    image = list(pair(config.image))
+    if image != list(preprocess["image"]):  # the margin that is cut off keeps its share
+        preprocess = {**preprocess, "image": image, "size": round(preprocess["size"] * min(image) / min(preprocess["image"]))}
+    if config.channels != preprocess["channels"]:
+        raise UserError(f"channels={config.channels}: its statistics are for {preprocess['channels']} channels; say them with --set mean=... --set std=...")
+    return preprocess

@@ -1,0 +1,167 @@
+"""The road of a tensor: a reading's rows, adaptations, the target's rows reversed; group by group.
+
+What two tables tie together is one group: its tensors are read, transformed and handed on before the next group is.
+Shapes and dtypes go the whole way first, so that a writer has its header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from vit_jax.config import ModelConfig
+from vit_jax.errors import UserError
+
+from . import rules
+from .adapt import Adaptation, Step
+from .adapt import plan as plan_adaptations
+from .containers.source import Spec
+from .layout import Layout
+from .reading import Reading, find
+from .rules import CARRIED, Arrays, Row, ghost
+
+DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ("float16", "bfloat16", "float32", "float64")}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A conversion that can be carried out: everything but the values is known."""
+
+    reading: Reading
+    adaptations: list[Adaptation]
+    layout: Layout  # the target's
+    config: ModelConfig
+    rows: list[Row]  # the target's
+    specs: dict[str, Spec]  # {target's name: Spec}
+    carried: list[str]  # our names of tensors that the target has no place for
+    dtype: np.dtype | None  # that all become; None: each keeps its own
+    allow_nonfinite: bool = False
+
+
+def plan(
+    reading: Reading, target: str, adapt: Sequence[str] = (), dtype: str = "", weights_only: bool = False, allow_nonfinite: bool = False
+) -> Plan:  # fmt: skip
+    """Lay the road from a reading to a layout. Raises UserError where the target cannot hold the network."""
+    adaptations = plan_adaptations(reading.config, adapt)
+    config = adaptations[-1].config if adaptations else reading.config
+    layout = target_layout(target, config)
+    if reasons := layout.cannot(config, weights_only):
+        raise UserError(f"{reading.path}: cannot become {layout.name}: {'; '.join(reasons)}{remedy(reasons, layout)}")
+    if dtype and dtype not in DTYPES:
+        raise UserError(f"--dtype {dtype}: there are {', '.join(DTYPES)}")
+    to = DTYPES[dtype] if dtype else None
+    ours = {n: g for r in reading.rows for n, g in zip(r.ours, r.read([ghost(reading.tensors[t].shape, reading.tensors[t].dtype) for t in r.theirs]), strict=True)}
+    for step in (step for a in adaptations for step in a.steps):
+        kind = ours[step.takes[0]].dtype if step.takes else rules.common_dtype(a.dtype for a in ours.values())
+        ours = {n: a for n, a in ours.items() if n not in step.takes} | {n: ghost(shape, kind) for n, shape in step.makes.items()}
+    if to is not None:
+        ours = {n: ghost(a.shape, to) for n, a in ours.items()}
+    common = rules.common_dtype(a.dtype for a in ours.values())
+    kept = {n for n in ours if n.startswith(CARRIED)}
+    rows = rules.narrow(layout.rows(config), {*reading.optional.get(layout.name, ()), *(n.removeprefix(CARRIED) for n in kept)})
+    rules.check(rules.our_shapes(rows), {n: a.shape for n, a in ours.items() if n not in kept or any(n in r.ours for r in rows)}, reading.path)
+    made = {t: g for r in rows for t, g in zip(r.theirs, r.write([ours[n] for n in r.ours], common), strict=True)}
+    left = sorted(kept - {n for r in rows for n in r.ours})
+    return Plan(reading, adaptations, layout, config, rows, {n: Spec(g.dtype, g.shape) for n, g in made.items()}, left, to, allow_nonfinite)
+
+
+def target_layout(name: str, config: ModelConfig) -> Layout:
+    """The newest layout of this name that holds such networks. Raises UserError."""
+    found = find(name, "--to")
+    return ([layout for layout in found if isinstance(config, layout.network)] or found)[-1]
+
+
+def remedy(reasons: Sequence[str], layout: Layout) -> str:
+    """What can be done about a field that the target cannot state."""
+    said = [f"{name}={layout.fields[name].among[0]}" for name in ("eps", "activation") if any(r.startswith(f"{name} ") for r in reasons) and layout.fields[name].among]
+    if said:
+        return f"; change it with {' '.join(f'--adapt {s}' for s in said)} (the function changes), or write the bare tensors with --weights-only"
+    return "; choose another layout (`python -m convert formats`), or change the network with --adapt"
+
+
+# ------------------------------------------------------------------------------------------ groups
+
+
+@dataclass
+class Group:
+    """What has to be in memory together."""
+
+    reads: list[Row]
+    steps: list[Step]
+    writes: list[Row]
+
+
+def groups(plan: Plan) -> list[Group]:
+    """The connected groups of a plan, in the order in which the target's rows stand; carried tensors without a place last."""
+    steps = [step for a in plan.adaptations for step in a.steps]
+    items: list[tuple[int, Any]] = [*((0, r) for r in plan.reading.rows), *((1, s) for s in steps), *((2, r) for r in plan.rows)]
+    parent = list(range(len(items)))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = i = parent[parent[i]]
+        return i
+
+    holder: dict[str, int] = {}  # the item that made a name last
+    for i, (sort, item) in enumerate(items):
+        for name in () if sort == 0 else item.takes if sort == 1 else item.ours:
+            parent[root(i)] = root(holder[name])
+        for name in item.ours if sort == 0 else item.makes if sort == 1 else ():
+            holder[name] = i
+    found: dict[int, Group] = {}
+    for i in sorted(range(len(items)), key=lambda i: -items[i][0]):  # the target's rows first: sorting is stable
+        group = found.setdefault(root(i), Group([], [], []))
+        (group.reads, group.steps, group.writes)[items[i][0]].append(items[i][1])
+    return list(found.values())
+
+
+def ours(plan: Plan, group: Group) -> dict[str, np.ndarray]:
+    """A group's parameters of ours, after adaptations and cast."""
+    arrays: dict[str, np.ndarray] = {}
+    for row in group.reads:
+        arrays.update(zip(row.ours, row.read([_values(plan, name) for name in row.theirs]), strict=True))
+    for step in group.steps:
+        taken: Arrays = [arrays.pop(name) for name in step.takes]
+        arrays.update(zip(step.makes, step.apply(taken), strict=True))
+    return arrays if plan.dtype is None else {name: cast(array, plan.dtype) for name, array in arrays.items()}
+
+
+def stream(plan: Plan) -> Iterator[tuple[str, np.ndarray]]:
+    """(target's name, array in C order) of every tensor; what the target has no place for comes as `carried.NAME`."""
+    common = rules.common_dtype(spec.dtype for spec in plan.specs.values())
+    for group in groups(plan):
+        arrays = ours(plan, group)
+        for row in group.writes:
+            made = row.write([arrays.pop(name) for name in row.ours], common)
+            while made:
+                yield row.theirs[-len(made)], rules.contiguous(made.pop(0))
+        yield from ((name, rules.contiguous(array)) for name, array in arrays.items())
+
+
+def cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The array in another dtype, rounded to nearest. Raises UserError where a number becomes infinite."""
+    if array.dtype == dtype:
+        return array
+    with np.errstate(over="ignore"):
+        out = array.astype(dtype)
+    if finite(array) and not finite(out):
+        raise UserError(f"--dtype {dtype.name}: a number beyond its range becomes infinite; choose bfloat16 or float32")
+    return out
+
+
+def _values(plan: Plan, name: str) -> np.ndarray:
+    array = plan.reading.tensors[name].read()
+    if not plan.allow_nonfinite and not finite(array):
+        raise UserError(f"{plan.reading.path}: {name} holds NaN or infinity, as a training that failed leaves them; to convert it all the same, add --allow-nonfinite")
+    return array
+
+
+def finite(array: np.ndarray) -> bool:
+    """Whether an array of floating-point numbers (bfloat16 as void among them) holds no NaN and no infinity."""
+    if array.dtype.itemsize == 2 and array.dtype != np.float16:  # bfloat16: all ones in the exponent
+        return not (array.reshape(-1).view(np.uint16) & 0x7F80 == 0x7F80).any()
+    return bool(array.size == 0 or (np.isfinite(array.min()) and np.isfinite(array.max())))

@@ -1,0 +1,237 @@
+"""A plan carried out: written under a temporary name, read back, compared, renamed. What was there stays until then."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vit_jax.config import ViTConfig, to_dict
+from vit_jax.errors import CheckFailed, UserError
+from vit_jax.runs import sync_folder, write_json
+
+from .containers import open_source, writer
+from .containers.source import Source, Spec, leaves
+from .layout import Facts, Json
+from .reading import NETWORKS, as_said
+from .road import Plan, stream
+from .rules import CARRIED
+
+# The name of the weights in a folder that we write, by the container of the layout's choice.
+IN_FOLDER = {"safetensors": "model.safetensors", "npz": "model.npz", "msgpack": "flax_model.msgpack", "torch": "model.pt"}
+SEPARATORS = {"msgpack": "/"}  # of containers that nest; torch state dicts are flat
+Progress = Callable[[int], None]  # is told the bytes written so far
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a conversion left: the file of the weights, all files, and the provenance that they carry."""
+
+    path: Path
+    files: list[Path]
+    provenance: Json
+
+
+def write(plan: Plan, target: str, force: bool = False, weights_only: bool = False, progress: Progress = lambda done: None) -> Written:
+    """Carry out a plan. Raises UserError, with everything as it was, where the target is taken or cannot be written."""
+    dst = Path(target)
+    folder = not dst.suffix
+    name = IN_FOLDER[plan.layout.containers[0]] if folder else dst.name
+    check_target(plan, dst, name, folder, force)
+    given = plan.reading.facts
+    facts = Facts({}, as_said(given.preprocess, plan.config), class_names(plan), given.extra)
+    if isinstance(plan.config, ViTConfig) and facts.preprocess is None and not weights_only:
+        raise UserError(
+            f"{plan.reading.path}: says nothing of the images' statistics, which the target is to carry; give --set mean=... --set std=... "
+            "(a value a channel, of pixels in 0..1), or --model NAME, or --weights-only"
+        )
+    if folder and not weights_only and (absent := [key for key in plan.layout.extras if key not in facts.extra]):
+        raise UserError(f"{plan.reading.path}: does not say {', '.join(absent)}, which {plan.layout.name} needs; give {' '.join(f'--set {k}=...' for k in absent)}, or --weights-only")
+    provenance = origin(plan, facts)
+    dst.parent.mkdir(parents=True, exist_ok=True)
+    room = dst.with_name(f".{dst.name}.{os.getpid()}.tmp")
+    room.mkdir()
+    try:
+        weigh(plan, room / name, provenance, progress)
+        sides = plan.layout.write_side(plan.config, facts) if folder and not weights_only else {}
+        if folder:
+            sides["provenance.json"] = {**provenance, "files": sorted([name, *sides])}
+        elif not name.endswith(".safetensors"):
+            sides[f"{name}.json"] = provenance
+        for side, content in sides.items():
+            write_json(room / side, content)
+        files = settle(room, dst if folder else dst.parent, folder and not dst.exists())
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+    return Written((dst / name) if folder else dst, files, provenance)
+
+
+def weigh(plan: Plan, path: Path, provenance: Json, progress: Progress) -> None:
+    """Write the weights, and what has no place among them beside; read both back and compare."""
+    container, write = writer(str(path))
+    separator = SEPARATORS.get(container)
+    sums: dict[str, int] = {}
+    kept: dict[str, np.ndarray] = {}
+    done = 0
+
+    def arrays() -> Iterator[tuple[tuple[str | int, ...], np.ndarray]]:
+        nonlocal done
+        for name, array in stream(plan):
+            if name.startswith(CARRIED) and name not in plan.specs:
+                kept[name.removeprefix(CARRIED)] = array
+                continue
+            sums[name] = checksum(array)
+            yield (tuple(name.split(separator)) if separator else (name,)), array
+            done += array.nbytes
+            progress(done)
+
+    tree: dict[str, Any] = {}
+    for name, spec in plan.specs.items():
+        *path_, leaf = name.split(separator) if separator else [name]
+        node = tree
+        for key in path_:
+            node = node.setdefault(key, {})
+        node[leaf] = spec
+    with room_on_disk(path):
+        write(str(path), tree, arrays(), {"format": "pt", "provenance": json.dumps(provenance)})
+        if kept:
+            specs = {name: Spec(a.dtype, a.shape) for name, a in kept.items()}
+            writer("x.safetensors")[1](f"{path}{CARRIED_SUFFIX}", specs, (((n,), a) for n, a in kept.items()), {})
+    read_back(path, plan.specs, sums, separator or ".")
+
+
+CARRIED_SUFFIX = ".carried.safetensors"
+
+
+def read_back(path: Path, specs: dict[str, Spec], sums: dict[str, int], separator: str) -> None:
+    """Raise CheckFailed unless a file that was just written holds what went into it, to the bit."""
+    with open_source(str(path)) as source:
+        found = leaves(source.tree, separator)
+        for name, spec in specs.items():
+            tensor = found.get(name)
+            if tensor is None or (tensor.dtype, tuple(tensor.shape)) != (spec.dtype, spec.shape) or checksum(tensor.read()) != sums[name]:
+                raise CheckFailed(f"{path.name}: {name} did not come back from the disk as it was written; the target is untouched: check the disk and try again")
+        if len(found) != len(specs):
+            raise CheckFailed(f"{path.name}: holds {len(found)} tensors instead of {len(specs)}; the target is untouched")
+
+
+def checksum(array: np.ndarray) -> int:
+    """CRC-32 of an array's bytes in C order."""
+    return zlib.crc32(np.asarray(array, order="C").reshape(-1).view(np.uint8)) if array.size else 0
+
+
+# ------------------------------------------------------------------------------------- the target
+
+
+def check_target(plan: Plan, dst: Path, name: str, folder: bool, force: bool) -> None:
+    """Raise UserError where the target is the source, or stands already, or is not a place to write to."""
+    if not folder:
+        writer(str(dst))  # a suffix that is no container's
+    sources = [Path(p) for p in plan.reading.source.files or [plan.reading.path]]
+    places = [dst, dst / name] if folder else [dst]
+    if any(p.exists() and q.exists() and os.path.samefile(p, q) for p in places for q in [*sources, Path(plan.reading.path)]):
+        raise UserError(f"{dst}: is the source itself; choose another target")
+    if not dst.exists() and not dst.is_symlink():
+        return
+    if dst.is_dir() != folder:
+        raise UserError(f"{dst}: is {'a folder' if dst.is_dir() else 'a file'}; choose another target")
+    if not force:
+        raise UserError(f"{dst}: exists; choose another target, or replace it with --force")
+    if folder:
+        try:
+            ours = set(json.loads((dst / "provenance.json").read_text(encoding="utf-8"))["files"])
+        except (OSError, ValueError, KeyError, TypeError):
+            ours = set()
+        if foreign := sorted(p.name for p in dst.iterdir() if p.name not in ours):
+            raise UserError(f"{dst}: holds {', '.join(foreign[:3])}, which no conversion wrote; choose another folder")
+
+
+def settle(room: Path, place: Path, whole: bool) -> list[Path]:
+    """Move what a room holds to its place, durably: as a whole, or file by file over what is there."""
+    names = sorted(p.name for p in room.iterdir())
+    for name in names:
+        with open(room / name, "rb") as file:
+            os.fsync(file.fileno())
+    if whole:
+        os.rename(room, place)
+        sync_folder(place.parent)
+    else:
+        for name in names:
+            os.replace(room / name, place / name)
+    sync_folder(place)
+    return [place / name for name in names]
+
+
+@contextlib.contextmanager
+def room_on_disk(path: Path) -> Iterator[None]:
+    """A full disk, a lost permission or another failure of the system in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise UserError(f"{path.parent.parent}: the disk is full; free some space and repeat the command, nothing was changed") from error
+        raise
+
+
+# ------------------------------------------------------------------------------------- provenance
+
+
+def origin(plan: Plan, facts: Facts) -> Json:
+    """What a written file says of itself: where it comes from, its whole config, and what was changed on the way."""
+    network = next(name for name, cls in NETWORKS.items() if isinstance(plan.config, cls))
+    source = plan.reading.source
+    said: Json = {
+        "format": 1,
+        "made_by": f"vit-jax {version()}",
+        "source": {"name": Path(source.path).name, "sha256": source_hash(source), "layout": plan.reading.layout.name},
+        "layout": plan.layout.name,
+        "config": {"network": network, "fields": to_dict(plan.config)},
+        "preprocess": facts.preprocess,
+        "class_names": facts.class_names,
+        "extra": facts.extra,
+        "adaptations": [{"text": a.text, "says": a.says} for a in plan.adaptations],
+        "dtype": plan.dtype.name if plan.dtype is not None else None,
+        "left_out": plan.reading.left_out,
+        "optional": plan.reading.optional,
+    }
+    return {k: v for k, v in said.items() if v or k in ("format", "config")}
+
+
+def class_names(plan: Plan) -> list[str] | None:
+    """The class names, where the head still has as many outputs."""
+    names = plan.reading.facts.class_names
+    return names if names and len(names) == getattr(plan.config, "classes", 0) and not any(a.text.startswith("head") for a in plan.adaptations) else None
+
+
+def source_hash(source: Source) -> str:
+    """SHA-256 of a source's file; of several files, of their names and hashes in order."""
+    files = [Path(p) for p in source.files] or ([Path(source.path)] if os.path.isfile(source.path) else sorted(p for p in Path(source.path).rglob("*") if p.is_file()))
+    each = [(p.name, file_hash(p)) for p in files]
+    return each[0][1] if len(each) == 1 else hashlib.sha256(json.dumps(each).encode()).hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file, as hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def version() -> str:
+    """The version of this package."""
+    try:
+        return metadata.version("vit-jax")
+    except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+        return "0+unknown"
+
+

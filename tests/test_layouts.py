@@ -1,0 +1,115 @@
+"""Every layout's tables: total, told apart by their names, solved rightly from shapes, and exact both ways to every other that shares a network."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+from convert import rules
+from convert.containers.source import Source, Tensor
+from convert.dialects import LAYOUTS
+from convert.domains import members, shared
+from convert.formats import pairs
+from convert.layout import Facts, function_fields, normal, resolve
+from convert.reading import Reading, which_layout
+from convert.road import plan, stream
+from vit_jax.config import TransformerConfig, ViTConfig, parameters
+
+FEW = 12  # members of a domain that are tried
+
+
+@functools.cache
+def some(layout):
+    return list(itertools.islice(members(LAYOUTS[layout]), FEW))
+
+
+def random(config, dtype=np.float32, seed=0):
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal(shape).astype(dtype) for name, shape in parameters(config).items()}
+
+
+def reading(layout, config, tensors):
+    """A reading of tensors at hand."""
+    lazy = {name: Tensor(name, array.dtype, array.shape, functools.partial(np.copy, array)) for name, array in tensors.items()}
+    return Reading(Source("memory", "safetensors", dict(lazy)), layout, config, lazy, rules.narrow(layout.rows(config), lazy), Facts(), [], {})
+
+
+def exact(a, b):
+    assert a.keys() == b.keys()
+    return all(x.dtype == b[name].dtype and x.shape == b[name].shape and x.tobytes() == b[name].tobytes() for name, x in a.items())
+
+
+def fields(config):
+    return {name: getattr(config, name) for name in function_fields(type(config))}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_table_speaks_of_every_field_that_decides_the_function(layout):
+    assert set(LAYOUTS[layout].fields) == set(function_fields(LAYOUTS[layout].network))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_has_a_domain_and_its_rows_make_every_parameter_once(layout):
+    assert len(some(layout)) >= 2
+    for config in some(layout):
+        assert rules.our_shapes(LAYOUTS[layout].rows(config)) == parameters(config)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_names_are_recognised_and_no_other_layouts_are(layout):
+    for config in some(layout):
+        names = rules.file_shapes(rules.narrow(LAYOUTS[layout].rows(config)))
+        assert LAYOUTS[layout].recognises(names), config
+        others = [o.name for o in LAYOUTS.values() if o.name != layout and not o.ambiguous and o.recognises(names)]
+        if not LAYOUTS[layout].ambiguous:
+            assert not others, config
+            assert which_layout("file", names, "", "") is LAYOUTS[layout]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_solved_from_shapes_is_right_and_nothing_else_is_assumed(layout):
+    layout = LAYOUTS[layout]
+    for config in some(layout.name):
+        names = rules.file_shapes(rules.narrow(layout.rows(config)))
+        said = fields(config)
+        assert normal(resolve(layout, names, [("--set", said)], "file")) == normal(config)
+        unsolved = {k: v for k, v in said.items() if not (layout.fields[k].solve or layout.fields[k].follow) or layout.fields[k].solve and layout.fields[k].solve(names) is None}
+        assert normal(resolve(layout, names, [("--set", unsolved)], "file")) == normal(config)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_file_comes_back_to_the_bit(layout, dtype):
+    import ml_dtypes
+
+    layout = LAYOUTS[layout]
+    for config in some(layout.name)[:4]:
+        ours = random(config, getattr(ml_dtypes, dtype, dtype))
+        theirs = rules.write(layout.rows(config), ours)
+        assert exact(rules.read(layout.rows(config), theirs), ours)
+
+
+COUNTS = {"pairs": 0, "with a common network": 0}  # of ordered pairs
+
+
+def test_the_number_of_pairs_with_a_common_network_is_known():
+    found = pairs()
+    assert {"pairs": len(found), "with a common network": sum(not why for why in found.values())} == COUNTS
+
+
+@pytest.mark.parametrize("network", [ViTConfig, TransformerConfig])
+def test_every_ordered_pair_of_layouts_that_share_a_network_carries_it_there_and_back_to_the_bit(network):
+    layouts = [layout for layout in LAYOUTS.values() if layout.network is network]
+    done = 0
+    for a, b in itertools.product(layouts, repeat=2):
+        config = shared(a, b)[0]
+        if config is None:
+            continue
+        theirs = rules.write(a.rows(config), random(config, seed=done))
+        there = dict(stream(plan(reading(a, config, theirs), b.name)))
+        assert set(there) == set(rules.file_shapes(rules.narrow(b.rows(config))))
+        back = dict(stream(plan(reading(b, config, there), a.name)))
+        assert exact(back, theirs), (a.name, b.name)
+        done += 1
+    assert done >= len(layouts)
