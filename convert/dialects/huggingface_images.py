@@ -1,0 +1,78 @@
+"""Hugging Face's preprocessor_config.json as our preprocessing, and back."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..layout import Json
+
+RESAMPLE = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+# What a processor takes for what its file leaves out, where that has been the same in all versions.
+EVERY: Json = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}
+DEFAULTS: dict[str, Json] = {
+    "ViT": {"do_center_crop": False, "size": 224, "resample": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3},
+    "DeiT": {"do_center_crop": True, "size": 256, "crop_size": 224, "resample": 3},
+}
+BACKGROUND = 255  # they have no rule for transparent pixels: our own default
+
+
+def preprocess(given: Json) -> tuple[Json | None, tuple[str, ...]]:
+    """(our preprocessing or None where we have no such, notes on what is not the same) of a preprocessor_config.json."""
+    sort = re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", str(given.get("image_processor_type") or given.get("feature_extractor_type") or ""))
+    p = EVERY | DEFAULTS.get(sort, {}) | given
+    try:
+        return _steps(p, shortest=sort not in DEFAULTS)
+    except (KeyError, TypeError, ValueError) as error:
+        missing = f"it does not say {error}" if isinstance(error, KeyError) else str(error)
+        return None, (f"preprocessor_config.json: its preprocessing has no counterpart here ({missing})",)
+
+
+def _steps(p: Json, shortest: bool) -> tuple[Json, tuple[str, ...]]:
+    """Raises KeyError, TypeError or ValueError where a step is unknown or has no counterpart."""
+    if not p["do_resize"] or p["resample"] not in RESAMPLE:
+        raise ValueError(f"do_resize {p['do_resize']}, resample {p.get('resample')}")
+    scale, image, notes = _size(p["size"], shortest), _size(p["crop_size"], False) if p["do_center_crop"] else None, []
+    edge = scale if isinstance(scale, int) else min(scale)
+    if (image is None and isinstance(scale, tuple)) or scale == image:
+        fit, image = "stretch", scale
+    elif isinstance(image, tuple) and edge >= max(image) and (isinstance(scale, int) or scale[0] == scale[1]):
+        fit = "crop"
+        if isinstance(scale, tuple):
+            notes.append(f"preprocessor_config.json: it stretches to {edge} x {edge} before it crops, here the shorter side becomes {edge}: the same for square images")
+    else:
+        raise ValueError(f"size {p['size']}, crop_size {p.get('crop_size')}")
+    factor = (float(p["rescale_factor"]) if p["do_rescale"] else 1.0) * 255
+    mean, std = (p["image_mean"], p["image_std"]) if p["do_normalize"] else ([0.0] * 3, [1.0] * 3)
+    if abs(factor - 1) < 1e-6:  # 1 / 255 as it is written
+        factor = 1.0
+    steps = {
+        "image": list(image), "channels": len(mean), "fit": fit, "size": edge, "interpolation": RESAMPLE[p["resample"]], "background": BACKGROUND,
+        "mean": [m / factor for m in mean], "std": [s / factor for s in std],
+    }  # fmt: skip
+    return steps, tuple(notes)
+
+
+def _size(value: Any, shortest: bool) -> int | tuple[int, int]:
+    """(height, width), or the length of the shorter side. A bare number is that for some processors, a square for others."""
+    if isinstance(value, int):
+        return value if shortest else (value, value)
+    if set(value) == {"shortest_edge"}:
+        return int(value["shortest_edge"])
+    return int(value["height"]), int(value["width"])
+
+
+def processor(p: Json) -> Json | None:
+    """preprocessor_config.json of our preprocessing; None where the library has no such (padded, or a crop that depends on the image)."""
+    (h, w), numbers = p["image"], {name: number for number, name in RESAMPLE.items()}
+    edge = max(p["size"], h) if h == w else p["size"]  # a square is covered at the least
+    common = {
+        "do_resize": True, "resample": numbers[p["interpolation"]], "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
+        "image_mean": list(p["mean"]), "image_std": list(p["std"]), "do_convert_rgb": p["channels"] == 3,
+    }  # fmt: skip
+    box = {"height": h, "width": w}
+    if p["fit"] == "stretch":
+        return {"image_processor_type": "ViTImageProcessor", **common, "size": box}
+    if p["fit"] == "crop" and edge >= max(h, w):
+        return {"image_processor_type": "BitImageProcessor", **common, "size": {"shortest_edge": edge}, "do_center_crop": True, "crop_size": box}
+    return None
