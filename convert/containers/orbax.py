@@ -35,7 +35,7 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
 
 def items(folder: Folder) -> list[str]:
     """The names of the items of arrays in a step's folder."""
-    return sorted(p.parent.name for p in folder.glob(f"*/{METADATA}"))
+    return sorted(p.parent.name for p in folder.glob(f"*/{METADATA}") if TEMPORARY not in p.parent.name)
 
 
 def steps(folder: Folder) -> list[int]:
@@ -208,14 +208,14 @@ def write(path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[Path, np.nd
     """
     import tensorstore
 
-    leaves = dict(_specs(tree))
+    leaves: dict[Path, Spec] = dict(_specs(tree))
     folder = Folder(path)
     folder.mkdir(parents=True)
     base = {"driver": "file", "path": f"{folder.absolute()}{os.sep}"}
     context = tensorstore.Context({})
     pending, size = tensorstore.Transaction(), 0
     for place, array in arrays:
-        spec = leaves.pop(place)  # type: ignore[call-overload]
+        spec = leaves.pop(place)
         if (array.dtype, array.shape) != (spec.dtype, spec.shape):
             raise ValueError(f"{place} is {array.dtype} {array.shape} instead of {spec}")
         store = tensorstore.open(
