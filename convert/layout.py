@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vit_jax.config import ModelConfig, TransformerConfig, ViTConfig, from_dict, nearest, pair
+from vit_jax.config import (
+    ModelConfig,
+    TransformerConfig,
+    ViTConfig,
+    check_transformer,
+    check_vit,
+    from_dict,
+    nearest,
+    pair,
+)
 from vit_jax.errors import UserError
 
 from .rules import Row, Shape
@@ -219,6 +228,7 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
     """
     if reasons := layout.refuses(names):
         raise UserError(f"{what}: {'; '.join(reasons)}")
+    said = [(who, _plain(layout.network, spoken)) for who, spoken in said]
     values: Json = {}
     absent: list[str] = []
     for name, f in sorted(layout.fields.items(), key=lambda item: item[1].follow is not None):
@@ -241,10 +251,23 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
         flags = " ".join(f"--set {name}=..." for name in absent)
         raise UserError(f"{what}: its tensors cannot tell {', '.join(absent)}; give --model NAME, or a config.json beside the file, or {flags}")
     training = {k: v for who, spoken in reversed(said) for k, v in spoken.items() if k in TRAINING}
-    config = from_dict(layout.network, {**training, **values})
+    config = check(from_dict(layout.network, {**training, **values}))
     if reasons := layout.cannot(config, weights_only=True):  # what shows in no tensor is no reason: the file is there
         raise UserError(f"{what}: is not a file of {layout.name}: {'; '.join(reasons)}; name the right layout with --from, or correct the fields with --set")
     return config
+
+
+def _plain(network: type, spoken: Json) -> Json:
+    """What was said of a config, types checked, head_width 0 where it is width / heads, as everywhere here."""
+    c: Any = from_dict(network, {name: value for name, value in spoken.items() if value is not None})
+    if "width" in spoken and "heads" in spoken and c.head_width * c.heads == c.width:
+        return {**spoken, "head_width": 0}
+    return spoken
+
+
+def check(config: Any) -> Any:
+    """The config. Raises UserError where it cannot be."""
+    return check_vit(config) if isinstance(config, ViTConfig) else check_transformer(config)
 
 
 def equal(name: str, a: Any, b: Any) -> bool:
@@ -289,6 +312,6 @@ PLAIN_VIT: dict[str, Field] = {
 ASKED_VIT = [name for name in function_fields(ViTConfig) if name not in PLAIN_VIT]  # image, channels, patch, classes, width, depth, heads, hidden, eps, activation
 
 __all__ = [
-    "ASKED_VIT", "PLAIN_VIT", "TRAINING", "UNKNOWN", "UNSEEN", "Facts", "Field", "Json", "Layout", "ModelConfig", "Names", "always", "count", "equal",
+    "ASKED_VIT", "PLAIN_VIT", "TRAINING", "UNKNOWN", "UNSEEN", "Facts", "Field", "Json", "Layout", "ModelConfig", "Names", "always", "check", "count", "equal",
     "function_fields", "has", "length", "look", "normal", "resolve", "stated", "statement", "unknown_field",
 ]  # fmt: skip

@@ -95,14 +95,15 @@ def rows(config: ViTConfig, modules: Modules = GENERATIONS[-1]) -> list[Row]:
 def sizes(m: Modules) -> dict[str, Field]:
     """The fields that shapes tell, and those that have to be said: image, patch, heads."""
 
-    def channels(names: Names, said: Json) -> int | None:
+    def channels(names: Names, said: Json) -> int:
         rows, columns = pair(tuple(said["patch"]) if isinstance(said["patch"], list) else said["patch"])
         pixels = names.get(f"{m.prefix}{m.patch}.weight", (0, 0))[-1]
-        return pixels // (rows * columns) or None
+        return pixels // max(rows * columns, 1)
 
     def head_width(names: Names, said: Json) -> int:
         inner = names.get(f"{m.layer(0, 'attention.query')}.weight", (0,))[0] // 3
-        return 0 if inner == said["width"] and inner % said["heads"] == 0 else inner // said["heads"]
+        heads = max(said["heads"], 1)
+        return 0 if inner == said["width"] and inner % heads == 0 else inner // heads
 
     return {
         "width": Field(solve=length(f"{m.prefix}{m.patch}.weight", 0)), "hidden": Field(solve=length(f"{m.layer(0, 'mlp.fc1')}.weight", 0)),
