@@ -1,0 +1,30 @@
+"""BART in Hugging Face transformers: post-norm, learned positions from row 2 on, a norm after the embeddings, one table for all."""
+
+from __future__ import annotations
+
+from ..layout import Field, Names, always
+from .marian import MARKS, TORCH, Style, layout, table_rows
+
+OFFSET = 2  # rows of the tables of positions before that of the first token
+
+
+def own(style: Style, norm_first: bool = False) -> dict[str, Field]:
+    """BART's fields; with norms first and a norm at the end of each stack, mBART's."""
+    places = style.name("model.encoder.embed_positions", "position")
+
+    def longest(names: Names) -> int | None:
+        return names[places][0] - OFFSET if places in names else None
+
+    return {
+        "norm_first": always(norm_first), "final_norm": always(norm_first), "embedding_norm": always(True), "positions": always("learned"),
+        "position_offset": always(OFFSET), "max_length": Field(solve=longest, key="max_position_embeddings"), "tie": always("all"),
+        **dict.fromkeys(("source_vocabulary", "target_vocabulary"), Field(solve=table_rows(style, "model.shared"))),
+    }  # fmt: skip
+
+
+LAYOUTS = (
+    layout(
+        "bart", "", "Hugging Face BART", own(TORCH), (*MARKS, r"model\.encoder\.layernorm_embedding\.weight", r"!model\.encoder\.layer_norm\.weight"),
+        "bart", "BartForConditionalGeneration", (1, 2, 2, 0, 2),
+    ),
+)  # fmt: skip

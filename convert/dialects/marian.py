@@ -1,0 +1,236 @@
+"""Marian in Hugging Face transformers: post-norm, fixed sinusoids in halves, a bias of the logits, embeddings shared or not.
+
+Its blocks and side files are BART's and mBART's too (bart.py), and those of their old Flax classes (flax_seq2seq.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vit_jax.config import TransformerConfig, parameters
+from vit_jax.errors import UserError
+
+from ..layout import Facts, Field, Json, Layout, Names, always, count, length, stated, statement
+from ..rules import TRANSPOSE, Constant, Operation, Order, Row, Tie, row
+
+# ------------------------------------------------------------------------------------------- names
+
+PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+PARTS = {
+    "encoder": {"attention": "self_attn", "norm1": "self_attn_layer_norm", "norm2": "final_layer_norm"},
+    "decoder": {
+        "self_attention": "self_attn", "norm1": "self_attn_layer_norm", "cross_attention": "encoder_attn", "norm2": "encoder_attn_layer_norm",
+        "norm3": "final_layer_norm",
+    },
+}  # fmt: skip
+STACKS = {"source": "encoder", "target": "decoder"}
+BEFORE = {"embedding": "embed_tokens", "position": "embed_positions", "norm": "layernorm_embedding"}
+
+
+def module(path: str) -> str:
+    """The library's module for one of ours: encoder.blocks.0.attention.query is model.encoder.layers.0.self_attn.q_proj."""
+    stack, *inner = path.split(".")
+    match inner:
+        case ["blocks", i, "mlp", layer]:
+            return f"model.{stack}.layers.{i}.{layer}"
+        case ["blocks", i, part, *projection]:
+            return ".".join([f"model.{stack}.layers.{i}.{PARTS[stack][part]}", *(PROJECTIONS[p] for p in projection)])
+        case [name] if stack in STACKS:
+            return f"model.{STACKS[stack]}.{BEFORE[name]}"
+        case ["norm"]:
+            return f"model.{stack}.layer_norm"
+    return "lm_head"
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a framework spells the leaves of these modules, and how its matrices lie."""
+
+    separator: str
+    leaves: Mapping[str, str]
+    matrix: tuple[Operation, ...]
+
+    def name(self, module: str, leaf: str) -> str:
+        """A tensor's name, from the module and our leaf."""
+        return f"{module}.".replace(".", self.separator) + self.leaves[leaf]
+
+
+TORCH = Style(".", {"kernel": "weight", "scale": "weight", "bias": "bias", "embedding": "weight", "position": "weight"}, (TRANSPOSE,))
+
+# -------------------------------------------------------------------------------------------- rows
+
+
+def rows(c: TransformerConfig, style: Style = TORCH) -> list[Row]:
+    """A row for each tensor of a file; copies of tied tables and the sinusoids are optional."""
+    out = []
+    for name, shape in parameters(c).items():
+        path, _, leaf = name.rpartition(".")
+        if name == "head.bias":
+            out.append(row("final_logits_bias", name, shape, Order("1 v", "v")))
+        elif leaf == "embedding":
+            first, *copies = (style.name(m, leaf) for m in tables(c, path))
+            out.append(Row((first, *copies), (name,), (shape,), (Tie(1 + len(copies)),), frozenset(copies)))
+        elif leaf == "position":
+            out.append(row(style.name(module(name), leaf), name, shape))
+        else:
+            out.append(row(style.name(module(path), leaf), name, shape, *(style.matrix if leaf == "kernel" else ())))
+    if c.positions == "concatenated":
+        for side in STACKS:
+            name = style.name(module(f"{side}.position"), "position")
+            out.append(Row((name,), (), (), (Constant(lambda: sinusoids(c.max_length, c.width)),), frozenset({name})))
+    return out
+
+
+def tables(c: TransformerConfig, side: str) -> list[str]:
+    """The modules that hold a side's table of embeddings: the one that every file has, then those that may have copies."""
+    own = [module(f"{side}.embedding")]
+    if c.one_embedding:
+        own = ["model.shared", module("source.embedding"), *own]
+    return [*own, "lm_head"] if c.tied_head and side == "target" else own
+
+
+def sinusoids(length: int, width: int) -> np.ndarray:
+    """float32 [length, D]: all sines of t / 10000^(2i/D), then all cosines, computed in float64 and rounded."""
+    angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+
+
+# ------------------------------------------------------------------------------------------ fields
+
+ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "swish": "silu", "silu": "silu", "relu": "relu", "quick_gelu": "quick_gelu"}
+SPELLED = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "silu": "swish", "relu": "relu", "quick_gelu": "quick_gelu"}
+
+
+def activation(value: Any) -> str:
+    """Our name of an activation. Raises UserError on one that no network here has."""
+    if not isinstance(value, str) or value not in ACTIVATIONS:
+        raise UserError(f"config.json: activation_function is {value!r}, which no network here computes; there are {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[value]
+
+
+def fields(style: Style, **own: Field) -> dict[str, Field]:
+    """What all three networks have in common, and `own`, what one has for itself."""
+
+    def size(name: str, leaf: str) -> Callable[[Names], Any]:
+        return length(style.name(f"model.decoder.layers.0.{name}", leaf), 0)
+
+    def depth(stack: str) -> Callable[[Names], Any]:
+        pattern = style.name(f"model.{stack}.layers.N.fc1", "bias").replace(".", r"\.").replace("N", r"(\d+)")
+        return lambda names: count(names, pattern) or None
+
+    return {
+        "width": Field(solve=size("final_layer_norm", "scale"), key="d_model"), "hidden": Field(solve=size("fc1", "bias"), key="encoder_ffn_dim"),
+        "encoder_depth": Field(solve=depth("encoder"), key="encoder_layers"), "decoder_depth": Field(solve=depth("decoder"), key="decoder_layers"),
+        "heads": Field(key="encoder_attention_heads", default=16), "head_width": always(0),
+        "activation": Field(key="activation_function", decode=activation, encode=SPELLED.__getitem__, default="gelu"),
+        "scale_embedding": Field(key="scale_embedding", default=False),
+        "outputs": Field(solve=length("final_logits_bias", 1)), "output_bias": always(True),
+        "bias": always(True), "norm_bias": always(True), "eps": always(1e-5), "causal": always(True), **own,
+    }  # fmt: skip
+
+
+def table_rows(style: Style, *modules: str) -> Callable[[Names], Any]:
+    """A solver: the rows of the first of these modules' tables that is there."""
+    named = [style.name(m, "embedding") for m in modules]
+    return lambda names: next((names[n][0] for n in named if n in names), None)
+
+
+# -------------------------------------------------------------------------------------- side files
+
+IDS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")  # no file can do without
+MORE_IDS = ("bos_token_id", "forced_eos_token_id")
+GENERATION = ("max_length", "min_length", "num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "bad_words_ids")  # in old config.json
+DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
+
+
+def facts(layout: Layout, files: Mapping[str, Json], model_type: str, ids: Mapping[str, int | None]) -> Facts:
+    """What config.json and generation_config.json say; `ids` are those that the library takes where they say none."""
+    if "config.json" not in files:
+        return Facts()
+    config = files["config.json"]
+    if config.get("model_type", model_type) != model_type:
+        raise UserError(f"config.json: model_type is {config['model_type']!r} but the tensors have the names of {model_type!r}; give the config.json of these weights")
+    for name in ("attention_heads", "ffn_dim"):
+        one, other = config.get(f"encoder_{name}"), config.get(f"decoder_{name}")
+        if None not in (one, other) and one != other:
+            raise UserError(f"config.json: encoder_{name} is {one!r} but decoder_{name} is {other!r}; both stacks of a network here have the same")
+    shared, tied = config.get("share_encoder_decoder_embeddings", True), config.get("tie_word_embeddings", True)
+    if shared and not tied:
+        raise UserError("config.json: tie_word_embeddings is false while embeddings are shared, which versions 4 and 5 of transformers read differently; re-save it tied")
+    own = {"tie": "all" if shared else "decoder" if tied else "none", **{name: config[name] for name in DROPOUTS if name in config}}
+    if "dropout" in own:
+        own["embedding_dropout"] = own["dropout"]
+    generation = files.get("generation_config.json") or {name: config[name] for name in GENERATION if name in config}
+    extra = {name: config.get(name, generation.get(name, ids[name])) for name in (*IDS, *MORE_IDS)}
+    return Facts({**stated(layout, config), **own}, extra={**extra, **({"generation": generation} if generation else {})})
+
+
+def files(layout: Layout, c: TransformerConfig, known: Facts, model_type: str, architecture: str) -> dict[str, Json]:
+    """config.json and generation_config.json. Raises UserError where ids of special tokens are not known or beyond the vocabulary."""
+    if missing := [name for name in IDS if name not in known.extra]:
+        flags = " ".join(f"--set {name}=..." for name in missing)
+        raise UserError(f"config.json of {layout.name} wants {', '.join(missing)}, which the source does not say; give {flags}, or --weights-only")
+    ids = {name: known.extra.get(name) for name in (*IDS, *MORE_IDS)}
+    vocabulary = min(c.source_vocabulary, c.target_vocabulary)
+    for name, value in ids.items():
+        if isinstance(value, int) and not 0 <= value < vocabulary:
+            raise UserError(f"config.json: {name} is {value}, which is no id of {vocabulary} words; correct it with --set {name}=...")
+    config = {
+        "model_type": model_type, "architectures": [architecture], "is_encoder_decoder": True, **statement(layout, c),
+        "decoder_attention_heads": c.heads, "decoder_ffn_dim": c.hidden, "vocab_size": c.source_vocabulary, "tie_word_embeddings": c.tied_head,
+        **{name: getattr(c, name) for name in DROPOUTS}, **ids,
+    }  # fmt: skip
+    if model_type == "marian":
+        config |= {"decoder_vocab_size": c.target_vocabulary, "share_encoder_decoder_embeddings": c.one_embedding}
+    return {"config.json": config, "generation_config.json": {**ids, **known.extra.get("generation", {})}}
+
+
+def layout(
+    dialect: str, version: str, title: str, own: Mapping[str, Field], marks: tuple[str, ...], model_type: str, architecture: str,
+    ids: tuple[int | None, ...], style: Style = TORCH, **more: Any,
+) -> Layout:  # fmt: skip
+    """One of these networks in one framework; `ids` are its class's defaults of IDS and MORE_IDS."""
+    defaults = dict(zip((*IDS, *MORE_IDS), ids, strict=True))
+    out = Layout(
+        dialect, version, title, TransformerConfig, fields(style, **own), lambda c: rows(c, style), marks, extras=IDS,
+        read_side=lambda given: facts(out, given, model_type, defaults),
+        write_side=lambda c, known: files(out, c, known, model_type, architecture), **more,
+    )  # fmt: skip
+    return out
+
+
+# ------------------------------------------------------------------------------------------ Marian
+
+
+def limits(c: TransformerConfig) -> list[str]:
+    """A head over the target's vocabulary, and a table of positions of some length."""
+    out = [f"outputs is {c.outputs}, it has one for each of the {c.target_vocabulary} target words"] if c.outputs != c.target_vocabulary else []
+    out += [f"{side} is 0, it takes ids" for side in ("source_vocabulary", "target_vocabulary") if not getattr(c, side)]
+    return out + ([] if c.max_length else ["max_length is 0, it has a longest sequence"])
+
+
+def own(style: Style, ties: tuple[str, ...]) -> dict[str, Field]:
+    """Marian's fields."""
+    shared = style.name("model.shared", "embedding")
+    return {
+        "norm_first": always(False), "final_norm": always(False), "embedding_norm": always(False), "positions": always("concatenated"),
+        "position_offset": always(0),
+        "max_length": Field(solve=length(style.name("model.encoder.embed_positions", "position"), 0), key="max_position_embeddings", default=1024),
+        "source_vocabulary": Field(solve=table_rows(style, "model.shared", "model.encoder.embed_tokens")),
+        "target_vocabulary": Field(solve=table_rows(style, "model.shared", "model.decoder.embed_tokens")),
+        "tie": Field(ties, solve=lambda names: "all" if shared in names else None if style.name("lm_head", "embedding") in names else "decoder"),
+    }  # fmt: skip
+
+
+MARKS = (r"final_logits_bias", r"model\.decoder\.layers\.0\.encoder_attn\.q_proj\.weight")
+LAYOUTS = (
+    layout(
+        "marian", "", "Hugging Face Marian", own(TORCH, ("all", "decoder", "none")),
+        (*MARKS, r"!model\.encoder\.layernorm_embedding\.weight", r"!model\.encoder\.layer_norm\.weight"),
+        "marian", "MarianMTModel", (58100, 0, 58100, None, 0), limits=limits,
+    ),
+)  # fmt: skip
