@@ -35,34 +35,42 @@ def parser(command: str, prog: str) -> argparse.ArgumentParser:
         out.add_argument("--pairs", action="store_true", help="why each pair of layouts without a common network has none")
         return out
     source = "a file, a folder, a run of ours, or hf://owner/name"
-    out.add_argument({"verify": "a", "inspect": "src"}.get(command, "src"), metavar={"verify": "A"}.get(command, "SRC"), help=source)
+    add = out.add_argument
+    add("a" if command == "verify" else "src", metavar="A" if command == "verify" else "SRC", help=source)
     if command == "verify":
-        out.add_argument("b", metavar="B", help=source)
+        add("b", metavar="B", help=source)
     if not command:
-        out.add_argument("dst", metavar="DST", help="its suffix picks the container (.safetensors .pt .pth .bin .npz .msgpack); none: a folder with the files that its library wants")
-    out.add_argument("--from", dest="layout", default="", metavar="LAYOUT", help="the layout of SRC, where its names do not tell: timm, vit-pytorch@1.4, ...")
+        add("dst", metavar="DST", help="its suffix picks the container (.safetensors .pt .pth .bin .npz .msgpack); none: a folder with the files its library wants")
+    add("--from", dest="layout", default="", metavar="LAYOUT", help="the layout of SRC, where its names do not tell: timm, vit-pytorch@1.4, ...")
     if not command:
-        out.add_argument("--to", default="", metavar="LAYOUT", help="the layout of DST (default: vit-jax, ours)")
-    out.add_argument("--model", default="", metavar="NAME", help="take what shapes cannot tell from a published model: vit_base_patch16_224")
-    out.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE", help="say a field of the config: heads=12, eps=1e-6, image=224, mean=0.5,0.5,0.5; repeatable")
-    out.add_argument("--file", default="", metavar="NAME", help="which file of a folder that holds several")
-    out.add_argument("--step", type=int, metavar="N", help="which step of a run or a folder of checkpoints")
-    out.add_argument("--key", default="", metavar="NAME", help="which of several sets of weights in one file: model_ema, teacher, ...")
-    out.add_argument("--accept", action="append", default=[], metavar="WHAT", help="convert although the result is another function; the message that asks for it says what")
+        add("--to", default="", metavar="LAYOUT", help="the layout of DST (default: vit-jax, ours)")
+    add("--model", default="", metavar="NAME", help="take what shapes cannot tell from a published model: vit_base_patch16_224")
+    add("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE",
+        help="say a field of the config: heads=12, eps=1e-6, image=224, mean=0.5,0.5,0.5; repeatable")  # fmt: skip
+    add("--file", default="", metavar="NAME", help="which file of a folder that holds several")
+    add("--step", type=int, metavar="N", help="which step of a run or a folder of checkpoints")
+    add("--key", default="", metavar="NAME", help="which of several sets of weights in one file: model_ema, teacher, ...")
+    add("--accept", action="append", default=[], metavar="WHAT", help="convert although the result is another function; the message that asks for it says what")
     if not command:
-        out.add_argument("--adapt", action="append", default=[], metavar="OP=VALUE", help="change the network on the way: resize=384x384:timm, head=drop, eps=1e-6, ...; repeatable, recorded")
-        out.add_argument("--dtype", default="", choices=["", "float64", "float32", "float16", "bfloat16"], metavar="DTYPE", help="round to this dtype (default: each tensor keeps its own)")
-        out.add_argument("--preset", default="", metavar="NAME", help="the run that an optimizer's state belongs to, where its file does not say")
-        out.add_argument("--weights-only", action="store_true", help="write tensors alone, also where the target cannot state the config")
-        out.add_argument("--allow-nonfinite", action="store_true", help="convert weights with NaN or infinity")
-        out.add_argument("--verify", action="store_true", help="compare source and target as functions, and leave DST.certificate.json")
-        out.add_argument("--force", action="store_true", help="replace DST")
+        targeted(add)
     if command == "verify":
-        out.add_argument("--images", default="", metavar="PATH", help="an image, a folder of images or a .npy array to compare on (default: noise)")
-        out.add_argument("--steps", type=int, default=0, metavar="N", help="also compare N steps of an optimizer")
-        out.add_argument("--json", default="", metavar="FILE", help="write the comparison as JSON")
-        out.add_argument("--markdown", default="", metavar="FILE", help="write the comparison as Markdown")
+        add("--images", default="", metavar="PATH", help="an image, a folder of images or a .npy array to compare on (default: noise)")
+        add("--steps", type=int, default=0, metavar="N", help="also compare N steps of an optimizer")
+        add("--json", default="", metavar="FILE", help="write the comparison as JSON")
+        add("--markdown", default="", metavar="FILE", help="write the comparison as Markdown")
     return out
+
+
+def targeted(add: Any) -> None:
+    """The arguments that only a conversion has."""
+    add("--adapt", action="append", default=[], metavar="OP=VALUE",
+        help="change the network on the way: resize=384x384:timm, head=drop, eps=1e-6, ...; repeatable, recorded")  # fmt: skip
+    add("--dtype", default="", choices=["float64", "float32", "float16", "bfloat16"], metavar="DTYPE", help="round to this dtype (default: each tensor keeps its own)")
+    add("--preset", default="", metavar="NAME", help="the run that an optimizer's state belongs to, where its file does not say")
+    add("--weights-only", action="store_true", help="write tensors alone, also where the target cannot state the config")
+    add("--allow-nonfinite", action="store_true", help="convert weights with NaN or infinity")
+    add("--verify", action="store_true", help="compare source and target as functions, and leave DST.certificate.json")
+    add("--force", action="store_true", help="replace DST")
 
 
 def options(arguments: argparse.Namespace) -> Options:
@@ -184,7 +192,18 @@ def main(prog: str = "python -m convert") -> int:
     words = sys.argv[1:]
     command = words[0] if words and words[0] in COMMANDS and words[0] and not os.path.exists(words[0]) else ""
     arguments = parser(command, prog).parse_args(words[1:] if command else words)
-    return door(lambda: COMMANDS[command](arguments))
+    return door(lambda: run(command, arguments))
+
+
+def run(command: str, arguments: argparse.Namespace) -> int:
+    """A command's body; what the system says of a path becomes one sentence."""
+    try:
+        return COMMANDS[command](arguments)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) or error.errno is None:
+            raise
+        place = error.filename or "the target"
+        raise UserError(f"{place}: {os.strerror(error.errno).lower()}; check the path, its permissions and the disk, nothing was changed") from error
 
 
 if __name__ == "__main__":

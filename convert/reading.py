@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from .layout import Facts, Json, Layout, Names, resolve, unknown_field
 from .rules import Row
 
 NETWORKS: dict[str, type[ViTConfig] | type[TransformerConfig]] = {"ViT": ViTConfig, "Transformer": TransformerConfig}
+CARRIED_SUFFIX = ".carried.safetensors"
 STATISTICS = ("mean", "std", "fit", "size", "interpolation", "background")  # of preprocessing: --set names them, too
 
 
@@ -63,7 +65,7 @@ class Reading:
         return {**self.provenance.get("optional", {}), **({self.layout.name: here} if here else {})}
 
 
-def read(path: str, options: Options = Options()) -> Reading:  # noqa: B008  # frozen
+def read(path: str, options: Options = Options()) -> Reading:
     """Open a file, a folder or hf://owner/name. Raises UserError where anything about it is not known or not whole."""
     source = open_source(path, options.file, options.step)
     try:
@@ -79,7 +81,8 @@ def identify(source: Source, options: Options) -> Reading:
     provenance = own_words(source, files)
     _, tensors, left_out = wrappers.choose(source, known, options.key)
     layout = which_layout(source.path, shapes(tensors), options.layout, provenance.get("layout", ""))
-    left_out += [f"{name} (no part of the network)" for name in (aside := layout.left_out(tensors))]
+    aside = layout.left_out(tensors)
+    left_out += [f"{name} (no part of the network)" for name in aside]
     tensors = {name: tensor for name, tensor in tensors.items() if name not in aside}
     names = shapes(tensors)
     if layout.warns and layout.warns.split(":")[0] not in options.accept:
@@ -102,6 +105,8 @@ def identify(source: Source, options: Options) -> Reading:
     rows = rules.narrow(layout.rows(config), names)
     rules.check(rules.file_shapes(rows), names, source.path, "give the config of this very file with --set, or its layout with --from")
     check_dtypes(source.path, tensors)
+    beside = kept_beside(source.path)
+    tensors, rows = {**tensors, **beside}, [*rows, *(rules.carried(name, t.shape) for name, t in beside.items())]
     preprocess = statistics(config, options.sets, own.get("preprocess") or facts.preprocess or model_facts.preprocess)
     facts = Facts({}, preprocess, own.get("class_names") or facts.class_names, {**facts.extra, **own.get("extra", {}), **extra})
     return Reading(source, layout, config, tensors, rows, facts, [*left_out, *source.skipped], own)
@@ -148,7 +153,8 @@ def which_layout(path: str, names: Names, asked: str, own: str) -> Layout:
         raise UserError(f"{path}: {found[-1].ambiguous}; say which it is with --from {' or --from '.join(layout.name for layout in found)}")
     if found:
         raise UserError(f"{path}: its names fit {', '.join(layout.name for layout in found)}; name one with --from")
-    raise UserError(f"{path}: its {len(names)} tensors ({', '.join(list(names)[:3])}, ...) have no known layout{closest(names)}; `python -m convert formats` lists what is known")
+    some = ", ".join(list(names)[:3])
+    raise UserError(f"{path}: its {len(names)} tensors ({some}, ...) have no known layout{closest(names)}; `python -m convert formats` lists what is known")
 
 
 def find(name: str, flag: str) -> list[Layout]:
@@ -204,6 +210,13 @@ def check_fields(sets: Mapping[str, Any], layout: Layout) -> None:
     for name in sets:
         if name not in known:
             raise unknown_field(name, layout.network)
+
+
+def kept_beside(path: str) -> dict[str, Tensor]:
+    """The tensors of FILE.carried.safetensors, which no network of ours has: an earlier conversion put them there."""
+    if not os.path.isfile(f"{path}{CARRIED_SUFFIX}"):
+        return {}
+    return open_source(f"{path}{CARRIED_SUFFIX}").tree
 
 
 def check_dtypes(path: str, tensors: Mapping[str, Tensor]) -> None:

@@ -24,7 +24,7 @@ from vit_jax.runs import sync_folder, write_json
 from .containers import open_source, writer
 from .containers.source import Source, Spec, leaves
 from .layout import Facts, Json
-from .reading import NETWORKS, as_said
+from .reading import CARRIED_SUFFIX, NETWORKS, as_said
 from .road import Plan, stream
 from .rules import CARRIED
 
@@ -57,7 +57,8 @@ def write(plan: Plan, target: str, force: bool = False, weights_only: bool = Fal
             "(a value a channel, of pixels in 0..1), or --model NAME, or --weights-only"
         )
     if folder and not weights_only and (absent := [key for key in plan.layout.extras if key not in facts.extra]):
-        raise UserError(f"{plan.reading.path}: does not say {', '.join(absent)}, which {plan.layout.name} needs; give {' '.join(f'--set {k}=...' for k in absent)}, or --weights-only")
+        flags = " ".join(f"--set {key}=..." for key in absent)
+        raise UserError(f"{plan.reading.path}: does not say {', '.join(absent)}, which {plan.layout.name} needs; give {flags}, or --weights-only")
     provenance = origin(plan, facts)
     dst.parent.mkdir(parents=True, exist_ok=True)
     room = dst.with_name(f".{dst.name}.{os.getpid()}.tmp")
@@ -109,9 +110,6 @@ def weigh(plan: Plan, path: Path, provenance: Json, progress: Progress) -> None:
             specs = {name: Spec(a.dtype, a.shape) for name, a in kept.items()}
             writer("x.safetensors")[1](f"{path}{CARRIED_SUFFIX}", specs, (((n,), a) for n, a in kept.items()), {})
     read_back(path, plan.specs, sums, separator or ".")
-
-
-CARRIED_SUFFIX = ".carried.safetensors"
 
 
 def read_back(path: Path, specs: dict[str, Spec], sums: dict[str, int], separator: str) -> None:

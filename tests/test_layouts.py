@@ -74,7 +74,7 @@ def test_what_is_solved_from_shapes_is_right_and_nothing_else_is_assumed(layout)
         names = rules.file_shapes(rules.narrow(layout.rows(config)))
         said = fields(config)
         assert normal(resolve(layout, names, [("--set", said)], "file")) == normal(config)
-        unsolved = {k: v for k, v in said.items() if not (layout.fields[k].solve or layout.fields[k].follow) or layout.fields[k].solve and layout.fields[k].solve(names) is None}
+        unsolved = {k: v for k, v in said.items() if not (f := layout.fields[k]).follow and (f.solve is None or f.solve(names) is None)}
         assert normal(resolve(layout, names, [("--set", unsolved)], "file")) == normal(config)
 
 

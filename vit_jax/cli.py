@@ -12,6 +12,7 @@ DOORS = {
     "train": "train a network, or go on with a run",
     "evaluate": "measure a run on a split",
     "predict": "classify images with a run",
+    "convert": "bring weights from any layout to any other",
 }
 
 
@@ -30,6 +31,8 @@ def main() -> int:
         print(f"vit-jax: error: there is no {name!r}{nearest(name, list(DOORS))}", file=sys.stderr)
         return USER
     sys.argv = [f"vit-jax {name}", *sys.argv[2:]]
+    if name == "convert":
+        return importlib.import_module("convert.__main__").main("vit-jax convert")
     module = ".train.door" if name == "train" else f".{name}"
     return importlib.import_module(module, __package__).main()
 

@@ -287,6 +287,8 @@ def _given(run: RunConfig) -> tuple[str, dict[str, Any]]:
         raise UserError(f"init {run.init}: holds a {type(config).__name__.removesuffix('Config')}, which this run does not train; start from a preset of that task")
     theirs, mine = normal(config), normal(run.model)
     for name in function_fields(type(mine)):
-        if getattr(theirs, name) != getattr(mine, name) and not (run.new_head and name in HEAD_FIELDS):
-            raise UserError(f"init {run.init}: its {name} is {getattr(theirs, name)!r}, here it is {getattr(mine, name)!r}; give --model.{name.replace('_', '-')} {getattr(theirs, name)}")
+        value, here = getattr(theirs, name), getattr(mine, name)
+        if value != here and not (run.new_head and name in HEAD_FIELDS):
+            hint = "add --new-head to start the head anew" if name == "classes" else f"give --model.{name.replace('_', '-')} {value}"
+            raise UserError(f"init {run.init}: its {name} is {value!r}, here it is {here!r}; {hint}")
     return run.init, arrays
