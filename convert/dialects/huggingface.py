@@ -15,7 +15,7 @@ from typing import Any
 from vit_jax.config import ViTConfig, kind, pair, parameters
 from vit_jax.errors import UserError
 
-from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, Names, count, normal, stated, statement
+from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, Names, count, length, normal, stated, statement
 from ..rules import TRANSPOSE, Order, Row, carried, row
 from .huggingface_images import preprocess, processor
 
@@ -91,7 +91,7 @@ def named(key: str, names: Mapping[str, str], default: str) -> Field:
             raise UserError(f"config.json: {key} is {value!r}, which is none of {', '.join(names)}; this network cannot be expressed")
         return names[value]
 
-    first = {ours: theirs for theirs, ours in reversed(names.items())}
+    first = {ours: theirs for theirs, ours in reversed(list(names.items()))}
     return Field(tuple(first), key=key, decode=decode, encode=first.__getitem__, default=default)
 
 
@@ -123,7 +123,7 @@ def below(name: str, solve: Callable[[str, Names], Any], otherwise: Any = None) 
 
 def axis(name: str, number: int, otherwise: Any = None) -> Callable[[Names], Any]:
     """A solver: the length of an axis of the tensor so named under one of the bodies."""
-    return below(name, lambda full, names: names[full][number], otherwise)
+    return below(name, lambda full, names: length(full, number)(names), otherwise)
 
 
 def fields(version: str) -> dict[str, Field]:
@@ -131,14 +131,14 @@ def fields(version: str) -> dict[str, Field]:
     blocks, inside = BLOCKS[version]
     projection, first = "embeddings.patch_embeddings.projection.weight", f"{blocks}.0."
     solvers: dict[str, Callable[[Names], Any]] = {
-        "patch": below(projection, lambda full, names: list(names[full][2:])),
+        "patch": below(projection, lambda full, names: list(names[full][2:]) if len(names[full]) == 4 else None),
         "channels": axis(projection, 1),
         "width": axis(projection, 0),
         "depth": lambda names: count(names, rf"(?:vit\.|deit\.)?{re.escape(blocks)}\.(\d+)\.layernorm_before\.weight"),
         "hidden": axis(f"{first}{inside['mlp.fc1']}.weight", 0),
         **{f"{n}_bias": below(f"{first}{inside[f'attention.{n}']}.bias", lambda full, names: True, False) for n in ("query", "key", "value")},
         "head_hidden": axis("pooler.dense.weight", 0, 0),
-        "classes": lambda names: next((names[n][0] for n in ("classifier.weight", "cls_classifier.weight") if n in names), 0),
+        "classes": lambda names: length("classifier.weight", 0)(names) or length("cls_classifier.weight", 0, 0)(names),
         "distill_token": below(TOP["distill_token"], lambda full, names: True, False),
         "distill_head": lambda names: "distillation_classifier.weight" in names,
         "pool": lambda names: "cls_distill" if "distillation_classifier.weight" in names else "cls",
@@ -169,7 +169,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
     if (model := config.get("model_type", "vit")) not in ("vit", "deit"):
         raise UserError(f"config.json: model_type is {model!r}, this is a layout of vit and deit; a network of another class cannot be read as these")
     images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
-    return Facts(stated(LAYOUTS[-1], config) if config else {}, images, class_names(config), notes)
+    return Facts(stated(LAYOUTS[-1], config) if config else {}, images, class_names(config), notes=notes)
 
 
 def class_names(config: Json) -> list[str] | None:

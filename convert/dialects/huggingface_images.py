@@ -31,21 +31,24 @@ def preprocess(given: Json) -> tuple[Json | None, tuple[str, ...]]:
 def _steps(p: Json, shortest: bool) -> tuple[Json, tuple[str, ...]]:
     """Raises KeyError, TypeError or ValueError where a step is unknown or has no counterpart."""
     if not p["do_resize"] or p["resample"] not in RESAMPLE:
-        raise ValueError(f"do_resize {p['do_resize']}, resample {p.get('resample')}")
-    scale, image, notes = _size(p["size"], shortest), _size(p["crop_size"], False) if p["do_center_crop"] else None, []
+        raise ValueError(f"do_resize {p['do_resize']}, resample {p['resample']}")
+    scale = _size(p["size"], shortest)
+    image = _size(p["crop_size"], False) if p["do_center_crop"] else scale
+    notes = []
+    if isinstance(image, int):
+        raise ValueError(f"size {p['size']} without a crop")
     edge = scale if isinstance(scale, int) else min(scale)
-    if (image is None and isinstance(scale, tuple)) or scale == image:
-        fit, image = "stretch", scale
-    elif isinstance(image, tuple) and edge >= max(image) and (isinstance(scale, int) or scale[0] == scale[1]):
+    if scale == image:
+        fit = "stretch"
+    elif edge >= max(image) and scale in (edge, (edge, edge)):
         fit = "crop"
-        if isinstance(scale, tuple):
+        if scale != edge:
             notes.append(f"preprocessor_config.json: it stretches to {edge} x {edge} before it crops, here the shorter side becomes {edge}: the same for square images")
     else:
-        raise ValueError(f"size {p['size']}, crop_size {p.get('crop_size')}")
-    factor = (float(p["rescale_factor"]) if p["do_rescale"] else 1.0) * 255
+        raise ValueError(f"size {p['size']}, crop_size {p['crop_size']}")
+    factor = float(p["rescale_factor"]) * 255 if p["do_rescale"] else 255.0
+    factor = 1.0 if abs(factor - 1) < 1e-6 else factor  # 1 / 255 as it is written
     mean, std = (p["image_mean"], p["image_std"]) if p["do_normalize"] else ([0.0] * 3, [1.0] * 3)
-    if abs(factor - 1) < 1e-6:  # 1 / 255 as it is written
-        factor = 1.0
     steps = {
         "image": list(image), "channels": len(mean), "fit": fit, "size": edge, "interpolation": RESAMPLE[p["resample"]], "background": BACKGROUND,
         "mean": [m / factor for m in mean], "std": [s / factor for s in std],

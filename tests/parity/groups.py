@@ -63,7 +63,7 @@ def groups() -> dict[str, Callable[[], Iterable[Result]]]:
     """Every part by name, the long ones first."""
     from functools import partial
 
-    from . import dropping, layouts_adapt, libraries, losses, sabotage, slopes, torch_nn, training
+    from . import dropping, layouts_adapt, layouts_huggingface, libraries, losses, sabotage, slopes, torch_nn, training
 
     return {
         "torch.nn.Transformer": torch_nn.transformers,
@@ -77,6 +77,7 @@ def groups() -> dict[str, Callable[[], Iterable[Result]]]:
         "torch.nn.MultiheadAttention": torch_nn.attentions,
         "torch.nn.LayerNorm": torch_nn.norms,
         "losses": losses.losses,
+        "layouts of Hugging Face": layouts_huggingface.layouts,
         "adaptations": layouts_adapt.layouts_adapt,
         "dropout": dropping.dropping,
         "sabotage, control": sabotage.controls,
