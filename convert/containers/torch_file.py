@@ -1,0 +1,258 @@
+"""PyTorch's files: .pt, .pth and .bin, zip archives or the older form, without PyTorch.
+
+Descriptions of all tensors are checked first; bytes are read by position after that. The tree is nested as it was
+saved; numbers of an optimizer's parameters stay ints.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vit_jax.errors import UserError
+
+from . import pickles
+from .pickles import REMEDY, Array, Description, DType, Global, Pickle, Storage
+from .positional import PositionalFile
+from .source import HEADER, NESTING, OPCODES, TENSORS, Marker, Shape, Source, Tensor, check_shape
+from .torch_writer import write
+from .zips import Member, members
+
+MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # what the older form begins with
+KINDS = (  # members that tell other archives apart
+    (r"[^/]+/(constants\.pkl|code/.*)", "a TorchScript archive; save model.state_dict() of the module before torch.jit"),
+    (r"(.*/)?(archive_format|serialized_exported_program\.json|models/.*\.json)", "a torch.export archive; save the model's state_dict() instead"),
+    (r".*\.npy", "a numpy archive; name it .npz"),
+)
+
+__all__ = ["open_file", "write"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a storage's bytes lie; the older form has no CRC."""
+
+    offset: int
+    size: int
+    crc: int | None
+
+
+def open_file(path: str) -> Source:
+    """Open a file of torch.save. Raises UserError on anything that is not weights, and plain values beside them."""
+    file = PositionalFile(path)
+    try:
+        head = file.read(0, min(file.size, 265))
+        if not head:
+            raise UserError(f"{path}: is empty; get the file again")
+        if head.startswith(b"PK"):
+            return _zip(file)
+        if head[257:262] == b"ustar":
+            raise UserError(f"{path}: is a tar archive, PyTorch's form before 0.1.10; load and save it again with a newer PyTorch")
+        if head.startswith(b"\x80"):
+            return _legacy(file)
+        raise UserError(f"{path}: is no file of torch.save; name the right file")
+    except BaseException:
+        file.close()
+        raise
+
+
+def _zip(file: PositionalFile) -> Source:
+    found = members(file)
+    for pattern, what in KINDS:
+        if any(re.fullmatch(pattern, name) for name in found):
+            raise UserError(f"{file.path}: is {what}")
+    if len(tops := sorted({name.partition("/")[0] for name in found})) > 1:
+        raise UserError(f"{file.path}: has the folders {tops[0]!a} and {tops[1]!a} where PyTorch writes one; {REMEDY}")
+    inner = {name.partition("/")[2]: member for name, member in found.items()}
+    if absent := {"data.pkl", "version"} - inner.keys():
+        raise UserError(f"{file.path}: is a zip file without {' and '.join(sorted(absent))}, so none of torch.save; name the right file")
+    for member in inner.values():
+        if member.method:
+            raise UserError(f"{file.path}: the member {member.name!a} is compressed, which PyTorch never does; {REMEDY}")
+    order = _content(file, inner["byteorder"]) if "byteorder" in inner else b"little"
+    if order not in (b"little", b"big"):
+        raise UserError(f"{file.path}: its byteorder is {order[:20]!a}, which is neither little nor big; {REMEDY}")
+    data = _content(file, inner["data.pkl"])
+    pickle = pickles.read(data, file.path)
+    if pickle.end != len(data):
+        raise UserError(f"{file.path}: has {len(data) - pickle.end} bytes behind its pickle; {REMEDY}")
+    places = {name.removeprefix("data/"): Place(m.offset, m.size, m.crc) for name, m in inner.items() if name.startswith("data/")}
+    return _source(file, pickle, places, order == b"big")
+
+
+def _content(file: PositionalFile, member: Member) -> bytes:
+    """All of a small member."""
+    if member.size > HEADER:
+        raise UserError(f"{file.path}: the member {member.name!a} takes {member.size} bytes, more than {HEADER}; {REMEDY}")
+    data = file.checked(member.offset, member.size, member.crc, 0, member.size)
+    if data is None:
+        raise _damaged(file, member.name)
+    return data.tobytes()
+
+
+def _damaged(file: PositionalFile, what: str) -> UserError:
+    hint = "get the file again (or re-save it, if it was saved under torch.serialization.set_crc32_options(False))"
+    return UserError(f"{file.path}: the bytes of {what} do not have the checksum that the file notes; {hint}")
+
+
+def _legacy(file: PositionalFile) -> Source:
+    """Magic, protocol, system, value and storage keys, a pickle each; then element count and bytes of each storage."""
+    data, at = file.read(0, min(file.size, HEADER)), 0
+    parts = []
+    for _ in range(5):
+        parts.append(pickles.read(data, file.path, at))
+        at = parts[-1].end
+        if type(parts[0].value) is not int or parts[0].value != MAGIC:
+            raise UserError(f"{file.path}: is a pickle, but none of torch.save; {REMEDY}")
+    protocol, system, keys = parts[1].value, parts[2].value, parts[4].value
+    if protocol != PROTOCOL or not isinstance(system, dict) or not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise UserError(f"{file.path}: has an unknown form of PyTorch's older files; {REMEDY}")
+    places: dict[str, Place] = {}
+    for key in keys:
+        storage = parts[3].storages.get(key)
+        count = struct.unpack("<q", file.read(at, 8))[0]
+        if storage is None or key in places or count != storage.count:
+            raise UserError(f"{file.path}: its list of storages is wrong at {key[:100]!a}; {REMEDY}")
+        places[key] = Place(at + 8, storage.nbytes, None)
+        at += 8 + storage.nbytes
+    if at != file.size:
+        raise UserError(f"{file.path}: ends at byte {file.size} instead of {at}; get the file again")
+    return _source(file, parts[3], places, big=False)  # the older form is little-endian on every machine
+
+
+def _source(file: PositionalFile, pickle: Pickle, places: dict[str, Place], big: bool) -> Source:
+    if not isinstance(pickle.value, dict):
+        raise UserError(f"{file.path}: holds a {_kind(pickle.value)} instead of a dictionary of tensors; {REMEDY}")
+    for key, storage in pickle.storages.items():
+        if key not in places:
+            raise UserError(f"{file.path}: the storage {key[:100]!a} is missing; get the file again")
+        if places[key].size != storage.nbytes:
+            raise UserError(f"{file.path}: the storage {key[:100]!a} has {places[key].size} bytes instead of {storage.nbytes}; get the file again")
+    tree = _Tree(file, _Storages(file, places, big))
+    source = Source(file.path, "torch", tree.of(pickle.value, (), 1), skipped=tree.skipped, size=file.size, close=file.close)
+    source.tied = [tuple(names) for names in tree.users.values() if len(names) > 1]
+    return source
+
+
+class _Tree:
+    """A pickle's value as the tree of a Source."""
+
+    def __init__(self, file: PositionalFile, storages: _Storages):
+        self.file, self.storages = file, storages
+        self.nodes = self.tensors = 0
+        self.skipped: list[str] = []
+        self.users: dict[str, list[str]] = {}  # names by storage
+
+    def of(self, value: Any, place: tuple, depth: int) -> Any:
+        self.nodes += 1
+        if depth > NESTING + 1 or self.nodes > OPCODES:  # one value may be in the pickle once, and in the tree many times
+            raise UserError(f"{self.file.path}: is nested deeper than {NESTING} levels, or has more than {OPCODES} values; save model.state_dict() alone")
+        if isinstance(value, dict):
+            return {key: self.of(each, (*place, key), depth + 1) for key, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.of(each, (*place, i), depth + 1) for i, each in enumerate(value))
+        if value is None or isinstance(value, (str, int, float, bytes)):
+            return value
+        name = ".".join(map(str, place))
+        if isinstance(value, (Description, Array)):
+            self.tensors += 1
+            if self.tensors > TENSORS:
+                raise UserError(f"{self.file.path}: has more than {TENSORS} tensors; this is no model's file")
+            return self.described(name, value) if isinstance(value, Description) else self.inline(name, value)
+        marker = Marker(_kind(value))
+        self.skipped.append(f"{name} ({marker.kind})")
+        return marker
+
+    def described(self, name: str, d: Description) -> Tensor:
+        check_description(name, d, self.file)
+        self.users.setdefault(d.storage.key, []).append(name)
+        return Tensor(name, d.dtype, d.shape, lambda: self.storages.read(name, d))
+
+    def inline(self, name: str, array: Array) -> Tensor:
+        if array.dtype is None:
+            raise UserError(f"{self.file.path}: the numpy array {name[:100]!a} has no values; {REMEDY}")
+        check_shape(name, array.dtype, array.shape, self.file.path)
+        order: Any = "F" if array.fortran else "C"
+        values = np.frombuffer(array.data, array.dtype).reshape(array.shape, order=order)
+        return Tensor(name, array.dtype.newbyteorder("="), array.shape, lambda: np.array(values, values.dtype.newbyteorder("="), order="C"))
+
+
+def _kind(value: Any) -> str:
+    """What a person would call a value of a pickle."""
+    if isinstance(value, (Marker, Global)):
+        name = value.kind if isinstance(value, Marker) else value.name
+        return name.removeprefix("builtins.").removeprefix("__builtin__.")
+    names = {Description: "tensor", Array: "numpy.ndarray", DType: "numpy.dtype", Storage: "torch storage"}
+    return names.get(type(value), type(value).__name__)
+
+
+def check_description(name: str, d: Description, file: PositionalFile) -> None:
+    """Raise UserError unless a tensor lies in its storage and could be copied out of its file.
+
+    No two of its values may share a place, but for strides of 0: expand() makes those.
+    """
+    check_shape(name, d.dtype, d.shape, file.path)
+    axes = sorted((stride, size) for size, stride in zip(d.shape, d.strides, strict=True) if size > 1)
+    count = int(np.prod(d.shape, dtype=object))
+    reach = 1 + sum(stride * (size - 1) for stride, size in axes)
+    width = d.dtype.itemsize
+    told = f"{file.path}: the tensor {name[:200]!a} {list(d.shape)} with strides {list(d.strides)} at {d.offset}"
+    if d.offset < 0 or any(stride < 0 for stride in d.strides) or (count and (d.offset + reach) * width > d.storage.length * d.storage.dtype.itemsize):
+        raise UserError(f"{told} lies outside its storage of {d.storage.length} values; get the file again")
+    covered = 1
+    for stride, size in axes:
+        if 0 < stride < covered:
+            raise UserError(f"{told} overlaps itself, which PyTorch never saves; {REMEDY}")
+        covered += stride * (size - 1)
+    if count * width > file.size:
+        raise UserError(f"{told} would take {count * width} bytes, more than its file; save a clone() of what it repeats")
+
+
+class _Storages:
+    """The bytes of a file's storages."""
+
+    def __init__(self, file: PositionalFile, places: Mapping[str, Place], big: bool):
+        self.file, self.places, self.big = file, places, big
+        self.sound: set[str] = set()  # storages whose CRC was compared
+
+    def read(self, name: str, d: Description) -> np.ndarray:
+        """The values of a tensor: an array of its own memory, in C order and native byte order."""
+        count, width = int(np.prod(d.shape, dtype=object)), d.dtype.itemsize
+        if count == 0:
+            return np.empty(d.shape, d.dtype)
+        start = d.storage.start * d.storage.dtype.itemsize + d.offset * width
+        reach = 1 + sum(stride * (size - 1) for stride, size in zip(d.strides, d.shape, strict=True))
+        data = self.bytes(name, d.storage.key, start, start + reach * width)
+        if self.big:
+            data = np.ascontiguousarray(data.reshape(-1, width)[:, ::-1]).reshape(-1)
+        if d.dtype == np.bool_ and data.max() > 1:
+            raise UserError(f"{self.file.path}: the tensor {name[:200]!a} of booleans has the byte {data.max()}; {REMEDY}")
+        flat = data.view(d.dtype)
+        if reach == count and _contiguous(d.shape, d.strides):
+            return flat.reshape(d.shape)
+        return np.array(np.lib.stride_tricks.as_strided(flat, d.shape, [stride * width for stride in d.strides]), order="C")
+
+    def bytes(self, name: str, key: str, start: int, stop: int) -> np.ndarray:
+        place = self.places[key]
+        if place.crc is None or key in self.sound:
+            return self.file.array(place.offset + start, stop - start)
+        data = self.file.checked(place.offset, place.size, place.crc, start, stop)
+        if data is None:
+            raise _damaged(self.file, name)
+        self.sound.add(key)
+        return data
+
+
+def _contiguous(shape: Shape, strides: tuple[int, ...]) -> bool:
+    """Whether the values of a tensor follow each other in C order."""
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size > 1 and stride != step:
+            return False
+        step *= size
+    return True
