@@ -156,6 +156,8 @@ def normal(config: Any) -> Any:
     if c.head_width and c.head_width * c.heads == c.width:
         changed["head_width"] = 0
     if isinstance(c, ViTConfig):
+        if c.position_stored:
+            changed["position"] = "learned"  # trained sinusoids are a start: training's
         if c.pool == "mean_all" and not c.prefix:
             changed["pool"] = "mean"
         for name in ("image", "patch"):
@@ -228,24 +230,24 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
     """
     if reasons := layout.refuses(names):
         raise UserError(f"{what}: {'; '.join(reasons)}")
-    said = [(who, _plain(layout.network, spoken)) for who, spoken in said]
+    plain = [_plain(layout.network, spoken) for _, spoken in said]
     values: Json = {}
     absent: list[str] = []
     for name, f in sorted(layout.fields.items(), key=lambda item: item[1].follow is not None):
         if f.follow and absent:
             continue
         solved = f.solve(names) if f.solve else f.follow(names, values) if f.follow else None
-        speakers = [(who, spoken[name]) for who, spoken in said if name in spoken and spoken[name] is not None]
+        speakers = [(who, spoken[name], alike[name]) for (who, spoken), alike in zip(said, plain, strict=True) if spoken.get(name) is not None]
         if len(f.among) == 1:
-            speakers.append((f"the layout {layout.name}", f.among[0]))
+            speakers.append((f"the layout {layout.name}", f.among[0], f.among[0]))
         elif solved is not None:
-            speakers.append(("its shapes", solved))
+            speakers.append(("its shapes", solved, solved))
         if not speakers:
             absent.append(name)
             continue
-        who, values[name] = speakers[0]
-        for other, value in speakers[1:]:
-            if (who in ("--set",) or other.startswith(("its shapes", "the layout"))) and not equal(name, value, values[name]):
+        who, values[name], first = speakers[0]
+        for other, value, alike in speakers[1:]:
+            if (who in ("--set",) or other.startswith(("its shapes", "the layout"))) and not equal(name, alike, first):
                 raise UserError(f"{what}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {who}")
     if absent:
         flags = " ".join(f"--set {name}=..." for name in absent)
@@ -258,11 +260,9 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
 
 
 def _plain(network: type, spoken: Json) -> Json:
-    """What was said of a config, types checked, head_width 0 where it is width / heads, as everywhere here."""
-    c: Any = from_dict(network, {name: value for name, value in spoken.items() if value is not None})
-    if "width" in spoken and "heads" in spoken and c.head_width * c.heads == c.width:
-        return {**spoken, "head_width": 0}
-    return spoken
+    """What was said, types checked, and in the one spelling of `normal` where it is a whole config."""
+    config: Any = from_dict(network, {name: value for name, value in spoken.items() if value is not None})
+    return dataclasses.asdict(normal(check(config))) if spoken.keys() >= set(function_fields(network)) else spoken
 
 
 def check(config: Any) -> Any:
