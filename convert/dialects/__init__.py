@@ -4,9 +4,9 @@ LAYOUTS has them all, the newest version of a dialect last.
 """
 
 from ..layout import Layout
-from . import bart, huggingface, marian, mbart, torch_ref, torch_transformer, vit_jax, vit_pytorch
+from . import bart, flax_seq2seq, huggingface, marian, mbart, torch_ref, torch_transformer, vit_jax, simple_vit, vit_pytorch, vit_pytorch_distill
 
-MODULES = (torch_ref, vit_pytorch, vit_jax, torch_transformer, marian, huggingface, bart, mbart)
+MODULES = (torch_ref, vit_pytorch, simple_vit, vit_pytorch_distill, vit_jax, torch_transformer, marian, huggingface, bart, mbart, flax_seq2seq)
 LAYOUTS: dict[str, Layout] = {layout.name: layout for module in MODULES for layout in module.LAYOUTS}
 DIALECTS = {module.LAYOUTS[-1].dialect: module for module in MODULES}
 

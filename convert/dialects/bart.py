@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..layout import Field, Names, always
-from .marian import MARKS, TORCH, Style, layout, table_rows
+from .marian import IDS_OF, TORCH, Style, layout, marks, table_rows
 
 OFFSET = 2  # rows of the tables of positions before that of the first token
 
@@ -24,7 +24,7 @@ def own(style: Style, norm_first: bool = False) -> dict[str, Field]:
 
 LAYOUTS = (
     layout(
-        "bart", "", "Hugging Face BART", own(TORCH), (*MARKS, r"model\.encoder\.layernorm_embedding\.weight", r"!model\.encoder\.layer_norm\.weight"),
-        "bart", "BartForConditionalGeneration", (1, 2, 2, 0, 2),
+        "bart", "", "Hugging Face BART", own(TORCH), marks(TORCH, embedding_norm=True, final_norm=False),
+        "bart", "BartForConditionalGeneration", IDS_OF["bart"],
     ),
 )  # fmt: skip

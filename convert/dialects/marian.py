@@ -5,6 +5,7 @@ Its blocks and side files are BART's and mBART's too (bart.py), and those of the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,19 @@ class Style:
 
 
 TORCH = Style(".", {"kernel": "weight", "scale": "weight", "bias": "bias", "embedding": "weight", "position": "weight"}, (TRANSPOSE,))
+
+
+def marks(style: Style, embedding_norm: bool, final_norm: bool) -> tuple[str, ...]:
+    """How a file of one of the three is known: by the norms that it has and has not."""
+
+    def mark(there: bool, module: str, leaf: str) -> str:
+        return ("" if there else "!") + re.escape(style.name(module, leaf))
+
+    return (
+        "final_logits_bias", mark(True, module("decoder.blocks.0.cross_attention.query"), "kernel"),
+        mark(embedding_norm, module("source.norm"), "scale"), mark(final_norm, module("encoder.norm"), "scale"),
+    )  # fmt: skip
+
 
 # -------------------------------------------------------------------------------------------- rows
 
@@ -143,6 +157,7 @@ def table_rows(style: Style, *modules: str) -> Callable[[Names], Any]:
 
 IDS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")  # no file can do without
 MORE_IDS = ("bos_token_id", "forced_eos_token_id")
+IDS_OF = {"marian": (58100, 0, 58100, None, 0), "bart": (1, 2, 2, 0, 2), "mbart": (1, 2, None, 0, 2)}  # that the classes take where no file says any
 GENERATION = ("max_length", "min_length", "num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "bad_words_ids")  # in old config.json
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
@@ -226,11 +241,9 @@ def own(style: Style, ties: tuple[str, ...]) -> dict[str, Field]:
     }  # fmt: skip
 
 
-MARKS = (r"final_logits_bias", r"model\.decoder\.layers\.0\.encoder_attn\.q_proj\.weight")
 LAYOUTS = (
     layout(
-        "marian", "", "Hugging Face Marian", own(TORCH, ("all", "decoder", "none")),
-        (*MARKS, r"!model\.encoder\.layernorm_embedding\.weight", r"!model\.encoder\.layer_norm\.weight"),
-        "marian", "MarianMTModel", (58100, 0, 58100, None, 0), limits=limits,
+        "marian", "", "Hugging Face Marian", own(TORCH, ("all", "decoder", "none")), marks(TORCH, embedding_norm=False, final_norm=False),
+        "marian", "MarianMTModel", IDS_OF["marian"], limits=limits,
     ),
 )  # fmt: skip

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from .bart import own
-from .marian import MARKS, TORCH, layout
+from .marian import IDS_OF, TORCH, layout, marks
 
 LAYOUTS = (
     layout(
         "mbart", "", "Hugging Face mBART", own(TORCH, norm_first=True),
-        (*MARKS, r"model\.encoder\.layernorm_embedding\.weight", r"model\.encoder\.layer_norm\.weight"),
-        "mbart", "MBartForConditionalGeneration", (1, 2, None, 0, 2),
+        marks(TORCH, embedding_norm=True, final_norm=True),
+        "mbart", "MBartForConditionalGeneration", IDS_OF["mbart"],
     ),
 )  # fmt: skip
