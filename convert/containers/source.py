@@ -96,6 +96,13 @@ Writer = Callable[[str, Mapping[Any, Any], Iterator[tuple[Path, np.ndarray]], Ma
 FLOATS = {np.dtype(d) for d in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)}
 
 
+def raw(array: np.ndarray, spec: Spec) -> np.ndarray:
+    """An array's bytes as a file has them, uint8 [nbytes]: C order, native byte order; no copy where it lies so already."""
+    if (array.dtype.newbyteorder("="), array.shape) != (spec.dtype, spec.shape):
+        raise ValueError(f"an array {array.shape} of {array.dtype} came where {spec} was announced")
+    return np.asarray(array, dtype=spec.dtype, order="C").reshape(-1).view(np.uint8)
+
+
 def leaves(tree: Mapping[str, Any], separator: str = ".", prefix: str = "") -> dict[str, Tensor]:
     """The tensors of a nested tree under joined names; values that are no tensors are left out."""
     out: dict[str, Tensor] = {}
@@ -126,5 +133,5 @@ def check_shape(name: str, dtype: np.dtype, shape: Shape, path: str) -> None:
     if len(shape) > RANK:
         raise UserError(f"{path}: {name} has {len(shape)} axes, more than {RANK}; this is no model's file")
     size = int(np.prod([int(n) for n in shape], dtype=object)) * dtype.itemsize
-    if any(n < 0 for n in shape) or size > TENSOR_BYTES:
+    if any(not 0 <= n <= TENSOR_BYTES for n in shape) or size > TENSOR_BYTES:
         raise UserError(f"{path}: {name} {list(shape)} would take {size} bytes, more than {TENSOR_BYTES}; the file's header is wrong")

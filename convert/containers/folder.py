@@ -1,0 +1,187 @@
+"""Folders: which weights lie in one, shards that are one set, and the JSON beside them. Reads headers only."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vit_jax.errors import UserError
+
+from . import SUFFIXES, check_file, container, open_file, orbax, strict_json
+from .source import HEADER, Source, check_names
+
+INDEX, CARRIED = ".index.json", ".carried.safetensors"
+# Files that libraries leave beside weights and that hold none.
+BESIDE = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "scaler.pt", "rng_state.pth")
+SIDE = ("config.json", "preprocessor_config.json", "generation_config.json", "labels.json", "provenance.json")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One set of weights in a folder: its file, index or folder, what it is, its bytes."""
+
+    path: str
+    container: str
+    what: str
+    size: int
+    step: int | None = None
+
+
+def candidates(folder: str) -> list[Candidate]:
+    """All sets of weights in a folder, by name: shards with their index are one, side files are none. Raises UserError."""
+    root = Path(folder)
+    if (root / "config.json").is_file() and (root / "checkpoints").is_dir():
+        return [Candidate(folder, "orbax", "run of vit-jax", _size(root / "checkpoints"))]
+    if orbax.is_folder(folder):
+        return _checkpoints(root)
+    names = sorted(p.name for p in root.iterdir())
+    indices = [name for name in names if name.endswith(INDEX) and os.path.splitext(name.removesuffix(INDEX))[1] in SUFFIXES]
+    found, shards = [], set()
+    for name in indices:
+        files = _shards(str(root / name))[1]
+        shards |= set(files)
+        found.append(Candidate(str(root / name), SUFFIXES[os.path.splitext(name.removesuffix(INDEX))[1]], f"{len(files)} shards", sum(_size(root / f) for f in files)))
+    for name in names:
+        path = root / name
+        if path.suffix.lower() in SUFFIXES and not path.is_dir() and name not in shards and name not in BESIDE and not name.endswith(CARRIED):
+            found.append(_file(path))
+        elif path.is_dir() and orbax.is_folder(path):
+            found += _checkpoints(path)
+    return found
+
+
+def _file(path: Path) -> Candidate:
+    try:
+        kind = container(str(path))
+        return Candidate(str(path), kind, f"{kind} file", path.stat().st_size)
+    except UserError as error:  # it is listed all the same: what was meant to be opened has to be seen
+        return Candidate(str(path), SUFFIXES[path.suffix.lower()], str(error).removeprefix(f"{path}: ").partition(";")[0], 0)
+
+
+def _checkpoints(folder: Path) -> list[Candidate]:
+    """An Orbax folder: itself, or each of its steps."""
+    steps = orbax.steps(folder)
+    if (folder / orbax.METADATA).is_file() or orbax.items(folder) or not steps:
+        return [Candidate(str(folder), "orbax", "Orbax checkpoint", _size(folder))]
+    return [Candidate(str(folder / str(step)), "orbax", f"Orbax checkpoint, step {step}", _size(folder / str(step)), step) for step in steps]
+
+
+def _size(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
+
+
+def open_folder(folder: str, file: str = "", step: int | None = None) -> Source:
+    """The only set of weights in a folder, or the one that `file` or `step` names. Raises UserError listing them all."""
+    found = candidates(folder)
+    if not found:
+        raise UserError(f"{folder}: holds no weights ({', '.join(sorted(SUFFIXES))} or a checkpoint); give the folder or file that does")
+    if [c.what for c in found] == ["run of vit-jax"]:
+        if file:
+            raise UserError(f"{folder}: is a run; choose in it with --step and --key")
+        from ..run_folder import open_run
+
+        return open_run(folder, step)
+    chosen = [c for c in found if (not file or os.path.relpath(c.path, folder) == os.path.normpath(file)) and (step is None or c.step == step)]
+    if len(chosen) != 1:
+        names = ", ".join(f"{os.path.relpath(c.path, folder)} ({c.what})" for c in found)
+        asked = " ".join([f"--file {file}"] * bool(file) + [f"--step {step}"] * (step is not None))
+        raise UserError(f"{folder}: {'nothing is ' + asked if asked and not chosen else 'there are several sets of weights'} among {names}; name one with --file")
+    (one,) = chosen
+    if one.container == "orbax":
+        return orbax.open_folder(one.path)
+    inside(one.path)
+    return open_file(one.path)
+
+
+def inside(path: str) -> None:
+    """Raise UserError on a link out of its folder, unless to the blobs of the same hub cache repository."""
+    folder, target = Path(path).parent.resolve(), Path(path).resolve()
+    blobs = folder.parent.parent / "blobs" if folder.parent.name == "snapshots" else folder
+    if not (target.is_relative_to(folder) or target.is_relative_to(blobs)):
+        raise UserError(f"{path}: is a link out of its folder, to {target}; give the file itself, or copy it there")
+
+
+# ------------------------------------------------------------------------------------------- shards
+
+
+def _shards(index: str) -> tuple[dict[str, str], list[str]]:
+    """{tensor: its file's name} of an index, and the files."""
+    said = _json(index)
+    listed = said.get("weight_map")
+    if not isinstance(listed, dict) or not listed or not all(isinstance(file, str) for file in listed.values()):
+        raise UserError(f"{index}: lists no tensors with their files (weight_map); get the file again")
+    check_names(listed, index)
+    files = sorted(set(listed.values()))
+    for file in files:
+        if not file or file != os.path.basename(file) or file in (".", "..") or "\\" in file or "\0" in file:
+            raise UserError(f"{index}: names the file {file[:100]!a}, which is not in its folder; get the files again from their source")
+    return listed, files
+
+
+def open_shards(index: str) -> Source:
+    """All shards of an index as one source. Raises UserError unless each tensor lies once, in the file that the index says."""
+    listed, files = _shards(index)
+    folder = os.path.dirname(index)
+    sources: dict[str, Source] = {}
+
+    def close() -> None:
+        for source in sources.values():
+            source.close()
+
+    try:
+        tree: dict[str, Any] = {}
+        for file in files:
+            path = os.path.join(folder, file)
+            if not os.path.lexists(path):
+                raise UserError(f"{index}: names the file {file}, which is not there; get it, too")
+            inside(path)
+            sources[file] = source = open_file(path)
+            due = {name for name, place in listed.items() if place == file}
+            if absent := sorted(due - source.tree.keys()):
+                raise UserError(f"{path}: lacks {absent[0]}, which {os.path.basename(index)} says is there; get the files again from one source")
+            if extra := sorted(source.tree.keys() - due):
+                said = f"says is in {listed[extra[0]]}" if extra[0] in listed else "does not list"
+                raise UserError(f"{path}: holds {extra[0]}, which {os.path.basename(index)} {said}; get the files again from one source")
+            tree |= source.tree
+    except BaseException:
+        close()
+        raise
+    opened = list(sources.values())
+    if len(kinds := {source.container for source in opened}) > 1:
+        close()
+        raise UserError(f"{index}: its files are of several containers, {' and '.join(sorted(kinds))}; get the files again from one source")
+    return Source(
+        index, opened[0].container, tree, opened[0].metadata, [s for o in opened for s in o.skipped], [t for o in opened for t in o.tied],
+        [index, *(os.path.join(folder, file) for file in files)], sum(o.size for o in opened), close,
+    )  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------- side files
+
+
+def side_files(path: str) -> dict[str, dict[str, Any]]:
+    """{name: JSON object} of the files in a folder, or beside a file, that say what its tensors are. Raises UserError."""
+    folder, names = (path, SIDE) if os.path.isdir(path) else (os.path.dirname(path), (*SIDE, f"{os.path.basename(path)}.json"))
+    found = {}
+    for name in names:
+        place = os.path.join(folder, name)
+        if os.path.lexists(place):
+            inside(place)
+            found[name] = _json(place)
+    return found
+
+
+def _json(path: str) -> dict[str, Any]:
+    """A JSON object. Raises UserError where the file is too large or holds something else."""
+    check_file(path)
+    if os.path.getsize(path) > HEADER:
+        raise UserError(f"{path}: takes {os.path.getsize(path)} bytes, more than {HEADER}; this is no side file of a model")
+    with open(path, "rb") as file:
+        value = strict_json.parse(file.read(), path)
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: is no JSON object; put it right, or move it away and give what it says with --set")
+    return value

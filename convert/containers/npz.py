@@ -1,0 +1,161 @@
+"""npz: a zip file of .npy members, stored or deflated. bfloat16 stands in it as two nameless bytes, V2."""
+
+from __future__ import annotations
+
+import ast
+import struct
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from vit_jax.errors import UserError
+
+from .positional import CHUNK, PositionalFile
+from .source import FREE_BYTES, RATIO, Path, Shape, Source, Spec, Tensor, check_names, check_shape, raw
+from .zips import Member, members
+
+MAGIC, SUFFIX = b"\x93NUMPY", ".npy"
+HEADER_TEXT = 10_000  # bytes of a .npy header, as numpy itself allows
+LENGTHS = {1: "<H", 2: "<I", 3: "<I"}  # by version of .npy
+DTYPES = {np.dtype(code).str[1:]: np.dtype(code) for code in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1", "V2")}
+
+
+# ------------------------------------------------------------------------------------------- reading
+
+
+def open_file(path: str) -> Source:
+    """Open a file: the headers of all members are read, values not. Raises UserError."""
+    file = PositionalFile(path)
+    try:
+        found = members(file)
+        for member in found.values():
+            _check_member(path, member)
+        check_names([name.removesuffix(SUFFIX) for name in found], path)
+        if not found:
+            raise UserError(f"{path}: holds no arrays; get the file again")
+        tree = {name.removesuffix(SUFFIX): _tensor(file, member) for name, member in found.items()}
+    except BaseException:
+        file.close()
+        raise
+    return Source(path, "npz", dict(tree), size=file.size, close=file.close)
+
+
+def _check_member(path: str, member: Member) -> None:
+    if not member.name.endswith(SUFFIX):
+        raise UserError(f"{path}: the member {member.name!a} is no .npy array; this is no .npz file of weights")
+    if member.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise UserError(f"{path}: the member {member.name!a} is compressed by method {member.method}; re-save the file with numpy")
+    if member.method == zipfile.ZIP_STORED and member.size != member.compressed:
+        raise UserError(f"{path}: the member {member.name!a} has two sizes, {member.size} and {member.compressed}; get the file again")
+    if member.size > max(FREE_BYTES, RATIO * member.compressed):
+        raise UserError(f"{path}: the member {member.name!a} would grow from {member.compressed} to {member.size} bytes; if it is no attack, re-save it uncompressed")
+
+
+def _tensor(file: PositionalFile, member: Member) -> Tensor:
+    name = member.name.removesuffix(SUFFIX)
+    said, fortran, shape, start = _npy_header(file, member)
+    dtype = said.newbyteorder("=")
+    check_shape(name, dtype, shape, file.path)
+    if (needed := start + Spec(dtype, shape).nbytes) != member.size:
+        raise UserError(f"{file.path}: {name} {list(shape)} of {dtype} takes {needed} bytes with its header, its member has {member.size}; get the file again")
+
+    def read() -> np.ndarray:
+        data = _bytes(file, member, member.size)
+        if zlib.crc32(data) != member.crc:
+            raise UserError(f"{file.path}: {name} is damaged (its bytes do not have the CRC that the file says); get the file again")
+        values = data[start:]
+        if dtype == np.bool_ and values.size and values.max() > 1:
+            raise UserError(f"{file.path}: {name} holds the byte {values.max()}, which is neither true nor false; re-save the file with numpy")
+        array = values.view(said)
+        array = array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+        return np.asarray(array, dtype=dtype, order="C")
+
+    return Tensor(name, dtype, shape, read)
+
+
+def _bytes(file: PositionalFile, member: Member, size: int) -> np.ndarray:
+    """The first `size` bytes of a member's content, uint8. Raises UserError where there are fewer or, wanted whole, more."""
+    if member.method == zipfile.ZIP_STORED:
+        return file.array(member.offset, min(size, member.size))
+    content, done, fed = np.empty(size, np.uint8), 0, b""
+    stream, at, end = zlib.decompressobj(-zlib.MAX_WBITS), member.offset, member.offset + member.compressed
+    try:
+        while done < size and not stream.eof:
+            if not fed:
+                fed = file.read(at, min(CHUNK, end - at))
+                at += len(fed)
+            part = stream.decompress(fed, min(CHUNK, size - done))
+            content[done : done + len(part)] = np.frombuffer(part, np.uint8)
+            if not part and not fed:
+                break
+            done, fed = done + len(part), stream.unconsumed_tail
+        sound = done == size and (size < member.size or (not stream.decompress(fed, 1) and stream.eof and at == end and not stream.unused_data))
+    except zlib.error:
+        sound = False
+    if not sound:
+        raise UserError(f"{file.path}: the member {member.name!a} does not unpack to the {member.size} bytes that it says; get the file again")
+    return content
+
+
+def _npy_header(file: PositionalFile, member: Member) -> tuple[np.dtype, bool, Shape, int]:
+    """Dtype as stored, whether in Fortran order, shape, and where the values begin."""
+    damaged = UserError(f"{file.path}: the member {member.name!a} has no sound .npy header; get the file again")
+    head = _bytes(file, member, min(12, member.size)).tobytes()
+    if len(head) < 12 or not head.startswith(MAGIC) or head[6] not in LENGTHS or head[7]:
+        raise damaged
+    kind = LENGTHS[head[6]]
+    (length,) = struct.unpack_from(kind, head, 8)
+    start = 8 + struct.calcsize(kind) + length
+    if length > HEADER_TEXT or start > member.size:
+        raise damaged
+    text = _bytes(file, member, start)[start - length :].tobytes()
+    try:
+        with warnings.catch_warnings(action="ignore"):  # on odd escapes in damaged texts
+            said = ast.literal_eval(text.decode("utf-8" if head[6] == 3 else "latin-1").strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise damaged from error
+    if not isinstance(said, dict) or said.keys() != {"descr", "fortran_order", "shape"}:
+        raise damaged
+    descr, fortran, shape = said["descr"], said["fortran_order"], said["shape"]
+    if type(fortran) is not bool or not isinstance(shape, tuple) or not all(type(n) is int for n in shape):
+        raise damaged
+    if not isinstance(descr, str) or descr[:1] not in ("<", ">", "|", "=") or descr[1:] not in DTYPES:
+        raise UserError(f"{file.path}: {member.name.removesuffix(SUFFIX)} has the dtype {str(descr)[:60]!a}, which no weights have; re-save the file without it")
+    return DTYPES[descr[1:]].newbyteorder(">" if descr[0] == ">" else "="), fortran, shape, start
+
+
+# ------------------------------------------------------------------------------------------- writing
+
+
+def write(path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]) -> None:
+    """Write arrays as stored members, in the order in which they come. There is no place for metadata.
+
+    Raises UserError on a dtype that numpy's own format does not have.
+    """
+    for name, spec in tree.items():
+        if spec.dtype.str[1:] not in DTYPES or spec.dtype != DTYPES[spec.dtype.str[1:]]:
+            raise UserError(f"{path}: {name} is {spec.dtype.name}, which .npz does not have; choose another with --dtype, or another container")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
+        missing = set(tree)
+        for keys, array in arrays:
+            name = str(keys[0])
+            spec = tree[name]
+            header = _npy(spec)
+            info = zipfile.ZipInfo(f"{name}{SUFFIX}")  # its date is always the same
+            info.file_size = len(header) + spec.nbytes
+            with file.open(info, "w", force_zip64=info.file_size >= 1 << 31) as member:
+                member.write(header)
+                member.write(memoryview(raw(array, spec)))
+            missing.remove(name)
+        if missing:
+            raise ValueError(f"no values came for {sorted(missing)}")
+
+
+def _npy(spec: Spec) -> bytes:
+    """The .npy header of a C-ordered array (version 1.0: 8 axes fit); values begin at a multiple of 64."""
+    text = f"{{'descr': {spec.dtype.str!r}, 'fortran_order': False, 'shape': {tuple(map(int, spec.shape))!r}, }}".encode("latin-1")
+    text += b" " * (-(len(MAGIC) + 4 + len(text) + 1) % 64) + b"\n"
+    return MAGIC + b"\x01\x00" + struct.pack("<H", len(text)) + text

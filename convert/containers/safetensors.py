@@ -1,0 +1,175 @@
+"""safetensors: a JSON header, then the bytes of all tensors without a gap.
+
+Our files carry the CRC-32 of every tensor in the header's metadata ("digests"), and reading checks them.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from vit_jax.errors import UserError
+
+from . import strict_json
+from .positional import PositionalFile
+from .source import HEADER, Path, Shape, Source, Spec, Tensor, check_names, check_shape, raw
+
+DTYPES = {
+    name: np.dtype(dtype)
+    for name, dtype in {
+        "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F8_E4M3": ml_dtypes.float8_e4m3fn,
+        "F8_E5M2": ml_dtypes.float8_e5m2, "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U64": np.uint64,
+        "U32": np.uint32, "U16": np.uint16, "U8": np.uint8, "BOOL": np.bool_, "C64": np.complex64,
+    }.items()
+}  # fmt: skip
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+METADATA, DIGESTS = "__metadata__", "digests"
+
+
+# ------------------------------------------------------------------------------------------- reading
+
+
+def open_file(path: str) -> Source:
+    """Open a file. Raises UserError unless its header accounts for every byte."""
+    file = PositionalFile(path)
+    try:
+        entries, start = _header(file)
+        metadata = _metadata(entries.pop(METADATA, {}), path)
+        check_names(entries, path)
+        if not entries:
+            raise UserError(f"{path}: holds no tensors; get the file again")
+        ranges = {name: _entry(name, entry, path) for name, entry in entries.items()}
+        _check_ranges({name: (begin, end) for name, (_, _, begin, end) in ranges.items()}, file.size - start, path)
+        digests = _digests(metadata, ranges.keys(), path)
+    except BaseException:
+        file.close()
+        raise
+    tree = {name: _tensor(file, name, dtype, shape, start + begin, digests.get(name)) for name, (dtype, shape, begin, _) in ranges.items()}
+    return Source(path, "safetensors", dict(tree), metadata, size=file.size, close=file.close)
+
+
+def _header(file: PositionalFile) -> tuple[dict[str, Any], int]:
+    """The header's entries, and where the tensors' bytes begin."""
+    length = struct.unpack("<Q", file.read(0, 8))[0] if file.size >= 8 else 0
+    if not 2 <= length <= min(HEADER, file.size - 8):
+        raise UserError(f"{file.path}: its header would take {length} bytes of {file.size}, which cannot be (at most {HEADER}); get the file again")
+    text = file.read(8, length).rstrip(b" ")
+    if not (text.startswith(b"{") and text.endswith(b"}")):
+        raise UserError(f"{file.path}: its header is no JSON object; get the file again")
+    return strict_json.parse(text, file.path), 8 + length
+
+
+def _metadata(metadata: Any, path: str) -> dict[str, str]:
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise UserError(f"{path}: its {METADATA} holds what is no text; re-save the file from its library")
+    return metadata
+
+
+def _entry(name: str, entry: Any, path: str) -> tuple[np.dtype, Shape, int, int]:
+    """Dtype, shape, begin and end of a tensor."""
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise UserError(f"{path}: the entry of {name} is not dtype, shape and data_offsets; re-save the file from its library")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise UserError(f"{path}: {name} has the dtype {str(dtype)[:40]!a}, which is none of {', '.join(DTYPES)}; re-save the file in another dtype")
+    if not all(isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers) for numbers in (shape, offsets)) or len(offsets) != 2:
+        raise UserError(f"{path}: shape and data_offsets of {name} are not lists of whole numbers; get the file again")
+    kind, (begin, end) = DTYPES[dtype], offsets
+    check_shape(name, kind, tuple(shape), path)
+    if (needed := Spec(kind, tuple(shape)).nbytes) != end - begin:
+        raise UserError(f"{path}: {name} {shape} of {dtype} takes {needed} bytes, its data_offsets {offsets} say {end - begin}; get the file again")
+    return kind, tuple(shape), begin, end
+
+
+def _check_ranges(ranges: Mapping[str, tuple[int, int]], size: int, path: str) -> None:
+    """Raise UserError unless the tensors lie behind each other, from the first byte to the last."""
+    at = 0
+    for name, (begin, end) in sorted(ranges.items(), key=lambda item: item[1]):
+        if begin != at:
+            raise UserError(f"{path}: {name} begins at byte {begin} of the data where {at} is due, so tensors overlap or leave a gap; get the file again")
+        at = end
+    if at != size:
+        raise UserError(f"{path}: its tensors take {at} bytes, the file has {size} for them; get the file again")
+
+
+def _digests(metadata: Mapping[str, str], names: Any, path: str) -> dict[str, int]:
+    """{name: CRC-32} where the file says them, as ours do; else empty."""
+    if DIGESTS not in metadata:
+        return {}
+    said = strict_json.parse(metadata[DIGESTS].encode(), path)
+    try:
+        digests = {name: int(text, 16) for name, text in said.items()}
+    except (AttributeError, TypeError, ValueError):
+        digests = {}
+    if digests.keys() != names:
+        raise UserError(f"{path}: its digests are not those of its tensors; get the file again")
+    return digests
+
+
+def _tensor(file: PositionalFile, name: str, dtype: np.dtype, shape: Shape, offset: int, digest: int | None) -> Tensor:
+    size = Spec(dtype, shape).nbytes
+
+    def read() -> np.ndarray:
+        data = file.array(offset, size)
+        if digest is not None and zlib.crc32(data) != digest:
+            raise UserError(f"{file.path}: {name} is damaged (its bytes do not have the digest that the file says); get the file again")
+        if dtype == np.bool_ and data.size and data.max() > 1:
+            raise UserError(f"{file.path}: {name} holds the byte {data.max()}, which is neither true nor false; re-save the file from its library")
+        return data.view(dtype).reshape(shape)
+
+    return Tensor(name, dtype, shape, read)
+
+
+# ------------------------------------------------------------------------------------------- writing
+
+
+def write(path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]) -> None:
+    """Write tensors as they come, each at its place, and their digests into the header at the end.
+
+    Order and alignment are those of the safetensors library: wide dtypes first, then by name. Raises UserError
+    on a dtype that the container does not have.
+    """
+    for name, spec in tree.items():
+        if spec.dtype not in NAMES:
+            raise UserError(f"{path}: {name} is {spec.dtype.name}, which safetensors does not have; choose another with --dtype")
+    names = sorted(tree, key=lambda name: (-tree[name].dtype.itemsize, name))
+    digests = dict.fromkeys(names, 0)
+    header = _encoded(tree, digests, metadata)
+    offsets, at = {}, len(header)
+    for name in names:
+        offsets[name] = at
+        at += tree[name].nbytes
+    with open(path, "wb") as file:
+        file.truncate(at)
+        missing = set(names)
+        for keys, array in arrays:
+            name = str(keys[0])
+            data = raw(array, tree[name])
+            file.seek(offsets[name])
+            file.write(data)
+            digests[name] = zlib.crc32(data)
+            missing.remove(name)
+        if missing:
+            raise ValueError(f"no values came for {sorted(missing)}")
+        file.seek(0)
+        file.write(_encoded(tree, digests, metadata))
+
+
+def _encoded(tree: Mapping[str, Spec], digests: Mapping[str, int], metadata: Mapping[str, str]) -> bytes:
+    """The header, whose length does not depend on the digests."""
+    said = json.dumps({name: f"{crc:08x}" for name, crc in digests.items()}, separators=(",", ":"))
+    entries: dict[str, Any] = {METADATA: {**metadata, DIGESTS: said}}
+    at = 0
+    for name in digests:
+        spec = tree[name]
+        entries[name] = {"dtype": NAMES[spec.dtype], "shape": list(spec.shape), "data_offsets": [at, at + spec.nbytes]}
+        at += spec.nbytes
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
