@@ -12,11 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vit_jax.config import ViTConfig, pair, parameters
+from vit_jax.config import ViTConfig, pair
 from vit_jax.errors import UserError
 
 from ..layout import PLAIN_VIT, Field, Json, Layout, Names, always, count, length
-from ..rules import TRANSPOSE, Concat, Order, Row, row, zeros
+from ..modules import Tensors, module_rows
+from ..rules import TRANSPOSE, Order, Row, zeros
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,12 @@ class Modules:
         return f"{self.prefix}transformer.layers.{index}.{self.block[name]}"
 
     def all(self, depth: int) -> dict[str, str]:
-        """{our module: theirs} of a whole network."""
+        """{our module: theirs} of a whole network; a DistillWrapper's own lie beside its student."""
         top = {"patch": self.patch, "norm": self.norm, "head_norm": self.norm, "head": self.head}
         if self.stem_norms:
             top |= dict(zip(("patch.pre_norm", "patch.norm"), self.stem_norms, strict=True))
-        blocks = {f"blocks.{i}.{name}": self.layer(i, name) for i in range(depth) for name in self.block}
-        return {ours: self.prefix + theirs for ours, theirs in top.items()} | blocks
+        blocks = {f"blocks.{i}.{name}": f"{self.layer(i, name)}." for i in range(depth) for name in self.block}
+        return {ours: f"{self.prefix}{theirs}." for ours, theirs in top.items()} | blocks | {"distill_norm": f"{SECOND_NORM}.", "distill_head": f"{SECOND_HEAD}."}
 
 
 def block(norm1: str, qkv: str, out: str, norm2: str, fc1: str, fc2: str) -> dict[str, str]:
@@ -54,6 +55,7 @@ def block(norm1: str, qkv: str, out: str, norm2: str, fc1: str, fc2: str) -> dic
 NESTED = block("0.fn.norm", "0.fn.fn.to_qkv", "0.fn.fn.to_out.0", "1.fn.norm", "1.fn.fn.net.0", "1.fn.fn.net.3")
 WRAPPED = block("0.norm", "0.fn.to_qkv", "0.fn.to_out.0", "1.norm", "1.fn.net.0", "1.fn.net.3")
 PLAIN = block("0.norm", "0.to_qkv", "0.to_out.0", "1.net.0", "1.net.1", "1.net.4")
+TOKEN, SECOND_NORM, SECOND_HEAD = "distillation_token", "distill_mlp.0", "distill_mlp.1"  # of DistillWrapper
 STEM = ("to_patch_embedding.1", "to_patch_embedding.3")
 
 GENERATIONS = (
@@ -69,23 +71,15 @@ GENERATIONS = (
 
 def rows(config: ViTConfig, modules: Modules = GENERATIONS[-1]) -> list[Row]:
     """The tensors of a network under the names of a run of versions."""
-    theirs, made = modules.all(config.depth), []
-    for name, shape in parameters(config).items():
-        path, _, leaf = name.rpartition(".")
-        if name == "position":
-            made.append(row(f"{modules.prefix}pos_embedding", name, shape, Order(modules.positions, "n d")))
-        elif name == "cls_token":
-            made.append(row(f"{modules.prefix}cls_token", name, shape, Order(modules.tokens, "d")))
-        elif path.endswith(".query"):
-            ours = tuple(name.replace("query", part) for part in ("query", "key", "value"))
-            made.append(Row((f"{theirs[path]}.weight",), ours, (shape,) * 3, (Concat(0, (shape[1],) * 3), TRANSPOSE)))
-        elif leaf == "kernel" and not path.endswith((".key", ".value")):
-            made.append(row(f"{theirs[path]}.weight", name, shape, TRANSPOSE))
-        elif leaf in ("scale", "bias"):
-            made.append(row(f"{theirs[path]}.{'weight' if leaf == 'scale' else leaf}", name, shape))
-    if config.position == "learned" and not config.cls_token:  # a class token of no rows
-        none = (1,) * (len(modules.tokens.split()) - 2) + (0, config.width)
-        made.append(Row((f"{modules.prefix}cls_token",), (), (), (zeros(none),)))
+    m, packed = modules, [tuple(f"blocks.{i}.attention.{part}" for part in ("query", "key", "value")) for i in range(config.depth)]
+    tensors: Tensors = {
+        "patch.kernel": (f"{m.prefix}{m.patch}.weight", TRANSPOSE), "position": (f"{m.prefix}pos_embedding", Order(m.positions, "n d")),
+        "cls_token": (f"{m.prefix}cls_token", Order(m.tokens, "d")), "distill_token": (TOKEN, Order(m.tokens, "d")),
+    }  # fmt: skip
+    made = module_rows(config, m.all(config.depth), packed, tensors)
+    if config.position_stored and not config.cls_token:  # a class token of no rows
+        none = (1,) * (len(m.tokens.split()) - 2) + (0, config.width)
+        made.append(Row((f"{m.prefix}cls_token",), (), (), (zeros(none),)))
     return made
 
 
@@ -97,12 +91,11 @@ def sizes(m: Modules) -> dict[str, Field]:
 
     def channels(names: Names, said: Json) -> int:
         rows, columns = pair(tuple(said["patch"]) if isinstance(said["patch"], list) else said["patch"])
-        pixels = names.get(f"{m.prefix}{m.patch}.weight", (0, 0))[-1]
-        return pixels // max(rows * columns, 1)
+        pixels = length(f"{m.prefix}{m.patch}.weight", 1, 0)(names)
+        return int(pixels // max(rows * columns, 1))
 
     def head_width(names: Names, said: Json) -> int:
-        inner = names.get(f"{m.layer(0, 'attention.query')}.weight", (0,))[0] // 3
-        heads = max(said["heads"], 1)
+        heads, inner = max(said["heads"], 1), int(length(f"{m.layer(0, 'attention.query')}.weight", 0, 0)(names) // 3)
         return 0 if inner == said["width"] and inner % heads == 0 else inner // heads
 
     return {
@@ -136,7 +129,7 @@ def limits(m: Modules, c: ViTConfig) -> list[str]:
         told.append("classes is 0, and without a head it ends before pooling")
     if m.since != "0.6.7" and c.heads == 1 and c.dim_head == c.width:
         told.append("one head is as wide as a token, and it then leaves the out projection away")
-    if before(m, "1.4") and (c.final_norm, c.head_norm) != (c.pool == "cls", c.pool != "cls"):
+    if before(m, "1.4") and not c.distill_token and (c.final_norm, c.head_norm) != (c.pool == "cls", c.pool != "cls"):
         told.append("its last norm is `norm` with pool 'cls' and `head_norm` with 'mean_all'")
     if not before(m, "1.16") and c.cls_token != (c.pool == "cls"):
         told.append("it has a class token with pool 'cls' and none with 'mean'")
