@@ -32,16 +32,20 @@ class PositionalFile:
 
     def array(self, offset: int, size: int) -> np.ndarray:
         """`size` bytes from `offset` as uint8 [size], in memory of its own. Raises as `read`."""
-        if not 0 <= offset <= offset + size <= self.size:
+        if not 0 <= offset <= offset + size <= self.size:  # before anything is allocated
             raise UserError(f"{self.path}: is cut off: bytes {offset} to {offset + size} are wanted of {self.size}; get the file again")
         array = np.empty(size, np.uint8)
-        view, done = memoryview(array), 0
+        self.into(offset, array)
+        return array
+
+    def into(self, offset: int, array: np.ndarray) -> None:
+        """Fill uint8 [size] with the bytes from `offset`. Raises as `read`."""
+        view, done, size = memoryview(array), 0, len(array)
         self._file.seek(offset)
         while done < size and (count := self._file.readinto(view[done:])):
             done += count
         if done < size or self._stat() != self._state:
             raise UserError(f"{self.path}: has changed while it was read; repeat the command when nothing writes to it")
-        return array
 
     def checked(self, offset: int, size: int, crc: int, start: int, stop: int) -> np.ndarray | None:
         """Bytes `start` to `stop` of the `size` at `offset`, uint8 [stop - start]; None where their CRC-32 is not `crc`.

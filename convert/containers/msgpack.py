@@ -1,0 +1,373 @@
+"""Flax's msgpack files (flax.serialization): nested dictionaries with arrays as extension values.
+
+The structure is scanned and the bytes of arrays are passed over; they are read by position when they are wanted.
+(Formats: msgpack's specification, and flax/serialization.py for the extensions and the pieces of large arrays.)
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from vit_jax.errors import UserError
+
+from .positional import PositionalFile
+from .source import HEADER, NESTING, OPCODES, TENSORS, Marker, Path, Shape, Source, Spec, Tensor, check_shape
+
+LEVELS = 2 * NESTING  # here each part of a parameter's name is a level
+ARRAY, SCALAR = 1, 3  # extension codes; 2 is a complex number
+CHUNKED, CHUNK = "__msgpack_chunked_array__", 1 << 30
+NAMES = {str(np.dtype(d)): np.dtype(d) for d in (
+    np.float16, np.float32, np.float64, ml_dtypes.bfloat16, np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64,
+)}  # fmt: skip
+REMEDY = "re-save it with flax.serialization.to_bytes"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """An array's bytes in the file, with the byte order that they have there."""
+
+    offset: int
+    dtype: np.dtype
+    shape: Shape
+    swapped: bool
+
+    @property
+    def nbytes(self) -> int:
+        """How many they are."""
+        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+
+
+def open_file(path: str) -> Source:
+    """Open a file of flax.serialization. Raises UserError on anything else, and beyond the limits."""
+    file = PositionalFile(path)
+    try:
+        scan = _Scan(file)
+        value = scan.value(0)
+        if scan.at != file.size:
+            raise scan.refused(f"has {file.size - scan.at} bytes behind its end")
+        if not isinstance(value, dict):
+            raise scan.refused("holds no dictionary")
+        tree = _Tree(file)
+        return Source(path, "msgpack", tree.of(value, ()), skipped=tree.skipped, size=file.size, close=file.close)
+    except BaseException:
+        file.close()
+        raise
+
+
+class _Scan:
+    """Values one behind the other; arrays become Pieces, other byte strings Markers."""
+
+    def __init__(self, file: PositionalFile):
+        self.file, self.at, self.end, self.nodes = file, 0, file.size, 0
+        self.window, self.start = b"", 0
+
+    def refused(self, what: str, remedy: str = REMEDY) -> UserError:
+        return UserError(f"{self.file.path}: the msgpack {what} (byte {self.at}); {remedy}")
+
+    def take(self, size: int) -> bytes:
+        if size > self.end - self.at:
+            raise self.refused("is cut off", "get the file again")
+        if not self.start <= self.at <= self.at + size <= self.start + len(self.window):
+            self.start, self.window = self.at, self.file.read(self.at, min(max(size, 1 << 12), self.file.size - self.at))
+        taken = self.window[self.at - self.start :][:size]
+        self.at += size
+        return taken
+
+    def skip(self, size: int) -> None:
+        if size > self.end - self.at:
+            raise self.refused("is cut off", "get the file again")
+        self.at += size
+
+    def number(self, form: str) -> Any:
+        return struct.unpack(">" + form, self.take(struct.calcsize(form)))[0]
+
+    def value(self, depth: int) -> Any:
+        self.nodes += 1
+        if depth > LEVELS or self.nodes > OPCODES:
+            raise self.refused(f"is nested deeper than {LEVELS} levels, or has more than {OPCODES} values", "save the parameters alone")
+        code = self.take(1)[0]
+        if code < 0x80 or code >= 0xE0:
+            return code if code < 0x80 else code - 256
+        if code < 0x90:
+            return self.map(code & 15, depth)
+        if code < 0xA0:
+            return self.list(code & 15, depth)
+        if code < 0xC0:
+            return self.text(code & 31)
+        if code in CONSTANTS:
+            return CONSTANTS[code]
+        if code in NUMBERS:
+            return self.number(NUMBERS[code])
+        if code in FIXED:
+            return self.extension(FIXED[code])
+        if code not in SIZED:
+            raise self.refused(f"has the byte {code:#04x}, which begins no value")
+        kind, form = SIZED[code]
+        size = self.number(form)
+        match kind:
+            case "bin":
+                self.skip(size)
+                return Marker(f"{size} bytes")
+            case "text":
+                return self.text(size)
+            case "extension":
+                return self.extension(size)
+            case "list":
+                return self.list(size, depth)
+        return self.map(size, depth)
+
+    def text(self, size: int) -> str:
+        if size > HEADER:
+            raise self.refused(f"has a text of {size} bytes")
+        try:
+            return self.take(size).decode()
+        except UnicodeDecodeError as error:
+            raise self.refused("has a text that is not UTF-8") from error
+
+    def list(self, count: int, depth: int) -> list[Any]:
+        return [self.value(depth + 1) for _ in range(self.counted(count))]
+
+    def map(self, count: int, depth: int) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for _ in range(self.counted(count)):
+            key = self.value(LEVELS)
+            if not isinstance(key, str):
+                raise self.refused(f"has a key of type {type(key).__name__}, where Flax writes texts")
+            if key in made:
+                raise self.refused(f"has the key {key[:200]!a} twice")
+            made[key] = self.value(depth + 1)
+        return made
+
+    def counted(self, count: int) -> int:
+        if count > self.end - self.at:  # each takes a byte at least
+            raise self.refused("is cut off", "get the file again")
+        return count
+
+    def extension(self, size: int) -> Piece:
+        code = self.number("b")
+        if code not in (ARRAY, SCALAR):
+            kind = {2: "a complex number", -1: "a timestamp"}.get(code, f"a value of extension type {code}")
+            raise self.refused(f"holds {kind}, which no network's weights are")
+        outer, self.end = self.end, self.at + size
+        if self.end > outer:
+            raise self.refused("is cut off", "get the file again")
+        if self.take(1) != b"\x93":
+            raise self.refused("has an array that is not [shape, dtype, bytes]")
+        shape, name = self.value(LEVELS - 1), self.value(LEVELS)
+        if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape) or not isinstance(name, str):
+            raise self.refused("has an array whose shape or dtype is none")
+        swapped = name.startswith(">")
+        dtype = np.dtype(name[1:]) if re.fullmatch(r"[<>|=]([iu][1248]|f[248]|b1)", name) else NAMES.get(name)
+        if dtype is None:
+            raise self.refused(f"has an array of dtype {name[:50]!a}, which no network here has")
+        code = self.take(1)[0]
+        if SIZED.get(code, ("", ""))[0] != "bin":
+            raise self.refused("has an array without bytes")
+        length = self.number(SIZED[code][1])
+        piece = Piece(self.at, dtype, tuple(shape), swapped)
+        check_shape("an array", dtype, piece.shape, self.file.path)
+        if piece.nbytes != length or self.at + length != self.end:
+            raise self.refused(f"has an array {list(shape)} of {dtype} in {length} bytes", "get the file again")
+        self.skip(length)
+        self.end = outer
+        return piece
+
+
+CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
+NUMBERS = {0xCA: "f", 0xCB: "d", 0xCC: "B", 0xCD: "H", 0xCE: "I", 0xCF: "Q", 0xD0: "b", 0xD1: "h", 0xD2: "i", 0xD3: "q"}
+FIXED = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}  # extensions of these many bytes
+SIZED = {
+    0xC4: ("bin", "B"), 0xC5: ("bin", "H"), 0xC6: ("bin", "I"), 0xD9: ("text", "B"), 0xDA: ("text", "H"), 0xDB: ("text", "I"),
+    0xC7: ("extension", "B"), 0xC8: ("extension", "H"), 0xC9: ("extension", "I"), 0xDC: ("list", "H"), 0xDD: ("list", "I"), 0xDE: ("map", "H"), 0xDF: ("map", "I"),
+}  # fmt: skip
+
+
+class _Tree:
+    """A scanned value as the tree of a Source."""
+
+    def __init__(self, file: PositionalFile):
+        self.file, self.tensors = file, 0
+        self.skipped: list[str] = []
+
+    def of(self, value: Any, place: tuple[str, ...]) -> Any:
+        name = "/".join(place)
+        if isinstance(value, Marker):
+            self.skipped.append(f"{name} ({value.kind})")
+        if isinstance(value, Piece):
+            return self.tensor(name, value.shape, [value])
+        if isinstance(value, list):
+            return [self.of(each, (*place, str(i))) for i, each in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        if CHUNKED in value:
+            return self.chunked(name, value)
+        return {key: self.of(each, (*place, key)) for key, each in value.items()}
+
+    def chunked(self, name: str, value: dict[str, Any]) -> Tensor:
+        """One array from {"shape": {"0": n, ...}, "chunks": {"0": flat array, ...}}."""
+        shape, pieces = (self.tuple(name, value.get(key)) for key in ("shape", "chunks"))
+        whole = value.keys() == {CHUNKED, "shape", "chunks"} and value[CHUNKED] is True and all(type(n) is int and n >= 0 for n in shape)
+        if not whole or not pieces or not all(isinstance(p, Piece) and len(p.shape) == 1 and p.dtype == pieces[0].dtype for p in pieces):
+            raise self.refused(name)
+        check_shape(name, pieces[0].dtype, tuple(shape), self.file.path)
+        if sum(p.shape[0] for p in pieces) != int(np.prod(shape, dtype=object)):
+            raise self.refused(name)
+        return self.tensor(name, tuple(shape), pieces)
+
+    def tuple(self, name: str, value: Any) -> list[Any]:
+        if not isinstance(value, dict) or value.keys() != {str(i) for i in range(len(value))}:
+            raise self.refused(name)
+        return [value[str(i)] for i in range(len(value))]
+
+    def refused(self, name: str) -> UserError:
+        return UserError(f"{self.file.path}: the pieces of {name[:200]!a} do not make one array; {REMEDY}")
+
+    def tensor(self, name: str, shape: Shape, pieces: list[Piece]) -> Tensor:
+        self.tensors += 1
+        if self.tensors > TENSORS:
+            raise UserError(f"{self.file.path}: has more than {TENSORS} arrays; this is no model's file")
+        return Tensor(name, pieces[0].dtype, shape, lambda: _values(self.file, name, shape, pieces))
+
+
+def _values(file: PositionalFile, name: str, shape: Shape, pieces: list[Piece]) -> np.ndarray:
+    """The pieces of an array, read: in C order and native byte order."""
+    whole = np.empty(sum(p.nbytes for p in pieces), np.uint8)
+    at = 0
+    for piece in pieces:
+        data = whole[at : at + piece.nbytes]
+        file.into(piece.offset, data)
+        if piece.swapped:
+            data[:] = data.reshape(-1, piece.dtype.itemsize)[:, ::-1].reshape(-1)
+        at += piece.nbytes
+    if pieces[0].dtype == np.bool_ and whole.size and whole.max() > 1:
+        raise UserError(f"{file.path}: the array {name[:200]!a} of booleans has the byte {whole.max()}; {REMEDY}")
+    return whole.view(pieces[0].dtype).reshape(shape)
+
+
+# ------------------------------------------------------------------------------------------ writing
+
+
+def write(path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]) -> None:
+    """Write a nested tree of Specs and plain values as flax.serialization.msgpack_restore reads it; see source.Writer.
+
+    The form has no place for `metadata`. Raises ValueError on a value that no such file has.
+    """
+    del metadata
+    plan = Plan()
+    plan.value(tree, ())
+    with open(path, "wb") as file:
+        for offset, data in plan.fixed:
+            file.seek(offset)
+            file.write(data)
+        for place, array in arrays:
+            spec, slots = plan.slots.pop(place)
+            if (array.dtype, array.shape) != (spec.dtype, spec.shape):
+                raise ValueError(f"{place}: {array.dtype} {array.shape} came instead of {spec}")
+            flat, at = np.asarray(array, order="C").reshape(-1).view(np.uint8), 0
+            for offset, size in slots:
+                file.seek(offset)
+                file.write(memoryview(flat[at : at + size]))
+                at += size
+            del array, flat  # before the next is made
+        file.truncate(plan.size)
+    if plan.slots:
+        raise ValueError(f"no values came for {', '.join(map(str, plan.slots))}")
+
+
+class Plan:
+    """Where everything will lie: `fixed` (offset, bytes), and the `slots` (offset, bytes) of each Spec's values."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.fixed: list[tuple[int, bytearray]] = []
+        self.slots: dict[Path, tuple[Spec, list[tuple[int, int]]]] = {}
+
+    def put(self, data: bytes) -> None:
+        if not self.fixed or self.fixed[-1][0] + len(self.fixed[-1][1]) != self.size:
+            self.fixed.append((self.size, bytearray()))
+        self.fixed[-1][1].extend(data)
+        self.size += len(data)
+
+    def value(self, value: Any, place: Path) -> None:
+        """One value, with all that is in it."""
+        if isinstance(value, Spec):
+            self.array(value, place)
+        elif isinstance(value, Mapping):
+            self.put(_head(len(value), 0x80, 16, (0, 0xDE, 0xDF)))
+            for key, each in value.items():
+                if not isinstance(key, str):
+                    raise ValueError(f"{place}: the key {key!r} is no text")
+                self.put(_scalar(key, place))
+                self.value(each, (*place, key))
+        elif isinstance(value, (list, tuple)):
+            self.put(_head(len(value), 0x90, 16, (0, 0xDC, 0xDD)))
+            for i, each in enumerate(value):
+                self.value(each, (*place, i))
+        else:
+            self.put(_scalar(value, place))
+
+    def array(self, spec: Spec, place: Path) -> None:
+        """[shape, dtype, bytes] as an extension value; in flat pieces of 2^30 bytes where it is larger."""
+        if str(spec.dtype) not in NAMES:
+            raise ValueError(f"{place}: a msgpack file has no {spec.dtype}")
+        slots: list[tuple[int, int]] = []
+        if spec.nbytes <= CHUNK:
+            slots.append(self.piece(spec))
+        else:
+            step = CHUNK // spec.dtype.itemsize
+            count = spec.nbytes // spec.dtype.itemsize
+            self.put(b"\x83" + _scalar(CHUNKED, place) + b"\xc3" + _scalar("shape", place))
+            self.value({str(i): n for i, n in enumerate(spec.shape)}, place)
+            starts = range(0, count, step)
+            self.put(_scalar("chunks", place) + _head(len(starts), 0x80, 16, (0, 0xDE, 0xDF)))
+            for i, start in enumerate(starts):
+                self.put(_scalar(str(i), place))
+                slots.append(self.piece(Spec(spec.dtype, (min(step, count - start),))))
+        self.slots[place] = spec, slots
+
+    def piece(self, spec: Spec) -> tuple[int, int]:
+        """One array; the offset and the length of its bytes."""
+        shape = _head(len(spec.shape), 0x90, 16, (0, 0xDC, 0xDD)) + b"".join(_scalar(n, ()) for n in spec.shape)
+        head = b"\x93" + shape + _scalar(str(spec.dtype), ()) + _head(spec.nbytes, 0, 0, (0xC4, 0xC5, 0xC6))
+        size = len(head) + spec.nbytes
+        fixed = [code for code, length in FIXED.items() if length == size]
+        self.put((bytes(fixed) or _head(size, 0, 0, (0xC7, 0xC8, 0xC9))) + bytes([ARRAY]) + head)
+        slot = self.size, spec.nbytes
+        self.size += spec.nbytes
+        return slot
+
+
+def _head(count: int, short: int, limit: int, codes: tuple[int, int, int]) -> bytes:
+    """What begins a value of `count` parts: one byte where they are few, else a code and the count in 1, 2 or 4 bytes."""
+    if count < limit:
+        return bytes([short + count])
+    for code, form, top in zip(codes, "BHI", (1 << 8, 1 << 16, 1 << 32), strict=True):
+        if code and count < top:
+            return struct.pack(">B" + form, code, count)
+    raise ValueError(f"{count} is more than a msgpack file can hold in one value")
+
+
+def _scalar(value: Any, place: Path) -> bytes:
+    if value is None or isinstance(value, bool):
+        return {None: b"\xc0", True: b"\xc3", False: b"\xc2"}[value]
+    if isinstance(value, str):
+        return _head(len(value.encode()), 0xA0, 32, (0xD9, 0xDA, 0xDB)) + value.encode()
+    if isinstance(value, float):
+        return b"\xcb" + struct.pack(">d", value)
+    if isinstance(value, int):
+        if 0 <= value < 128:
+            return bytes([value])
+        for code, form, low, high in ((0xD1, "h", -(1 << 15), 1 << 15), (0xD2, "i", -(1 << 31), 1 << 31), (0xD3, "q", -(1 << 63), 1 << 63), (0xCF, "Q", 0, 1 << 64)):
+            if low <= value < high:
+                return struct.pack(">B" + form, code, value)
+    raise ValueError(f"{place}: a msgpack file has no place for {value!r}")
+
+
+__all__ = ["open_file", "write"]
