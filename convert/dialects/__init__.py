@@ -4,9 +4,49 @@ LAYOUTS has them all, the newest version of a dialect last.
 """
 
 from ..layout import Layout
-from . import bart, flax_seq2seq, huggingface, marian, mbart, torch_ref, torch_transformer, vit_jax, simple_vit, vit_pytorch, vit_pytorch_distill
+from . import (
+    augreg,
+    bart,
+    big_vision,
+    flax_seq2seq,
+    huggingface,
+    marian,
+    mbart,
+    notebook_48,
+    notebook_256,
+    notebook_768,
+    notebook_transformer,
+    simple_vit,
+    timm,
+    torch_ref,
+    torch_transformer,
+    torchvision,
+    vit_jax,
+    vit_pytorch,
+    vit_pytorch_distill,
+)
 
-MODULES = (torch_ref, vit_pytorch, simple_vit, vit_pytorch_distill, vit_jax, torch_transformer, marian, huggingface, bart, mbart, flax_seq2seq)
+MODULES = (
+    torch_ref,
+    timm,
+    torchvision,
+    vit_pytorch,
+    simple_vit,
+    vit_pytorch_distill,
+    vit_jax,
+    torch_transformer,
+    marian,
+    huggingface,
+    bart,
+    mbart,
+    flax_seq2seq,
+    augreg,
+    big_vision,
+    notebook_transformer,
+    notebook_768,
+    notebook_48,
+    notebook_256,
+)
 LAYOUTS: dict[str, Layout] = {layout.name: layout for module in MODULES for layout in module.LAYOUTS}
 DIALECTS = {module.LAYOUTS[-1].dialect: module for module in MODULES}
 

@@ -63,7 +63,18 @@ def groups() -> dict[str, Callable[[], Iterable[Result]]]:
     """Every part by name, the long ones first."""
     from functools import partial
 
-    from . import dropping, layouts_adapt, layouts_huggingface, libraries, losses, sabotage, slopes, torch_nn, training
+    from . import (
+        dropping,
+        layouts_adapt,
+        layouts_huggingface,
+        layouts_npz,
+        libraries,
+        losses,
+        sabotage,
+        slopes,
+        torch_nn,
+        training,
+    )
 
     return {
         "torch.nn.Transformer": torch_nn.transformers,
@@ -78,6 +89,7 @@ def groups() -> dict[str, Callable[[], Iterable[Result]]]:
         "torch.nn.LayerNorm": torch_nn.norms,
         "losses": losses.losses,
         "layouts of Hugging Face": layouts_huggingface.layouts,
+        "layouts of Google": layouts_npz.layouts,
         "adaptations": layouts_adapt.layouts_adapt,
         "dropout": dropping.dropping,
         "sabotage, control": sabotage.controls,

@@ -1,0 +1,104 @@
+"""Google's vision_transformer .npz (the files of "How to train your ViT?", Steiner et al. 2022, arXiv 2106.10270, and older).
+
+Flax's names and orders: kernels (in, out), heads an axis of their own, patches (p, q, c, d). The published files have the
+names of Flax before Linen, which every reader takes; its code today makes Linen's. Epsilon and tanh GELU are its code's.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+
+from vit_jax.config import ViTConfig, pair, parameters
+
+from ..layout import PLAIN_VIT, Field, Layout, Names, always, count, has, length
+from ..rules import BfloatAsVoid, Operation, Order, Row, Shape, row
+
+# The modules of a block: norm 1, attention, norm 2, mlp. Linen counts each class apart, its forerunner all together.
+LINEN = ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+PRE_LINEN = ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
+POSITION = "Transformer/posembed_input/pos_embedding"
+TOP = {"patch": "embedding", "cls_token": "cls", "position": POSITION, "norm": "Transformer/encoder_norm", "head_hidden": "pre_logits", "head": "head"}
+
+
+def inside(modules: tuple[str, ...]) -> dict[str, str]:
+    """{what is in a block of ours: what is in theirs}."""
+    norm1, attention, norm2, mlp = modules
+    parts = {f"attention.{name}": f"{attention}/{name}" for name in ("query", "key", "value", "out")}
+    return {"norm1": norm1, **parts, "norm2": norm2, "mlp.fc1": f"{mlp}/Dense_0", "mlp.fc2": f"{mlp}/Dense_1"}
+
+
+def rows(config: ViTConfig, modules: tuple[str, ...]) -> list[Row]:
+    """One row for each parameter."""
+    return [row(place(name, TOP, modules), name, shape, BfloatAsVoid(), *order(config, name)) for name, shape in parameters(config).items()]
+
+
+def place(name: str, top: Mapping[str, str], modules: tuple[str, ...]) -> str:
+    """The name there of a parameter of ours."""
+    if name in top:
+        return top[name]
+    path, _, leaf = name.rpartition(".")
+    if block := re.fullmatch(r"blocks\.(\d+)\.(.*)", path):
+        return f"Transformer/encoderblock_{block[1]}/{inside(modules)[block[2]]}/{leaf}"
+    return f"{top[path]}/{leaf}"
+
+
+def order(config: ViTConfig, name: str) -> list[Operation]:
+    """How the axes of a parameter lie there: attention has one for heads."""
+    (p, q), c, heads = pair(config.patch), config.channels, {"h": config.heads, "e": config.dim_head}
+    if re.fullmatch(r"cls_token|pool\.probe", name):
+        return [Order("1 1 d", "d")]
+    if name == "position":
+        return [Order("1 n d", "n d")]
+    if name == "patch.kernel":
+        return [Order("p q c d", "(p q c) d", dict(p=p, q=q, c=c))]
+    if re.fullmatch(r".*\b(query|key|value)\.kernel", name):
+        return [Order("d h e", "d (h e)", heads)]
+    if re.fullmatch(r".*\b(query|key|value)\.bias", name):
+        return [Order("h e", "(h e)", heads)]
+    if re.fullmatch(r".*\bout\.kernel", name):
+        return [Order("h e d", "(h e) d", heads)]
+    return []
+
+
+def patch(names: Names) -> list[int] | None:
+    """A solver: the patch's height and width."""
+    shape: Shape = names.get("embedding/kernel", ())
+    return list(shape[:2]) if len(shape) == 4 else None
+
+
+def fields(modules: tuple[str, ...]) -> dict[str, Field]:
+    """The table: shapes tell all but the image's."""
+    block = "Transformer/encoderblock_0/"
+    return PLAIN_VIT | {
+        "image": Field(),
+        "patch": Field(solve=patch),
+        "channels": Field(solve=length("embedding/kernel", 2)),
+        "width": Field(solve=length("embedding/kernel", 3)),
+        "depth": Field(solve=lambda names: count(names, rf"Transformer/encoderblock_(\d+)/{modules[0]}/scale")),
+        "heads": Field(solve=length(f"{block}{modules[1]}/query/kernel", 1)),
+        "hidden": Field(solve=length(f"{block}{modules[3]}/Dense_0/kernel", 1)),
+        "eps": always(1e-6),
+        "activation": always("gelu_tanh"),
+        "cls_token": Field((True, False), has("cls")),
+        "pool": Field(("cls", "mean"), lambda names: "cls" if "cls" in names else "mean"),
+        "head_hidden": Field(solve=length("pre_logits/bias", 0, 0)),
+        "classes": Field(solve=length("head/bias", 0, 0)),
+    }
+
+
+def limits(config: ViTConfig) -> list[str]:
+    """It has a class token where that is what is pooled."""
+    return [] if config.cls_token == (config.pool == "cls") else [f"cls_token is {config.cls_token} and pool {config.pool!r}, it has that token for pool 'cls' alone"]
+
+
+def _layout(version: str, title: str, modules: tuple[str, ...], proven: str = "") -> Layout:
+    marks = (re.escape(POSITION), f"Transformer/encoderblock_0/{modules[1]}/query/kernel", "!(MAPHead_0/)?probe")
+    return Layout("augreg", version, title, ViTConfig, fields(modules), functools.partial(rows, modules=modules), marks, ("npz",), limits, proven=proven)
+
+
+LAYOUTS = (
+    _layout("linen", "Google's vision_transformer, Linen's names", LINEN),
+    _layout("pre-linen", "Google's vision_transformer", PRE_LINEN, "timm 1.0.31"),
+)
