@@ -9,13 +9,15 @@ from typing import Any
 
 from vit_jax.errors import UserError
 
+from .. import run_folder
 from . import SUFFIXES, check_file, container, open_file, orbax, strict_json
 from .source import HEADER, Source, check_names
 
 INDEX, CARRIED = ".index.json", ".carried.safetensors"
 # Files that libraries leave beside weights and that hold none.
 BESIDE = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "scaler.pt", "rng_state.pth")
-SIDE = ("config.json", "preprocessor_config.json", "generation_config.json", "labels.json", "provenance.json")
+RUN = "run of vit-jax"
+SIDE = ("config.json", "preprocessor_config.json", "generation_config.json", "provenance.json")
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,8 @@ class Candidate:
 def candidates(folder: str) -> list[Candidate]:
     """All sets of weights in a folder, by name: shards with their index are one, side files are none. Raises UserError."""
     root = Path(folder)
-    if (root / "config.json").is_file() and (root / "checkpoints").is_dir():
-        return [Candidate(folder, "orbax", "run of vit-jax", _size(root / "checkpoints"))]
-    if orbax.is_folder(folder):
-        return _checkpoints(root)
+    if own := _checkpoints(root):
+        return own
     names = sorted(p.name for p in root.iterdir())
     indices = [name for name in names if name.endswith(INDEX) and os.path.splitext(name.removesuffix(INDEX))[1] in SUFFIXES]
     found, shards = [], set()
@@ -47,7 +47,7 @@ def candidates(folder: str) -> list[Candidate]:
         path = root / name
         if path.suffix.lower() in SUFFIXES and not path.is_dir() and name not in shards and name not in BESIDE and not name.endswith(CARRIED):
             found.append(_file(path))
-        elif path.is_dir() and orbax.is_folder(path):
+        elif path.is_dir():
             found += _checkpoints(path)
     return found
 
@@ -61,7 +61,11 @@ def _file(path: Path) -> Candidate:
 
 
 def _checkpoints(folder: Path) -> list[Candidate]:
-    """An Orbax folder: itself, or each of its steps."""
+    """A run of ours, an Orbax folder, or each of its steps."""
+    if run_folder.is_run(folder):
+        return [Candidate(str(folder), "orbax", RUN, _size(folder / "checkpoints"))]
+    if not orbax.is_folder(folder):
+        return []
     steps = orbax.steps(folder)
     if (folder / orbax.METADATA).is_file() or orbax.items(folder) or not steps:
         return [Candidate(str(folder), "orbax", "Orbax checkpoint", _size(folder))]
@@ -78,19 +82,16 @@ def open_folder(folder: str, file: str = "", step: int | None = None) -> Source:
     """The only set of weights in a folder, or the one that `file` or `step` names. Raises UserError listing them all."""
     found = candidates(folder)
     if not found:
-        raise UserError(f"{folder}: holds no weights ({', '.join(sorted(SUFFIXES))} or a checkpoint); give the folder or file that does")
-    if [c.what for c in found] == ["run of vit-jax"]:
-        if file:
-            raise UserError(f"{folder}: is a run; choose in it with --step and --key")
-        from ..run_folder import open_run
-
-        return open_run(folder, step)
-    chosen = [c for c in found if (not file or os.path.relpath(c.path, folder) == os.path.normpath(file)) and (step is None or c.step == step)]
+        raise UserError(f"{folder}: holds no weights ({', '.join(SUFFIXES)}, or a checkpoint); give the folder or file that does")
+    named = [c for c in found if not file or os.path.relpath(c.path, folder) == os.path.normpath(file)]
+    chosen = [c for c in named if step is None or c.step == step or c.what == RUN]
     if len(chosen) != 1:
         names = ", ".join(f"{os.path.relpath(c.path, folder)} ({c.what})" for c in found)
-        asked = " ".join([f"--file {file}"] * bool(file) + [f"--step {step}"] * (step is not None))
-        raise UserError(f"{folder}: {'nothing is ' + asked if asked and not chosen else 'there are several sets of weights'} among {names}; name one with --file")
+        asked = f"--file {file}" if not named else f"--step {step}"
+        raise UserError(f"{folder}: {'there are several sets of weights' if chosen else f'{asked} is not there'}: {names}; name one of them with --file")
     (one,) = chosen
+    if one.what == RUN:
+        return run_folder.open_run(one.path, step)
     if one.container == "orbax":
         return orbax.open_folder(one.path)
     inside(one.path)

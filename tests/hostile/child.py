@@ -45,7 +45,7 @@ def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Outcome:
     except EOFError:  # it ended without a word
         outcome = None
     process.join()
-    return outcome or Outcome(failed=f"ended with {process.exitcode} ({-process.exitcode == signal.SIGALRM and 'too slow' or 'killed'})")
+    return outcome or Outcome(failed=f"ended with {process.exitcode}{', too slow' if process.exitcode == -signal.SIGALRM else ''}")
 
 
 def _child(pipe: Connection, function: Callable[..., Any], args: Any, kwargs: Any) -> None:

@@ -1,0 +1,62 @@
+"""hf://owner/name[@revision][/file]: repositories of the Hugging Face Hub, through huggingface_hub where it is installed."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from vit_jax.errors import UserError
+
+from . import SUFFIXES
+from .folder import BESIDE, INDEX
+
+ADDRESS = r"hf://([\w.-]+/[\w.-]+)(?:@([^@/]+))?(?:/(.+))?"
+SHARD = r"-\d+-of-\d+\."
+
+
+def fetch(address: str, file: str = "") -> str:
+    """The folder (or the file) in the local cache, downloaded where it is not there: JSON, and one set of weights.
+
+    Raises UserError where the address is none, the library is missing, the hub does not have it or cannot be reached, and
+    where the repository has several sets of weights and neither the address nor `file` names one.
+    """
+    match = re.fullmatch(ADDRESS, address)
+    if not match or ".." in address.split("/"):
+        raise UserError(f"{address}: is no address; write hf://owner/name, hf://owner/name@revision or hf://owner/name/file")
+    repository, revision, inner = match.groups()
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise UserError(f"{address}: needs huggingface_hub; `pip install huggingface_hub`, or download the files and give their folder") from error
+    try:
+        wanted = inner or file or _weights(huggingface_hub, repository, revision, address)
+        folder = huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=["*.json", *_patterns(wanted)])
+    except (OSError, ValueError) as error:
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"{address}: cannot be had ({said}); check its name and the network, or download the files and give their folder") from error
+    return os.path.join(folder, inner) if inner else folder
+
+
+def _weights(hub: Any, repository: str, revision: str | None, address: str) -> str:
+    """The only file of weights in a repository, or the index of its shards; "" where the hub is not asked."""
+    try:
+        names = hub.list_repo_files(repository, revision=revision)
+    except hub.errors.OfflineModeIsEnabled:
+        return ""  # what is in the cache decides
+    found = [n for n in names if "/" not in n and _suffix(n.removesuffix(INDEX)) in SUFFIXES and n not in BESIDE and not re.search(SHARD, n)]
+    if len(found) > 1:
+        raise UserError(f"{address}: has several sets of weights, {', '.join(sorted(found))}; name one with --file")
+    return "".join(found)
+
+
+def _patterns(wanted: str) -> list[str]:
+    """What to download: a file, an index with its shards, or any weights."""
+    if not wanted:
+        return [f"*{suffix}" for suffix in SUFFIXES]
+    stem, suffix = os.path.splitext(wanted.removesuffix(INDEX))
+    return [wanted, f"{stem}-*{suffix}"] if wanted.endswith(INDEX) else [wanted]
+
+
+def _suffix(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
