@@ -1,0 +1,136 @@
+"""Which tensors of a file are the network's weights: training checkpoints wrap them, and put other things beside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from vit_jax.errors import UserError
+
+from .containers.source import Marker, Path, Source, Tensor, check_names
+
+Weights = dict[str, Tensor]
+
+# Keys under which files keep weights, and prefixes that modules around a model put before its names.
+WRAPPERS = (
+    "state_dict", "model", "model_state_dict", "model_state", "model_ema", "state_dict_ema", "ema", "ema_state_dict", "ema_model", "ema_params", "module", "net",
+    "network", "student", "teacher", "weights", "params", "opt/target", "target", "state", "variables",
+)  # fmt: skip
+PREFIXES = ("module", "_orig_mod", "model", "net", "backbone", "visual.trunk", "student", "teacher", "ema", "params", "opt/target", "target", "img")
+INSIDE = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}  # parts that wrappers of submodules add within names
+STRIPPED = 6  # wrappers and prefixes around each other
+TOP = "."  # the label of a file's own names
+NEST = "\0"  # between a dictionary's key and what is in it, where names themselves are joined by dots
+
+
+Members = dict[str, tuple[Path, Any]]  # {what is left of a name: (path in the tree, Tensor or Marker)}
+
+
+def choose(source: Source, recognise: Callable[[Weights], bool], key: str = "") -> tuple[str, Weights, list[str]]:
+    """The weights of a source: the label of where they lie ("." is the top), {name: Tensor}, and what was left out.
+
+    `recognise` says whether tensors are some known layout's. The one set that it knows is taken, with wrappers and
+    prefixes off; where it knows none, the largest set, for the caller to say what is near. Raises UserError where
+    several are known and `key` names none of them, where `key` is not in the file, and on names that no weights have.
+    """
+    sets = _sets(source, recognise)
+    known = [label for label, (_, found) in sets.items() if found]
+    if key:
+        label = _named(source, key, sets, known)
+    elif len(known) > 1:
+        raise UserError(f"{source.path}: has several sets of weights: {', '.join(known)}; choose one with --key LABEL")
+    else:
+        label = known[0] if known else max(sets, key=lambda each: len(_tensors(sets[each][0])))
+    members, sure = sets[label]
+    _check(source, members, sure)
+    weights = _tensors(members)
+    return label, weights, _left_out(source, label, {id(tensor) for tensor in weights.values()})
+
+
+def _sets(source: Source, recognise: Callable[[Weights], bool]) -> dict[str, tuple[Members, bool]]:
+    """{label: (its direct members, whether they are known)}, outermost first."""
+    separator = _separator(source)
+    nest = NEST if separator == "." else separator
+    members: Members = {}
+    for path, value in _values(source.tree):
+        name = nest.join(_plain(str(part), separator) for part in path)
+        if name in members:
+            raise UserError(f"{source.path}: {name.replace(NEST, separator)[:200]!a} is there with and without a wrapper's prefix; save the unwrapped model")
+        members[name] = path, value
+    prefixes = dict.fromkeys([*(w + nest for w in WRAPPERS), *(p.replace(".", separator) + separator for p in PREFIXES)])
+    sets: dict[str, tuple[Members, bool]] = {}
+    waiting: list[tuple[str, Members, int]] = [(TOP, members, 0)]
+    while waiting:
+        label, members, stripped = waiting.pop(0)
+        direct = {name: member for name, member in members.items() if NEST not in name}
+        tensors = _tensors(direct)
+        known = bool(tensors) and recognise(tensors)
+        sets[label] = direct, known
+        for prefix in prefixes if stripped < STRIPPED else ():
+            inner = {name.removeprefix(prefix): member for name, member in members.items() if name.startswith(prefix)}
+            if not inner or (known and not prefix.endswith(NEST)):  # the names of a known set are its own
+                continue
+            where = prefix.rstrip(NEST + separator)
+            where = where if label == TOP else f"{label}{separator}{where}"
+            taken = where in sets or any(where == each for each, _, _ in waiting)
+            waiting.append((where + separator if taken else where, inner, stripped + 1))
+    return sets
+
+
+def _named(source: Source, key: str, sets: Mapping[str, tuple[Members, bool]], known: list[str]) -> str:
+    """The label that a user means: itself, or the beginning of that of one known set."""
+    inside = [label for label in known if label.startswith(key + _separator(source))]
+    if key in known or (key in sets and not inside):
+        return key
+    if len(inside) == 1:
+        return inside[0]
+    there = inside or known or [label for label, (members, _) in sets.items() if members]
+    raise UserError(f"{source.path}: --key {key} names no set of weights; there is {', '.join(there) or 'none'}")
+
+
+def _check(source: Source, members: Members, known: bool) -> None:
+    """Raise UserError on what weights do not have: keys that are no text, names that are none, values of other kinds."""
+    check_names(members, source.path)
+    for name, (path, value) in members.items():
+        if odd := [part for part in path if not isinstance(part, str)]:
+            raise UserError(f"{source.path}: the weights have the key {odd[0]!r}, which is no text; save model.state_dict()")
+        if known and isinstance(value, Marker):
+            raise UserError(f"{source.path}: {name!a} among the weights is a {value.kind}; save model.state_dict() alone")
+
+
+def _left_out(source: Source, label: str, chosen: set[int]) -> list[str]:
+    """What holds tensors beside the chosen ones: "optimizer (212 tensors)"."""
+    separator = _separator(source)
+    inside = [] if label == TOP else label.split(separator)
+    counts: dict[str, int] = {}
+    for path, value in _values(source.tree, lists=True):
+        if isinstance(value, Tensor) and id(value) not in chosen:
+            parts = separator.join(map(str, path)).split(separator)
+            apart = next((i for i, part in enumerate(parts) if i >= len(inside) or part != inside[i]), 0)
+            group = separator.join(parts[: apart + 1])
+            counts[group] = counts.get(group, 0) + 1
+    return [f"{group} ({count} tensor{'s' * (count != 1)})" for group, count in counts.items()]
+
+
+def _values(value: Any, path: Path = (), lists: bool = False) -> Iterator[tuple[Path, Any]]:
+    """Tensors and Markers of nested dictionaries (and lists, which hold no weights), with their paths."""
+    if isinstance(value, (Tensor, Marker)):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _values(each, (*path, key), lists)
+    elif lists and isinstance(value, (list, tuple)):
+        for i, each in enumerate(value):
+            yield from _values(each, (*path, i), lists)
+
+
+def _tensors(members: Members) -> Weights:
+    return {name: value for name, (_, value) in members.items() if isinstance(value, Tensor)}
+
+
+def _plain(name: str, separator: str) -> str:
+    return separator.join(part for part in name.split(separator) if part not in INSIDE)
+
+
+def _separator(source: Source) -> str:
+    return "." if source.container in ("torch", "safetensors") else "/"
