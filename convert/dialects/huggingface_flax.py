@@ -1,0 +1,73 @@
+"""Hugging Face's Flax ViT, flax_model.msgpack: the names of its torch files with slashes, in Flax's orders.
+
+The library wrote them until its version 5. Kernels are (in, out), attention's too; patches (p, q, c, d), always square.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from vit_jax.config import ViTConfig, pair, parameters
+
+from ..layout import Field, Layout, Names, always
+from ..rules import Order, Row, row
+from . import huggingface
+
+
+def rows(config: ViTConfig) -> list[Row]:
+    """One row for each parameter."""
+    (p, q), c, out = pair(config.patch), config.channels, []
+    orders = {
+        "cls_token": Order("1 1 d", "d"),
+        "position": Order("1 n d", "n d"),
+        "patch.kernel": Order("p q c d", "(p q c) d", dict(p=p, q=q, c=c)),
+    }
+    for name, shape in parameters(config).items():
+        path, _, leaf = name.rpartition(".")
+        theirs = f"{huggingface.place(config, path)}.{leaf}" if path else huggingface.place(config, name)
+        out.append(row(theirs.replace(".", "/"), name, shape, *([orders[name]] if name in orders else [])))
+    return out
+
+
+def as_torch(names: Names) -> Names:
+    """The names and shapes that a file's tensors have in a torch file of the same network."""
+    out = {}
+    for name, shape in names.items():
+        path, _, leaf = name.replace("/", ".").rpartition(".")
+        axes = {2: (1, 0), 4: (3, 2, 0, 1)}.get(len(shape)) if leaf == "kernel" else None
+        out[f"{path}.{'weight' if leaf in ('kernel', 'scale') else leaf}"] = tuple(shape[i] for i in axes) if axes else shape
+    return out
+
+
+def _field(field: Field) -> Field:
+    solve: Callable[[Names], object] | None = field.solve
+    return replace(field, solve=lambda names: solve(as_torch(names))) if solve else field
+
+
+def limits(config: ViTConfig) -> list[str]:
+    """What its classes leave no choice in."""
+    out = huggingface.limits(config)
+    for name in ("image", "patch"):
+        rows, columns = pair(getattr(config, name))
+        if rows != columns:
+            out.append(f"{name} is {rows}x{columns}, its are square")
+    if config.head_hidden not in (0, config.width):
+        out.append(f"head_hidden is {config.head_hidden}, its pooler is as wide as a token, {config.width}")
+    return out
+
+
+FIELDS = {name: _field(field) for name, field in huggingface.fields("v4").items()} | {
+    "distill_token": always(False), "distill_head": always(False), "pool": always("cls"), "head_activation": always("tanh"),
+}  # fmt: skip
+MARKS = (
+    r"(vit/)?embeddings/patch_embeddings/projection/kernel",
+    r"(vit/)?embeddings/position_embeddings",
+    r"(vit/)?encoder/layer/0/layernorm_before/scale",
+)
+LAYOUTS = (
+    Layout(
+        "huggingface-flax", "", "Hugging Face Flax ViT", ViTConfig, FIELDS, rows, MARKS, ("msgpack",), limits,
+        read_side=huggingface.read_side, write_side=huggingface.write_side,
+    ),
+)  # fmt: skip
