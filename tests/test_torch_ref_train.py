@@ -293,7 +293,7 @@ def test_the_command_leaves_model_optimizer_step_and_config(monkeypatch, tmp_pat
     told = capsys.readouterr().out
     assert "step 2/40  loss 2." in told and "step 3/40  loss 2." in told and "runs/digits-torch.pt" in told
     saved = torch.load(tmp_path / "runs/digits-torch.pt", weights_only=True)
-    assert set(saved) == {"model", "optimizer", "step", "config", "ema"}
+    assert set(saved) == {"model", "optimizer", "step", "config", "ema", "preset", "data", "preprocess", "class_names"}
     assert saved["step"] == 3
     config = from_dict(RunConfig, saved["config"])
     assert config == replace(preset("digits").run, epochs=1, max_steps=3, log_every=2, ema=0.9)

@@ -1,4 +1,4 @@
-"""Train a preset in PyTorch: `python -m torch_ref.train [PRESET] [--field value ...]`.
+"""Train a preset in PyTorch: `python -m torch_ref.train [PRESET] [--field value ...]`, or go on with `--resume FILE.pt`.
 
 The run's config and its batches are vit_jax's; losses, shifts, augmentation, schedules, optimizers
 and what decays are torch's own or written here, so that comparing the two can find a fault.
@@ -6,6 +6,7 @@ and what decays are torch's own or written here, so that comparing the two can f
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import sys
@@ -25,7 +26,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from vit_jax.config import AugmentConfig, LossConfig, OptimConfig, RunConfig, check_run, to_dict
+from vit_jax.config import AugmentConfig, LossConfig, OptimConfig, RunConfig, check_run, differences, from_dict, to_dict
 from vit_jax.data import Dataset, batches, open_dataset
 from vit_jax.errors import DONE, CheckFailed, UserError, door
 from vit_jax.presets import preset
@@ -89,11 +90,11 @@ def shifted(target: Tensor) -> tuple[Tensor, Tensor]:
 
 def decay_groups(model: nn.Module, c: OptimConfig) -> list[dict[str, Any]]:
     """Two groups of parameters, those that decay and those that do not, by the type of module that owns them."""
-    decays: dict[bool, list[nn.Parameter]] = {True: [], False: []}
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            decays[sort(module, name) in c.decay].append(parameter)
-    return [{"params": params, "weight_decay": c.weight_decay * on} for on, params in decays.items() if params]
+    decays: dict[bool, dict[str, nn.Parameter]] = {True: {}, False: {}}
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(path, recurse=False):
+            decays[sort(module, name.rpartition(".")[2]) in c.decay][name] = parameter
+    return [{"params": [*its.values()], "param_names": [*its], "weight_decay": c.weight_decay * on} for on, its in decays.items() if its]
 
 
 def sort(module: nn.Module, name: str) -> str:
@@ -117,12 +118,12 @@ def make_optimizer(model: nn.Module, c: OptimConfig) -> Optimizer:
     return kind(groups, lr=c.lr, betas=(c.beta1, c.beta2), eps=c.eps)
 
 
-def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int) -> LRScheduler:
-    """The learning rate of step t = 0 .. steps-1, for `epoch` steps an epoch."""
+def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int, done: int = 0) -> LRScheduler:
+    """The learning rate of step t = done .. steps-1, for `epoch` steps an epoch; with `done` the optimizer has had a schedule before."""
     if c.schedule == "one_cycle":
         return OneCycleLR(
             optimizer, c.lr, total_steps=steps, pct_start=c.pct_start, div_factor=c.div_factor, final_div_factor=c.final_div_factor,
-            cycle_momentum=c.cycle_momentum, base_momentum=c.base_momentum, max_momentum=c.max_momentum,
+            cycle_momentum=c.cycle_momentum, base_momentum=c.base_momentum, max_momentum=c.max_momentum, last_epoch=done - 1,
         )  # fmt: skip
     warmup = round(c.warmup * epoch)
 
@@ -136,7 +137,7 @@ def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int) 
             return c.final + (1 - c.final) * 0.5 * (1 + math.cos(angle))
         return 1.0
 
-    return LambdaLR(optimizer, share)
+    return LambdaLR(optimizer, share, last_epoch=done - 1)
 
 
 # ---------------------------------------------------------------------------------------- training
@@ -157,7 +158,8 @@ class Trainer:
         self.device, self.dtype = torch.device(device), DTYPES[run.compute_dtype]
         self.model: Model = build(run.model).to(self.device, self.dtype)
         self.optimizer = make_optimizer(self.model, run.optim)
-        self.schedule = make_schedule(self.optimizer, run.optim, steps, epoch)
+        self.length = (steps, epoch)
+        self.schedule = make_schedule(self.optimizer, run.optim, *self.length)
         self.done = 0  # updates
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(run.ema)) if run.ema else None
 
@@ -166,6 +168,21 @@ class Trainer:
         load(self.model, parameters)
         if self.average is not None:
             self.average.module.load_state_dict(self.model.state_dict())
+        return self
+
+    def restore(self, saved: Mapping[str, Any]) -> Trainer:
+        """Go on from what `save` wrote: weights, their average, moments by name, steps; the schedule follows from these."""
+        self.model.load_state_dict(saved["model"])
+        groups = self.optimizer.state_dict()["param_groups"]
+        theirs = {name: i for group in saved["optimizer"]["param_groups"] for name, i in zip(group["param_names"], group["params"], strict=True)}
+        ours = {name: i for group in groups for name, i in zip(group["param_names"], group["params"], strict=True)}
+        state = saved["optimizer"]["state"]
+        self.optimizer.load_state_dict({"state": {i: state[theirs[name]] for name, i in ours.items() if theirs[name] in state}, "param_groups": groups})
+        self.done = saved["step"]
+        self.schedule = make_schedule(self.optimizer, self.run.optim, *self.length, self.done)
+        if self.average is not None:
+            self.average.module.load_state_dict(saved.get("ema", saved["model"]))
+            self.average.n_averaged.fill_(self.done + 1)
         return self
 
     def loss(self, batch: Batch) -> Tensor:
@@ -180,7 +197,8 @@ class Trainer:
             return classify_loss(self.model, images, tensors["label"].long(), self.run.loss)
 
     def step(self, batch: Batch) -> float:
-        """One update; the loss before it."""
+        """One update; the loss before it. What is drawn at random depends on the seed and the step alone."""
+        torch.manual_seed(int(np.random.SeedSequence((self.run.seed, self.done)).generate_state(1)[0]))
         self.model.train()
         self.optimizer.zero_grad()
         loss = self.loss(batch)
@@ -205,13 +223,13 @@ class Trainer:
             for role, key in roles[self.run.optim.name.removesuffix("w")].items()
         }
 
-    def save(self, path: Path) -> None:
-        """Write {model, optimizer, step, config}, and ema where it is kept, whole or not at all.
+    def save(self, path: Path, **beside: Any) -> None:
+        """Write {model, optimizer, step, config}, ema where it is kept, and what is to stand beside them, whole or not at all.
 
-        Beside it, FILE.safetensors has the weights under vit_jax's names, for its --init.
+        Next to it, FILE.safetensors has the weights under vit_jax's names, for its --init.
         """
         state: dict[str, Any] = {
-            "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.done, "config": to_dict(self.run),
+            "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.done, "config": to_dict(self.run), **beside,
         }  # fmt: skip
         if self.average is not None:
             state["ema"] = self.average.module.state_dict()
@@ -254,6 +272,37 @@ def state_dict(path: str) -> dict[str, Tensor]:
     raise UserError("is not a state dict of tensors; give what torch.save(model.state_dict(), path) writes")
 
 
+def resume(trainer: Trainer, saved: Mapping[str, Any], path: str) -> None:
+    """Let a trainer go on from a file's contents. Raises UserError where they are of another run, or not what `save` writes."""
+    if changed := differences(saved_run(saved, path), trainer.run):
+        told = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
+        raise UserError(f"resume {path}: holds another run, which differs in {told}; leave these as they were")
+    try:
+        trainer.restore(saved)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise UserError(f"resume {path}: lacks or misstates its model or optimizer ({type(error).__name__}); give a file that this command saved") from error
+
+
+def checkpoint(path: str) -> dict[str, Any]:
+    """What `save` wrote. Raises UserError on anything else."""
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # as in state_dict
+        reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else "is not a file of PyTorch"
+        raise UserError(f"resume {path}: {reason}; give one that this command saved") from error
+    if not isinstance(saved, dict) or not {"model", "optimizer", "step", "config"} <= saved.keys():
+        raise UserError(f"resume {path}: does not hold model, optimizer, step and config; give a file that this command saved, or start from its weights with --init")
+    return saved
+
+
+def saved_run(saved: Mapping[str, Any], path: str) -> RunConfig:
+    """The run that a file's contents are of. Raises UserError."""
+    try:
+        return from_dict(RunConfig, saved["config"])
+    except (AttributeError, TypeError, UserError) as error:
+        raise UserError(f"resume {path}: its config is not a run's ({error}); give a file that this command saved") from error
+
+
 def check_supported(run: RunConfig) -> None:
     """Raise UserError naming the first field that the product has and this reference lacks."""
     lacks = ("accumulate", "parallel", "patience", "overfit_batches", "new_head", "tensorboard", "wandb")
@@ -263,8 +312,11 @@ def check_supported(run: RunConfig) -> None:
             raise UserError(f"{name} is {getattr(run, name)}, which the PyTorch reference does not have: leave it at {defaults[name]!r}")
 
 
-def train(run: RunConfig, name: str = "run") -> Path:
-    """Train a run to its end or its budget and save it; the file that it lies in. Raises UserError, CheckFailed."""
+def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
+    """Train a run to its end or its budget and save it; the file that it lies in. Raises UserError, CheckFailed.
+
+    With `file` it goes on with what was saved there, and saves it there again.
+    """
     check_supported(check_run(run))
     data = open_dataset(run)
     run = replace(run, model=data.sized(run.model))  # type: ignore[arg-type]  # each kind of data sizes its own kind of network
@@ -273,13 +325,23 @@ def train(run: RunConfig, name: str = "run") -> Path:
     steps = run.epochs * epoch
     mean, std = (data.preprocess.mean, data.preprocess.std) if isinstance(data, Dataset) else ((), ())
     trainer = Trainer(run, steps, epoch, mean=mean, std=std, device="cuda" if torch.cuda.is_available() else "cpu")
-    if run.init:
+    beside = {"preset": name, "data": data.identity, **data.record()}
+    if file:
+        saved = checkpoint(file)
+        if saved.get("data") not in (None, data.identity):
+            raise UserError(f"resume {file}: data.source {run.data.source} is not the data that this run began with; restore it")
+        resume(trainer, saved, file)
+    elif run.init:
         starting_weights(trainer, run.init)
-    path = free(Path(run.dir), run.name or f"{name}-torch", bool(run.name))
+    path = Path(file) if file else free(Path(run.dir), run.name or f"{name}-torch", bool(run.name))
     count = sum(p.numel() for p in trainer.model.parameters())
-    print(f"{name}: {count:,} parameters on {trainer.device}, {run.epochs} epochs of {epoch} steps", flush=True)
     stop, began, total = min(steps, run.max_steps or steps), time.monotonic(), 0.0
-    for t, batch in enumerate(batches(data.splits["train"], order, 0, stop), 1):
+    if trainer.done >= stop:
+        raise UserError(f"resume {file}: has made {trainer.done} steps, and is to end after {stop}; give a larger --max-steps, or 0 for the whole run")
+    going_on = f"; going on after step {trainer.done}" if file else ""
+    print(f"{name}: {count:,} parameters on {trainer.device}, {run.epochs} epochs of {epoch} steps{going_on}", flush=True)
+    first = trainer.done + 1
+    for t, batch in enumerate(batches(data.splits["train"], order, trainer.done, stop), first):
         rate = trainer.schedule.get_last_lr()[0]
         loss = trainer.step(batch)
         if not math.isfinite(loss):
@@ -287,11 +349,11 @@ def train(run: RunConfig, name: str = "run") -> Path:
         total += loss
         spent = run.max_minutes and time.monotonic() - began > 60 * run.max_minutes
         if t % run.log_every == 0 or t == stop or spent:
-            print(f"step {t}/{steps}  loss {total / ((t - 1) % run.log_every + 1):.4f}  lr {rate:.3g}", flush=True)
+            print(f"step {t}/{steps}  loss {total / min((t - 1) % run.log_every + 1, t - first + 1):.4f}  lr {rate:.3g}", flush=True)
             total = 0.0
         if spent:
             break
-    trainer.save(path)
+    trainer.save(path, **beside)
     print(f"{path}: step {trainer.done} after {time.monotonic() - began:.0f} s")
     return path
 
@@ -306,23 +368,32 @@ def free(folder: Path, name: str, given: bool) -> Path:
     return path
 
 
-def parse(arguments: list[str]) -> tuple[str, RunConfig]:
-    """Command-line arguments to a preset's name and the run. Raises UserError; the parser itself exits with 2."""
+def parse(arguments: list[str]) -> tuple[str, RunConfig, str]:
+    """Command-line arguments to a preset's name, the run and the file to go on with. Raises UserError; the parser itself exits with 2."""
     import tyro
 
-    name = arguments[0] if arguments and not arguments[0].startswith("-") else ""
-    base = preset(name or "digits").run
-    text = f"Train a preset in PyTorch, on the same data. The defaults below are those of {name or 'digits'}; --init takes FILE.safetensors or a state dict."
-    run = tyro.cli(
-        RunConfig, args=arguments[bool(name) :], default=base, prog="python -m torch_ref.train", description=text, config=(tyro.conf.AvoidSubcommands,),
-    )  # fmt: skip
-    return name or "digits", run
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument("--resume", default="")
+    known, arguments = own.parse_known_args(arguments)
+    name, file = arguments[0] if arguments and not arguments[0].startswith("-") else "", known.resume
+    if file and name:
+        raise UserError(f"--resume {file} brings its own config: leave out the preset {name!r}")
+    saved = checkpoint(file) if file else {}
+    base = saved_run(saved, file) if file else preset(name or "digits").run
+    rest = arguments[bool(name) :]
+    name = name or str(saved.get("preset", "digits"))
+    text = (
+        f"Train a preset in PyTorch, on the same data. The defaults below are those of {name}; --init takes FILE.safetensors or a state dict; "
+        "--resume FILE.pt goes on with what was saved there, whose config is then the default."
+    )
+    run = tyro.cli(RunConfig, args=rest, default=base, prog="python -m torch_ref.train", description=text, config=(tyro.conf.AvoidSubcommands,))
+    return name, run, file
 
 
 def command(arguments: list[str]) -> int:
     """The command's body: parse, then train."""
-    name, run = parse(arguments)
-    train(run, name)
+    name, run, file = parse(arguments)
+    train(run, name, file)
     return DONE
 
 
