@@ -29,7 +29,7 @@ SIZES: dict[type, dict[str, tuple[Any, ...]]] = {
         "source_vocabulary": (0, 11, 9), "target_vocabulary": (0, 11, 9), "outputs": (0, 11, 9, 12), "position_offset": (0, 2), "max_length": (6, 512, 0),
     },
 }  # fmt: skip
-TRIES = 3000
+TRIES = 400
 
 
 def values(network: type, name: str) -> tuple[Any, ...]:

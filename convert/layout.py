@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from vit_jax.config import (
     ModelConfig,
@@ -249,6 +249,7 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
         for other, value, alike in speakers[1:]:
             if (who in ("--set",) or other.startswith(("its shapes", "the layout"))) and not equal(name, alike, first):
                 raise UserError(f"{what}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {who}")
+    absent = [name for name in absent if not idle(layout, name, values)]
     if absent:
         flags = " ".join(f"--set {name}=..." for name in absent)
         raise UserError(f"{what}: its tensors cannot tell {', '.join(absent)}; give --model NAME, or a config.json beside the file, or {flags}")
@@ -268,6 +269,16 @@ def _plain(network: type, spoken: Json) -> Json:
 def check(config: Any) -> Any:
     """The config. Raises UserError where it cannot be."""
     return check_vit(config) if isinstance(config, ViTConfig) else check_transformer(config)
+
+
+def idle(layout: Layout, name: str, values: Json) -> bool:
+    """Whether a field that nobody said has no effect beside the values of the others; it then gets one that it can have."""
+    choices = layout.fields[name].among or get_args(get_type_hints(layout.network)[name])
+    configs = [layout.network(**{**values, name: choice}) for choice in choices]
+    if not configs or any(normal(config) != normal(configs[0]) for config in configs):
+        return False
+    values[name] = getattr(normal(configs[0]), name)
+    return True
 
 
 def equal(name: str, a: Any, b: Any) -> bool:
