@@ -133,4 +133,4 @@ def _plain(name: str, separator: str) -> str:
 
 
 def _separator(source: Source) -> str:
-    return "." if source.container in ("torch", "safetensors") else "/"
+    return "." if source.container in ("torch", "safetensors", "orbax") else "/"

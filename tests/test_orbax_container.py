@@ -54,6 +54,7 @@ def written(path, tree):
 def test_an_item_that_orbax_wrote_is_read_to_the_bit(tmp_path, options):
     with orbax.open_folder(save(tmp_path / "item", TREE, ocp.PyTreeCheckpointHandler(**options))) as source:
         tensors = leaves(source.tree)
+        assert list(source.tree) == list(tensors) and set(tensors) == set(flatten(TREE))
         assert_same(values(source), TREE)
         assert all((t.shape, t.dtype, t.name) == (t.read().shape, t.read().dtype, name) for name, t in tensors.items())
         assert source.container == "orbax" and source.size == sum(p.stat().st_size for p in (tmp_path / "item").rglob("*") if p.is_file())

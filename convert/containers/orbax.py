@@ -46,8 +46,8 @@ def steps(folder: Folder) -> list[int]:
 def open_folder(path: str | os.PathLike[str], step: int | None = None) -> Source:
     """An item, a step (its items under their names, but a single `default`), or one step of a checkpoint manager's folder.
 
-    Its tree is nested; the level `value` that states of nnx have is left out. Raises UserError on unfinished and damaged folders,
-    and where there are several steps and none is named.
+    Names are key paths with dots; the level `value` that states of nnx have is left out. Raises UserError on unfinished and damaged
+    folders, and where there are several steps and none is named.
     """
     folder = Folder(path)
     if TEMPORARY in folder.absolute().as_posix():
@@ -55,6 +55,7 @@ def open_folder(path: str | os.PathLike[str], step: int | None = None) -> Source
     if not (folder / METADATA).is_file() and not items(folder):
         folder = _step(folder, step)
     files, size = _files(folder)
+    tree: dict[str, Any]
     if (folder / METADATA).is_file():
         tree, skipped = _item(folder, size)
     else:
@@ -93,26 +94,15 @@ def _files(folder: Folder) -> tuple[list[str], int]:
 # ------------------------------------------------------------------------------------------ reading
 
 
-def _item(folder: Folder, size: int) -> tuple[dict[str, Any], list[str]]:
-    """The nested tree of an item's tensors, and what was passed over."""
+def _item(folder: Folder, size: int) -> tuple[dict[str, Tensor], list[str]]:
+    """An item's tensors by name, and what was passed over."""
     metadata = _metadata(folder)
     entries, skipped = _entries(metadata, folder)
     check_names([".".join(keys) for keys in entries], str(folder))
-    tree: dict[str, Any] = {}
-    strip = bool(entries) and all(len(keys) > 1 and keys[-1] == "value" for keys in entries)
+    bare = bool(entries) and all(len(keys) > 1 and keys[-1] == "value" for keys in entries)
     stores = _open(folder, entries, bool(metadata.get("use_ocdbt", True)), bool(metadata.get("use_zarr3", False)))
-    for keys, store in stores.items():
-        tensor = _tensor(".".join(keys), store, folder, size)
-        *path, leaf = keys[:-1] if strip else keys
-        node = tree
-        for key in path:
-            node = node.setdefault(key, {})
-            if not isinstance(node, dict):
-                raise UserError(f"{folder}: {key} is both a tensor and a group in {METADATA}; save the checkpoint anew")
-        if leaf in node:
-            raise UserError(f"{folder}: {'.'.join(keys)} comes twice in {METADATA}; save the checkpoint anew")
-        node[leaf] = tensor
-    return tree, skipped
+    named = {".".join(keys[:-1] if bare else keys): _tensor(".".join(keys), store, folder, size) for keys, store in stores.items()}
+    return named, skipped
 
 
 def _metadata(folder: Folder) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.config import TransformerConfig, ViTConfig, parameters
+from vit_jax.errors import UserError
 
 from ..layout import Facts, Field, Json, Layout, function_fields
 from ..rules import Row, row
+from ..run_folder import said
 
 
 def rows(config: ViTConfig | TransformerConfig) -> list[Row]:
@@ -17,11 +20,14 @@ def rows(config: ViTConfig | TransformerConfig) -> list[Row]:
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
-    """What a run's config.json says of its network."""
-    record = files.get("config.json", {})
-    config = record.get("config", {})
-    model = config.get("model", {}) if isinstance(config, dict) else {}
-    return Facts(model if isinstance(model, dict) else {}, record.get("preprocess"), record.get("class_names"))
+    """What a run's config.json says of its network, or the metadata of a file that `vit_jax.export` wrote. Raises UserError."""
+    facts, note = said(files.get("config.json", {})), files.get("__metadata__", {})
+    if facts.config or note.get("format") != "vit-jax":
+        return facts
+    try:
+        return said({"config": json.loads(note["config"])})
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise UserError("the config in the file's metadata is damaged; export the run anew, or say the config with --set") from error
 
 
 def _layout(network: Any, kind: str, title: str, marks: tuple[str, ...]) -> Layout:

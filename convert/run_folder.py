@@ -1,0 +1,209 @@
+"""A run's folder as a source and as a target: weights, their average and the optimizer, each array under its digest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vit_jax.config import DataConfig, ModelConfig, OptimConfig, RunConfig, TransformerConfig, ViTConfig
+from vit_jax.errors import UserError
+from vit_jax.runs import NEEDED, Run, array_digest, read_json, record_of, text_digest, unflatten, write_json
+
+from .containers import orbax
+from .containers.source import FLOATS, Source, Spec, Tensor, leaves
+from .layout import Facts, Json
+
+Item = tuple[Mapping[str, Spec], Iterator[tuple[str, np.ndarray]]]  # what comes, and then it comes, under dotted names
+SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0 to 3 of a vocabulary of ours
+
+
+def is_run(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is a run of ours."""
+    try:
+        record = json.loads(Run(path).config_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(record, dict) and {"format", "preset", "config"} <= record.keys()
+
+
+# ------------------------------------------------------------------------------------------ reading
+
+
+def open_run(path: str | os.PathLike[str], step: int | None = None) -> Source:
+    """A step of a run: {model, optimizer[, ema]}, names with dots in each. Every array is compared with its digest when it is read.
+
+    Without `step` it is the last, unless validation liked another one better: then one has to be named. Raises UserError.
+    """
+    run = Run(path)
+    record = run.record()
+    run.config()
+    step, digests = _digests(run, step)
+    source = orbax.open_folder(run.checkpoints / str(step))
+    for item, expected in digests.items():
+        tensors = source.tree.get(item, {})
+        if tensors.keys() != expected.keys():
+            raise UserError(f"{run}: step {step}, {item}, does not hold the arrays that were saved; take another step")
+        source.tree[item] = {name: _checked(tensor, expected[name], f"{run}: step {step}, {item}.{name},") for name, tensor in tensors.items()}
+    source.tree = {item: source.tree[item] for item in digests}
+    files = [*source.files, str(run.config_file), str(run.digest_file(step))]
+    metadata = {"format": "vit-jax", "config": json.dumps(record["config"]), "step": step}
+    return dataclasses.replace(source, path=str(path), metadata=metadata, files=files)
+
+
+def _digests(run: Run, step: int | None) -> tuple[int, dict[str, dict[str, str]]]:
+    """The step that is meant, and {item: {name: digest}} of it. Raises UserError."""
+    known = run.sound_steps()
+    if not known:
+        raise UserError(f"{run}: nothing has been saved here yet; let it train until its first checkpoint")
+    if step is not None and step not in known:
+        raise UserError(f"{run}: there is no step {step}; it holds {', '.join(map(str, known))}")
+    noted = _record(run, known[0] if step is None else step)
+    best = (noted["notes"].get("best") or {}).get("step")
+    if step is None and best in known and best != known[0]:
+        raise UserError(f"{run}: holds the steps {known[0]} (the last) and {best} (the best by validation); name one with --step")
+    return noted["step"], noted["arrays"]
+
+
+def _record(run: Run, step: int) -> dict[str, Any]:
+    """What a step's digest file says. Raises UserError where it is not what was written."""
+    record = read_json(run.digest_file(step))
+    if record.pop("digest", None) != text_digest(record) or record["step"] != step:
+        raise UserError(f"{run}: the digest file of step {step} is damaged; take another step with --step")
+    return record
+
+
+def _checked(tensor: Tensor, digest: str, what: str) -> Tensor:
+    """The tensor, which compares its values with a digest."""
+
+    def read() -> np.ndarray:
+        array = tensor.read()
+        if array_digest(array) != digest:
+            raise UserError(f"{what} is damaged (its digest differs); take another step with --step")
+        return array
+
+    return dataclasses.replace(tensor, read=read)
+
+
+def read_run(path: str | os.PathLike[str], step: int | None = None, key: str = "") -> tuple[Source, Facts, RunConfig]:
+    """One set of a run's weights under our dotted names, what is known of it, and its config.
+
+    `key` is model or ema; it has to be said where the run keeps both. Raises UserError.
+    """
+    source = open_run(path, step)
+    sets = [name for name in ("model", "ema") if name in source.tree]
+    if key not in sets and (key or len(sets) > 1):
+        raise UserError(f"{path}: holds the weights {' and '.join(sets)}{f', and no {key}' if key else ''}; name one with --key")
+    run = Run(path)
+    return dataclasses.replace(source, tree=source.tree[key or sets[0]]), said(run.record()), run.config()
+
+
+def said(record: Json) -> Facts:
+    """What a run's config.json says of its network; of other JSON nothing."""
+    config = record.get("config")
+    model = config.get("model") if isinstance(config, dict) else None
+    if not isinstance(model, dict):
+        return Facts()
+    extra = {"vocabulary": record["vocabulary"]} if "vocabulary" in record else {}
+    return Facts(model, record.get("preprocess"), record.get("class_names"), extra)
+
+
+# ------------------------------------------------------------------------------------------ writing
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a run's config.json is to say: the run, its preset's name, what its data are and what its network needs to be used.
+
+    `data` is None where it is not known which examples the run has seen.
+    """
+
+    run: RunConfig
+    preset: str
+    data: Json | None
+    needed: Json  # what runs.NEEDED names
+
+    def record(self) -> Json:
+        """config.json."""
+        return record_of(self.run, self.preset, data=self.data, **self.needed)
+
+
+def untrained(config: ModelConfig) -> RunConfig:
+    """A run that only says what its network is: of no data, and with an optimizer that keeps nothing."""
+    optim = OptimConfig(name="sgd")
+    if isinstance(config, ViTConfig):
+        return RunConfig(task="classify", model=config, data=DataConfig(source="unknown"), optim=optim)
+    longest = max(config.max_length, 2)
+    return RunConfig(task="translate", model=config, data=DataConfig(source="unknown", lengths=(longest,), tokens=max(longest, 768)), optim=optim)
+
+
+def needed(run: RunConfig, facts: Facts, path: str) -> tuple[Json, list[str]]:
+    """(what config.json must hold for the network to be used, what of it is made up). Raises UserError on what nobody can make up.
+
+    Unknown classes and words are called by their numbers.
+    """
+    made_up = []
+    if isinstance(run.model, TransformerConfig):
+        sizes = {"source": run.model.source_vocabulary, "target": run.model.target_vocabulary}
+        if not all(sizes.values()) or not run.model.outputs:
+            raise UserError(f"{path}: a run of ours reads and writes words, and this network takes or gives vectors; write it as FILE.safetensors")
+        vocabulary = facts.extra.get("vocabulary")
+        if not vocabulary:
+            vocabulary, made_up = {side: numbered(size) for side, size in sizes.items()}, ["words are called by their ids"]
+        return {"vocabulary": vocabulary}, made_up
+    if facts.preprocess is None:
+        raise UserError(f"{path}: says nothing of how images are prepared, which a run's folder carries; give --set mean=... --set std=..., or write FILE.safetensors")
+    names = facts.class_names
+    if not names:
+        names, made_up = [str(k) for k in range(run.model.classes)], ["classes are called by their numbers"]
+    return {"preprocess": facts.preprocess, "class_names": names}, made_up
+
+
+def numbered(size: int) -> list[str]:
+    """The entries of a vocabulary whose words are not known."""
+    return [*SPECIALS[:size], *(f"id{i}" for i in range(len(SPECIALS), size))]
+
+
+def write_run(path: str | os.PathLike[str], description: Description, step: int, items: Mapping[str, Item]) -> None:
+    """Write a run's folder with one step, and read it back: `vit_jax.load`, --init and --resume take it.
+
+    `path` must not exist, or be empty. `items` are model, optimizer ({step, mu.*, nu.*} or {step, trace.*}) and where the run has one
+    ema, each read through before the next. Raises UserError where the weights are of a dtype in which no run is trained, or come
+    back other than they were written.
+    """
+    run = Run(path)
+    wide = np.dtype(np.float64 if description.run.compute_dtype == "float64" else np.float32)
+    lacking = {"model", "optimizer", *(["ema"] if description.run.ema else [])} ^ items.keys()
+    if lacking or not set(NEEDED[description.run.task]) <= description.needed.keys():
+        raise ValueError(f"a run of this config has or lacks {lacking}, or config.json lacks something")
+    for item, (specs, _) in items.items():
+        for name, spec in specs.items():
+            if spec.dtype in FLOATS and spec.dtype != wide:
+                raise UserError(f"{path}: {item}.{name} is {spec.dtype.name}, and a run's arrays are {wide.name}; add --dtype {wide.name}")
+    run.create(description.record())
+    digests: dict[str, dict[str, str]] = {}
+    for item, (specs, arrays) in items.items():
+        digests[item] = {}
+        orbax.write(str(run.checkpoints / str(step) / item), unflatten(specs), _noted(arrays, digests[item]), {})
+    notes: Json = {
+        "optimizer": description.run.optim.name, "best": None, "stale": 0, "due": False, "totals": {"steps": 0, "loss": 0.0, "accuracy": 0.0}, "seconds": 0.0,
+        "data": description.data, "environment": {"versions": {}},
+    }  # fmt: skip
+    record = {"step": step, "notes": notes, "arrays": digests}
+    write_json(run.digest_file(step), {**record, "digest": text_digest(record)})
+    with open_run(path, step) as written:
+        for tensor in leaves(written.tree).values():
+            tensor.read()
+
+
+def _noted(arrays: Iterator[tuple[str, np.ndarray]], digests: dict[str, str]) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+    """The arrays under their key paths, each one's digest noted as it passes."""
+    for name, array in arrays:
+        digests[name] = array_digest(array)
+        yield tuple(name.split(".")), array
+
