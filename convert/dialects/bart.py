@@ -25,6 +25,6 @@ def own(style: Style, norm_first: bool = False) -> dict[str, Field]:
 LAYOUTS = (
     layout(
         "bart", "", "Hugging Face BART", own(TORCH), marks(TORCH, embedding_norm=True, final_norm=False),
-        "bart", "BartForConditionalGeneration", IDS_OF["bart"],
+        "bart", "BartForConditionalGeneration", IDS_OF["bart"], proven="transformers 5.23.0",
     ),
 )  # fmt: skip

@@ -13,14 +13,14 @@ FLAX = Style("/", {"kernel": "kernel", "scale": "scale", "bias": "bias", "embedd
 LAYOUTS = (
     layout(
         "flax-seq2seq", "mbart", "mBART of transformers' old Flax classes", bart.own(FLAX, norm_first=True), marks(FLAX, embedding_norm=True, final_norm=True),
-        "mbart", "MBartForConditionalGeneration", IDS_OF["mbart"], FLAX, containers=("msgpack",),
+        "mbart", "MBartForConditionalGeneration", IDS_OF["mbart"], FLAX, containers=("msgpack",), proven="transformers 4.40.2",
     ),
     layout(
         "flax-seq2seq", "bart", "BART of transformers' old Flax classes", bart.own(FLAX), marks(FLAX, embedding_norm=True, final_norm=False),
-        "bart", "BartForConditionalGeneration", IDS_OF["bart"], FLAX, containers=("msgpack",),
+        "bart", "BartForConditionalGeneration", IDS_OF["bart"], FLAX, containers=("msgpack",), proven="transformers 4.40.2",
     ),
     layout(
         "flax-seq2seq", "marian", "Marian of transformers' old Flax classes", marian.own(FLAX, ("all",)), marks(FLAX, embedding_norm=False, final_norm=False),
-        "marian", "MarianMTModel", IDS_OF["marian"], FLAX, limits=marian.limits, containers=("msgpack",),
+        "marian", "MarianMTModel", IDS_OF["marian"], FLAX, limits=marian.limits, containers=("msgpack",), proven="transformers 4.40.2",
     ),
 )  # fmt: skip

@@ -244,6 +244,6 @@ def own(style: Style, ties: tuple[str, ...]) -> dict[str, Field]:
 LAYOUTS = (
     layout(
         "marian", "", "Hugging Face Marian", own(TORCH, ("all", "decoder", "none")), marks(TORCH, embedding_norm=False, final_norm=False),
-        "marian", "MarianMTModel", IDS_OF["marian"], limits=limits,
+        "marian", "MarianMTModel", IDS_OF["marian"], limits=limits, proven="transformers 5.23.0",
     ),
 )  # fmt: skip

@@ -9,6 +9,6 @@ LAYOUTS = (
     layout(
         "mbart", "", "Hugging Face mBART", own(TORCH, norm_first=True),
         marks(TORCH, embedding_norm=True, final_norm=True),
-        "mbart", "MBartForConditionalGeneration", IDS_OF["mbart"],
+        "mbart", "MBartForConditionalGeneration", IDS_OF["mbart"], proven="transformers 5.23.0",
     ),
 )  # fmt: skip

@@ -63,6 +63,6 @@ LAYOUTS = (
     Layout(
         "torch-transformer", "", "torch.nn.Transformer", TransformerConfig, FIELDS, rows,
         tuple(rf"{stack}\.{name}" for stack in ("encoder", "decoder") for name in (r"layers\.0\.self_attn\.in_proj_weight", r"norm\.weight")),
-        ("torch", "safetensors"), limits,
+        ("torch", "safetensors"), limits, proven="torch 2.13.0",
     ),
 )  # fmt: skip

@@ -1,0 +1,81 @@
+"""The from-scratch encoder-decoder of a teaching notebook: heads that are Linears of their own, vectors in, scores of D classes out.
+
+Post-norm, ReLU, no masks and no final norms; a head's width is D // H, so that all heads together may be narrower
+than D. Its positions are sin(t) and cos(t) in turn and are not stored. Its forward pass ends in a softmax; ours ends before it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from vit_jax.config import TransformerConfig, parameters
+
+from ..layout import Field, Layout, Names, always, count, length
+from ..rules import TRANSPOSE, Concat, Reversed, Row, row
+
+LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
+# Modules of a block: its attentions and its mlp each lie in a residual that adds and norms.
+PARTS = {
+    "encoder": {"attention": "attention.sublayer", "norm1": "attention.norm", "norm2": "feed_forward.norm"},
+    "decoder": {
+        "self_attention": "attention_1.sublayer", "norm1": "attention_1.norm", "cross_attention": "attention_2.sublayer", "norm2": "attention_2.norm",
+        "norm3": "feed_forward.norm",
+    },
+}  # fmt: skip
+INNER = {"query": "q", "key": "k", "value": "v", "out": "linear", "fc1": "0", "fc2": "2"}
+
+
+def rows(c: TransformerConfig) -> list[Row]:
+    """A row for each parameter; query, key and value are a tensor a head."""
+    out = []
+    for name, shape in parameters(c).items():
+        path, _, leaf = name.rpartition(".")
+        turned = (TRANSPOSE,) if leaf == "kernel" else ()
+        if path.endswith((".query", ".key", ".value")):
+            attention, _, part = module(path).rpartition(".")
+            heads = tuple(f"{attention}.heads.{h}.{part}.{LEAVES[leaf]}" for h in range(c.heads))
+            out.append(Row(heads, (name,), (shape,), (Reversed(Concat(0, (c.dim_head,) * c.heads)), *turned)))
+        else:
+            out.append(row(f"{module(path)}.{LEAVES[leaf]}", name, shape, *turned))
+    return out
+
+
+def module(path: str) -> str:
+    """The notebook's module for one of ours: encoder.blocks.0.attention.out is encoder.layers.0.attention.sublayer.linear."""
+    if path == "head":
+        return "decoder.linear"
+    stack, _, i, part, *inner = path.split(".")
+    part = "feed_forward.sublayer" if part == "mlp" else PARTS[stack][part]
+    return ".".join([f"{stack}.layers.{i}.{part}", *(INNER[name] for name in inner)])
+
+
+def heads(names: Names) -> int:
+    """How many heads there are."""
+    return count(names, r"encoder\.layers\.0\.attention\.sublayer\.heads\.(\d+)\.q\.weight")
+
+
+FIRST = "encoder.layers.0."
+FIELDS = {
+    "width": Field(solve=length(f"{FIRST}attention.norm.weight", 0)), "hidden": Field(solve=length(f"{FIRST}feed_forward.sublayer.0.bias", 0)),
+    "heads": Field(solve=heads), "head_width": Field(solve=length(f"{FIRST}attention.sublayer.heads.0.q.bias", 0)),
+    "encoder_depth": Field(solve=lambda names: count(names, r"encoder\.layers\.(\d+)\.feed_forward\.norm\.weight")),
+    "decoder_depth": Field(solve=lambda names: count(names, r"decoder\.layers\.(\d+)\.feed_forward\.norm\.weight")),
+    "outputs": Field(solve=length("decoder.linear.bias", 0)), "output_bias": always(True), "activation": always("relu"), "eps": always(1e-5),
+    "norm_first": always(False), "final_norm": always(False), "bias": always(True), "norm_bias": always(True), "causal": always(False),
+    "positions": always("one_frequency"), "position_offset": always(0), "max_length": always(0), "source_vocabulary": always(0),
+    "target_vocabulary": always(0), "scale_embedding": always(False), "embedding_norm": always(False), "tie": always("none"),
+}  # fmt: skip
+
+
+def limits(c: TransformerConfig) -> list[str]:
+    """Its scores are as many as a token is wide."""
+    return [] if c.outputs == c.width else [f"outputs is {c.outputs}, it gives {c.width}, one for each of its width"]
+
+
+LAYOUTS = (
+    Layout(
+        "notebook-transformer", "", "the notebooks' encoder-decoder, without the softmax at its end", TransformerConfig, FIELDS, rows,
+        tuple(re.escape(f"{stack}.layers.0.{part}.sublayer.heads.0.q.weight") for stack, part in (("encoder", "attention"), ("decoder", "attention_2"))),
+        ("torch", "safetensors"), limits,
+    ),
+)  # fmt: skip
