@@ -66,8 +66,10 @@ def groups() -> dict[str, Callable[[], Iterable[Result]]]:
     from . import (
         dropping,
         layouts_adapt,
+        layouts_flax,
         layouts_huggingface,
         layouts_npz,
+        layouts_seq2seq,
         libraries,
         losses,
         sabotage,
@@ -79,6 +81,8 @@ def groups() -> dict[str, Callable[[], Iterable[Result]]]:
     return {
         "torch.nn.Transformer": torch_nn.transformers,
         "libraries": libraries.libraries,
+        "encoder-decoder layouts": layouts_seq2seq.layouts,
+        "encoder-decoder layouts, Flax": layouts_flax.flax,
         **{f"{network} slots {i + 1}/{PARTS}": partial(slots, network, i) for network in ("ViT", "Transformer") for i in range(PARTS)},
         "combinations": combinations,
         "torch.nn layers": torch_nn.layers,

@@ -1,0 +1,246 @@
+"""Encoder-decoder layouts against the libraries they are named after: weights of ours go over by the layout's rows and come back.
+
+Each network is built by its own library, from the files that we write where it reads files; its outputs
+are compared with ours, and what it saves is recognised, resolved and read back to the bit.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from convert import rules
+from convert.dialects import LAYOUTS
+from convert.layout import Facts, Layout, normal, resolve
+from vit_jax.config import TransformerConfig
+from vit_jax.transformer import sinusoids
+
+from .cases import TRANSFORMER
+from .compare import Arrays, Result, tensors, values
+from .libraries import absent, load
+from .sides import ours
+from .torch_nn import ACTIVATIONS, torch_masks
+from .weights import Inputs, inputs, masks, weights
+
+DTYPES = ("float64", "float32")
+Call = Callable[[Inputs, str], Arrays]  # inputs, dtype -> {name: output}, of theirs
+
+
+def reading(name: str, layout: Layout, state: Mapping[str, np.ndarray], said: dict[str, Any]) -> tuple[TransformerConfig, Arrays]:
+    """A state dict as the one layout that recognises it, of the config that its shapes and what is said give."""
+    names = {key: value.shape for key, value in state.items()}
+    found = [other.name for other in LAYOUTS.values() if other.recognises(names)]
+    if found != [layout.name]:
+        raise ValueError(f"{name}: its names are those of {found}, not of {layout.name}")
+    config = resolve(layout, names, [("--set", said)], name)
+    return config, rules.read(layout.rows(config), state)
+
+
+def returned(subject: str, against: str, layout: Layout, state: Mapping[str, np.ndarray], config: TransformerConfig, p: Arrays, said: dict[str, Any]) -> Iterator[Result]:
+    """What the library holds, read: the same config, the same tensors; and written again as it was."""
+    found, back = reading(subject, layout, state, said)
+    yield Result(subject, against, "config", float(normal(replace(found, **_training(config))) != normal(config)), 0.0, str(found))
+    yield tensors(subject, against, back, p)
+    yield tensors(subject, f"{against}, written", rules.write(layout.rows(found), back, names=state), state)
+
+
+def _training(c: TransformerConfig) -> dict[str, Any]:
+    return {name: getattr(c, name) for name in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout")}
+
+
+def compared(subject: str, against: str, config: TransformerConfig, p: Arrays, given: Inputs, theirs: Call) -> Iterator[Result]:
+    """The outputs in both dtypes: the memory where the source is not padding, and the logits."""
+    for dtype in DTYPES:
+        seen, expected = ours(config, p, dtype).capture(given), theirs(given, dtype)
+        rows = given.get("source_padding", np.ones(seen["memory"].shape[:2], bool))
+        pair = [{k: side[k][rows] if k == "memory" else side[k] for k in expected} for side in (seen, expected)]
+        yield values(subject, against, dtype, *pair, dtype)
+
+
+def numpy_state(module: nn.Module) -> dict[str, np.ndarray]:
+    return {name: value.detach().numpy() for name, value in module.state_dict().items()}
+
+
+# ------------------------------------------------------------------------------------ Hugging Face
+
+HF = replace(TRANSFORMER, decoder_depth=1, source_vocabulary=9, outputs=9, tie="all", eps=1e-5)
+MARIAN = replace(HF, norm_first=False, final_norm=False, positions="concatenated")
+BART = replace(HF, norm_first=False, final_norm=False, positions="learned", position_offset=2, embedding_norm=True)
+MBART = replace(BART, norm_first=True, final_norm=True)
+HUGGINGFACE: list[tuple[str, str, TransformerConfig]] = [
+    ("Marian, swish, scaled embeddings", "marian", replace(MARIAN, activation="silu", scale_embedding=True)),
+    ("Marian, two tables", "marian", replace(MARIAN, tie="decoder", source_vocabulary=11, activation="relu")),
+    ("Marian, two tables and a head", "marian", replace(MARIAN, tie="none", source_vocabulary=11)),
+    ("BART", "bart", BART),
+    ("mBART, tanh GELU, scaled embeddings", "mbart", replace(MBART, activation="gelu_tanh", scale_embedding=True)),
+]
+IDS = {"pad_token_id": 1, "eos_token_id": 0, "decoder_start_token_id": 1, "forced_eos_token_id": 0}
+
+
+def huggingface() -> Iterator[Result]:
+    """Each folder loaded by AutoModelForSeq2SeqLM with nothing missing or left over; saved by it, and read again."""
+    transformers = load("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    for subject, name, config in HUGGINGFACE:
+        layout, p = LAYOUTS[name], weights(config)
+        with tempfile.TemporaryDirectory() as folder:
+            write(Path(folder), layout, config, p)
+            model, info = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True, attn_implementation="sdpa")
+            odd = [f"{fault} {sorted(map(str, keys))}" for fault, keys in info.items() if keys]
+            yield Result(subject, "transformers", "keys missing or left over", float(len(odd)), 0.0, "; ".join(odd))
+            model.save_pretrained(folder)
+            saved = {key: value.numpy() for key, value in load("safetensors.torch").load_file(f"{folder}/model.safetensors").items()}
+            side = layout.read_side({file: json.loads(Path(folder, file).read_text()) for file in ("config.json", "generation_config.json")})
+        yield Result(subject, "transformers", "ids of special tokens", float({k: side.extra[k] for k in IDS} != IDS), 0.0, str(side.extra))
+        for state in (saved, numpy_state(model)):  # without copies and sinusoids, and with
+            yield from returned(subject, "transformers", layout, state, config, p, side.config)
+        yield from compared(subject, "transformers", config, p, some(config), lambda given, dtype, model=model: seq2seq(model, given, dtype))
+
+
+def some(c: TransformerConfig) -> Inputs:
+    """Ids and the source's padding; a row that is all padding has another context here than there."""
+    given = inputs(c)
+    return {"source": given["source"], "target": given["target"], "source_padding": np.arange(5) < np.array([[5], [3], [1]])}
+
+
+def write(folder: Path, layout: Layout, config: TransformerConfig, p: Arrays) -> None:
+    """A folder as the library reads it."""
+    state = {name: torch.from_numpy(value) for name, value in rules.write(layout.rows(config), p).items()}
+    load("safetensors.torch").save_file(state, folder / "model.safetensors", {"format": "pt"})
+    for file, content in layout.write_side(config, Facts(extra=IDS)).items():
+        (folder / file).write_text(json.dumps(content))
+
+
+def seq2seq(model: Any, given: Inputs, dtype: str) -> Arrays:
+    """Memory and logits. Marian's table of sinusoids is rounded to float32 even in a float64 model: there it is computed anew."""
+    model = model.to(getattr(torch, dtype))
+    if model.config.model_type == "marian":
+        table = torch.from_numpy(sinusoids("concatenated", model.config.max_position_embeddings, model.config.d_model))
+        for stack in (model.model.encoder, model.model.decoder):
+            stack.embed_positions.weight.data = table.to(getattr(torch, dtype))
+    ids = {name: torch.from_numpy(given[side]).long() for name, side in (("input_ids", "source"), ("decoder_input_ids", "target"))}
+    with torch.no_grad():
+        out = model(**ids, attention_mask=torch.from_numpy(given["source_padding"]).long())
+    return {"memory": out.encoder_last_hidden_state.numpy(), "logits": out.logits.numpy()}
+
+
+# ---------------------------------------------------------------------------- torch.nn.Transformer
+
+VECTORS = replace(TRANSFORMER, decoder_depth=1, source_vocabulary=0, target_vocabulary=0, outputs=0, positions="none", max_length=0, eps=1e-5)
+
+
+def torch_transformers() -> Iterator[Result]:
+    """Both norm orders, with biases and without, and what a state dict cannot tell: heads, activation, eps, who is seen."""
+    layout = LAYOUTS["torch-transformer"]
+    for norm_first, bias, activation, which in ((False, True, "relu", "both"), (True, False, "silu", "causal"), (True, True, "gelu", "none")):
+        c = replace(VECTORS, norm_first=norm_first, bias=bias, norm_bias=bias, activation=activation, causal=which != "none")
+        module = nn.Transformer(
+            c.width, c.heads, c.encoder_depth, c.decoder_depth, c.hidden, 0.0, ACTIVATIONS[activation], layer_norm_eps=c.eps, batch_first=True,
+            norm_first=norm_first, bias=bias,
+        ).double().eval()  # fmt: skip
+        p, subject = weights(c), f"Transformer, {'pre' if norm_first else 'post'}-norm, {activation}{'' if bias else ', no bias'}"
+        module.load_state_dict({name: torch.from_numpy(value) for name, value in rules.write(layout.rows(c), p).items()})
+        said = {name: getattr(c, name) for name in ("heads", "activation", "norm_first", "eps", "causal")}
+        yield from returned(subject, "torch.nn", layout, numpy_state(module), c, p, said)
+        chosen = masks(c, which)
+
+        def call(given: Inputs, dtype: str, module: nn.Module = module, chosen: Inputs = chosen) -> Arrays:
+            source, target = (torch.from_numpy(given[side]).to(getattr(torch, dtype)) for side in ("source", "target"))
+            return {"logits": module.to(source.dtype)(source, target, **torch_masks(chosen, target.shape[1])).detach().numpy()}
+
+        paddings = {k: v for k, v in chosen.items() if k.endswith("padding")}
+        given = {k: v for k, v in inputs(c).items() if k in ("source", "target")}
+        yield from compared(subject, "torch.nn", c, p, {**given, "memory_padding": None, **paddings}, call)
+
+
+# -------------------------------------------------------------------------------------- a notebook
+
+
+class Attention(nn.Module):
+    """Heads that are Linears of their own, side by side, and a Linear over all of them."""
+
+    def __init__(self, width: int, heads: int, head_width: int):
+        super().__init__()
+        self.heads = nn.ModuleList(nn.ModuleDict({name: nn.Linear(width, head_width) for name in "qkv"}) for _ in range(heads))
+        self.linear = nn.Linear(heads * head_width, width)
+
+    def forward(self, query: Tensor, memory: Tensor) -> Tensor:
+        done = []
+        for head in self.heads:
+            q, k, v = head["q"](query), head["k"](memory), head["v"](memory)  # type: ignore[index, operator]
+            done.append(torch.softmax(q @ k.transpose(1, 2) / q.shape[-1] ** 0.5, -1) @ v)
+        return self.linear(torch.cat(done, -1))
+
+
+class Residual(nn.Module):
+    """What a sublayer makes of its input, added to it, and normed."""
+
+    def __init__(self, sublayer: nn.Module, width: int):
+        super().__init__()
+        self.sublayer, self.norm = sublayer, nn.LayerNorm(width)
+
+    def forward(self, x: Tensor, *memory: Tensor) -> Tensor:
+        return self.norm(x + self.sublayer(x, *memory))
+
+
+class Notebook(nn.Module):
+    """The notebook's encoder-decoder, by its description: names, shapes and order of operations; scores before the softmax."""
+
+    def __init__(self, c: TransformerConfig):
+        super().__init__()
+
+        def attention() -> Residual:
+            return Residual(Attention(c.width, c.heads, c.dim_head), c.width)
+
+        def feed_forward() -> Residual:
+            return Residual(nn.Sequential(nn.Linear(c.width, c.hidden), nn.ReLU(), nn.Linear(c.hidden, c.width)), c.width)
+
+        encoder = [nn.ModuleDict(dict(attention=attention(), feed_forward=feed_forward())) for _ in range(c.encoder_depth)]
+        decoder = [nn.ModuleDict(dict(attention_1=attention(), attention_2=attention(), feed_forward=feed_forward())) for _ in range(c.decoder_depth)]
+        self.encoder = nn.ModuleDict(dict(layers=nn.ModuleList(encoder)))
+        self.decoder = nn.ModuleDict(dict(layers=nn.ModuleList(decoder), linear=nn.Linear(c.width, c.width)))
+
+    def forward(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
+        x, y = (tokens + waves(tokens) for tokens in (source, target))
+        for layer in self.encoder["layers"]:  # type: ignore[union-attr]
+            x = layer["feed_forward"](layer["attention"](x, x))
+        for layer in self.decoder["layers"]:  # type: ignore[union-attr]
+            y = layer["feed_forward"](layer["attention_2"](layer["attention_1"](y, y), x))
+        return {"memory": x, "logits": self.decoder["linear"](y)}  # type: ignore[operator]
+
+
+def waves(tokens: Tensor) -> Tensor:
+    """sin(t) in even columns, cos(t) in odd ones."""
+    t = torch.arange(tokens.shape[1], dtype=tokens.dtype)[:, None]
+    return torch.where(torch.arange(tokens.shape[2]) % 2 == 0, t.sin(), t.cos())
+
+
+def notebooks() -> Iterator[Result]:
+    """A twin with the notebook's names."""
+    c = replace(VECTORS, heads=3, head_width=2, norm_first=False, final_norm=False, activation="relu", positions="one_frequency", outputs=8, causal=False)
+    subject, layout, p = "the notebook's encoder-decoder", LAYOUTS["notebook-transformer"], weights(c)
+    twin = Notebook(c).double()
+    twin.load_state_dict({name: torch.from_numpy(value) for name, value in rules.write(layout.rows(c), p).items()})
+    yield from returned(subject, "a twin", layout, numpy_state(twin), c, p, {})
+
+    def call(given: Inputs, dtype: str) -> Arrays:
+        source, target = (torch.from_numpy(given[side]).to(getattr(torch, dtype)) for side in ("source", "target"))
+        return {name: value.detach().numpy() for name, value in twin.to(source.dtype)(source, target).items()}
+
+    yield from compared(subject, "a twin", c, p, {k: v for k, v in inputs(c).items() if k in ("source", "target")}, call)
+
+
+def layouts() -> Iterator[Result]:
+    """All of them."""
+    yield from torch_transformers()
+    yield from notebooks()
+    if "transformers" not in absent():
+        yield from huggingface()

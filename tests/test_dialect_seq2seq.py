@@ -1,0 +1,224 @@
+"""Encoder-decoder layouts: told apart, configs from shapes and config.json, what is refused; their functions are in tests/parity."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from convert import rules
+from convert.dialects import LAYOUTS
+from convert.layout import Facts, function_fields, normal, resolve
+from vit_jax.config import TransformerConfig, parameters
+from vit_jax.errors import UserError
+
+BASE = TransformerConfig(
+    width=8, heads=2, hidden=12, encoder_depth=2, decoder_depth=1, source_vocabulary=9, target_vocabulary=9, outputs=9, max_length=6, eps=1e-5, tie="all",
+)  # fmt: skip
+MARIAN = replace(BASE, norm_first=False, final_norm=False, positions="concatenated")
+BART = replace(BASE, norm_first=False, final_norm=False, positions="learned", position_offset=2, embedding_norm=True)
+MBART = replace(BART, norm_first=True, final_norm=True)
+TORCH = replace(BASE, source_vocabulary=0, target_vocabulary=0, outputs=0, positions="none", max_length=0, tie="none", norm_first=False)
+NOTEBOOK = replace(TORCH, heads=3, head_width=2, final_norm=False, activation="relu", positions="one_frequency", outputs=8, causal=False)
+CONFIGS = {
+    "marian": MARIAN, "bart": BART, "mbart": MBART, "flax-seq2seq@marian": MARIAN, "flax-seq2seq@bart": BART, "flax-seq2seq@mbart": MBART,
+    "torch-transformer": TORCH, "notebook-transformer": NOTEBOOK,
+}  # fmt: skip
+UNTOLD = {  # by shapes and by the layout
+    "marian": {"heads", "activation", "scale_embedding", "max_length"},
+    "bart": {"heads", "activation", "scale_embedding"},
+    "mbart": {"heads", "activation", "scale_embedding"},
+    "torch-transformer": {"heads", "activation", "norm_first", "eps", "causal"},
+    "notebook-transformer": set(),
+}
+SIDES = [name for name in CONFIGS if LAYOUTS[name].extras]
+EXTRA = {"pad_token_id": 1, "eos_token_id": 0, "decoder_start_token_id": 1}
+
+
+def random(config, seed=0):
+    rng = np.random.default_rng(seed)
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in parameters(config).items()}
+
+
+def shapes(layout, config):
+    return {name: array.shape for name, array in rules.write(LAYOUTS[layout].rows(config), random(config)).items()}
+
+
+def said(config, *names):
+    return [("--set", {name: getattr(config, name) for name in names})]
+
+
+# ---------------------------------------------------------------------------------- which and what
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_each_layout_is_the_only_one_that_knows_its_names(name):
+    assert [layout.name for layout in LAYOUTS.values() if layout.recognises(shapes(name, CONFIGS[name]))] == [name]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_table_has_every_field_that_decides_the_function(name):
+    assert set(LAYOUTS[name].fields) == set(function_fields(TransformerConfig))
+    assert not LAYOUTS[name].cannot(CONFIGS[name])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_round_trip_is_exact(name):
+    layout, p = LAYOUTS[name], random(CONFIGS[name])
+    back = rules.read(layout.rows(CONFIGS[name]), rules.write(layout.rows(CONFIGS[name]), p))
+    assert back.keys() == p.keys()
+    assert all(back[k].tobytes() == p[k].tobytes() for k in p)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_shapes_tell_all_but_what_has_no_shape(name):
+    layout, c = LAYOUTS[name], CONFIGS[name]
+    untold = UNTOLD[name.replace("flax-seq2seq@", "")]
+    assert normal(resolve(layout, shapes(name, c), said(c, *untold), "a file")) == normal(c)
+    for field in untold:
+        with pytest.raises(UserError, match=rf"cannot tell {field};.*--set {field}=\.\.\."):
+            resolve(layout, shapes(name, c), said(c, *untold - {field}), "a file")
+
+
+@pytest.mark.parametrize(("norm_first", "bias"), [(True, True), (False, False)])
+def test_torchs_biases_are_seen(norm_first, bias):
+    c = replace(TORCH, norm_first=norm_first, bias=bias, norm_bias=bias)
+    assert resolve(LAYOUTS["torch-transformer"], shapes("torch-transformer", c), said(c, *UNTOLD["torch-transformer"]), "a file").bias == bias
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "why"),
+    [
+        ("torch-transformer", dict(norm_bias=False), "norm_bias is False"),
+        ("torch-transformer", dict(outputs=5), "outputs is 5"),
+        ("torch-transformer", dict(final_norm=False), "final_norm is False"),
+        ("notebook-transformer", dict(outputs=5), "outputs is 5"),
+        ("marian", dict(tie="none", outputs=5), "outputs is 5"),
+        ("marian", dict(positions="interleaved"), "positions is 'interleaved'"),
+        ("marian", dict(max_length=0), "max_length is 0"),
+        ("marian", dict(tie="embeddings"), "tie is 'embeddings'"),
+        ("flax-seq2seq@marian", dict(tie="decoder"), "tie is 'decoder'"),
+        ("bart", dict(eps=1e-6), "eps is 1e-06"),
+        ("mbart", dict(norm_first=False), "norm_first is False"),
+    ],
+)
+def test_what_a_layout_cannot_say_is_named(name, changed, why):
+    assert any(why in reason for reason in LAYOUTS[name].cannot(replace(CONFIGS[name], **changed)))
+
+
+# ---------------------------------------------------------------------------------------- tensors
+
+
+def test_marians_sinusoids_are_vaswanis_in_halves_rounded_to_float32():
+    c = replace(MARIAN, tie="decoder")
+    written = rules.write(LAYOUTS["marian"].rows(c), random(c), names={"model.encoder.embed_positions.weight"})
+    table = written["model.encoder.embed_positions.weight"]
+    assert table.dtype == np.float32
+    assert table.shape == (6, 8)
+    for t, j in np.ndindex(6, 4):
+        assert table[t, j] == np.float32(np.sin(t / 10000 ** (2 * j / 8)))
+        assert table[t, j + 4] == np.float32(np.cos(t / 10000 ** (2 * j / 8)))
+
+
+def test_tables_of_other_positions_are_refused():
+    state = rules.write(LAYOUTS["marian"].rows(MARIAN), random(MARIAN), names={"model.encoder.embed_positions.weight"})
+    state["model.encoder.embed_positions.weight"] = state["model.encoder.embed_positions.weight"] * np.float32(2)
+    with pytest.raises(UserError, match="computed constant has other values"):
+        rules.read(LAYOUTS["marian"].rows(MARIAN), state)
+
+
+def test_old_files_with_all_copies_come_back_with_all_copies():
+    layout, p = LAYOUTS["bart"], random(BART)
+    copies = {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"}
+    state = rules.write(layout.rows(BART), p, names=copies)
+    assert copies < state.keys()
+    assert rules.write(layout.rows(BART), rules.read(layout.rows(BART), state), names=state).keys() == state.keys()
+    assert not copies & rules.write(layout.rows(BART), p).keys()
+
+
+def test_a_head_that_is_no_copy_is_refused():
+    state = rules.write(LAYOUTS["bart"].rows(BART), random(BART), names={"lm_head.weight"})
+    state["lm_head.weight"] = state["lm_head.weight"] + 1
+    with pytest.raises(UserError, match="copies of one tied tensor differ"):
+        rules.read(LAYOUTS["bart"].rows(BART), state)
+
+
+# ------------------------------------------------------------------------------------- config.json
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_side_files_say_the_config_and_the_ids(name):
+    layout, c = LAYOUTS[name], replace(CONFIGS[name], activation="silu", scale_embedding=True, dropout=0.1, embedding_dropout=0.1)
+    files = json.loads(json.dumps(layout.write_side(c, Facts(extra={**EXTRA, "forced_eos_token_id": 0}))))
+    facts = layout.read_side(files)
+    assert normal(resolve(layout, shapes(name, c), [("config.json", facts.config)], "a file")) == normal(c)
+    assert facts.extra["pad_token_id"] == 1
+    assert facts.extra["forced_eos_token_id"] == 0
+    assert layout.write_side(c, facts) == files
+
+
+def test_no_side_files_say_nothing():
+    assert LAYOUTS["marian"].read_side({}) == Facts()
+
+
+def test_settings_of_generation_are_carried():
+    files = {**LAYOUTS["marian"].write_side(MARIAN, Facts(extra=EXTRA)), "generation_config.json": {"num_beams": 4, "bad_words_ids": [[1]]}}
+    written = LAYOUTS["marian"].write_side(MARIAN, LAYOUTS["marian"].read_side(files))
+    assert written["generation_config.json"].items() >= {"num_beams": 4, "bad_words_ids": [[1]]}.items()
+    old = {**files["config.json"], "num_beams": 6}
+    assert LAYOUTS["marian"].read_side({"config.json": old}).extra["generation"] == {"num_beams": 6}
+
+
+def test_absent_keys_are_what_the_library_takes():
+    facts = LAYOUTS["mbart"].read_side({"config.json": {"model_type": "mbart"}})
+    assert facts.config["heads"] == 16
+    assert facts.config["activation"] == "gelu"
+    assert facts.config["scale_embedding"] is False
+    assert facts.extra["decoder_start_token_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (dict(model_type="blenderbot-small"), "'blenderbot-small'"),
+        (dict(decoder_attention_heads=4), "decoder_attention_heads is 4"),
+        (dict(decoder_ffn_dim=24), "decoder_ffn_dim is 24"),
+        (dict(tie_word_embeddings=False), "tie_word_embeddings is false"),
+        (dict(activation_function="mish"), "'mish'"),
+        (dict(activation_function=["gelu"]), "activation_function"),
+    ],
+)
+def test_a_config_json_that_no_network_here_has_is_refused(changed, why):
+    files = LAYOUTS["bart"].write_side(BART, Facts(extra=EXTRA))
+    with pytest.raises(UserError, match=why):
+        LAYOUTS["bart"].read_side({"config.json": {**files["config.json"], **changed}})
+
+
+def test_a_config_json_of_another_size_is_refused():
+    facts = LAYOUTS["bart"].read_side(LAYOUTS["bart"].write_side(replace(BART, hidden=16), Facts(extra=EXTRA)))
+    with pytest.raises(UserError, match=r"hidden is 16 by config.json but 12 by its shapes"):
+        resolve(LAYOUTS["bart"], shapes("bart", BART), [("config.json", facts.config)], "a file")
+
+
+@pytest.mark.parametrize(("extra", "why"), [({}, "--set pad_token_id=.* --set eos_token_id=.* --set decoder_start"), ({**EXTRA, "pad_token_id": 9}, "pad_token_id is 9")])
+def test_ids_of_special_tokens_are_never_invented(extra, why):
+    with pytest.raises(UserError, match=why):
+        LAYOUTS["marian"].write_side(MARIAN, Facts(extra=extra))
+
+
+# -------------------------------------------------------------------------------------- functions
+
+
+def test_the_notebooks_twin_and_the_old_flax_classes_compute_the_same():
+    pytest.importorskip("torch", reason="PyTorch cannot be imported, so ours is not compared with it")
+    import jax
+
+    from tests.parity import layouts_flax, layouts_seq2seq
+    from tests.parity.compare import failures
+    from tests.parity.groups import quick_compilation
+
+    quick_compilation()
+    results = [*layouts_seq2seq.notebooks(), *layouts_flax.flax()]
+    jax.config.update("jax_disable_most_optimizations", False)
+    assert results
+    assert not failures(results), failures(results)
