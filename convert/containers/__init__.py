@@ -13,7 +13,7 @@ from importlib import import_module
 from vit_jax.errors import UserError
 
 from .positional import PositionalFile
-from .source import Source, Writer
+from .source import HEADER, Source, Writer
 from .zips import members
 
 MODULES = {"safetensors": "safetensors", "torch": "torch_file", "npz": "npz", "msgpack": "msgpack"}
@@ -22,7 +22,6 @@ WRITTEN = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".msgpack")
 HEAD = 512  # bytes that tell what a file is
 FOREIGN = (  # what else lies under such names: its first bytes, what it is, what to do
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "run `git lfs pull`, or download it"),
-    (b"<", "a web page or XML", "download the file itself"),
     (b"\x93NUMPY", "a single array of numpy without names", "save all tensors as one .npz"),
     (b"\x89HDF", "an HDF5 file", "save it from its library as safetensors, .pt, .npz or msgpack"),
     (b"GGUF", "a GGUF file", "give the weights that it was made from"),
@@ -69,6 +68,8 @@ def container(path: str) -> str:
         head = opened.read(HEAD)
     if not head:
         raise UserError(f"{path}: is empty (0 bytes); get the file again")
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= min(HEADER, os.path.getsize(path)):
+        return "safetensors"
     suffix = SUFFIXES.get(os.path.splitext(path)[1].lower())
     for start, what, remedy in FOREIGN:
         if head.startswith(start):
@@ -79,10 +80,8 @@ def container(path: str) -> str:
         return suffix if suffix in ("torch", "npz") else _zip(path)
     if head[0] == 0x80 and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return "torch"  # a pickle
-    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < os.path.getsize(path):
-        return "safetensors"
-    if head.lstrip()[:1] in (b"{", b"["):
-        raise UserError(f"{path}: is a JSON text, not weights; name the file of the weights")
+    if b"\0" not in head and head.lstrip()[:1] in (b"<", b"{", b"["):
+        raise UserError(f"{path}: is a {'web page or XML' if head.lstrip()[:1] == b'<' else 'JSON text'}, not weights; get the file itself")
     if 0x80 <= head[0] <= 0x8F or head[0] in (0xDE, 0xDF):
         return "msgpack"  # a map
     if suffix is None:

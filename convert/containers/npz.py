@@ -114,10 +114,11 @@ def _npy_header(file: PositionalFile, member: Member) -> tuple[np.dtype, bool, S
     text = _bytes(file, member, start)[start - length :].tobytes()
     try:
         with warnings.catch_warnings(action="ignore"):  # on odd escapes in damaged texts
-            said = ast.literal_eval(text.decode("utf-8" if head[6] == 3 else "latin-1").strip())
+            node = ast.parse(text.decode("utf-8" if head[6] == 3 else "latin-1").strip(), mode="eval").body
+            said = ast.literal_eval(node)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise damaged from error
-    if not isinstance(said, dict) or said.keys() != {"descr", "fortran_order", "shape"}:
+    if not isinstance(node, ast.Dict) or len(node.keys) > 3 or said.keys() != {"descr", "fortran_order", "shape"}:
         raise damaged
     descr, fortran, shape = said["descr"], said["fortran_order"], said["shape"]
     if type(fortran) is not bool or not isinstance(shape, tuple) or not all(type(n) is int for n in shape):
