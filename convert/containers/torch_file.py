@@ -72,7 +72,7 @@ def _zip(file: PositionalFile) -> Source:
     if absent := {"data.pkl", "version"} - inner.keys():
         raise UserError(f"{file.path}: is a zip file without {' and '.join(sorted(absent))}, so none of torch.save; name the right file")
     for member in inner.values():
-        if member.method:
+        if member.method or member.size != member.compressed:
             raise UserError(f"{file.path}: the member {member.name!a} is compressed, which PyTorch never does; {REMEDY}")
     order = _content(file, inner["byteorder"]) if "byteorder" in inner else b"little"
     if order not in (b"little", b"big"):
