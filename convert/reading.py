@@ -20,6 +20,7 @@ from .containers.source import FLOATS, Source, Tensor
 from .dialects import LAYOUTS, MODULES, refused
 from .layout import Facts, Json, Layout, Names, resolve, unknown_field
 from .rules import Row
+from .run_folder import own_record
 
 NETWORKS: dict[str, type[ViTConfig] | type[TransformerConfig]] = {"ViT": ViTConfig, "Transformer": TransformerConfig}
 CARRIED_SUFFIX = ".carried.safetensors"
@@ -78,6 +79,8 @@ def read(path: str, options: Options = Options()) -> Reading:
 def identify(source: Source, options: Options) -> Reading:
     """The reading of an opened source; `read` says what is raised."""
     files: dict[str, Any] = {**side_files(source.path), "__metadata__": source.metadata}
+    if stated := own_record(source.tree):
+        files["config.json"] = stated
     provenance = own_words(source, files)
     _, tensors, left_out = wrappers.choose(source, known, options.key)
     layout = which_layout(source.path, shapes(tensors), options.layout, provenance.get("layout", ""))

@@ -20,6 +20,7 @@ from .containers.source import FLOATS, Source, Spec, Tensor, leaves
 from .layout import Facts, Json
 
 Item = tuple[Mapping[str, Spec], Iterator[tuple[str, np.ndarray]]]  # what comes, and then it comes, under dotted names
+BESIDE = ("preset", "data", *sorted({name for names in NEEDED.values() for name in names}))  # config.json's keys beside `config`
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0 to 3 of a vocabulary of ours
 
 
@@ -101,6 +102,21 @@ def read_run(path: str | os.PathLike[str], step: int | None = None, key: str = "
         raise UserError(f"{path}: holds the weights {' and '.join(sets)}{f', and no {key}' if key else ''}; name one with --key")
     run = Run(path)
     return dataclasses.replace(source, tree=source.tree[key or sets[0]]), said(run.record()), run.config()
+
+
+def own_record(tree: Mapping[str, Any]) -> Json:
+    """What a file that torch_ref.train saved holds of a run's config.json: its `config` and what stands beside; of other files nothing."""
+    config = tree.get("config")
+    if not isinstance(config, Mapping) or not {"task", "model", "optim"} <= config.keys():
+        return {}
+    return {key: plain(tree[key]) for key in ("config", *BESIDE) if key in tree}
+
+
+def plain(value: Any) -> Any:
+    """A value of a torch file as JSON's own types."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    return [plain(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def said(record: Json) -> Facts:

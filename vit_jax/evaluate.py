@@ -42,7 +42,7 @@ def evaluate(
         jax.config.update("jax_enable_x64", True)
     step, tree = weights(folder, run.model, which, ema)
     dataset = open_dataset(run)
-    if dataset.identity != folder.record()["data"]:
+    if folder.record()["data"] not in (None, dataset.identity):  # none: of a converted run, whose file did not say
         raise UserError(f"{folder}: data.source {run.data.source} is not the data that this run was trained on; restore it")
     if split not in dataset.splits:
         raise UserError(f"split {split!r} is not there: this run's data has {', '.join(dataset.splits)}; choose one of them")

@@ -10,6 +10,7 @@ from vit_jax.config import TransformerConfig, ViTConfig, kind, pair, parameters
 
 from ..layout import Field, Layout, function_fields
 from ..rules import TRANSPOSE, Order, Row, Shape, row
+from ..run_folder import said
 
 
 def rows(config: ViTConfig | TransformerConfig) -> list[Row]:
@@ -41,7 +42,8 @@ def _row(config: ViTConfig | TransformerConfig, name: str, shape: Shape) -> Row:
 def _layout(network: type[ViTConfig] | type[TransformerConfig], title: str, marks: tuple[str, ...]) -> Layout:
     """It says every config, and no field follows from its names: the file states them, or the user does."""
     fields = {name: Field() for name in function_fields(network)}
-    return Layout("torch-ref", "vit" if network is ViTConfig else "transformer", title, network, fields, rows, marks, ("torch", "safetensors"))
+    return Layout("torch-ref", "vit" if network is ViTConfig else "transformer", title, network, fields, rows, marks, ("torch", "safetensors"),
+                  read_side=lambda files: said(files.get("config.json", {})))  # fmt: skip
 
 
 LAYOUTS = (

@@ -185,7 +185,7 @@ def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> 
     run, dtype = setup.run, parameter_dtype(setup.run)
     if folder.exists():
         runs.same_identity(folder, setup.stated)
-        if folder.record()["data"] != setup.dataset.identity:
+        if folder.record()["data"] not in (None, setup.dataset.identity):  # none: of a converted run, whose file did not say
             raise UserError(f"{folder}: data.source {run.data.source} is not the data that this run began with; restore it, or choose another --name")
         checkpoints.clear()
         saved, skipped = checkpoints.restore(parameters(run.model))
@@ -216,9 +216,9 @@ def comes_again(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
 
 
 def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
-    """Say what has changed since a checkpoint was written and can change the last bits."""
+    """Say what has changed since a checkpoint was written and can change the last bits; of a converted one nothing is known."""
     was = {**then, **then["versions"]}
-    changed = [f"{k} {was.get(k)} -> {v}" for k, v in {**now, **now["versions"]}.items() if k != "versions" and v != was.get(k)]
+    changed = [f"{k} {was.get(k)} -> {v}" for k, v in {**now, **now["versions"]}.items() if was and k != "versions" and v != was.get(k)]
     if changed:
         print(f"note     not bit for bit what an uninterrupted run gives, because these changed: {', '.join(changed)}")
 

@@ -1,0 +1,167 @@
+"""Runs in training that change their home: what a torch run's file or a run's folder holds beside its weights, and writing it.
+
+Weights, their average and the optimizer's moments take the same road, one after the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vit_jax.config import OptimConfig, RunConfig, from_dict, to_dict
+from vit_jax.errors import CheckFailed, UserError
+from vit_jax.runs import Run, array_digest
+
+from . import optimizer
+from .containers import torch_writer
+from .containers.torch_file import open_file
+from .containers.source import Path, Source, Spec, Tensor, leaves
+from .layout import Facts, Json
+from .optimizer import Moments
+from .reading import Reading
+from .road import Plan, stream
+from .rules import Row, ghost
+from .run_folder import BESIDE, Description, needed, own_record, untrained, write_run
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run in training beside its weights: the config, what else config.json says, the moments and the average under the file's names."""
+
+    run: RunConfig
+    beside: Json
+    moments: Moments
+    ema: dict[str, Tensor] | None
+
+
+def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
+    """The training state in a source whose weights were read, or None where it has no optimizer's or the average was chosen.
+
+    `run` is what the user names where the file states no config. Raises UserError where the state is not that of the config's optimizer.
+    """
+    tree, what = reading.source.tree, reading.path
+    averaged = leaves(tree["ema"]) if isinstance(tree.get("ema"), Mapping) else {}
+    saved = tree.get("optimizer")
+    if not isinstance(saved, Mapping) or any(tensor is averaged.get(name) for name, tensor in reading.tensors.items()):
+        return None
+    stated = run_config(reading.source)
+    if stated is not None and run is not None and to_dict(stated.optim) != to_dict(run.optim):
+        raise UserError(f"{what}: states another config of its optimizer than the preset; leave --preset out")
+    run = stated or run
+    if run is None:
+        raise UserError(f"{what}: holds an optimizer's state and not the config that it belongs to; name it with --preset, or use --weights-only")
+    run = dataclasses.replace(run, model=reading.config)
+    ema = averaged if run.ema and averaged else None
+    if reading.source.container == "orbax":
+        beside = {key: value for key, value in Run(what).record().items() if key in BESIDE}
+        return Training(run, beside, our_moments(saved, run.optim, what), ema)
+    step = tree.get("step") if isinstance(tree.get("step"), int) else None
+    moments = optimizer.from_torch(saved, reading.rows, reading.tensors, run.optim, what, step, reading.layout.dialect == "torch-ref")
+    return Training(run, {key: value for key, value in own_record(tree).items() if key in BESIDE}, moments, ema)
+
+
+def run_config(source: Source) -> RunConfig | None:
+    """The run that a source states: torch_ref.train's `config`, or a run folder's. Raises UserError where it is damaged."""
+    if source.container == "orbax":
+        return Run(source.path).config()
+    record = own_record(source.tree)
+    return from_dict(RunConfig, record["config"]) if record else None
+
+
+def our_moments(saved: Mapping[str, Any], c: OptimConfig, what: str) -> Moments:
+    """The moments in a run's optimizer item. Raises UserError where they are another optimizer's."""
+    roles: dict[str, dict[str, Tensor]] = {role: {} for role in optimizer.ROLES[c.name]}
+    for path, tensor in saved.items():
+        role, _, name = path.partition(".")
+        if path != "step" and role not in roles:
+            raise UserError(f"{what}: its optimizer's state holds {role}, which {c.name} does not keep; restore config.json")
+        if name:
+            roles[role][name] = tensor
+    return Moments(int(saved["step"].read()), roles)
+
+
+# ------------------------------------------------------------------------------------------ writing
+
+
+def beside_weights(plan: Plan, rows: list[Row], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Spec], Iterator[tuple[str, np.ndarray]]]:
+    """What has the weights' names in the source, by the weights' rows: {the target's name: Spec}, and the arrays. Raises UserError."""
+    if plan.adaptations or plan.dtype is not None:
+        raise UserError(f"{plan.reading.path}: an optimizer's state does not follow --adapt and --dtype; leave them out, or add --weights-only")
+    targets = optimizer.moving(plan.rows, plan.specs)
+    ours = {n: a for r in rows for n, a in zip(r.ours, r.read([ghost(tensors[t].shape, tensors[t].dtype) for t in r.theirs]), strict=True)}
+    made = {t: a for r in targets for t, a in zip(r.theirs, r.write([ours[n] for n in r.ours]), strict=True)}
+    specs = {name: Spec(a.dtype, a.shape) for name, a in made.items()}
+    reading = dataclasses.replace(plan.reading, tensors=dict(tensors), rows=rows)
+    return specs, stream(dataclasses.replace(plan, reading=reading, rows=targets, specs=specs))
+
+
+def into_run(plan: Plan, state: Training | None, facts: Facts, path: str) -> list[str]:
+    """Write a run's folder at `path` from a plan whose target is our layout; what the user is to know of it, a clause each.
+
+    Without a state the run is one that has not begun. Raises UserError.
+    """
+    run = state.run if state else untrained(plan.config)
+    must, made_up = needed(run, Facts({}, facts.preprocess, facts.class_names, {**facts.extra, **(state.beside if state else {})}), plan.reading.path)
+    rows = optimizer.moving(plan.reading.rows, plan.reading.tensors)
+    moments = state.moments if state else optimizer.start(rows, plan.reading.tensors, run.optim)
+    parts = {role: beside_weights(plan, rows, tensors) for role, tensors in moments.roles.items()}
+    specs = {"step": Spec(np.dtype(np.int32), ()), **{f"{role}.{name}": spec for role, (its, _) in parts.items() for name, spec in its.items()}}
+
+    def arrays() -> Iterator[tuple[str, np.ndarray]]:
+        yield "step", np.asarray(moments.step, np.int32)
+        for role, (_, values) in parts.items():
+            for name, array in values:
+                yield f"{role}.{name}", array
+
+    items = {"model": (plan.specs, stream(plan)), "optimizer": (specs, arrays())}
+    if run.ema:
+        items["ema"] = beside_weights(plan, rows, state.ema if state and state.ema else {t: plan.reading.tensors[t] for r in rows for t in r.theirs})
+        made_up += [] if state and state.ema else ["the average of the weights starts anew"]
+    beside = state.beside if state else {}
+    write_run(path, Description(run, beside.get("preset", "converted"), beside.get("data"), must), moments.step, items)
+    return made_up + (["the best step so far and the log start anew"] if state else [])
+
+
+def into_torch(plan: Plan, state: Training, path: str) -> list[str]:
+    """Write the file that `torch_ref.train --resume` takes, from a plan whose target is torch_ref's layout. Raises UserError."""
+    rows = optimizer.moving(plan.reading.rows, plan.reading.tensors)
+    saved, places = optimizer.to_torch(plan.rows, plan.specs, state.run.optim, state.moments.step)
+    parts = {role: beside_weights(plan, rows, tensors) for role, tensors in state.moments.roles.items() if state.moments.step}
+    for (role, name), place in places.items():
+        if role in parts:
+            saved["state"][place[1]][place[2]] = parts[role][0][name]
+    order = optimizer.registered(list(plan.specs))
+    tree: Json = {
+        "model": {name: plan.specs[name] for name in order}, "optimizer": saved, "step": state.moments.step, "config": to_dict(state.run), **state.beside,
+    }  # fmt: skip
+    ema = beside_weights(plan, rows, state.ema) if state.ema else None
+    if ema:
+        tree["ema"] = {name: ema[0][name] for name in order}
+
+    def arrays() -> Iterator[tuple[Path, np.ndarray]]:
+        yield from ((("model", name), array) for name, array in stream(plan))
+        yield from ((("optimizer", *place), np.asarray(state.moments.step, np.float32)) for (role, _), place in places.items() if role == "step")
+        for role, (_, values) in parts.items():
+            yield from ((("optimizer", *places[role, name]), array) for name, array in values)
+        yield from ((("ema", name), array) for name, array in (ema[1] if ema else ()))
+
+    digests: dict[Path, str] = {}
+
+    def noted() -> Iterator[tuple[Path, np.ndarray]]:
+        for place, array in arrays():
+            digests[place] = array_digest(array)
+            yield place, array
+
+    torch_writer.write(path, tree, noted(), {})
+    with open_file(path) as written:
+        for place, digest in digests.items():
+            value: Any = written.tree
+            for key in place:
+                value = value[key]
+            if array_digest(value.read()) != digest:
+                raise CheckFailed(f"{path}: {place} did not come back from the disk as it was written; check the disk and try again")
+    return ["the best step so far and the log stay behind"]
