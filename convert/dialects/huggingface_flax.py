@@ -68,6 +68,6 @@ MARKS = (
 LAYOUTS = (
     Layout(
         "huggingface-flax", "", "Hugging Face Flax ViT", ViTConfig, FIELDS, rows, MARKS, ("msgpack",), limits,
-        read_side=huggingface.read_side, write_side=huggingface.write_side,
+        read_side=huggingface.read_side, write_side=huggingface.write_side, proven="transformers 4.55.4",
     ),
 )  # fmt: skip
