@@ -45,7 +45,7 @@ def open_source(path: str, file: str = "", step: int | None = None) -> Source:
         from .folder import open_folder
 
         return open_folder(path, file, step)
-    if file or step is not None:
+    if os.path.isfile(path) and (file or step is not None):
         raise UserError(f"{path}: is a file; --file and --step choose in a folder")
     return open_file(path)
 

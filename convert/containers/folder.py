@@ -120,6 +120,8 @@ def _shards(index: str) -> tuple[dict[str, str], list[str]]:
     for file in files:
         if not file or file != os.path.basename(file) or file in (".", "..") or "\\" in file or "\0" in file:
             raise UserError(f"{index}: names the file {file[:100]!a}, which is not in its folder; get the files again from their source")
+        if os.path.splitext(file)[1].lower() not in SUFFIXES:
+            raise UserError(f"{index}: names the file {file[:100]!a}, which is no file of weights; get the files again from their source")
     return listed, files
 
 

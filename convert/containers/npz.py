@@ -19,6 +19,7 @@ from .zips import Member, members
 
 MAGIC, SUFFIX = b"\x93NUMPY", ".npy"
 HEADER_TEXT = 10_000  # bytes of a .npy header, as numpy itself allows
+WIDE = (1 << 31) - 1  # bytes from which a member's sizes are written as zip64
 LENGTHS = {1: "<H", 2: "<I", 3: "<I"}  # by version of .npy
 DTYPES = {np.dtype(code).str[1:]: np.dtype(code) for code in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1", "V2")}
 
@@ -147,7 +148,7 @@ def write(path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[Path, np.n
             header = _npy(spec)
             info = zipfile.ZipInfo(f"{name}{SUFFIX}")  # its date is always the same
             info.file_size = len(header) + spec.nbytes
-            with file.open(info, "w", force_zip64=info.file_size >= 1 << 31) as member:
+            with file.open(info, "w", force_zip64=info.file_size > WIDE) as member:
                 member.write(header)
                 member.write(memoryview(raw(array, spec)))
             missing.remove(name)

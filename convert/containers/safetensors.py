@@ -20,14 +20,15 @@ from . import strict_json
 from .positional import PositionalFile
 from .source import HEADER, Path, Shape, Source, Spec, Tensor, check_names, check_shape, raw
 
-DTYPES = {
+DTYPES = {  # in the order in which the library puts tensors
     name: np.dtype(dtype)
     for name, dtype in {
-        "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F8_E4M3": ml_dtypes.float8_e4m3fn,
-        "F8_E5M2": ml_dtypes.float8_e5m2, "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U64": np.uint64,
-        "U32": np.uint32, "U16": np.uint16, "U8": np.uint8, "BOOL": np.bool_, "C64": np.complex64,
+        "U64": np.uint64, "I64": np.int64, "F64": np.float64, "C64": np.complex64, "F32": np.float32, "U32": np.uint32, "I32": np.int32,
+        "BF16": ml_dtypes.bfloat16, "F16": np.float16, "U16": np.uint16, "I16": np.int16, "F8_E4M3": ml_dtypes.float8_e4m3fn,
+        "F8_E5M2": ml_dtypes.float8_e5m2, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
     }.items()
 }  # fmt: skip
+RANKS = {dtype: rank for rank, dtype in enumerate(DTYPES.values())}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 METADATA, DIGESTS = "__metadata__", "digests"
 
@@ -132,13 +133,13 @@ def _tensor(file: PositionalFile, name: str, dtype: np.dtype, shape: Shape, offs
 def write(path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]) -> None:
     """Write tensors as they come, each at its place, and their digests into the header at the end.
 
-    Order and alignment are those of the safetensors library: wide dtypes first, then by name. Raises UserError
+    Order and alignment are those of the safetensors library. Raises UserError
     on a dtype that the container does not have.
     """
     for name, spec in tree.items():
         if spec.dtype not in NAMES:
             raise UserError(f"{path}: {name} is {spec.dtype.name}, which safetensors does not have; choose another with --dtype")
-    names = sorted(tree, key=lambda name: (-tree[name].dtype.itemsize, name))
+    names = sorted(tree, key=lambda name: (RANKS[tree[name].dtype], name))
     digests = dict.fromkeys(names, 0)
     header = _encoded(tree, digests, metadata)
     offsets, at = {}, len(header)

@@ -41,10 +41,10 @@ def header(descr: str = "'<f4'", shape: str = "(2,)", fortran: str = "False", mo
     return npy(header=f"{{'descr': {descr}, 'fortran_order': {fortran}, 'shape': {shape}, {more}}}\n", data=data, **kwargs)
 
 
-def npz(files: Mapping[str, bytes] | list[tuple[str, bytes]], method: int = zipfile.ZIP_STORED) -> bytes:
+def npz(files: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
     """A zip file of these members."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", method) as file:
-        for name, content in files.items() if isinstance(files, Mapping) else files:
+        for name, content in files.items():
             file.writestr(zipfile.ZipInfo(name), content, method)
     return made.getvalue()

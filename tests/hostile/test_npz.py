@@ -112,7 +112,7 @@ NPZ = {
     "75 complex": (one(header("'<c8'", data=bytes(16))), "dtype"),
     "76 text": (one(header("'<U1'")), "dtype"),
     "64 bool byte 7": (one(header("'|b1'", data=b"\x01\x07")), "neither true nor false"),
-    "77 duplicate key": (npz([("a.npy", npy(A)), ("a.npy", npy(A + 1))]), "twice"),
+    "77 duplicate key": (npz({"a.npy": npy(A), "b.npy": npy(A + 1)}).replace(b"b.npy", b"a.npy"), "twice"),
     "77 a with a.npy": (npz({"a": npy(A), "a.npy": npy(A)}), "no .npy array"),
     "78 text member": (npz({"a.npy": npy(A), "readme.txt": b"hello"}), "no .npy array"),
     "78 member ../a.npy": (npz({"a.npy": npy(A), "../a.npy": npy(A)}), "leads out"),
@@ -124,7 +124,6 @@ NPZ = {
 }  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("item", NPZ)
 def test_npz_are_refused(item: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -179,6 +178,6 @@ def test_npz_are_accepted(item: str, method: int, tmp_path: Path) -> None:
 
 def test_a_deflated_table_of_zeros_under_the_floor_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / FILE
-    truth = np.zeros((1 << 12, 1 << 12), np.uint8)
+    truth = np.zeros((1 << 10, 1 << 10), np.uint8)
     path.write_bytes(npz({"a.npy": npy(truth)}, zipfile.ZIP_DEFLATED))
     accepts(path, {"a": truth})

@@ -91,7 +91,7 @@ def test_57_header_of_200_mb_is_not_read(tmp_path: Path) -> None:
 
 def test_58_many_duplicate_keys_take_no_time(tmp_path: Path) -> None:
     path = tmp_path / FILE
-    path.write_bytes(st(b"{" + b",".join(b'"%d":0' % i for i in [*range(300_000), 299_999]) + b"}"))
+    path.write_bytes(st(b"{" + b",".join(b'"%d":0' % i for i in [*range(100_000), 99_999]) + b"}"))
     refuses(path, "twice", grown=256 << 20)
 
 
@@ -119,6 +119,6 @@ def test_safetensors_are_accepted(item: str, dtype: type, shape: tuple[int, ...]
 
 def test_55_names_beyond_the_cap_are_refused_quickly(tmp_path: Path) -> None:
     path = tmp_path / FILE
-    entries = {f"t{i}": {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i in range(60_000)}
-    path.write_bytes(st(entries, bytes(60_000)))
-    refuses(path, "60000 tensors", grown=256 << 20)
+    entries = {f"t{i}": {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i in range(50_001)}
+    path.write_bytes(st(entries, bytes(50_001)))
+    refuses(path, "50001 tensors", grown=256 << 20)

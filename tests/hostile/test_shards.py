@@ -33,7 +33,7 @@ SHARDS: dict[str, tuple[dict[str, str], dict[str, list[str]], str]] = {
     "90 key absent from its shard": ({"a": FIRST, "b": FIRST}, {FIRST: ["a"]}, "lacks b"),
     "90 unlisted extra key": ({"a": FIRST}, {FIRST: ["a", "b"]}, "does not list"),
     "90 no tensors listed": ({}, {}, "weight_map"),
-    "90 the index as its own shard": ({"a": "model.safetensors.index.json"}, {}, ""),
+    "90 the index as its own shard": ({"a": "model.safetensors.index.json"}, {}, "no file of weights"),
 }
 
 
