@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import typing
@@ -32,6 +33,7 @@ SIZES: dict[type, dict[str, tuple[Any, ...]]] = {
 TRIES = 400
 
 
+@functools.cache
 def values(network: type, name: str) -> tuple[Any, ...]:
     """Values of a field to try: those of SIZES, both booleans, or all of a literal."""
     if name in SIZES[network]:
