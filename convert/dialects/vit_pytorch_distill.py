@@ -8,9 +8,11 @@ The teacher's tensors are no part of it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from vit_jax.config import ViTConfig
+from vit_jax.errors import UserError
 
 from ..layout import Field, Layout, Names, always, has
 from ..rules import Row
@@ -45,7 +47,9 @@ def fits(m: Modules, names: Names) -> bool:
 
 
 def generation(version: str) -> Layout:
-    """The layout of a version of vit-pytorch's DistillWrapper. Raises UserError before 0.7."""
+    """The layout of a version of vit-pytorch's DistillWrapper. Raises UserError before 0.7 and where the wrapper did not run."""
+    if re.fullmatch(r"1\.16\.[1-4]", version):
+        raise UserError(f"vit-pytorch-distill@{version}: this version's wrapper cannot run its student; name the version that trained the file")
     why = "wrappers are known from 0.7 on; take the student alone, as vit-pytorch@0.6.7 where it is of 0.6.7 or 0.6.8"
     return vit_pytorch.held("vit-pytorch-distill", version, LAYOUTS, why)
 
