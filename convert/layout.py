@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vit_jax.config import (
     ModelConfig,
@@ -273,7 +273,8 @@ def check(config: Any) -> Any:
 
 def idle(layout: Layout, name: str, values: Json) -> bool:
     """Whether a field that nobody said has no effect beside the values of the others; it then gets one that it can have."""
-    choices = layout.fields[name].among or get_args(get_type_hints(layout.network)[name])
+    hint = get_type_hints(layout.network)[name]
+    choices = layout.fields[name].among or (get_args(hint) if get_origin(hint) is Literal else ())
     configs = [layout.network(**{**values, name: choice}) for choice in choices]
     if not configs or any(normal(config) != normal(configs[0]) for config in configs):
         return False
