@@ -73,7 +73,7 @@ def fields(version: Version) -> dict[str, Field]:
         "cls_position": Field((True, False), lambda names: class_row(length(version.position, 1, 0)(names))),
     }
     if not version.tanh:
-        table["head_activation"] = Field(("tanh", "none"), lambda names: None if "pre_logits/bias" in names else "tanh")
+        table["head_activation"] = Field(("tanh", "none"))
     if version.scan:
         table |= {
             "depth": Field(solve=length(f"{STACKED}LayerNorm_0/scale", 0)),
