@@ -162,7 +162,7 @@ def which_layout(path: str, names: Names, asked: str, own: str) -> Layout:
 
 def find(name: str, flag: str) -> list[Layout]:
     """The layouts that a --from or --to means: one, or all versions of a dialect. Raises UserError."""
-    if name in LAYOUTS:
+    if name in LAYOUTS and "@" in name:
         return [LAYOUTS[name]]
     dialect, _, version = name.partition("@")
     versions = [layout for layout in LAYOUTS.values() if layout.dialect == dialect]

@@ -1,0 +1,149 @@
+"""timm's config.json: an architecture of its registry, arguments over that, and preprocessing.
+
+An epsilon is in no argument that JSON can hold: an architecture brings it along (1e-6, or 1e-5 in those of CLIP),
+as another brings the packed gate of the mlp. So a folder that we write names the one that has them, and
+states all else by arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax.config import ViTConfig, pair
+from vit_jax.errors import UserError
+
+from ..layout import Facts, Json
+
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "relu": "relu", "silu": "silu", "swish": "silu"}
+POOLS = {"cls": "token", "cls_distill": "token", "mean": "avg", "mean_all": "avg", "map": "map"}
+# What timm takes where a pretrained_cfg does not say.
+DEFAULTS: Json = {
+    "input_size": [3, 224, 224], "crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic",
+    "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225],
+}  # fmt: skip
+
+
+def architecture(c: ViTConfig) -> str:
+    """The name in timm's registry whose class, epsilon and mlp are those of a config."""
+    if c.distill_token:
+        return "deit_base_distilled_patch16_224"
+    if c.gated:
+        return "vit_giant_patch14_dinov2"
+    return "vit_base_patch16_clip_224" if c.eps == 1e-5 else "vit_base_patch16_224"
+
+
+def unstated(c: ViTConfig) -> list[str]:
+    """Why timm cannot open a folder of such a network."""
+    only = {"a distillation token": c.distill_token, "a gated mlp": c.gated, "a norm in the stem": c.stem_norm}
+    return [f"eps is {c.eps!r}, with {name} timm's config.json can only say 1e-06" for name, has in only.items() if has and c.eps != 1e-6]
+
+
+def write_side(c: ViTConfig, facts: Facts) -> dict[str, Json]:
+    """The config.json with which `timm.create_model("local-dir:FOLDER", pretrained=True)` builds the network."""
+    hidden = c.hidden * (2 if c.gated else 1)
+    ratio = hidden / c.width
+    args: Json = {
+        "img_size": list(pair(c.image)), "patch_size": list(pair(c.patch)), "in_chans": c.channels, "embed_dim": c.width, "depth": c.depth,
+        "num_heads": c.heads, "mlp_ratio": ratio if int(c.width * ratio) == hidden else (hidden + 0.5) / c.width,  # int() cuts
+        "qkv_bias": c.query_bias, "proj_bias": c.out_bias, "qk_norm": c.qk_norm, "init_values": c.layer_scale, "act_layer": c.activation,
+        "class_token": c.cls_token, "reg_tokens": c.registers, "pos_embed": "learn" if c.position == "learned" else "none",
+        "no_embed_class": not (c.cls_position if c.cls_token else c.register_position), "pre_norm": c.pre_norm,
+        "global_pool": POOLS[c.pool], "pool_include_prefix": c.pool == "mean_all",
+        "final_norm": c.final_norm or c.head_norm, "fc_norm": c.head_norm and c.pool != "cls",
+    }  # fmt: skip
+    if c.stem_norm:
+        args["embed_norm_layer"] = "layernorm"
+    pretrained: Json = {
+        "input_size": [c.channels, *pair(c.image)], "fixed_input_size": True, "pool_size": None, "num_classes": c.classes,
+        "first_conv": "patch_embed.proj", "classifier": ["head", "head_dist"] if c.distill_token else "head",
+    }  # fmt: skip
+    out = {"architecture": architecture(c), "num_classes": c.classes, "num_features": c.width, "global_pool": POOLS[c.pool]}
+    labels = {"label_names": facts.class_names} if facts.class_names else {}
+    return {"config.json": out | labels | {"model_args": args, "pretrained_cfg": pretrained | (crop(facts.preprocess) if facts.preprocess else {})}}
+
+
+def read_side(files: Mapping[str, Json]) -> Facts:
+    """What a config.json of timm's says that no tensor does. Raises UserError where it names what this network has not."""
+    said = files.get("config.json") or {}
+    if not isinstance(said.get("architecture"), str):
+        return Facts()
+    args, pretrained = said.get("model_args") or {}, said.get("pretrained_cfg", said)
+    known = named(said["architecture"])
+    fields: Json = {name: known[name] for name in ("heads", "activation", "eps", "pool") if name in known}
+    size = args.get("img_size") or pretrained.get("input_size", [0])[1:] or known.get("image")
+    fields |= {ours: args[theirs] for ours, theirs in (("heads", "num_heads"), ("patch", "patch_size"), ("width", "embed_dim"), ("depth", "depth")) if theirs in args}
+    fields |= {"activation": chosen("act_layer", args["act_layer"], ACTIVATIONS)} if args.get("act_layer") else {}
+    fields |= {"eps": chosen("norm_layer", args["norm_layer"], {"layernorm": 1e-6})} if args.get("norm_layer") else {}
+    fields |= {"image": size} if size else {}
+    pooling = pool(args, known)
+    if pooling and said.get("global_pool", POOLS[pooling]) == POOLS[pooling]:
+        fields["pool"] = pooling
+    else:
+        fields.pop("pool", None)  # it contradicts itself: the user decides
+    names = said.get("label_names", pretrained.get("label_names"))
+    names = [names[str(i)] for i in range(len(names))] if isinstance(names, Mapping) and set(names) == {str(i) for i in range(len(names))} else names
+    preprocess, notes = images(DEFAULTS | {k: v for k, v in pretrained.items() if v is not None}) if pretrained.get("mean") else (None, ())
+    return Facts(fields, preprocess, names if isinstance(names, list) else None, notes=notes)
+
+
+def named(name: str) -> Json:
+    """Our fields of an architecture; empty where the table does not have it."""
+    from ..architectures import lookup
+
+    try:
+        return lookup(name)[0]
+    except UserError:
+        return {}
+
+
+def chosen(key: str, value: Any, known: Mapping[str, Any]) -> Any:
+    """What a name in model_args means. Raises UserError."""
+    name = str(value).lower() if key == "act_layer" else str(value).lower().replace("_", "")
+    if name not in known:
+        raise UserError(f"config.json: {key} is {value!r}, this network knows {', '.join(known)}; it cannot be converted")
+    return known[name]
+
+
+def pool(args: Json, known: Json) -> str | None:
+    """Our pooling; None where it is not said. Raises UserError on one that our network has not."""
+    theirs = args.get("global_pool", POOLS.get(known.get("pool", "")))
+    every = args.get("pool_include_prefix", known.get("pool") == "mean_all")
+    if theirs == "token":
+        return "cls_distill" if known.get("pool") == "cls_distill" else "cls"
+    if theirs not in (None, "avg", "map") or (theirs == "map" and every):
+        said = "map with pool_include_prefix" if theirs == "map" else repr(theirs)
+        raise UserError(f"config.json: global_pool is {said}, this network knows token, avg and map; it cannot be converted")
+    return theirs and ("map" if theirs == "map" else "mean_all" if every else "mean")
+
+
+# ---------------------------------------------------------------------------------- preprocessing
+
+
+def images(cfg: Json) -> tuple[Json | None, tuple[str, ...]]:
+    """(our preprocessing, or None where we have no such, notes why) of a pretrained_cfg."""
+    channels, *size = cfg["input_size"]
+    fill = {round(255 * v) for v in cfg["mean"]}
+    square, mode = size[0] == size[1], cfg["crop_mode"] or "center"
+    cut = {"crop_pct": cfg["crop_pct"] != 1 and (mode != "center" or not square), "crop_mode": mode == "border" and len(fill) > 1}
+    reasons = [f"{key} {cfg[key]}" for key, holds in cut.items() if holds]
+    reasons += [f"interpolation {cfg['interpolation']}"] if cfg["interpolation"] not in ("bilinear", "bicubic", "nearest") else []
+    reasons += [f"mean and std for {len(cfg['mean'])} channels of {channels}"] if not len(cfg["mean"]) == len(cfg["std"]) == channels else []
+    if reasons:
+        return None, (f"config.json: its preprocessing has no counterpart here ({'; '.join(reasons)})",)
+    return {
+        "image": size, "channels": channels, "fit": {"center": "crop", "squash": "stretch", "border": "pad"}[mode],
+        "size": math.floor(min(size) / cfg["crop_pct"]), "interpolation": cfg["interpolation"], "background": fill.pop() if mode == "border" else 0,
+        "mean": list(cfg["mean"]), "std": list(cfg["std"]),
+    }, ()  # fmt: skip
+
+
+def crop(p: Json) -> Json:
+    """The part of a pretrained_cfg that states our preprocessing (of oblong images the crop that is nearest)."""
+    edge = min(p["image"])
+    share = edge / p["size"] if p["fit"] == "crop" and p["size"] > edge else 1.0
+    while math.floor(edge / share) < p["size"] and share < 1:
+        share = math.nextafter(share, 0)  # so that timm, which divides by it and cuts, comes to the same size
+    mode = {"crop": "center", "stretch": "squash", "pad": "border"}[p["fit"]]
+    return {"mean": p["mean"], "std": p["std"], "interpolation": p["interpolation"], "crop_pct": share, "crop_mode": mode}

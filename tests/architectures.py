@@ -1,0 +1,139 @@
+"""The table of public names, from the libraries that have them: `python -m tests.architectures > convert/architectures.json`.
+
+Each network is built without memory (on torch's meta device) and its config read off its modules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from typing import Any
+
+from convert.architectures import OWN
+from convert.dialects.timm_folder import DEFAULTS, images
+from convert.layout import TRAINING, normal
+from tests.parity.libraries import load
+from vit_jax.config import ViTConfig
+
+Json = dict[str, Any]
+Entry = tuple[Json, dict[str, Json | None]]  # (what is not ViTConfig's default, {tag of weights: preprocessing}), the default's tag first
+ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "ReLU": "relu", "SiLU": "silu"}
+# Names of torch hub for networks whose tensors are timm's: (its name there, timm's architecture, weights, what differs).
+# DINOv2's own class token keeps its position where there are registers.
+REGISTERS = {"cls_position": True, "register_position": False}
+HUB = [(f"dinov2_vit{s[0]}14", f"vit_{s}_patch14_dinov2", "lvd142m", {}) for s in ("small", "base", "large", "giant")]
+HUB += [(f"dinov2_vit{s[0]}14_reg", f"vit_{s}_patch14_reg4_dinov2", "lvd142m", REGISTERS) for s in ("small", "base", "large", "giant")]
+HUB += [(f"dino_vit{s[0]}{p}", f"vit_{s}_patch{p}_224", "dino", {}) for s in ("small", "base") for p in (16, 8)]
+# OpenAI's names of CLIP's image towers.
+HUB += [(f"ViT-{n}", f"vit_{t}_clip_quickgelu_{size}", "openai", {}) for n, t, size in (
+    ("B/32", "base_patch32", 224), ("B/16", "base_patch16", 224), ("L/14", "large_patch14", 224), ("L/14@336px", "large_patch14", 336))]  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------- timm
+
+
+def plain(names: Iterable[str] = ()) -> Iterator[tuple[str, Any]]:
+    """(name, network without memory) of those of timm whose class is VisionTransformer or its distilled kin, on patches, of plain blocks."""
+    timm = load("timm")
+    listed = [name for module in ("vision_transformer", "deit") for name in timm.list_models(module=module)]
+    for name in names or listed:
+        model = timm.create_model(name, device="meta")
+        kinds = [type(module).__name__ for module in (model.patch_embed, model.blocks[0], getattr(model.blocks[0], "norm1", None))]
+        block = model.blocks[0]
+        if kinds != ["PatchEmbed", "Block", "LayerNorm"] or type(block.attn).__name__ != "Attention" or type(model).__name__ not in CLASSES:
+            continue
+        if all(type(norm).__name__ == "Identity" for norm in (block.attn.norm, block.mlp.norm)) and not (model.attn_pool and model.pool_include_prefix):
+            yield name, model
+
+
+CLASSES = ("VisionTransformer", "VisionTransformerDistilled")
+
+
+def config(m: Any) -> ViTConfig:
+    """Our config of a network of timm's, read off its modules."""
+    block, there = m.blocks[0], lambda module: type(module).__name__ != "Identity"
+    distilled, fc_norm, token = hasattr(m, "dist_token"), there(m.fc_norm), m.global_pool == "token"
+    pool = "cls_distill" if distilled else {"token": "cls", "map": "map", "avg": "mean_all" if m.pool_include_prefix else "mean"}[m.global_pool]
+    gated, biased = type(block.mlp).__name__ == "GluMlp", block.attn.qkv.bias is not None
+    return normal(ViTConfig(
+        image=tuple(m.patch_embed.img_size), patch=tuple(m.patch_embed.patch_size), channels=m.in_chans, classes=m.num_classes, width=m.embed_dim,
+        depth=len(m.blocks), heads=block.attn.num_heads, hidden=block.mlp.fc2.in_features, stem_bias=m.patch_embed.proj.bias is not None,
+        stem_norm=there(m.patch_embed.norm), cls_token=m.cls_token is not None, distill_token=distilled, registers=m.num_reg_tokens,
+        position="none" if m.pos_embed is None else "learned", cls_position=not m.no_embed_class, register_position=not m.no_embed_class,
+        pre_norm=there(m.norm_pre), final_norm=there(m.norm) or (token and fc_norm), head_norm=fc_norm and not token, eps=block.norm1.eps,
+        layer_scale=float(there(block.ls1)), query_bias=biased, key_bias=biased, value_bias=biased, out_bias=block.attn.proj.bias is not None,
+        mlp_bias=block.mlp.fc1.bias is not None, qk_norm=there(block.attn.q_norm), activation=ACTIVATIONS[type(block.mlp.act).__name__], gated=gated,
+        pool=pool, distill_head=distilled,
+    ))  # fmt: skip
+
+
+def timm_entries(names: Iterable[str] = ()) -> Iterator[tuple[str, Entry]]:
+    """Of each of these names, or of all."""
+    models = load("timm").models
+    for name, model in plain(names):
+        default = models.get_pretrained_cfg(name)
+        tagged = {default.tag or "": default} | {cfg.tag: cfg for cfg in models.get_arch_pretrained_cfgs(name).values() if cfg.tag} if default else {}
+        yield name, (differing(config(model)), {tag: images(DEFAULTS | dataclasses.asdict(cfg))[0] for tag, cfg in tagged.items()})
+
+
+def differing(c: ViTConfig) -> Json:
+    """The fields of a config that decide the function, are no user's own and are not ViTConfig's default."""
+    return {f.name: v for f in dataclasses.fields(c) if f.name not in TRAINING and f.name not in OWN and (v := getattr(c, f.name)) != f.default}
+
+
+# ------------------------------------------------------------------------------------- torchvision
+
+
+def torchvision_entries() -> Iterator[tuple[str, Entry]]:
+    """Its five Vision Transformers."""
+    models = load("torchvision").models
+    torch = importlib.import_module("torch")
+    for name in ("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14"):
+        with torch.device("meta"):
+            m = models.get_model(name)
+        c = ViTConfig(
+            image=m.image_size, patch=m.patch_size, width=m.hidden_dim, depth=len(m.encoder.layers), heads=m.encoder.layers[0].num_heads,
+            hidden=m.mlp_dim, eps=m.encoder.ln.eps,
+        )  # fmt: skip
+        tags = {}
+        for weights in models.get_model_weights(name):
+            t = weights.transforms()
+            (edge,), (size,) = t.resize_size, t.crop_size
+            tags[weights.name] = {
+                "image": [size, size], "channels": 3, "fit": "crop", "size": edge, "interpolation": t.interpolation.value, "background": 0,
+                "mean": list(t.mean), "std": list(t.std),
+            }  # fmt: skip
+        yield name, (differing(normal(c)), tags)
+
+
+# ------------------------------------------------------------------------------------------- table
+
+
+def table() -> Json:
+    """All of it, as architectures.json has it."""
+    found = dict(timm_entries())
+    for name, base, tag, changes in HUB:
+        fields, tags = found[base]
+        found[name] = ({k: v for k, v in (fields | changes).items() if v != getattr(ViTConfig(), k)}, {"": tags[tag]})
+    found |= dict(torchvision_entries())
+    preprocess: list[Json | None] = []
+    entries = {}
+    for name, (fields, tags) in sorted(found.items()):
+        preprocess += [p for i, p in enumerate(tags.values()) if p is not None and p not in preprocess and p not in list(tags.values())[:i]]
+        entries[name] = {"fields": fields, "tags": {tag: None if p is None else preprocess.index(p) for tag, p in tags.items()}}
+    versions = {library: metadata.version(library) for library in ("timm", "torchvision")}
+    return {"made_from": versions, "preprocess": preprocess, "architectures": entries}
+
+
+def text(made: Json) -> str:
+    """The table as JSON, a line for each entry."""
+    preprocess = ",\n".join(f"  {json.dumps(p)}" for p in made["preprocess"])
+    entries = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in made["architectures"].items())
+    return f'{{\n"made_from": {json.dumps(made["made_from"])},\n"preprocess": [\n{preprocess}\n],\n"architectures": {{\n{entries}\n}}\n}}\n'
+
+
+if __name__ == "__main__":
+    print(text(table()), end="")
