@@ -18,7 +18,7 @@ import numpy as np
 from vit_jax.errors import UserError
 
 from .positional import PositionalFile
-from .source import HEADER, NESTING, OPCODES, TENSORS, Marker, Path, Shape, Source, Spec, Tensor, check_shape
+from .source import HEADER, NESTING, OPCODES, TENSORS, Marker, Path, Shape, Source, Spec, Tensor, check_shape, raw
 
 LEVELS = 2 * NESTING  # here each part of a parameter's name is a level
 ARRAY, SCALAR = 1, 3  # extension codes; 2 is a complex number
@@ -268,9 +268,7 @@ def write(path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[Path, np.nd
             file.write(data)
         for place, array in arrays:
             spec, slots = plan.slots.pop(place)
-            if (array.dtype, array.shape) != (spec.dtype, spec.shape):
-                raise ValueError(f"{place}: {array.dtype} {array.shape} came instead of {spec}")
-            flat, at = np.asarray(array, order="C").reshape(-1).view(np.uint8), 0
+            flat, at = raw(array, spec), 0
             for offset, size in slots:
                 file.seek(offset)
                 file.write(memoryview(flat[at : at + size]))
@@ -362,11 +360,11 @@ def _scalar(value: Any, place: Path) -> bytes:
     if isinstance(value, float):
         return b"\xcb" + struct.pack(">d", value)
     if isinstance(value, int):
-        if 0 <= value < 128:
-            return bytes([value])
-        for code, form, low, high in ((0xD1, "h", -(1 << 15), 1 << 15), (0xD2, "i", -(1 << 31), 1 << 31), (0xD3, "q", -(1 << 63), 1 << 63), (0xCF, "Q", 0, 1 << 64)):
-            if low <= value < high:
-                return struct.pack(">B" + form, code, value)
+        if -32 <= value < 128:
+            return struct.pack("B" if value >= 0 else "b", value)
+        for code, bits in zip((0xCC, 0xCD, 0xCE, 0xCF) if value >= 0 else (0xD0, 0xD1, 0xD2, 0xD3), (8, 16, 32, 64), strict=True):
+            if value < 1 << bits and -value <= 1 << bits - 1:  # the shortest, as msgpack itself writes it
+                return struct.pack(">B" + NUMBERS[code], code, value)
     raise ValueError(f"{place}: a msgpack file has no place for {value!r}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .pickles import STORAGES, TORCH_DTYPES
-from .source import Path, Spec
+from .source import Path, Spec, raw
 
 TOP, ALIGNMENT = "archive", 64
 TAGS = {dtype: name for name, dtype in STORAGES.items() if name != "torch.storage.UntypedStorage"}
@@ -30,9 +30,7 @@ def write(path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[Path, np.nd
         _member(archive, "byteorder", b"little")
         for place, array in arrays:
             key, spec = pickled.storages.pop(place)
-            if (array.dtype, array.shape) != (spec.dtype, spec.shape):
-                raise ValueError(f"{place}: {array.dtype} {array.shape} came instead of {spec}")
-            _member(archive, f"data/{key}", np.asarray(array, order="C").reshape(-1).view(np.uint8))
+            _member(archive, f"data/{key}", raw(array, spec))
             del array  # before the next is made
         _member(archive, "version", b"3\n")
     if pickled.storages:

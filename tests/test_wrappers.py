@@ -1,0 +1,125 @@
+"""Whatever wraps the weights of a training checkpoint comes off, and what lies beside them is named."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from convert.containers.source import Marker, Source, Tensor
+from convert.wrappers import choose
+from vit_jax.errors import UserError
+
+NAMES = ("patch.weight", "blocks.0.norm.weight", "head.weight")
+
+
+def tensor() -> Tensor:
+    return Tensor("w", np.dtype(np.float32), (1,), lambda: np.zeros(1, np.float32))
+
+
+def state(prefix: str = "", separator: str = ".") -> dict:
+    """The state dict of the one layout that is known, with a prefix."""
+    return {prefix + name.replace(".", separator): tensor() for name in NAMES}
+
+
+def known(tensors: dict) -> bool:
+    return {"patch.weight", "patch/weight"} & tensors.keys() != set()
+
+
+def chosen(tree: dict, key: str = "", container: str = "torch") -> tuple[str, set, list[str]]:
+    label, tensors, left_out = choose(Source("run.pt", container, tree), known, key)
+    return label, set(tensors), left_out
+
+
+def test_plain_weights_stay_as_they_are():
+    assert chosen(state()) == (".", set(NAMES), [])
+
+
+@pytest.mark.parametrize("wrapper", ["state_dict", "model", "model_state_dict", "model_ema", "state_dict_ema", "ema", "module", "net", "student", "teacher", "params"])
+def test_each_wrapper_comes_off(wrapper):
+    assert chosen({wrapper: state(), "epoch": 3}) == (wrapper, set(NAMES), [])
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.", "backbone.", "visual.trunk.", "student.", "teacher."])
+def test_each_prefix_comes_off(prefix):
+    assert chosen({"state_dict": state(prefix)})[1] == set(NAMES)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["module.", "_orig_mod.", "model.", "backbone."])))
+def test_prefixes_come_off_in_any_order(order):
+    assert chosen({"model": {"state_dict": state("".join(order))}})[1] == set(NAMES)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["model", "module", "state_dict"])))
+def test_wrappers_come_off_in_any_order_three_deep(order):
+    tree = state("module.")
+    for wrapper in order:
+        tree = {wrapper: tree, "step": 1}
+    assert chosen(tree)[:2] == (".".join([*reversed(order), "module"]), set(NAMES))
+
+
+def test_parts_that_wrappers_of_submodules_add_come_off_within_names():
+    tree = {"module.patch._orig_mod.weight": tensor(), "module.blocks.0._checkpoint_wrapped_module.norm.weight": tensor(), "module.head.weight": tensor()}
+    assert chosen(tree) == ("module", set(NAMES), [])
+
+
+def test_prefixes_are_whole_and_stand_in_front():
+    tree = {**state(), "submodule.x": tensor(), "my_model.y": tensor(), "head.module.z": tensor()}
+    assert chosen(tree)[1] == {*NAMES, "submodule.x", "my_model.y", "head.module.z"}
+    assert chosen({f"mymodule.{name}": tensor() for name in NAMES})[1] == {f"mymodule.{name}" for name in NAMES}
+
+
+def test_what_lies_beside_the_weights_is_named():
+    optimizer = {"state": {i: {"exp_avg": tensor(), "exp_avg_sq": tensor()} for i in range(3)}, "param_groups": [{"lr": 0.1, "params": [0, 1, 2]}]}
+    lightning = {"state_dict": {**state("model."), "loss.center": tensor()}, "optimizer_states": [optimizer], "optimizer": optimizer}
+    lightning |= {"epoch": 3, "args": Marker("argparse.Namespace")}
+    assert chosen(lightning) == ("state_dict.model", set(NAMES), ["state_dict.loss (1 tensor)", "optimizer_states (6 tensors)", "optimizer (6 tensors)"])
+
+
+@pytest.mark.parametrize(("container", "tree", "label"), [
+    ("msgpack", {"params": {"img": {"patch": {"weight": tensor()}}, "txt": {"a": tensor(), "b": tensor()}}, "opt": {"mu": tensor()}}, "params/img"),
+    ("npz", {"params/img/patch/weight": tensor(), "params/txt/a": tensor(), "params/txt/b": tensor(), "opt/mu": tensor()}, "params/img"),
+    ("npz", {"opt/target/patch/weight": tensor(), "opt/state/step": tensor()}, "opt/target"),
+    ("msgpack", {"opt": {"target": {"patch": {"weight": tensor()}}}}, "opt/target"),
+    ("msgpack", {"target": {"params": {"patch": {"weight": tensor()}}}, "state": {"step": tensor()}}, "target/params"),
+    ("orbax", {"patch.weight": tensor()}, "."),
+    ("safetensors", {"module.model.patch.weight": tensor()}, "module.model"),
+])  # fmt: skip
+def test_names_of_every_container(container, tree, label):
+    found = chosen(tree, container=container)
+    assert found[:2] == (label, {"patch.weight" if container in ("safetensors", "orbax") else "patch/weight"})
+    if label == "params/img":
+        assert found[2] == ["params/txt (2 tensors)", "opt (1 tensor)"]
+
+
+@pytest.mark.parametrize(("tree", "labels"), [
+    ({"student": state(), "teacher": state("backbone.")}, "student, teacher.backbone"),
+    ({**state("student."), **state("teacher.")}, "student, teacher"),
+    ({"model": state(), "model_ema": state()}, "model, model_ema"),
+    ({"state_dict": state("module."), "state_dict_ema": state("module.")}, "state_dict.module, state_dict_ema.module"),
+    ({**state(), "ema": state()}, "., ema"),
+])  # fmt: skip
+def test_where_several_sets_are_known_a_choice_is_asked_for(tree, labels):
+    with pytest.raises(UserError, match=f"several sets of weights: {labels}; choose one with --key"):
+        chosen(tree)
+    for label in labels.split(", "):
+        assert chosen(tree, label)[:2] == (label, set(NAMES))
+
+
+def test_a_key_may_name_the_outer_wrapper():
+    tree = {"state_dict": state("module."), "state_dict_ema": state("module.")}
+    assert chosen(tree, "state_dict_ema")[:2] == ("state_dict_ema.module", set(NAMES))
+    with pytest.raises(UserError, match=r"--key ema names no set of weights; there is state_dict.module, state_dict_ema.module"):
+        chosen(tree, "ema")
+
+
+def test_where_none_is_known_the_largest_set_is_given_to_name_the_nearest_layout():
+    assert chosen({"model": {"a": tensor(), "b": tensor()}, "optimizer": {"c": tensor()}, "args": Marker("set")})[:2] == ("model", {"a", "b"})
+    assert chosen({"a": tensor(), "b.c": tensor()})[:2] == (".", {"a", "b.c"})
+    assert chosen({"epoch": 3})[:2] == (".", set())
+
+
+def test_one_name_with_and_without_a_wrapper_is_refused():
+    with pytest.raises(UserError, match="with and without a wrapper's prefix"):
+        chosen({**state(), "patch._orig_mod.weight": tensor()})
