@@ -1,0 +1,61 @@
+"""Two files, compared: tensors bit for bit, each file on its way to ours and back, and each in its own library with ours."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import adapt as adapting
+from .checks import Check, Reference, bits, compared, configs, returned
+from .libraries import build
+from .report import Report
+from .weights import Inputs, Weights
+
+
+def verify(
+    a: Weights, b: Weights, adapt: Sequence[str] = (), dtype: np.dtype | None = None, inputs: Inputs | None = None, steps: int = 0, reference: Reference | None = None
+) -> Report:  # fmt: skip
+    """Compare A, adapted and cast as said, with B. `inputs` (default: noise) are those of the adapted network.
+
+    `reference` may be handed in by who compares many files with one. Raises UserError where a file's tensors are not
+    those of its layout and config.
+    """
+    config, parameters = a.config, a.parameters
+    for adaptation in adapting.plan(config, adapt):
+        config, parameters = adaptation.config, adapting.apply(adaptation, parameters)
+    if dtype is not None:
+        parameters = {n: array.astype(dtype) for n, array in parameters.items()}
+    changed = bool(adapt) or dtype is not None
+    report = Report(a, b, config, adapt)
+    report.checks += [returned(a), returned(b), configs(b.name, a.name, b.config, config), bits(b.name, a.name, "tensors under our names", b.parameters, parameters)]
+    if importlib.util.find_spec("torch") is None:
+        report.notes.append("forward not compared: PyTorch is not installed")
+        return report
+    if apart := shapes_apart(b.config, config):
+        report.notes.append(f"forward not compared: {apart}")
+        return report
+    reference = reference or Reference(f"ours with {a.name}", config, parameters, inputs)
+    report.checks += of_one(b, reference, report, steps)
+    if a.layout is not b.layout or changed:
+        own = reference if not changed else Reference(f"ours with {a.name}", a.config, a.parameters)
+        report.checks += of_one(a, own, report)
+    return report
+
+
+def of_one(weights: Weights, reference: Reference, report: Report, steps: int = 0) -> list[Check]:
+    """A file in its library against ours."""
+    built, why = build(weights)
+    if why:
+        report.notes.append(f"{weights.name}: {why}; torch_ref stands in")
+    return list(compared(weights, reference, built, steps))
+
+
+def shapes_apart(first: Any, second: Any) -> str:
+    """A clause where one network cannot take the other's inputs."""
+    if type(first) is not type(second):
+        return f"one is a {type(first).__name__}, the other a {type(second).__name__}"
+    names = [n for n in ("image", "channels", "source_vocabulary", "target_vocabulary") if getattr(first, n, None) != getattr(second, n, None)]
+    return f"their inputs differ in {', '.join(names)}" if names else ""

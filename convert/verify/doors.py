@@ -1,0 +1,116 @@
+"""`verify A B`, and `--verify` after a conversion."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vit_jax.config import ModelConfig, ViTConfig, pair
+from vit_jax.errors import CHECK, DONE, CheckFailed, UserError
+from vit_jax.runs import write_json
+
+from ..layout import Json, function_fields
+from .comparison import verify
+from .report import Report
+from .weights import Inputs, Weights
+
+if TYPE_CHECKING:
+    from ..reading import Options, Reading
+    from ..road import Plan
+    from ..writing import Written
+
+IMAGES = 8  # of a folder
+
+
+def certify(plan: Plan, written: Written) -> None:
+    """Compare a conversion's source with what was written, and leave TARGET.certificate.json. Raises CheckFailed."""
+    from ..reading import Options, read
+    from ..writing import source_hash
+
+    folder = any(path.name == "provenance.json" for path in written.files)
+    target = written.path.parent if folder else written.path
+    reading = read(str(target), Options(layout=plan.layout.name, accept=(plan.layout.warns.partition(":")[0],)))
+    with reading.source:
+        report = verify(Weights.of(plan.reading), Weights.of(reading), [a.text for a in plan.adaptations], plan.dtype)
+        report.hashes = source_hash(plan.reading.source), source_hash(reading.source)
+    write_json(Path(f"{target}.certificate.json"), report.certificate())
+    print(report.text())
+    if not report.same:
+        raise CheckFailed(f"{target}: {report.verdict}; the file was written, do not use it")
+
+
+def command(arguments: argparse.Namespace, options: Options) -> int:
+    """Compare two files: exit code 0 where they are the same, 3 where not. Raises UserError where one cannot be read.
+
+    Where B says that it was made of A, A is adapted and cast as B says, and then compared.
+    """
+    from ..reading import read
+    from ..road import DTYPES
+    from ..writing import source_hash
+
+    a = read(arguments.a, options)
+    with a.source:
+        b, note = second(arguments.b, options, a)
+        with b.source:
+            hashes = source_hash(a.source), source_hash(b.source)
+            made = b.provenance if b.provenance.get("source", {}).get("sha256") == hashes[0] else {}
+            inputs = images(arguments.images, a.config, a.facts.preprocess) if arguments.images else None
+            adaptations = [each["text"] for each in made.get("adaptations", ())]
+            report = verify(Weights.of(a), Weights.of(b), adaptations, DTYPES.get(made.get("dtype", "")), inputs, arguments.steps)
+    report.hashes = hashes
+    report.notes += [note] if note else []
+    leave(report, arguments.json, arguments.markdown)
+    print(report.text())
+    return DONE if report.same else CHECK
+
+
+def second(path: str, options: Options, a: Reading) -> tuple[Reading, str]:
+    """B; a file without a config is read by A's, and a note says so."""
+    from ..reading import Options, read
+
+    own = Options(model=options.model, sets=options.sets, accept=options.accept)
+    try:
+        return read(path, own), ""
+    except UserError as error:
+        fields = {name: getattr(a.config, name) for name in function_fields(type(a.config))}
+        try:
+            return read(path, replace(own, sets={**fields, **options.sets})), f"{path} does not say its config: it was read by that of {a.path}"
+        except UserError:
+            raise error from None
+
+
+def leave(report: Report, json: str, markdown: str) -> None:
+    """The files that were asked for."""
+    if json:
+        write_json(Path(json), report.json())
+    if markdown:
+        Path(markdown).write_text(report.markdown(), encoding="utf-8")
+
+
+def images(path: str, c: ModelConfig, preprocess: Json | None) -> Inputs:
+    """Pictures as a network takes them: a .npy of [B, h, w, C], or an image or folder by the file's own preprocessing. Raises UserError."""
+    if not isinstance(c, ViTConfig):
+        raise UserError(f"--images {path}: this is a Transformer, which takes none; leave the flag out")
+    shape = (*pair(c.image), c.channels)
+    if path.endswith(".npy"):
+        try:
+            given = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise UserError(f"--images {path}: cannot be read ({error}); give a .npy file of numbers") from error
+        if given.ndim != 4 or given.shape[1:] != shape or given.dtype.kind != "f" or not len(given):
+            raise UserError(f"--images {path}: {given.dtype.name} {list(given.shape)} is not [B, {', '.join(map(str, shape))}] of floating-point numbers; give such")
+        return {"images": given.astype(np.float64)}
+    if preprocess is None:
+        raise UserError(f"--images {path}: the file says nothing of its preprocessing; give --model NAME, or a .npy of [B, {', '.join(map(str, shape))}]")
+    from vit_jax.data.images import EXTENSIONS, Preprocess, open_image
+
+    files = sorted(p for p in Path(path).iterdir() if p.suffix.lower() in EXTENSIONS)[:IMAGES] if Path(path).is_dir() else [Path(path)]
+    if not files:
+        raise UserError(f"--images {path}: holds no images; give a folder that does, or an image")
+    way = Preprocess.from_dict(preprocess)
+    pixels = np.stack([way.apply(open_image(file)) for file in files]) / 255
+    return {"images": (pixels - np.array(way.mean)) / np.array(way.std)}

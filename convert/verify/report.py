@@ -1,0 +1,99 @@
+"""What a verification found: on the terminal, as Markdown, as JSON, and as the certificate beside a written file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+
+from vit_jax.config import ModelConfig, ViTConfig, to_dict
+
+from ..layout import Json
+from .checks import Check, failed
+from .weights import Weights
+
+LIBRARIES = ("vit-jax", "numpy", "jax", "flax", "torch", "timm", "torchvision", "transformers", "vit-pytorch")
+
+
+@dataclass
+class Report:
+    """Two files, what was compared of them, and what could not be."""
+
+    a: Weights
+    b: Weights
+    config: ModelConfig  # that both are to have: A's, adapted
+    adaptations: Sequence[str]
+    hashes: tuple[str, str] = ("", "")
+    checks: list[Check] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def same(self) -> bool:
+        """Whether every comparison is within its limit."""
+        return not failed(self.checks)
+
+    @property
+    def where(self) -> str:
+        """The first layer of a forward pass that parts, else what parts first; empty where nothing does."""
+        faults = failed(self.checks)
+        passes = [c.where for c in faults if c.quantity.startswith("forward")]
+        return (passes or [c.where for c in faults] or [""])[0]
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.same:
+            computed = any(c.quantity.startswith("forward") for c in self.checks)
+            return "the same function" if computed else "the same tensors (forward not compared)"
+        passes = [c for c in self.checks if c.quantity.startswith("forward")]
+        if passes and not failed(passes):
+            return f"the same outputs, but not the same: {failed(self.checks)[0].quantity} ({failed(self.checks)[0].where})"
+        return f"different, first at {self.where}" if self.where else "different"
+
+    def text(self) -> str:
+        """For a terminal."""
+        lines = [f"{'same' if c.passed else 'DIFFERS':9} {c}" for c in self.checks] + [f"note      {note}" for note in self.notes]
+        return "\n".join([*lines, f"verdict   {self.verdict}"])
+
+    def markdown(self) -> str:
+        """As a page."""
+        cells = [(c.subject, c.against, c.quantity, f"{c.difference:.1e}", f"{c.limit:.0e}", c.where or "-", "yes" if c.passed else "**no**") for c in self.checks]
+        lines = [f"# {self.a.name} and {self.b.name}", "", f"Verdict: {self.verdict}.", ""]
+        lines += [f"- adapted: `--adapt {text}`" for text in self.adaptations] + [f"- {note}" for note in self.notes]
+        table = ["| what | with | quantity | difference | allowed | where | within |", "| --- | --- | --- | --- | --- | --- | --- |"]
+        return "\n".join([*lines, "", *table, *(f"| {' | '.join(row)} |" for row in cells), ""])
+
+    def json(self) -> Json:
+        """Everything, for programs."""
+        checks = [{**asdict(c), "difference": _finite(c.difference), "passed": c.passed} for c in self.checks]
+        return {**self.certificate(), "checks": checks, "notes": self.notes}
+
+    def certificate(self) -> Json:
+        """The fixed schema: the same files give the same text, whenever it is made."""
+        files = [{"sha256": sha, "layout": w.layout.name, "keys": len(w.tensors)} for w, sha in zip((self.a, self.b), self.hashes, strict=True)]
+        names = {self.a.name: "source", self.b.name: "target"}
+        differences: dict[str, float | None] = {}
+        for c in self.checks:
+            of = next((f"{word}{c.subject.removeprefix(name)}" for name, word in names.items() if c.subject.startswith(name)), c.subject)
+            differences[f"{of}: {c.quantity}"] = _finite(c.difference)
+        network = "ViT" if isinstance(self.config, ViTConfig) else "Transformer"
+        return {
+            "format": 1, "source": files[0], "target": files[1], "config": {"network": network, "fields": to_dict(self.config)},
+            "adaptations": list(self.adaptations), "differences": differences, "versions": versions(), "verdict": self.verdict,
+        }  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """Of what computes here, where installed."""
+    out = {}
+    for name in LIBRARIES:
+        try:
+            out[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return out
+
+
+def _finite(value: float) -> float | None:
+    """JSON knows no infinity."""
+    return value if value < float("inf") else None
