@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 from convert import rules
-from convert.dialects import LAYOUTS
-from convert.layout import Layout, resolve
+from convert.dialects import LAYOUTS, huggingface
+from convert.layout import Facts, Layout, resolve
 from vit_jax.config import ViTConfig
+from vit_jax.data import Preprocess
 
 from .compare import Result, tensors, values
 from .libraries import load
@@ -123,8 +124,28 @@ def loaded(case: Saved, what: str, state: Arrays, files: dict[str, Any], images:
     yield tensors(what, "transformers, logits of what it loads", {"logits": case.run(model.eval(), images)}, logits)
 
 
+def processors() -> Iterator[Result]:
+    """The pixels that the library makes of an image by the preprocessor_config.json that we write, Pillow doing the work for both."""
+    from PIL import Image
+
+    plain = dict(image=[8, 8], channels=3, fit="crop", size=10, interpolation="bicubic", background=255, mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
+    grey = dict(channels=1, mean=[0.2], std=[0.3], size=0)
+    changes = {"crop": {}, "stretch": dict(fit="stretch", interpolation="bilinear"), "oblong crop": dict(image=[6, 8], size=8), "grey, covered": grey}
+    for name, change in changes.items():
+        p: dict[str, Any] = plain | change
+        with tempfile.TemporaryDirectory() as folder:
+            for file, content in huggingface.write_side(ViTConfig(), Facts(preprocess=p)).items():
+                Path(folder, file).write_text(json.dumps(content))
+            processor = load("transformers").AutoImageProcessor.from_pretrained(folder, backend="pil")
+        for h, w in ((12, 12), (13, 17), (20, 11)):
+            image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (h, w, 3), np.uint8)).convert("RGB" if p["channels"] == 3 else "L")
+            theirs = processor(image, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
+            mine = (Preprocess.from_dict(p).apply(image) / 255 - p["mean"]) / p["std"]
+            yield values(f"images, {name}", "transformers", f"of {h}x{w}", {"pixels": mine.astype(np.float32)}, {"pixels": theirs}, "float32")
+
+
 def layouts() -> Iterator[Result]:
-    """All classes; none where the library is not installed."""
+    """All classes and preprocessings; none where the library is not installed."""
     try:
         load("transformers")
     except (ImportError, RuntimeError):
@@ -132,3 +153,4 @@ def layouts() -> Iterator[Result]:
     for number, case in enumerate(CLASSES):
         for dtype in ("float64", "float32"):
             yield from compare(case, f"{case.name} {number}", dtype)
+    yield from processors()
