@@ -30,6 +30,14 @@ SIZES: dict[type, dict[str, tuple[Any, ...]]] = {
         "source_vocabulary": (0, 11, 9), "target_vocabulary": (0, 11, 9), "outputs": (0, 11, 9, 12), "position_offset": (0, 2), "max_length": (6, 512, 0),
     },
 }  # fmt: skip
+# Where to start from, each a step in several fields at once: single steps alone would not find these.
+STARTS: dict[type, tuple[dict[str, Any], ...]] = {
+    ViTConfig: ({}, {"cls_token": False, "pool": "mean"}, {"cls_token": False, "pool": "mean_all"}),
+    TransformerConfig: (
+        {}, {"source_vocabulary": 11, "target_vocabulary": 11, "outputs": 11, "max_length": 6},
+        {"source_vocabulary": 9, "target_vocabulary": 11, "outputs": 11, "max_length": 6},
+    ),
+}  # fmt: skip
 TRIES = 400
 
 
@@ -58,10 +66,11 @@ def members(*layouts: Layout, seed: int = 0, tries: int = TRIES) -> Iterator[Any
     choices = {name: allowed(layouts, name) for name in function_fields(network)}
     if not all(choices.values()):
         return
-    plain = {name: some[0] for name, some in choices.items()}
-    one_off = ({**plain, name: v} for name, some in choices.items() for v in some[1:])
-    chance = ({name: rng.choice(some) if rng.random() < 0.4 else some[0] for name, some in choices.items()} for _ in range(tries))
-    for picked in itertools.chain([plain], one_off, chance):
+    first = {name: some[0] for name, some in choices.items()}
+    starts = [first | {k: v for k, v in start.items() if v in choices[k]} for start in STARTS[network]]
+    one_off = ({**start, name: v} for start in starts for name, some in choices.items() for v in some[1:])
+    chance = ({k: rng.choice(some) if rng.random() < 0.4 else start[k] for k, some in choices.items()} for _ in range(tries) for start in [rng.choice(starts)])
+    for picked in itertools.chain(starts, one_off, chance):
         try:
             config = normal(check(network(**picked)))
         except UserError:

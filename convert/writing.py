@@ -148,7 +148,7 @@ def check_target(plan: Plan, dst: Path, name: str, folder: bool, force: bool) ->
         raise UserError(f"{dst}: exists; choose another target, or replace it with --force")
     if folder:
         try:
-            ours = set(json.loads((dst / "provenance.json").read_text(encoding="utf-8"))["files"])
+            ours = {"provenance.json", *json.loads((dst / "provenance.json").read_text(encoding="utf-8"))["files"]}
         except (OSError, ValueError, KeyError, TypeError):
             ours = set()
         if foreign := sorted(p.name for p in dst.iterdir() if p.name not in ours):
