@@ -1,0 +1,324 @@
+"""`python -m convert`: what it prints, writes, refuses; nothing lost, nothing half written."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from convert import __main__ as door
+from convert import rules, writing
+from convert.dialects import LAYOUTS
+from vit_jax.config import ViTConfig, parameters
+
+CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=2, heads=2, hidden=20)
+SAID = ("--set", "heads=2", "--set", "eps=1e-6", "--set", "activation=gelu", "--set", "pool=cls", "--set", "image=8")
+STATISTICS = ("--set", "mean=0.5", "--set", "std=0.25")
+
+
+def tensors(config=CONFIG, layout="timm", dtype=np.float32, seed=0):
+    rng = np.random.default_rng(seed)
+    ours = {name: rng.standard_normal(shape).astype(dtype) for name, shape in parameters(config).items()}
+    return rules.write(LAYOUTS[layout].rows(config), ours)
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "vit.safetensors"
+    save_file(tensors(), path)
+    return path
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """The command in this process: (exit code, stdout, stderr)."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["convert", *map(str, arguments)])
+        try:
+            code = door.main()
+        except SystemExit as stop:
+            code = stop.code
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return call
+
+
+@pytest.fixture
+def refused(run, tmp_path):
+    """A command that ends with 2 and one sentence, and changes no file; the sentence."""
+
+    def check(*arguments):
+        before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+        code, _, error = run(*arguments)
+        assert code == 2, error
+        assert error.startswith("vit-jax: error: ") and error.count("\n") == 1 and "Traceback" not in error
+        assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+        return error
+
+    return check
+
+
+def provenance(path):
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return json.loads(header["__metadata__"]["provenance"])
+
+
+# ------------------------------------------------------------------------------------- what it does
+
+
+def test_a_file_goes_there_and_back_to_the_bit(run, source, tmp_path):
+    there, back = tmp_path / "hf.safetensors", tmp_path / "back.safetensors"
+    code, out, _ = run(source, there, "--to", "huggingface", *SAID, *STATISTICS)
+    assert code == 0 and "written" in out and "timm" in out
+    assert run(there, back, "--to", "timm")[0] == 0  # it says itself what it is
+    a, b = load_file(source), load_file(back)
+    assert a.keys() == b.keys() and all(a[n].tobytes() == b[n].tobytes() for n in a)
+
+
+def test_what_is_written_says_where_it_comes_from_and_what_it_is(run, source, tmp_path):
+    run(source, tmp_path / "out.safetensors", "--to", "huggingface", *SAID, *STATISTICS, "--adapt", "eps=1e-5")
+    said = provenance(tmp_path / "out.safetensors")
+    assert said["source"] == {"name": "vit.safetensors", "sha256": writing.file_hash(source), "layout": "timm"}
+    assert said["layout"].startswith("huggingface") and said["config"]["fields"]["eps"] == 1e-5
+    assert said["preprocess"]["mean"] == [0.5] * 3 and said["preprocess"]["std"] == [0.25] * 3
+    assert [a["text"] for a in said["adaptations"]] == ["eps=1e-5"]
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt", "pth", "bin", "npz", "msgpack"])
+def test_every_container_holds_the_same(run, source, tmp_path, suffix):
+    there, back = tmp_path / f"out.{suffix}", tmp_path / "back.safetensors"
+    assert run(source, there, "--to", "timm", *SAID, *STATISTICS)[0] == 0
+    assert (tmp_path / f"out.{suffix}.json").exists() == (suffix != "safetensors")  # provenance is beside where it cannot be inside
+    assert run(there, back, "--to", "timm")[0] == 0
+    a, b = load_file(source), load_file(back)
+    assert a.keys() == b.keys() and all(a[n].tobytes() == b[n].tobytes() for n in a)
+
+
+@pytest.mark.parametrize("name", ["float64", "float32", "float16", "bfloat16"])
+def test_dtypes_are_kept_unless_another_is_asked_for(run, tmp_path, name):
+    import ml_dtypes
+
+    path, out = tmp_path / "x.safetensors", tmp_path / "y.safetensors"
+    save_file(tensors(dtype=np.float16), path)
+    assert run(path, out, "--to", "timm", *SAID, *STATISTICS)[0] == 0
+    assert {a.dtype for a in load_file(out).values()} == {np.dtype(np.float16)}
+    assert run(path, out, "--to", "timm", *SAID, *STATISTICS, "--dtype", name, "--force")[0] == 0
+    assert {a.dtype for a in load_file(out).values()} == {np.dtype(getattr(ml_dtypes, name, name))}
+    expected = {n: a.astype(getattr(ml_dtypes, name, name)) for n, a in load_file(path).items()}
+    assert all(a.tobytes() == expected[n].tobytes() for n, a in load_file(out).items())
+
+
+def test_a_folder_has_what_its_library_wants_and_is_read_back_without_a_flag(run, source, tmp_path):
+    assert run(source, tmp_path / "hf", "--to", "huggingface", *SAID, *STATISTICS)[0] == 0
+    assert {"model.safetensors", "config.json", "preprocessor_config.json", "provenance.json"} <= {p.name for p in (tmp_path / "hf").iterdir()}
+    (tmp_path / "hf" / "provenance.json").unlink()  # its library's own files are enough
+    assert run(tmp_path / "hf", tmp_path / "back.safetensors", "--to", "timm")[0] == 0
+    a, b = load_file(source), load_file(tmp_path / "back.safetensors")
+    assert all(a[n].tobytes() == b[n].tobytes() for n in a)
+
+
+def test_a_tensor_without_a_place_is_kept_beside_and_comes_back(run, tmp_path):
+    path = tmp_path / "x.safetensors"
+    save_file({**tensors(layout="huggingface@v4"), "vit.embeddings.mask_token": np.ones((1, 1, 12), np.float32)}, path)
+    assert run(path, tmp_path / "y.safetensors", "--to", "vit-jax", *SAID, *STATISTICS)[0] == 0
+    assert (tmp_path / "y.safetensors.carried.safetensors").exists()
+    assert run(tmp_path / "y.safetensors", tmp_path / "z.safetensors", "--to", "huggingface@v4")[0] == 0
+    a, b = load_file(path), load_file(tmp_path / "z.safetensors")
+    assert a.keys() == b.keys() and all(a[n].tobytes() == b[n].tobytes() for n in a)
+
+
+def test_inspect_reads_headers_only(run, source):
+    with open(source, "rb+") as file:
+        file.truncate(os.path.getsize(source))
+    code, out, _ = run("inspect", source, *SAID, *STATISTICS)
+    assert code == 0 and "timm" in out and "blocks.0.attn.qkv.weight" in out and "width 12" in out
+
+
+def test_inspect_says_what_is_missing(run, source):
+    code, out, _ = run("inspect", source)
+    assert code == 0 and "--set heads=..." in out
+
+
+def test_formats_lists_every_layout(run):
+    code, out, _ = run("formats")
+    assert code == 0 and all(name in out for name in LAYOUTS)
+
+
+# ---------------------------------------------------------------------------------------- bad input
+
+
+def test_nothing_is_guessed(refused, source, tmp_path):
+    told = refused(source, tmp_path / "out.safetensors", "--to", "huggingface")
+    assert all(f"--set {name}=..." in told for name in ("heads", "eps", "activation", "image"))
+    assert "mean" in refused(source, tmp_path / "out.safetensors", "--to", "huggingface", *SAID)
+
+
+def test_what_the_user_says_must_fit_the_shapes(refused, source, tmp_path):
+    assert "width is 16 by --set but 12" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "width=16")
+    assert "there is no such field" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "heights=16")
+    assert "say it once" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "heads=2")
+    assert "KEY=VALUE" in refused(source, tmp_path / "o.safetensors", "--set", "heads")
+
+
+def test_a_target_that_cannot_state_the_config_names_the_ways(refused, run, source, tmp_path):
+    said = [s.replace("eps=1e-6", "eps=1e-12") for s in SAID]
+    told = refused(source, tmp_path / "t", "--to", "augreg", *said, *STATISTICS)
+    assert "--adapt eps=1e-06" in told and "--weights-only" in told and "activation" in told
+    assert run(source, tmp_path / "t.npz", "--to", "augreg", *said, *STATISTICS, "--weights-only")[0] == 0
+
+
+def test_a_file_of_no_layout_is_told_the_nearest(refused, tmp_path):
+    some = tensors()
+    save_file({name.replace("attn.qkv", "attn.all"): array for name, array in some.items()}, tmp_path / "x.safetensors")
+    assert "nearest is timm" in refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors")
+
+
+@pytest.mark.parametrize("fault", ["missing", "unclaimed", "misshapen"])
+def test_all_that_does_not_fit_is_listed(refused, tmp_path, fault):
+    some = tensors()
+    if fault == "missing":
+        del some["blocks.1.norm2.bias"]
+    elif fault == "unclaimed":
+        some["blocks.0.extra"] = np.zeros(3, np.float32)
+    else:
+        some["blocks.1.norm2.bias"] = np.zeros(7, np.float32)
+    save_file(some, tmp_path / "x.safetensors")
+    told = refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", *SAID, *STATISTICS)
+    assert fault in told and ("blocks.1.norm2.bias" in told or "blocks.0.extra" in told)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_nan_and_infinity_are_refused_unless_allowed(refused, run, tmp_path, value, dtype):
+    import ml_dtypes
+
+    some = tensors(dtype=getattr(ml_dtypes, dtype, dtype))
+    some["norm.weight"][3] = value
+    save_file(some, tmp_path / "x.safetensors")
+    assert "norm.weight holds NaN or infinity" in refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", "--to", "timm", *SAID, *STATISTICS)
+    assert run(tmp_path / "x.safetensors", tmp_path / "y.safetensors", "--to", "timm", *SAID, *STATISTICS, "--allow-nonfinite")[0] == 0
+    assert load_file(tmp_path / "y.safetensors")["norm.weight"].tobytes() == some["norm.weight"].tobytes()
+
+
+def test_integers_are_no_weights(refused, tmp_path):
+    some = tensors()
+    some["norm.weight"] = some["norm.weight"].astype(np.int32)
+    save_file(some, tmp_path / "x.safetensors")
+    assert "norm.weight is int32" in refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", *SAID, *STATISTICS)
+
+
+def test_a_narrower_dtype_that_overflows_is_refused(refused, tmp_path):
+    some = tensors()
+    some["norm.weight"][0] = 1e6
+    save_file(some, tmp_path / "x.safetensors")
+    assert "bfloat16" in refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", *SAID, *STATISTICS, "--dtype", "float16")
+
+
+# --------------------------------------------------------------------------------- the target, items 92 to 95
+
+
+@pytest.mark.parametrize("way", ["path", "symlink", "hard link"])
+def test_the_source_is_never_the_target(refused, source, tmp_path, way):
+    target = source if way == "path" else tmp_path / "link.safetensors"
+    if way == "symlink":
+        target.symlink_to(source)
+    if way == "hard link":
+        os.link(source, target)
+    assert "is the source itself" in refused(source, target, "--to", "timm", *SAID, *STATISTICS, "--force")
+
+
+def test_what_is_there_stays_without_force(refused, run, source, tmp_path):
+    (tmp_path / "out.safetensors").write_text("precious")
+    assert "--force" in refused(source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS)
+    assert run(source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS, "--force")[0] == 0
+    assert len(load_file(tmp_path / "out.safetensors")) == len(tensors())
+
+
+def test_force_replaces_in_a_folder_only_what_a_conversion_wrote(refused, run, source, tmp_path):
+    assert run(source, tmp_path / "hf", "--to", "huggingface", *SAID, *STATISTICS)[0] == 0
+    assert run(source, tmp_path / "hf", "--to", "huggingface", *SAID, *STATISTICS, "--force")[0] == 0
+    (tmp_path / "hf" / "thesis.tex").write_text("precious")
+    assert "thesis.tex" in refused(source, tmp_path / "hf", "--to", "huggingface", *SAID, *STATISTICS, "--force")
+
+
+@pytest.mark.parametrize("target", ["out.gguf", "out.h5", "out.onnx"])
+def test_a_suffix_that_is_no_container_is_refused(refused, source, tmp_path, target):
+    assert target in refused(source, tmp_path / target, "--to", "timm", *SAID, *STATISTICS)
+
+
+def test_a_missing_source_is_named(refused, tmp_path):
+    assert "nowhere.safetensors" in refused(tmp_path / "nowhere.safetensors", tmp_path / "out.safetensors")
+
+
+@pytest.mark.skipif(os.geteuid() == 0 if hasattr(os, "geteuid") else True, reason="the superuser may write everywhere")
+def test_a_folder_that_may_not_be_written_is_named(refused, source, tmp_path):
+    shut = tmp_path / "shut"
+    shut.mkdir(mode=0o500)
+    assert "permission" in refused(source, shut / "out.safetensors", "--to", "timm", *SAID, *STATISTICS)
+
+
+def test_a_full_disk_leaves_nothing_behind(source, tmp_path):
+    """The largest file that a process may write stands for the disk's end."""
+    big = replace(CONFIG, width=96, hidden=384, depth=2)
+    save_file(tensors(big), source)
+    limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); "
+    code = limit + "import sys; from convert.__main__ import main; sys.exit(main())"
+    before = sorted(tmp_path.iterdir())
+    done = subprocess.run([sys.executable, "-c", code, source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS], capture_output=True, text=True)
+    assert done.returncode == 2 and "disk is full" in done.stderr and done.stderr.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_conversion_that_is_killed_leaves_the_old_file(source, tmp_path):
+    (tmp_path / "out.safetensors").write_text("precious")
+    code = "import os, signal, sys; from convert import writing; writing.settle = lambda *_: os.kill(os.getpid(), signal.SIGKILL); from convert.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS, "--force"], capture_output=True)
+    assert done.returncode == -9
+    assert (tmp_path / "out.safetensors").read_text() == "precious"
+
+
+def test_what_comes_back_otherwise_than_it_was_written_never_arrives(run, source, tmp_path, monkeypatch):
+    honest = writing.open_source
+
+    def damaged(path, *rest):
+        with open(path, "rb+") as file:
+            file.seek(-1, 2)
+            last = file.read(1)
+            file.seek(-1, 2)
+            file.write(bytes([last[0] ^ 1]))
+        return honest(path, *rest)
+
+    monkeypatch.setattr(writing, "open_source", damaged)
+    code, _, error = run(source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS)
+    assert code in (2, 3) and "Traceback" not in error
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["vit.safetensors"]
+
+
+# ------------------------------------------------------------------------------------ the door itself
+
+
+def test_help_comes_at_once_and_loads_no_tables(tmp_path):
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        done = subprocess.run([sys.executable, "-m", "convert", "--help"], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
+        times.append(time.perf_counter() - began)
+    assert "SRC" in done.stdout and "formats" in done.stdout
+    assert min(times) < 1.0  # 0.3 s on a quiet machine: benchmarks/startup.py
+
+
+def test_it_works_from_any_folder_and_under_vit_jax(source, tmp_path):
+    (tmp_path / "convert").mkdir()  # a folder of this name shadows nothing
+    command = [sys.executable, "-c", "import sys; from vit_jax.cli import main; sys.exit(main())", "convert", source, "out.safetensors", "--to", "timm"]
+    done = subprocess.run([*command, *SAID, *STATISTICS], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out.safetensors").exists()
