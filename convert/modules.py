@@ -23,11 +23,11 @@ def convolution(c: ViTConfig) -> Order:
     return Order("d c p q", "(p q c) d", dict(c=c.channels, p=rows, q=columns))
 
 
-def module_rows(c: ViTConfig, modules: Mapping[str, str], packed: Sequence[tuple[str, ...]], tensors: Tensors) -> list[Row]:
+def module_rows(c: ViTConfig, modules: Mapping[str, str], packed: Sequence[tuple[str, ...]], tensors: Tensors, prefix: str = "") -> list[Row]:
     """One row for each tensor of the file, in our parameters' order.
 
     `modules` are {our module: theirs, with what stands before weight and bias}; of modules that are `packed` the first
-    one names theirs. `tensors` are those that no module holds, and exceptions.
+    one names theirs. `tensors` are those that no module holds, and exceptions. `prefix` stands before all of theirs.
     """
     shapes = parameters(c)
     tensors = {"patch.kernel": (f"{modules['patch']}weight", convolution(c)), **tensors}
@@ -38,14 +38,19 @@ def module_rows(c: ViTConfig, modules: Mapping[str, str], packed: Sequence[tuple
         path, _, leaf = name.rpartition(".")
         if name in tensors:
             theirs, operation = tensors[name]
-            made.append(row(theirs, name, shape, *([operation] if operation else [])))
+            made.append(row(prefix + theirs, name, shape, *([operation] if operation else [])))
         elif path in packs:
             ours = tuple(f"{part}.{leaf}" for part in packs[path])
             sizes = tuple(shapes[name][-1] for name in ours)
-            made.append(Row((f"{modules[path]}{LEAVES[leaf]}",), ours, tuple(shapes[n] for n in ours), (Concat(0, sizes), *_axes(leaf))))
+            made.append(Row((f"{prefix}{modules[path]}{LEAVES[leaf]}",), ours, tuple(shapes[n] for n in ours), (Concat(0, sizes), *_axes(leaf))))
         elif path not in inside:
-            made.append(row(f"{modules[path]}{LEAVES[leaf]}", name, shape, *_axes(leaf)))
+            made.append(row(f"{prefix}{modules[path]}{LEAVES[leaf]}", name, shape, *_axes(leaf)))
     return made
+
+
+def oblong(c: ViTConfig) -> list[str]:
+    """Clauses for a network that knows only squares."""
+    return [f"{name} is {size[0]}x{size[1]}, it knows only squares" for name, size in (("image", pair(c.image)), ("patch", pair(c.patch))) if size[0] != size[1]]
 
 
 def _axes(leaf: str) -> tuple[Operation, ...]:

@@ -141,7 +141,8 @@ def limits(c: ViTConfig) -> list[str]:
 
 # ----------------------------------------------------------------------------------------- layouts
 
-MARKS = (r"patch_embed\.proj\.weight", r"blocks\.0\.attn\.qkv\.weight", r"blocks\.0\.norm1\.weight", r"!mask_token", r"!register_tokens", r"!decoder_embed\..*")
+MARKS = (r"patch_embed\.proj\.weight", r"blocks\.0\.attn\.qkv\.weight", r"blocks\.0\.norm1\.weight", r"!register_tokens")
+BESIDE = (r"mask_token|decoder_.*",)  # of DINOv2's and MAE's training
 GAMMA = r"blocks\.0\.gamma_1"
 PLAIN = (*MARKS, r"blocks\.0\.mlp\.fc1\.weight")
 
@@ -166,6 +167,6 @@ APART = Layout(
 )  # fmt: skip
 TIMM = Layout(
     "timm", "", "timm's VisionTransformer and VisionTransformerDistilled", ViTConfig, FIELDS, rows, (*PLAIN, f"!{GAMMA}"), ("safetensors", "torch"),
-    limits, unstated, read_side, write_side, fits=axes(4), proven="timm 1.0.31",
+    limits, unstated, read_side, write_side, fits=axes(4), proven="timm 1.0.31", beside=BESIDE,
 )  # fmt: skip
 LAYOUTS = (OLDEST, DEIT3, APART, TIMM)

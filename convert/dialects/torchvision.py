@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config import ViTConfig
 
 from ..layout import PLAIN_VIT, Field, Layout, always, count, length
-from ..modules import TOKEN, TOKENS, module_rows
+from ..modules import TOKEN, TOKENS, module_rows, oblong
 from ..rules import Row
 
 BLOCK = "encoder.layers.encoder_layer_"
@@ -43,8 +43,7 @@ def fields(mlp: tuple[str, str]) -> Mapping[str, Field]:
 
 def limits(c: ViTConfig) -> list[str]:
     """What its constructor cannot be told."""
-    reasons = [f"{name} is {size}, it knows only squares" for name, size in (("image", pair(c.image)), ("patch", pair(c.patch))) if size[0] != size[1]]
-    return reasons + ([] if c.classes else ["classes is 0, it always has a head"])
+    return oblong(c) + ([] if c.classes else ["classes is 0, it always has a head"])
 
 
 def layout(version: str) -> Layout:
