@@ -18,7 +18,7 @@ WRAPPERS = (
 )  # fmt: skip
 PREFIXES = ("module", "_orig_mod", "model", "net", "backbone", "visual.trunk", "student", "teacher", "ema", "params", "opt/target", "target", "img")
 INSIDE = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}  # parts that wrappers of submodules add within names
-STRIPPED = 6  # wrappers and prefixes around each other
+STRIPPED, SETS = 6, 200  # wrappers and prefixes around each other; sets of one file
 TOP = "."  # the label of a file's own names
 NEST = "\0"  # between a dictionary's key and what is in it, where names themselves are joined by dots
 
@@ -59,9 +59,10 @@ def _sets(source: Source, recognise: Callable[[Weights], bool]) -> dict[str, tup
         members[name] = path, value
     prefixes = dict.fromkeys([*(w + nest for w in WRAPPERS), *(p.replace(".", separator) + separator for p in PREFIXES)])
     sets: dict[str, tuple[Members, bool]] = {}
-    waiting: list[tuple[str, Members, int]] = [(TOP, members, 0)]
+    waiting = {TOP: (members, 0)}  # by label, outermost first
     while waiting:
-        label, members, stripped = waiting.pop(0)
+        label, (members, stripped) = next(iter(waiting.items()))
+        del waiting[label]
         direct = {name: member for name, member in members.items() if NEST not in name}
         tensors = _tensors(direct)
         known = bool(tensors) and recognise(tensors)
@@ -72,8 +73,9 @@ def _sets(source: Source, recognise: Callable[[Weights], bool]) -> dict[str, tup
                 continue
             where = prefix.rstrip(NEST + separator)
             where = where if label == TOP else f"{label}{separator}{where}"
-            taken = where in sets or any(where == each for each, _, _ in waiting)
-            waiting.append((where + separator if taken else where, inner, stripped + 1))
+            waiting[where + separator if where in waiting else where] = inner, stripped + 1
+        if len(sets) + len(waiting) > SETS:
+            raise UserError(f"{source.path}: has more than {SETS} sets of tensors inside each other; save model.state_dict() alone")
     return sets
 
 

@@ -120,6 +120,12 @@ def test_where_none_is_known_the_largest_set_is_given_to_name_the_nearest_layout
     assert chosen({"epoch": 3})[:2] == (".", set())
 
 
+def test_hundreds_of_sets_inside_each_other_are_refused():
+    prefixes = ("module.", "model.", "net.", "backbone.")
+    with pytest.raises(UserError, match="more than 200 sets"):
+        chosen({"".join(order) + "x": tensor() for order in itertools.product(prefixes, repeat=6)})
+
+
 def test_one_name_with_and_without_a_wrapper_is_refused():
     with pytest.raises(UserError, match="with and without a wrapper's prefix"):
         chosen({**state(), "patch._orig_mod.weight": tensor()})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from vit_jax.errors import UserError
 
 from . import pickles
 from .pickles import REMEDY, Array, Description, DType, Global, Pickle, Storage
-from .positional import PositionalFile
+from .positional import CHUNK, PositionalFile
 from .source import HEADER, NESTING, OPCODES, TENSORS, Marker, Shape, Source, Tensor, check_shape
 from .torch_writer import write
 from .zips import Member, members
@@ -169,7 +169,7 @@ class _Tree:
         return marker
 
     def described(self, name: str, d: Description) -> Tensor:
-        check_description(name, d, self.file)
+        _check(name, d, self.file)
         self.users.setdefault(d.storage.key, []).append(name)
         return Tensor(name, d.dtype, d.shape, lambda: self.storages.read(name, d))
 
@@ -191,7 +191,7 @@ def _kind(value: Any) -> str:
     return names.get(type(value), type(value).__name__)
 
 
-def check_description(name: str, d: Description, file: PositionalFile) -> None:
+def _check(name: str, d: Description, file: PositionalFile) -> None:
     """Raise UserError unless a tensor lies in its storage and could be copied out of its file.
 
     No two of its values may share a place, but for strides of 0: expand() makes those.
@@ -225,8 +225,13 @@ class _Storages:
         count, width = int(np.prod(d.shape, dtype=object)), d.dtype.itemsize
         if count == 0:
             return np.empty(d.shape, d.dtype)
-        start = d.storage.start * d.storage.dtype.itemsize + d.offset * width
         reach = 1 + sum(stride * (size - 1) for stride, size in zip(d.strides, d.shape, strict=True))
+        if reach * width > 2 * count * width + CHUNK:  # values far apart: not all between them at once
+            axis = max(range(len(d.shape)), key=lambda i: d.strides[i] * (d.shape[i] > 1))
+            rest = [tuple(np.delete(numbers, axis).tolist()) for numbers in (d.shape, d.strides)]
+            rows = [replace(d, offset=d.offset + i * d.strides[axis], shape=rest[0], strides=rest[1]) for i in range(d.shape[axis])]
+            return np.stack([self.read(name, row) for row in rows], axis)
+        start = d.storage.start * d.storage.dtype.itemsize + d.offset * width
         data = self.bytes(name, d.storage.key, start, start + reach * width)
         if self.big:
             data = np.ascontiguousarray(data.reshape(-1, width)[:, ::-1]).reshape(-1)
@@ -235,7 +240,8 @@ class _Storages:
         flat = data.view(d.dtype)
         if reach == count and _contiguous(d.shape, d.strides):
             return flat.reshape(d.shape)
-        return np.array(np.lib.stride_tricks.as_strided(flat, d.shape, [stride * width for stride in d.strides]), order="C")
+        steps = [stride * width * (size > 1) for size, stride in zip(d.shape, d.strides, strict=True)]  # of one value it may be any number
+        return np.array(np.lib.stride_tricks.as_strided(flat, d.shape, steps), order="C")
 
     def bytes(self, name: str, key: str, start: int, stop: int) -> np.ndarray:
         place = self.places[key]

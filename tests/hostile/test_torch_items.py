@@ -279,6 +279,12 @@ def test_44_the_older_form(tmp_path):
     accepts(legacy(tmp_path / "view.pt", dictionary({"w": tensor((1,), offset=1, of=view)})), {"w": VALUES[2:3]})
 
 
+def test_44_the_older_form_by_python_2(tmp_path):
+    text = b"U\x01w"  # SHORT_BINSTRING
+    pairs = b"](](" + text + tensor() + b"ee\x85"
+    accepts(legacy(tmp_path / "x.pt", word("collections", "OrderedDict") + pairs + b"R"), {"w": VALUES})
+
+
 OLDER = {
     "44 a storage of another length": (dict(data=struct.pack("<q", 5) + VALUES.tobytes()), "list of storages"),
     "44 cut": (dict(data=struct.pack("<q", 4) + VALUES.tobytes()[:-1]), "instead of"),
@@ -304,6 +310,15 @@ def test_48_four_values_of_a_large_storage(tmp_path):
     size = 128 << 20
     path = archive(tmp_path / "x.pt", dictionary({"w": tensor(offset=7, of=storage(count=size // 4))}), {"data/0": VALUES.tobytes().ljust(size, b"\0")})
     accepts(path, {"w": np.zeros(4, np.float32)}, grown=32 << 20)
+
+
+def test_48_values_far_apart(tmp_path):
+    count = 24 << 20
+    data = np.zeros(count, np.float32)
+    data[5 :: count // 2] = VALUES[:2]
+    data[6 :: count // 2] = VALUES[2:]
+    body = dictionary({"w": tensor((2, 1, 2), (1, 1 << 61, count // 2), offset=5, of=storage(count=count))})
+    accepts(archive(tmp_path / "x.pt", body, {"data/0": data.tobytes()}), {"w": VALUES.reshape(2, 1, 2)}, grown=32 << 20)
 
 
 def test_49_transposed_and_expanded_tensors(tmp_path):
