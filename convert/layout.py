@@ -172,7 +172,7 @@ def normal(config: Any) -> Any:
         if c.layer_scale:
             changed["layer_scale"] = 1.0  # its start: training's
     else:
-        without = {"output_bias": c.outputs, "scale_embedding": c.source_vocabulary or c.target_vocabulary}
+        without = {"output_bias": c.outputs, "scale_embedding": c.source_vocabulary or c.target_vocabulary, "causal": c.decoder_depth}
         if c.positions == "none":
             changed["max_length"] = 0  # no limit
     defaults = {f.name: f.default for f in dataclasses.fields(c)}
@@ -230,40 +230,38 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
     """
     if reasons := layout.refuses(names):
         raise UserError(f"{what}: {'; '.join(reasons)}")
-    plain = [_plain(layout.network, spoken) for _, spoken in said]
+    for _, spoken in said:
+        from_dict(layout.network, {name: value for name, value in spoken.items() if value is not None})  # refuses values of a wrong type
     values: Json = {}
     absent: list[str] = []
+    others: list[tuple[str, str, str, Any]] = []
     for name, f in sorted(layout.fields.items(), key=lambda item: item[1].follow is not None):
         if f.follow and absent:
             continue
         solved = f.solve(names) if f.solve else f.follow(names, values) if f.follow else None
-        speakers = [(who, spoken[name], alike[name]) for (who, spoken), alike in zip(said, plain, strict=True) if spoken.get(name) is not None]
+        speakers = [(who, spoken[name]) for who, spoken in said if spoken.get(name) is not None]
         if len(f.among) == 1:
-            speakers.append((f"the layout {layout.name}", f.among[0], f.among[0]))
+            speakers.append((f"the layout {layout.name}", f.among[0]))
         elif solved is not None:
-            speakers.append(("its shapes", solved, solved))
+            speakers.append(("its shapes", solved))
         if not speakers:
             absent.append(name)
             continue
-        who, values[name], first = speakers[0]
-        for other, value, alike in speakers[1:]:
-            if (who in ("--set",) or other.startswith(("its shapes", "the layout"))) and not equal(name, alike, first):
-                raise UserError(f"{what}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {who}")
+        who, values[name] = speakers[0]
+        others += [(name, who, other, value) for other, value in speakers[1:] if who == "--set" or other.startswith(("its shapes", "the layout"))]
     absent = [name for name in absent if not idle(layout, name, values)]
     if absent:
         flags = " ".join(f"--set {name}=..." for name in absent)
         raise UserError(f"{what}: its tensors cannot tell {', '.join(absent)}; give --model NAME, or a config.json beside the file, or {flags}")
     training = {k: v for who, spoken in reversed(said) for k, v in spoken.items() if k in TRAINING}
-    config = check(from_dict(layout.network, {**training, **values}))
+    config = from_dict(layout.network, {**training, **values})
+    for name, who, other, value in others:  # two spellings of one config are no contradiction
+        if normal(from_dict(layout.network, {**training, **values, name: value})) != normal(config):
+            raise UserError(f"{what}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {who}")
+    check(config)
     if reasons := layout.cannot(config, weights_only=True):  # what shows in no tensor is no reason: the file is there
         raise UserError(f"{what}: is not a file of {layout.name}: {'; '.join(reasons)}; name the right layout with --from, or correct the fields with --set")
     return config
-
-
-def _plain(network: type, spoken: Json) -> Json:
-    """What was said, types checked, and in the one spelling of `normal` where it is a whole config."""
-    config: Any = from_dict(network, {name: value for name, value in spoken.items() if value is not None})
-    return dataclasses.asdict(normal(check(config))) if spoken.keys() >= set(function_fields(network)) else spoken
 
 
 def check(config: Any) -> Any:
@@ -280,13 +278,6 @@ def idle(layout: Layout, name: str, values: Json) -> bool:
         return False
     values[name] = getattr(normal(configs[0]), name)
     return True
-
-
-def equal(name: str, a: Any, b: Any) -> bool:
-    """Whether two values of a field are the same, 8 and [8, 8] among them."""
-    if name in ("image", "patch"):
-        return pair(tuple(a) if isinstance(a, list) else a) == pair(tuple(b) if isinstance(b, list) else b)
-    return bool(a == b)
 
 
 def unknown_field(name: str, network: type) -> UserError:
@@ -324,6 +315,6 @@ PLAIN_VIT: dict[str, Field] = {
 ASKED_VIT = [name for name in function_fields(ViTConfig) if name not in PLAIN_VIT]  # image, channels, patch, classes, width, depth, heads, hidden, eps, activation
 
 __all__ = [
-    "ASKED_VIT", "PLAIN_VIT", "TRAINING", "UNKNOWN", "UNSEEN", "Facts", "Field", "Json", "Layout", "ModelConfig", "Names", "always", "check", "count", "equal",
+    "ASKED_VIT", "PLAIN_VIT", "TRAINING", "UNKNOWN", "UNSEEN", "Facts", "Field", "Json", "Layout", "ModelConfig", "Names", "always", "check", "count", 
     "function_fields", "has", "length", "look", "normal", "resolve", "stated", "statement", "unknown_field",
 ]  # fmt: skip
