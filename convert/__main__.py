@@ -7,6 +7,7 @@ import ast
 import os
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vit_jax.errors import DONE, UserError, door
@@ -108,19 +109,23 @@ def _value(text: str) -> Any:
 
 def convert(arguments: argparse.Namespace) -> int:
     """Convert SRC to DST."""
+    from vit_jax.config import to_dict
+    from vit_jax.presets import preset
+
     from .reading import read
     from .road import plan
     from .writing import write
 
     began = time.monotonic()
-    reading = read(arguments.src, options(arguments))
+    run = preset(arguments.preset).run if arguments.preset else None
+    reading = read(arguments.src, replace(options(arguments), otherwise=to_dict(run.model) if run else {}))
     with reading.source:
         print(described(reading))
         way = plan(reading, arguments.to or "vit-jax", arguments.adapt, arguments.dtype, arguments.weights_only, arguments.allow_nonfinite)
         for adaptation in way.adaptations:
             print(f"adapted   {adaptation.text}: {adaptation.says}")
         size = sum(spec.nbytes for spec in way.specs.values())
-        written = write(way, arguments.dst, arguments.force, arguments.weights_only, progress(size))
+        written = write(way, arguments.dst, arguments.force, arguments.weights_only, progress(size), run)
         report(written, way.layout.name, size, time.monotonic() - began)
         if arguments.verify:
             from .verify import certify
@@ -144,6 +149,8 @@ def report(written: Written, layout: str, size: int, seconds: float) -> None:
     for path in written.files:
         if path != written.path:
             print(f"          {path}")
+    for note in written.notes:
+        print(f"note      {note}")
 
 
 def progress(size: int) -> Any:

@@ -217,9 +217,8 @@ def check_fields(sets: Mapping[str, Any], layout: Layout) -> None:
 
 def kept_beside(path: str) -> dict[str, Tensor]:
     """The tensors of FILE.carried.safetensors, which no network of ours has: an earlier conversion put them there."""
-    if not os.path.isfile(f"{path}{CARRIED_SUFFIX}"):
-        return {}
-    return open_source(f"{path}{CARRIED_SUFFIX}").tree
+    place = f"{os.path.join(path, 'checkpoints') if os.path.isdir(path) else path}{CARRIED_SUFFIX}"  # of a run, beside its checkpoints
+    return open_source(place).tree if os.path.isfile(place) else {}
 
 
 def check_dtypes(path: str, tensors: Mapping[str, Tensor]) -> None:

@@ -21,6 +21,7 @@ from .layout import Facts, Json
 
 Item = tuple[Mapping[str, Spec], Iterator[tuple[str, np.ndarray]]]  # what comes, and then it comes, under dotted names
 BESIDE = ("preset", "data", *sorted({name for names in NEEDED.values() for name in names}))  # config.json's keys beside `config`
+NO_DATA = "unknown"  # the data.source of a run that was made of weights alone
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0 to 3 of a vocabulary of ours
 
 
@@ -153,9 +154,9 @@ def untrained(config: ModelConfig) -> RunConfig:
     """A run that only says what its network is: of no data, and with an optimizer that keeps nothing."""
     optim = OptimConfig(name="sgd")
     if isinstance(config, ViTConfig):
-        return RunConfig(task="classify", model=config, data=DataConfig(source="unknown"), optim=optim)
+        return RunConfig(task="classify", model=config, data=DataConfig(source=NO_DATA), optim=optim)
     longest = max(config.max_length, 2)
-    return RunConfig(task="translate", model=config, data=DataConfig(source="unknown", lengths=(longest,), tokens=max(longest, 768)), optim=optim)
+    return RunConfig(task="translate", model=config, data=DataConfig(source=NO_DATA, lengths=(longest,), tokens=max(longest, 768)), optim=optim)
 
 
 def needed(run: RunConfig, facts: Facts, path: str) -> tuple[Json, list[str]]:

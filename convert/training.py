@@ -18,14 +18,16 @@ from vit_jax.runs import Run, array_digest
 
 from . import optimizer
 from .containers import torch_writer
-from .containers.torch_file import open_file
 from .containers.source import Path, Source, Spec, Tensor, leaves
+from .containers.torch_file import open_file
 from .layout import Facts, Json
 from .optimizer import Moments
 from .reading import Reading
 from .road import Plan, stream
 from .rules import Row, ghost
-from .run_folder import BESIDE, Description, needed, own_record, untrained, write_run
+from .run_folder import BESIDE, NO_DATA, Description, needed, own_record, untrained, write_run
+
+Named = Iterator[tuple[str, np.ndarray]]  # the target's name and the values of each tensor
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
     if stated is not None and run is not None and to_dict(stated.optim) != to_dict(run.optim):
         raise UserError(f"{what}: states another config of its optimizer than the preset; leave --preset out")
     run = stated or run
+    if run is not None and run.data.source == NO_DATA:
+        return None
     if run is None:
         raise UserError(f"{what}: holds an optimizer's state and not the config that it belongs to; name it with --preset, or use --weights-only")
     run = dataclasses.replace(run, model=reading.config)
@@ -87,7 +91,7 @@ def our_moments(saved: Mapping[str, Any], c: OptimConfig, what: str) -> Moments:
 # ------------------------------------------------------------------------------------------ writing
 
 
-def beside_weights(plan: Plan, rows: list[Row], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Spec], Iterator[tuple[str, np.ndarray]]]:
+def beside_weights(plan: Plan, rows: list[Row], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Spec], Named]:
     """What has the weights' names in the source, by the weights' rows: {the target's name: Spec}, and the arrays. Raises UserError."""
     if plan.adaptations or plan.dtype is not None:
         raise UserError(f"{plan.reading.path}: an optimizer's state does not follow --adapt and --dtype; leave them out, or add --weights-only")
@@ -99,10 +103,10 @@ def beside_weights(plan: Plan, rows: list[Row], tensors: Mapping[str, Tensor]) -
     return specs, stream(dataclasses.replace(plan, reading=reading, rows=targets, specs=specs))
 
 
-def into_run(plan: Plan, state: Training | None, facts: Facts, path: str) -> list[str]:
+def into_run(plan: Plan, state: Training | None, facts: Facts, path: str, weights: Named) -> list[str]:
     """Write a run's folder at `path` from a plan whose target is our layout; what the user is to know of it, a clause each.
 
-    Without a state the run is one that has not begun. Raises UserError.
+    `weights` are the plan's. Without a state the run is one that has not begun. Raises UserError.
     """
     run = state.run if state else untrained(plan.config)
     must, made_up = needed(run, Facts({}, facts.preprocess, facts.class_names, {**facts.extra, **(state.beside if state else {})}), plan.reading.path)
@@ -111,13 +115,13 @@ def into_run(plan: Plan, state: Training | None, facts: Facts, path: str) -> lis
     parts = {role: beside_weights(plan, rows, tensors) for role, tensors in moments.roles.items()}
     specs = {"step": Spec(np.dtype(np.int32), ()), **{f"{role}.{name}": spec for role, (its, _) in parts.items() for name, spec in its.items()}}
 
-    def arrays() -> Iterator[tuple[str, np.ndarray]]:
+    def arrays() -> Named:
         yield "step", np.asarray(moments.step, np.int32)
         for role, (_, values) in parts.items():
             for name, array in values:
                 yield f"{role}.{name}", array
 
-    items = {"model": (plan.specs, stream(plan)), "optimizer": (specs, arrays())}
+    items = {"model": (plan.specs, weights), "optimizer": (specs, arrays())}
     if run.ema:
         items["ema"] = beside_weights(plan, rows, state.ema if state and state.ema else {t: plan.reading.tensors[t] for r in rows for t in r.theirs})
         made_up += [] if state and state.ema else ["the average of the weights starts anew"]
@@ -126,8 +130,11 @@ def into_run(plan: Plan, state: Training | None, facts: Facts, path: str) -> lis
     return made_up + (["the best step so far and the log start anew"] if state else [])
 
 
-def into_torch(plan: Plan, state: Training, path: str) -> list[str]:
-    """Write the file that `torch_ref.train --resume` takes, from a plan whose target is torch_ref's layout. Raises UserError."""
+def into_torch(plan: Plan, state: Training, path: str, weights: Named) -> list[str]:
+    """Write the file that `torch_ref.train --resume` takes, from a plan whose target is torch_ref's layout; what is to be known of it.
+
+    `weights` are the plan's. Raises UserError.
+    """
     rows = optimizer.moving(plan.reading.rows, plan.reading.tensors)
     saved, places = optimizer.to_torch(plan.rows, plan.specs, state.run.optim, state.moments.step)
     parts = {role: beside_weights(plan, rows, tensors) for role, tensors in state.moments.roles.items() if state.moments.step}
@@ -143,7 +150,7 @@ def into_torch(plan: Plan, state: Training, path: str) -> list[str]:
         tree["ema"] = {name: ema[0][name] for name in order}
 
     def arrays() -> Iterator[tuple[Path, np.ndarray]]:
-        yield from ((("model", name), array) for name, array in stream(plan))
+        yield from ((("model", name), array) for name, array in weights)
         yield from ((("optimizer", *place), np.asarray(state.moments.step, np.float32)) for (role, _), place in places.items() if role == "step")
         for role, (_, values) in parts.items():
             yield from ((("optimizer", *places[role, name]), array) for name, array in values)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import ViTConfig, to_dict
+from vit_jax.config import RunConfig, ViTConfig, to_dict
 from vit_jax.errors import CheckFailed, UserError
 from vit_jax.runs import sync_folder, write_json
 
@@ -27,27 +27,35 @@ from .layout import Facts, Json
 from .reading import CARRIED_SUFFIX, NETWORKS, as_said
 from .road import Plan, stream
 from .rules import CARRIED
+from .training import into_run, into_torch, training
 
 # The name of the weights in a folder that we write, by the container of the layout's choice.
 IN_FOLDER = {"safetensors": "model.safetensors", "npz": "model.npz", "msgpack": "flax_model.msgpack", "torch": "model.pt"}
+RUN = "checkpoints"  # where they lie in the folder of a run, which is our own layout's
 SEPARATORS = {"msgpack": "/"}  # of containers that nest; torch state dicts are flat
 Progress = Callable[[int], None]  # is told the bytes written so far
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a conversion left: the file of the weights, all files, and the provenance that they carry."""
+    """What a conversion left: the file of the weights, all files, the provenance that they carry, and what is to be known of them."""
 
     path: Path
     files: list[Path]
     provenance: Json
+    notes: list[str]
 
 
-def write(plan: Plan, target: str, force: bool = False, weights_only: bool = False, progress: Progress = lambda done: None) -> Written:
-    """Carry out a plan. Raises UserError, with everything as it was, where the target is taken or cannot be written."""
+def write(
+    plan: Plan, target: str, force: bool = False, weights_only: bool = False, progress: Progress = lambda done: None, run: RunConfig | None = None
+) -> Written:  # fmt: skip
+    """Carry out a plan. Raises UserError, with everything as it was, where the target is taken or cannot be written.
+
+    `run` is the one that an optimizer's state belongs to, where its file does not say.
+    """
     dst = Path(target)
     folder = not dst.suffix
-    name = IN_FOLDER[plan.layout.containers[0]] if folder else dst.name
+    name = dst.name if not folder else RUN if plan.layout.dialect == "vit-jax" else IN_FOLDER[plan.layout.containers[0]]
     check_target(plan, dst, name, folder, force)
     given = plan.reading.facts
     facts = Facts({}, as_said(given.preprocess, plan.config), class_names(plan), given.extra)
@@ -64,7 +72,7 @@ def write(plan: Plan, target: str, force: bool = False, weights_only: bool = Fal
     room = dst.with_name(f".{dst.name}.{os.getpid()}.tmp")
     room.mkdir()
     try:
-        weigh(plan, room / name, provenance, progress)
+        notes = fill(plan, room / name, facts, provenance, progress, weights_only, run)
         sides = plan.layout.write_side(plan.config, facts) if folder and not weights_only else {}
         if folder:
             sides["provenance.json"] = {**provenance, "files": sorted([name, *sides])}
@@ -75,27 +83,50 @@ def write(plan: Plan, target: str, force: bool = False, weights_only: bool = Fal
         files = settle(room, dst if folder else dst.parent, folder and not dst.exists())
     finally:
         shutil.rmtree(room, ignore_errors=True)
-    return Written((dst / name) if folder else dst, files, provenance)
+    return Written((dst / name) if folder else dst, files, provenance, notes)
 
 
-def weigh(plan: Plan, path: Path, provenance: Json, progress: Progress) -> None:
-    """Write the weights, and what has no place among them beside; read both back and compare."""
+def fill(plan: Plan, path: Path, facts: Facts, provenance: Json, progress: Progress, weights_only: bool, run: RunConfig | None) -> list[str]:
+    """Write the weights, with the rest of a run in training where the target has a place for it, and what has none beside; the notes."""
+    kept: dict[str, np.ndarray] = {}
+    holds_runs = path.name == RUN or (plan.layout.dialect == "torch-ref" and path.suffix in (".pt", ".pth", ".bin"))
+    state = training(plan.reading, run) if holds_runs and not weights_only else None
+    notes = []
+    with room_on_disk(path):
+        if path.name == RUN:
+            notes = into_run(plan, state, facts, str(path.parent), weights(plan, kept, progress))
+        elif state:
+            notes = into_torch(plan, state, str(path), weights(plan, kept, progress))
+        else:
+            weigh(plan, path, provenance, weights(plan, kept, progress))
+        if kept:
+            specs = {name: Spec(a.dtype, a.shape) for name, a in kept.items()}
+            writer("x.safetensors")[1](f"{path}{CARRIED_SUFFIX}", specs, (((n,), a) for n, a in kept.items()), {})
+    return notes
+
+
+def weights(plan: Plan, kept: dict[str, np.ndarray], progress: Progress) -> Iterator[tuple[str, np.ndarray]]:
+    """(target's name, array) of every tensor that has a place there; the others go to `kept`."""
+    done = 0
+    for name, array in stream(plan):
+        if name.startswith(CARRIED) and name not in plan.specs:
+            kept[name.removeprefix(CARRIED)] = array
+            continue
+        yield name, array
+        done += array.nbytes
+        progress(done)
+
+
+def weigh(plan: Plan, path: Path, provenance: Json, values: Iterator[tuple[str, np.ndarray]]) -> None:
+    """Write the weights, read them back and compare."""
     container, write = writer(str(path))
     separator = SEPARATORS.get(container)
     sums: dict[str, int] = {}
-    kept: dict[str, np.ndarray] = {}
-    done = 0
 
     def arrays() -> Iterator[tuple[tuple[str | int, ...], np.ndarray]]:
-        nonlocal done
-        for name, array in stream(plan):
-            if name.startswith(CARRIED) and name not in plan.specs:
-                kept[name.removeprefix(CARRIED)] = array
-                continue
+        for name, array in values:
             sums[name] = checksum(array)
             yield (tuple(name.split(separator)) if separator else (name,)), array
-            done += array.nbytes
-            progress(done)
 
     tree: dict[str, Any] = {}
     for name, spec in plan.specs.items():
@@ -104,11 +135,7 @@ def weigh(plan: Plan, path: Path, provenance: Json, progress: Progress) -> None:
         for key in path_:
             node = node.setdefault(key, {})
         node[leaf] = spec
-    with room_on_disk(path):
-        write(str(path), tree, arrays(), {"format": "pt", "provenance": json.dumps(provenance)})
-        if kept:
-            specs = {name: Spec(a.dtype, a.shape) for name, a in kept.items()}
-            writer("x.safetensors")[1](f"{path}{CARRIED_SUFFIX}", specs, (((n,), a) for n, a in kept.items()), {})
+    write(str(path), tree, arrays(), {"format": "pt", "provenance": json.dumps(provenance)})
     read_back(path, plan.specs, sums, separator or ".")
 
 
@@ -142,6 +169,8 @@ def check_target(plan: Plan, dst: Path, name: str, folder: bool, force: bool) ->
         raise UserError(f"{dst}: is the source itself; choose another target")
     if not dst.exists() and not dst.is_symlink():
         return
+    if name == RUN:
+        raise UserError(f"{dst}: exists, and a run is never written over; choose another folder")
     if dst.is_dir() != folder:
         raise UserError(f"{dst}: is {'a folder' if dst.is_dir() else 'a file'}; choose another target")
     if not force:
@@ -158,9 +187,10 @@ def check_target(plan: Plan, dst: Path, name: str, folder: bool, force: bool) ->
 def settle(room: Path, place: Path, whole: bool) -> list[Path]:
     """Move what a room holds to its place, durably: as a whole, or file by file over what is there."""
     names = sorted(p.name for p in room.iterdir())
-    for name in names:
-        with open(room / name, "rb") as file:
-            os.fsync(file.fileno())
+    for path in room.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
     if whole:
         os.rename(room, place)
         sync_folder(place.parent)

@@ -18,9 +18,8 @@ import torch_ref  # noqa: E402
 from convert import optimizer, rules, training  # noqa: E402
 from convert.containers.source import Spec, Tensor  # noqa: E402
 from convert.dialects import torch_ref as dialect  # noqa: E402
-from convert.layout import Facts  # noqa: E402
 from convert.reading import Options, read  # noqa: E402
-from convert.road import plan  # noqa: E402
+from convert.road import plan, stream  # noqa: E402
 from convert.run_folder import open_run  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.train import Trainer  # noqa: E402
@@ -113,14 +112,15 @@ def to_run(file, folder, key=""):
     """A torch file as a run's folder."""
     with (reading := read(str(file), Options(key=key))).source:
         state = training.training(reading)
-        notes = training.into_run(plan(reading, "vit-jax"), state, Facts({}, reading.facts.preprocess, reading.facts.class_names), str(folder))
-    return folder, notes
+        way = plan(reading, "vit-jax")
+        return folder, training.into_run(way, state, reading.facts, str(folder), stream(way))
 
 
 def to_torch(folder, file, key=""):
     """A run's folder as a torch file."""
     with (reading := read(str(folder), Options(key=key))).source:
-        training.into_torch(plan(reading, "torch-ref"), training.training(reading), str(file))
+        way = plan(reading, "torch-ref")
+        training.into_torch(way, training.training(reading), str(file), stream(way))
     return file
 
 
@@ -402,7 +402,7 @@ def test_moments_do_not_follow_adaptations_and_casts(tmp_path):
     with (reading := read(save(trained(VIT, ADAMW, 2), tmp_path / "a.pt"))).source:
         for options in ({"adapt": ["head=drop"]}, {"dtype": "float32"}):
             with pytest.raises(UserError, match="does not follow --adapt and --dtype"):
-                training.into_run(plan(reading, "vit-jax", **options), training.training(reading), reading.facts, str(tmp_path / "run"))
+                training.into_run(plan(reading, "vit-jax", **options), training.training(reading), reading.facts, str(tmp_path / "run"), iter(()))
 
 
 # --------------------------------------------------------------------------------------- the doors
