@@ -71,7 +71,14 @@ def test_every_spelling_of_an_activation_is_known(written):
     assert V4.read_side({"config.json": {"hidden_act": written}}).config["activation"] == ours
 
 
-@pytest.mark.parametrize(("config", "told"), [({"hidden_act": "mish"}, "hidden_act is 'mish'"), ({"model_type": "vit_mae"}, "model_type is 'vit_mae'")])
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"hidden_act": "mish"}, "hidden_act is 'mish'"),
+        ({"hidden_act": ["gelu"]}, r"hidden_act is \['gelu'\]"),
+        ({"model_type": "vit_mae"}, "model_type is 'vit_mae'"),
+    ],
+)
 def test_another_network_s_config_json_is_refused(config, told):
     with pytest.raises(UserError, match=told):
         V4.read_side({"config.json": config})
@@ -204,6 +211,8 @@ def test_a_scale_of_its_own_goes_into_the_statistics():
         dict(image_processor_type="DeiTImageProcessor"),  # so do its mean and std
         dict(image_processor_type="ViTImageProcessor", size={"longest_edge": 224}),
         dict(image_processor_type="ViTImageProcessor", size="224"),
+        dict(image_processor_type="ViTImageProcessor", rescale_factor=0),
+        dict(image_processor_type="ViTImageProcessor", resample=[2], image_mean="0.5"),
         dict(image_processor_type="ViTImageProcessor", do_center_crop=True, crop_size=256),
         dict(image_processor_type="BitImageProcessor", resample=3, size=224, do_center_crop=False, image_mean=[0.5], image_std=[0.5]),
     ],

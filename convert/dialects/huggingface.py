@@ -87,7 +87,7 @@ def named(key: str, names: Mapping[str, str], default: str) -> Field:
     """A field that config.json states by a function's name; the first of several is the one to write."""
 
     def decode(value: Any) -> str:
-        if value not in names:
+        if not isinstance(value, str) or value not in names:
             raise UserError(f"config.json: {key} is {value!r}, which is none of {', '.join(names)}; this network cannot be expressed")
         return names[value]
 
@@ -101,7 +101,7 @@ def size(value: Any) -> Any:
     return rows if rows == columns else [rows, columns]
 
 
-STATED = PLAIN_VIT | {
+TABLE = PLAIN_VIT | {
     "image": Field(key="image_size", encode=size, default=224),
     "patch": Field(key="patch_size", encode=size, default=16),
     "channels": Field(key="num_channels", default=3),
@@ -113,6 +113,8 @@ STATED = PLAIN_VIT | {
     "activation": named("hidden_act", ACTIVATIONS, "gelu"),
     **{name: Field((True, False), key="qkv_bias", default=True) for name in ("query_bias", "key_bias", "value_bias")},
     "head_activation": named("pooler_act", POOLERS, "tanh"),
+    "head_hidden": Field(), "classes": Field(), "pool": Field(("cls", "cls_distill")),
+    "distill_token": Field((True, False)), "distill_head": Field((True, False)),
 }  # fmt: skip
 
 
@@ -127,7 +129,7 @@ def axis(name: str, number: int, otherwise: Any = None) -> Callable[[Names], Any
 
 
 def fields(version: str) -> dict[str, Field]:
-    """The table: what config.json states, and what shapes tell."""
+    """The table of one version: what config.json states, and what shapes tell."""
     blocks, inside = BLOCKS[version]
     projection, first = "embeddings.patch_embeddings.projection.weight", f"{blocks}.0."
     solvers: dict[str, Callable[[Names], Any]] = {
@@ -143,9 +145,7 @@ def fields(version: str) -> dict[str, Field]:
         "distill_head": lambda names: "distillation_classifier.weight" in names,
         "pool": lambda names: "cls_distill" if "distillation_classifier.weight" in names else "cls",
     }
-    other = {"pool": Field(("cls", "cls_distill")), "distill_token": Field((True, False)), "distill_head": Field((True, False))}
-    table = STATED | other | {"head_hidden": Field(), "classes": Field()}
-    return {name: replace(f, solve=solvers.get(name)) for name, f in table.items()}
+    return {name: replace(f, solve=solvers.get(name)) for name, f in TABLE.items()}
 
 
 def limits(config: ViTConfig) -> list[str]:

@@ -23,13 +23,13 @@ def preprocess(given: Json) -> tuple[Json | None, tuple[str, ...]]:
     p = EVERY | DEFAULTS.get(sort, {}) | given
     try:
         return _steps(p, shortest=sort not in DEFAULTS)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         missing = f"it does not say {error}" if isinstance(error, KeyError) else str(error)
         return None, (f"preprocessor_config.json: its preprocessing has no counterpart here ({missing})",)
 
 
 def _steps(p: Json, shortest: bool) -> tuple[Json, tuple[str, ...]]:
-    """Raises KeyError, TypeError or ValueError where a step is unknown or has no counterpart."""
+    """Raises KeyError, TypeError, ValueError or ArithmeticError where a step is unknown or has no counterpart."""
     if not p["do_resize"] or p["resample"] not in RESAMPLE:
         raise ValueError(f"do_resize {p['do_resize']}, resample {p['resample']}")
     scale = _size(p["size"], shortest)

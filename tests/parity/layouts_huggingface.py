@@ -100,8 +100,9 @@ def compare(case: Saved, what: str, dtype: str) -> Iterator[Result]:
         model.save_pretrained(name)
         files = {"config.json": json.loads(Path(name, "config.json").read_text())}
         v4 = load("safetensors.numpy").load_file(Path(name, "model.safetensors"))
+    v5 = {k: v.numpy() for k, v in model.state_dict().items()}
     readings = []
-    for version, state in (("v5", {k: v.numpy() for k, v in model.state_dict().items()}), ("v4", v4)):
+    for version, state in (("v5", v5), ("v4", v4)):
         known, layout, config = identify(state, files)
         yield Result(what, "transformers", f"{dtype}, recognised as {version} alone", float(known != [f"huggingface@{version}"]), 0.0, ", ".join(known))
         readings.append(rules.read(layout.rows(config), state))
@@ -109,7 +110,8 @@ def compare(case: Saved, what: str, dtype: str) -> Iterator[Result]:
     mine, other = ({k: v for k, v in p.items() if not k.startswith(rules.CARRIED)} for p in reversed(readings))
     yield tensors(what, "v4, v5 read", other, mine)
     yield values(what, "transformers", dtype, {"logits": ours(config, mine, dtype).forward({"images": images})}, logits, dtype)
-    yield from loaded(case, what, v4, layout.write_side(config, layout.read_side(files)), images, logits)
+    version, state = ("v4", v4) if dtype == "float64" else ("v5", v5)
+    yield from loaded(case, f"{what}, {version}", state, layout.write_side(config, layout.read_side(files)), images, logits)
 
 
 def loaded(case: Saved, what: str, state: Arrays, files: dict[str, Any], images: np.ndarray, logits: Arrays) -> Iterator[Result]:
