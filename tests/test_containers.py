@@ -172,7 +172,7 @@ def test_arrays_other_than_announced_are_a_bug(suffix: str, tmp_path: Path) -> N
     path = str(tmp_path / f"a{suffix}")
     specs = {"a": Spec(SQUARE.dtype, SQUARE.shape)}
     for pairs in ([], [(("a",), SQUARE[:3])], [(("a",), SQUARE.astype("f8"))]):
-        with pytest.raises(ValueError, match="values came|was announced"):
+        with pytest.raises(ValueError, match=r"values came|was announced"):
             writer(path)[1](path, specs, iter(pairs), {})
 
 
