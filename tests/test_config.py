@@ -110,14 +110,15 @@ BAD_NETWORKS = [
 ]
 
 BAD_TRANSFORMERS = [
-    *((dict([(name, value)]), name, str(value)) for name in ("width", "heads", "hidden", "encoder_depth", "decoder_depth") for value in (0, -1)),
-    *((dict([(name, -1)]), name, "-1") for name in ("head_width", "source_vocabulary", "target_vocabulary", "position_offset", "max_length", "outputs")),
+    *((dict([(name, value)]), name, str(value)) for name in ("width", "heads", "hidden", "encoder_depth") for value in (0, -1)),
+    *((dict([(name, -1)]), name, "-1") for name in ("decoder_depth", "head_width", "source_vocabulary", "target_vocabulary", "position_offset", "max_length", "outputs")),
     (dict(eps=math.nan), "eps", "nan"),
     (dict(heads=3), "width", "512", "heads", "3"),
     *((dict(width=15, heads=5, positions=positions), "width", "15", "positions", positions) for positions in ("interleaved", "concatenated", "one_frequency")),
     (dict(positions="learned", max_length=0), "positions", "learned", "max_length", "0"),
     (dict(position_offset=2), "position_offset", "2", "positions", "interleaved"),
     *((dict(tie=tie), "tie", tie, "0") for tie in ("embeddings", "decoder", "all")),
+    *((dict([("decoder_depth", 0), (name, 7)]), "decoder_depth", "0", name, "7") for name in ("target_vocabulary", "outputs")),
     (dict(tie="embeddings", source_vocabulary=7, target_vocabulary=8), "tie", "embeddings", "7", "8"),
     (dict(tie="all", source_vocabulary=7, target_vocabulary=7, outputs=9), "tie", "all", "9", "7"),
     *((dict([(rate, value)]), rate, str(value)) for rate in ("dropout", "embedding_dropout") for value in (-0.1, 1.0, math.nan)),

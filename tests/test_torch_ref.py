@@ -88,6 +88,21 @@ def test_a_vit_is_the_same_function(name):
     close(model(images), expected["logits"])  # by torch's fused attention, where capture has its own
 
 
+def test_an_encoder_alone_is_the_same_function():
+    config = replace(SEQ, decoder_depth=0, target_vocabulary=0, outputs=0, positions="learned")
+    weights, source = random(config), np.random.default_rng(2).integers(0, 9, (3, 6))
+    with jax.enable_x64(True):
+        expected = ours(config, weights)(jnp.asarray(source))
+    model = twin(config, weights)
+    close(model(torch.tensor(source)), expected)
+    with pytest.raises(ValueError, match="target is given, but this is an encoder alone"):
+        model(torch.tensor(source), torch.tensor(source))
+    with pytest.raises(ValueError, match="decoder_depth is 0"):
+        model.init_cache(model.encode(torch.tensor(source)), None, 6)
+    with pytest.raises(ValueError, match="target is missing"):
+        twin(SEQ, random(SEQ))(torch.tensor(source))
+
+
 @pytest.mark.parametrize("name", SEQS)
 def test_a_transformer_is_the_same_function_under_masks(name):
     config = SEQS[name]

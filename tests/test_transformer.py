@@ -318,3 +318,30 @@ def test_masks_that_are_one():
     assert attention_mask(2, 3, 4) is None
     mask = attention_mask(2, 3, 3, padding=jnp.array([[True, True, False], [False, True, True]]), causal=True)
     assert mask.shape == (2, 1, 3, 3) and mask[0, 0].tolist() == [[True, False, False], [True, True, False], [True, True, False]]
+
+
+# ------------------------------------------------------------------------------ an encoder alone
+
+ALONE = dataclasses.replace(TINY, decoder_depth=0, target_vocabulary=0, outputs=0, positions="learned", embedding_norm=True)
+
+
+def test_an_encoder_alone_is_the_encoder_of_the_whole():
+    weights = random_weights(dataclasses.replace(TINY, positions="learned", embedding_norm=True))
+    assert parameters(ALONE) == {name: x.shape for name, x in weights.items() if name.startswith(("source.", "encoder."))}
+    whole = network(dataclasses.replace(TINY, positions="learned", embedding_norm=True), weights)
+    alone = network(ALONE, {name: weights[name] for name in parameters(ALONE)})
+    padding = jnp.arange(5) < jnp.array([[5], [3], [1]])
+    assert largest(alone(SOURCE, source_padding=padding), whole.encode(SOURCE, padding)) == 0
+    seen = alone.capture(SOURCE, None, ["encoder.blocks.1", "memory", "logits"], source_padding=padding)
+    assert largest(seen["memory"], seen["logits"]) == 0
+    assert {name: x.shape for name, x in flatten(split(Transformer(ALONE, rngs=nnx.Rngs(0)))[1]).items()} == parameters(ALONE)
+
+
+def test_an_encoder_alone_takes_and_says_no_target():
+    alone, whole = network(ALONE), network(TINY)
+    with pytest.raises(ValueError, match="target is given, but this is an encoder alone"):
+        alone(SOURCE, TARGET)
+    with pytest.raises(ValueError, match="decoder_depth is 0"):
+        alone.init_cache(alone.encode(SOURCE), None, 6)
+    with pytest.raises(ValueError, match="target is missing"):
+        whole(SOURCE)

@@ -197,28 +197,37 @@ class Head(nn.Module):
 
 
 class Transformer(nn.Module):
-    """An encoder-decoder Transformer: `model(source, target) -> logits`, its initial weights drawn by torch's generator."""
+    """An encoder-decoder Transformer: `model(source, target) -> logits`; an encoder alone: `model(source) -> memory`.
+
+    Its initial weights are drawn by torch's generator.
+    """
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
         c = self.config = check_transformer(config)
         self.source = Embedding(c, c.source_vocabulary, not c.one_embedding)
-        self.target = Embedding(c, c.target_vocabulary, True)
+        self.target = Embedding(c, c.target_vocabulary, True) if c.decoder_depth else None
         self.encoder = Encoder(c)
-        self.decoder = Decoder(c)
+        self.decoder = Decoder(c) if c.decoder_depth else None
         self.head = Head(c) if c.outputs else None
         self.start()
 
     def forward(
-        self, source: Tensor, target: Tensor, *, source_padding: Tensor | None = None, target_padding: Tensor | None = None,
+        self, source: Tensor, target: Tensor | None = None, *, source_padding: Tensor | None = None, target_padding: Tensor | None = None,
         memory_padding: Any = ..., source_mask: Tensor | None = None, target_mask: Tensor | None = None,
         memory_mask: Tensor | None = None, causal: bool | None = None, tape: Tape | None = None,
     ) -> Tensor:  # fmt: skip
-        """Ids [B, S], [B, T] or vectors [B, S, D], [B, T, D] to logits [B, T, K] (or [B, T, D] without a head).
+        """Ids [B, S], [B, T] or vectors [B, S, D], [B, T, D] to logits [B, T, K] (or [B, T, D] without a head; of an encoder alone, [B, S, D]).
 
         Paddings [B, N] and 4-D masks are boolean, True where to look. `memory_padding` is the
         source's unless given; `causal` the config's. Raises ValueError on wrong shapes and dtypes.
         """
+        if self.target is None or self.decoder is None:
+            if target is not None:
+                raise ValueError("target is given, but this is an encoder alone: call it with a source")
+            return self.encode(source, source_padding, source_mask, tape=tape)
+        if target is None:
+            raise ValueError("target is missing: call `encode` for the memory of a source")
         if len(source) != len(target):
             raise ValueError(f"source {list(source.shape)} and target {list(target.shape)} are batches of different size")
         memory = self.encode(source, source_padding, source_mask, tape=tape)
@@ -231,13 +240,13 @@ class Transformer(nn.Module):
         y = self.decoder(y, memory, mask, memory_mask, tape=tape)
         return self.logits(y)
 
-    def capture(self, source: Tensor, target: Tensor, names: Iterable[str], **masks: Any) -> dict[str, Tensor]:
+    def capture(self, source: Tensor, target: Tensor | None, names: Iterable[str], **masks: Any) -> dict[str, Tensor]:
         """Inner values of the evaluation pass, by name; masks as in a call.
 
         encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D] leave a block; memory [B, S, D] is
         what the decoder sees; encoder.attention [B, L, H, S, S], decoder.self_attention
-        [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] are all layers' weights; logits.
-        Raises ValueError on any other name.
+        [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] are all layers' weights; logits,
+        which are what a call returns. Raises ValueError on any other name.
         """
         c, maps = self.config, ("encoder.attention", "memory", "decoder.self_attention", "decoder.cross_attention", "logits")
         blocks = [f"{stack}.blocks.{i}" for stack, depth in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)) for i in range(depth)]
@@ -262,7 +271,7 @@ class Transformer(nn.Module):
     @property
     def table(self) -> nn.Embedding | None:
         """The target's embedding [V, D]."""
-        return self.target.embedding
+        return None if self.target is None else self.target.embedding
 
     def logits(self, y: Tensor) -> Tensor:  # [..., D] -> [..., K]
         return y if self.head is None else self.head(y, self.table)
@@ -273,9 +282,11 @@ class Transformer(nn.Module):
         """What `decode_step` needs to write up to `length` tokens over a memory [B, S, D].
 
         Keys and values of the memory are projected here, once. Raises ValueError on a wrong padding,
-        a length beyond max_length, or a decoder that is not causal.
+        a length beyond max_length, or a decoder that is not causal or not there.
         """
         c = self.config
+        if self.decoder is None:
+            raise ValueError("decoder_depth is 0: an encoder alone says no tokens")
         if not c.causal:
             raise ValueError("causal is False: each token of such a decoder sees all others, so it cannot be run one at a time")
         if length < 1 or (c.max_length and length > c.max_length):
@@ -297,6 +308,7 @@ class Transformer(nn.Module):
             )
         if cache.index == cache.length:
             raise ValueError(f"the cache holds {cache.length} tokens and is full: give init_cache a larger length")
+        assert self.target is not None and self.decoder is not None  # else there were no cache
         x = self.target.placed(self.target.lookup(tokens, self.table)[:, None], cache.index)  # [B, 1, D]
         own = []
         for block, past, memory in zip(self.decoder.blocks, cache.own, cache.memory, strict=True):

@@ -216,7 +216,7 @@ class Head(nnx.Module):
 
 
 class Transformer(nnx.Module):
-    """An encoder-decoder Transformer: `model(source, target) -> logits`.
+    """An encoder-decoder Transformer: `model(source, target) -> logits`; an encoder alone: `model(source) -> memory`.
 
     `rngs` draws the initial weights; without it they are zeros, to be filled. Parameters have
     `param_dtype`; activations are `dtype` (norms, softmax and the head at least float32).
@@ -226,19 +226,19 @@ class Transformer(nnx.Module):
         c = self.config = check_transformer(config)
         self.dtype = jnp.dtype(dtype)
         self.source = Embedding(c, c.source_vocabulary, not c.one_embedding, param_dtype)
-        self.target = Embedding(c, c.target_vocabulary, True, param_dtype)
+        self.target = Embedding(c, c.target_vocabulary, True, param_dtype) if c.decoder_depth else None
         self.encoder = Encoder(c, param_dtype)
-        self.decoder = Decoder(c, param_dtype)
+        self.decoder = Decoder(c, param_dtype) if c.decoder_depth else None
         self.head = Head(c, param_dtype) if c.outputs else None
         if rngs is not None:
             replace_parameters(self, start(c, rngs.params(), param_dtype))
 
     def __call__(
-        self, source: Array, target: Array, *, source_padding: Array | None = None, target_padding: Array | None = None,
+        self, source: Array, target: Array | None = None, *, source_padding: Array | None = None, target_padding: Array | None = None,
         memory_padding: Any = ..., source_mask: Array | None = None, target_mask: Array | None = None,
         memory_mask: Array | None = None, causal: bool | None = None, keys: Array | None = None,
     ) -> Array:  # fmt: skip
-        """Ids [B, S], [B, T] or vectors [B, S, D], [B, T, D] to logits [B, T, K] (or [B, T, D] without a head).
+        """Ids [B, S], [B, T] or vectors [B, S, D], [B, T, D] to logits [B, T, K] (or [B, T, D] without a head; of an encoder alone, [B, S, D]).
 
         Paddings [B, N] and 4-D masks are boolean, True where to look. `memory_padding` is the
         source's unless given; `causal` the config's. `keys` [B], one an example, mean training.
@@ -248,13 +248,13 @@ class Transformer(nnx.Module):
                      source_mask=source_mask, target_mask=target_mask, memory_mask=memory_mask, causal=causal)  # fmt: skip
         return self.forward(source, target, keys, None, **given)
 
-    def capture(self, source: Array, target: Array, names: Iterable[str], **masks: Any) -> dict[str, Array]:
+    def capture(self, source: Array, target: Array | None, names: Iterable[str], **masks: Any) -> dict[str, Array]:
         """Inner values of the evaluation pass, by name; masks as in a call.
 
         encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D] leave a block; memory [B, S, D] is
         what the decoder sees; encoder.attention [B, L, H, S, S], decoder.self_attention
-        [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] are all layers' weights; logits.
-        Raises ValueError on any other name.
+        [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] are all layers' weights; logits,
+        which are what a call returns. Raises ValueError on any other name.
         """
         c, maps = self.config, ("encoder.attention", "memory", "decoder.self_attention", "decoder.cross_attention", "logits")
         blocks = [f"{stack}.blocks.{i}" for stack, depth in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)) for i in range(depth)]
@@ -265,11 +265,17 @@ class Transformer(nnx.Module):
         return tape
 
     def forward(
-        self, source: Array, target: Array, keys: Array | None, tape: Tape | None, *, source_padding: Array | None = None,
+        self, source: Array, target: Array | None, keys: Array | None, tape: Tape | None, *, source_padding: Array | None = None,
         target_padding: Array | None = None, memory_padding: Any = ..., source_mask: Array | None = None,
         target_mask: Array | None = None, memory_mask: Array | None = None, causal: bool | None = None,
     ) -> Array:  # fmt: skip
         """The one forward pass behind both calls."""
+        if self.target is None or self.decoder is None:
+            if target is not None:
+                raise ValueError("target is given, but this is an encoder alone: call it with a source")
+            return self.encode(source, source_padding, source_mask, keys=keys, tape=tape)
+        if target is None:
+            raise ValueError("target is missing: call `encode` for the memory of a source")
         if source.shape[:1] != target.shape[:1]:
             raise ValueError(f"source {list(source.shape)} and target {list(target.shape)} are batches of different size")
         memory = self.encode(source, source_padding, source_mask, keys=keys, tape=tape)
@@ -297,7 +303,7 @@ class Transformer(nnx.Module):
     @property
     def table(self) -> Array | None:
         """The target's embedding [V, D]."""
-        return None if self.target.embedding is None else self.target.embedding[...]
+        return None if self.target is None or self.target.embedding is None else self.target.embedding[...]
 
     def logits(self, y: Array) -> Array:  # [..., D] -> [..., K]
         return y if self.head is None else self.head(y.astype(wide(y.dtype)), self.table)
@@ -308,9 +314,11 @@ class Transformer(nnx.Module):
         """What `decode_step` needs to write up to `length` tokens over a memory [B, S, D].
 
         Keys and values of the memory are projected here, once. Raises ValueError on a wrong padding,
-        a length beyond max_length, or a decoder that is not causal.
+        a length beyond max_length, or a decoder that is not causal or not there.
         """
         c, batch = self.config, memory.shape[0]
+        if self.decoder is None:
+            raise ValueError("decoder_depth is 0: an encoder alone says no tokens")
         if not c.causal:
             raise ValueError("causal is False: each token of such a decoder sees all others, so it cannot be run one at a time")
         if length < 1 or (c.max_length and length > c.max_length):
@@ -332,6 +340,7 @@ class Transformer(nnx.Module):
                 f"a cache of batch {batch}, {heads} heads of {width} and {len(cache.own)} blocks does not fit tokens {list(tokens.shape)} "
                 f"and a decoder of {c.heads} heads of {c.dim_head} and {c.decoder_depth} blocks: make one with init_cache"
             )
+        assert self.target is not None and self.decoder is not None  # else there were no cache
         x = self.target.lookup(tokens, self.table, self.dtype)[:, None]  # [B, 1, D]
         places = self.target.places(length, self.dtype)
         if places is not None:

@@ -78,7 +78,7 @@ NUMBERS: dict[type, dict[str, tuple[Any, ...]]] = {
         head_dropout=(0.2,), drop_path=(0.2,), init_std=(0.1,), token_std=(1.0,), position_std=(1.0,),
     ),
     TransformerConfig: dict(
-        width=(12,), heads=(1, 4), head_width=(3, 5), hidden=(8,), encoder_depth=(1, 3), decoder_depth=(1, 3), eps=(1e-5, 1e-3, 1e-12),
+        width=(12,), heads=(1, 4), head_width=(3, 5), hidden=(8,), encoder_depth=(1, 3), decoder_depth=(0, 1, 3), eps=(1e-5, 1e-3, 1e-12),
         dropout=(0.2,), attention_dropout=(0.2,), activation_dropout=(0.2,), embedding_dropout=(0.2,),
         source_vocabulary=(0,), target_vocabulary=(0,), position_offset=(2,), max_length=(0,), outputs=(0,),
         init_std=(0.1,), embedding_std=(1.0,), position_std=(1.0,),
@@ -104,6 +104,7 @@ COMPANIONS: dict[type, dict[tuple[str, Any], dict[str, Any]]] = {
     },
     TransformerConfig: {
         ("position_offset", 2): dict(positions="learned"),
+        ("decoder_depth", 0): dict(target_vocabulary=0, outputs=0),
         **{("tie", value): dict(source_vocabulary=9, outputs=9) for value in ("embeddings", "decoder", "all")},
         ("init_std", 0.1): dict(init="normal"),
         ("position_std", 1.0): dict(positions="learned"),

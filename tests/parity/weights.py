@@ -70,9 +70,10 @@ def inputs(c: Config, batch: int = 3, which: str = "A", mean: float = 0.0, seed:
             return rng.integers(0, vocabulary, (batch, length)).astype(np.int32)
         return (rng.standard_normal((batch, length, c.width)) + mean) * scale
 
-    out = {"source": tokens(c.source_vocabulary, source), "target": tokens(c.target_vocabulary, target)}
+    out = {"source": tokens(c.source_vocabulary, source), "target": tokens(c.target_vocabulary, target) if c.decoder_depth else None}
     if batch == 3:
         out["source_padding"] = np.arange(source) < np.array([[source], [source - 2], [0]])
+    if batch == 3 and c.decoder_depth:
         out["target_padding"] = np.arange(target) < np.array([[target], [target - 1], [target]])
     return out
 

@@ -14,7 +14,8 @@ from .fields import Activation, identity
 class TransformerConfig:
     """Every choice that makes one encoder-decoder Transformer differ from another (Vaswani et al. 2017, arXiv 1706.03762).
 
-    With vocabularies and outputs at 0 it is torch.nn.Transformer: vectors in, vectors out.
+    With vocabularies and outputs at 0 it is torch.nn.Transformer: vectors in, vectors out. With decoder_depth
+    at 0 too it is an encoder alone, torch.nn.TransformerEncoder: its output is the memory.
     """
 
     width: int = identity(512, "D, the width of a token")
@@ -22,7 +23,7 @@ class TransformerConfig:
     head_width: int = identity(0, "Dh, the width of one head; 0: width / heads")
     hidden: int = identity(2048, "F, the width inside the mlp")
     encoder_depth: int = identity(6, "blocks of the encoder")
-    decoder_depth: int = identity(6, "blocks of the decoder")
+    decoder_depth: int = identity(6, "blocks of the decoder; 0: an encoder alone, without target and head")
 
     activation: Activation = identity("gelu", "mlp activation; gelu is the exact erf form")
     norm_first: bool = identity(True, "norms come before attention and mlp (else after the sum)")
@@ -86,10 +87,10 @@ class TransformerConfig:
 
 def check_transformer(c: TransformerConfig) -> TransformerConfig:
     """Return the config, or raise UserError naming the first field that cannot be."""
-    for name in ("width", "heads", "hidden", "encoder_depth", "decoder_depth"):
+    for name in ("width", "heads", "hidden", "encoder_depth"):
         if getattr(c, name) < 1:
             raise UserError(f"model.{name} is {getattr(c, name)}: give a positive number")
-    for name in ("head_width", "eps", "source_vocabulary", "target_vocabulary", "position_offset", "max_length", "outputs"):
+    for name in ("decoder_depth", "head_width", "eps", "source_vocabulary", "target_vocabulary", "position_offset", "max_length", "outputs"):
         if not getattr(c, name) >= 0:
             raise UserError(f"model.{name} is {getattr(c, name)}: give 0 or more")
     if not c.head_width and c.width % c.heads:
@@ -98,6 +99,9 @@ def check_transformer(c: TransformerConfig) -> TransformerConfig:
         raise UserError(f"model.width {c.width} is odd, which model.positions {c.positions} cannot fill: give an even width")
     if c.positions == "learned" and not c.max_length:
         raise UserError("model.positions is learned but model.max_length is 0: give the length of the longest sequence")
+    for name in ("target_vocabulary", "outputs"):
+        if not c.decoder_depth and getattr(c, name):
+            raise UserError(f"model.decoder_depth is 0 but model.{name} is {getattr(c, name)}: an encoder alone has no target and no head; give 0, or a decoder")
     if c.position_offset and c.positions != "learned":
         raise UserError(f"model.position_offset is {c.position_offset} but model.positions is {c.positions}: only learned positions have one")
     if c.one_embedding and not 0 < c.source_vocabulary == c.target_vocabulary:

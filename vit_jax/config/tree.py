@@ -91,7 +91,7 @@ def vit(c: ViTConfig) -> dict[str, tuple[int, ...]]:
 
 
 def transformer(c: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """An encoder-decoder Transformer's parameters. A tied table stands once, as target.embedding."""
+    """An encoder-decoder Transformer's parameters. A tied table stands once, as target.embedding; an encoder alone has no target."""
     d, inner, shapes = c.width, c.heads * c.dim_head, Shapes(c.norm_bias)
 
     def attention(name: str) -> None:
@@ -99,7 +99,7 @@ def transformer(c: TransformerConfig) -> dict[str, tuple[int, ...]]:
             shapes.dense(f"{name}.{part}", d, inner, c.bias)
         shapes.dense(f"{name}.out", inner, d, c.bias)
 
-    for side, vocabulary in (("source", 0 if c.one_embedding else c.source_vocabulary), ("target", c.target_vocabulary)):
+    for side, vocabulary in (("source", 0 if c.one_embedding else c.source_vocabulary), ("target", c.target_vocabulary))[: 2 if c.decoder_depth else 1]:
         if vocabulary:
             shapes[f"{side}.embedding"] = (vocabulary, d)
         if c.position_rows:
@@ -114,7 +114,7 @@ def transformer(c: TransformerConfig) -> dict[str, tuple[int, ...]]:
                 attention(f"{block}.{name}")
             shapes.norm(f"{block}.norm{len(names) + 1}", d)
             shapes.mlp(f"{block}.mlp", d, c.hidden, c.bias)
-        if c.final_norm:
+        if c.final_norm and depth:
             shapes.norm(f"{stack}.norm", d)
     if c.outputs and not c.tied_head:
         shapes["head.kernel"] = (d, c.outputs)
