@@ -19,16 +19,18 @@ MARIAN = replace(BASE, norm_first=False, final_norm=False, positions="concatenat
 BART = replace(BASE, norm_first=False, final_norm=False, positions="learned", position_offset=2, embedding_norm=True)
 MBART = replace(BART, norm_first=True, final_norm=True)
 TORCH = replace(BASE, source_vocabulary=0, target_vocabulary=0, outputs=0, positions="none", max_length=0, tie="none", norm_first=False)
+ENCODER = replace(TORCH, decoder_depth=0, final_norm=False)
 NOTEBOOK = replace(TORCH, heads=3, head_width=2, final_norm=False, activation="relu", positions="one_frequency", outputs=8, causal=False)
 CONFIGS = {
     "marian": MARIAN, "bart": BART, "mbart": MBART, "flax-seq2seq@marian": MARIAN, "flax-seq2seq@bart": BART, "flax-seq2seq@mbart": MBART,
-    "torch-transformer": TORCH, "notebook-transformer": NOTEBOOK,
+    "torch-transformer": TORCH, "torch-transformer@encoder": ENCODER, "notebook-transformer": NOTEBOOK,
 }  # fmt: skip
 UNTOLD = {  # by shapes and by the layout
     "marian": {"heads", "activation", "scale_embedding", "max_length"},
     "bart": {"heads", "activation", "scale_embedding"},
     "mbart": {"heads", "activation", "scale_embedding"},
     "torch-transformer": {"heads", "activation", "norm_first", "eps", "causal"},
+    "torch-transformer@encoder": {"heads", "activation", "norm_first", "eps"},
     "notebook-transformer": set(),
 }
 SIDES = [name for name in CONFIGS if LAYOUTS[name].extras]
@@ -92,6 +94,8 @@ def test_torchs_biases_are_seen(norm_first, bias):
         ("torch-transformer", dict(norm_bias=False), "norm_bias is False"),
         ("torch-transformer", dict(outputs=5), "outputs is 5"),
         ("torch-transformer", dict(final_norm=False), "final_norm is False"),
+        ("torch-transformer@encoder", dict(decoder_depth=1), "decoder_depth is 1"),
+        ("torch-transformer", dict(decoder_depth=0), "decoder_depth is 0"),
         ("notebook-transformer", dict(outputs=5), "outputs is 5"),
         ("marian", dict(tie="none", outputs=5), "outputs is 5"),
         ("marian", dict(positions="interleaved"), "positions is 'interleaved'"),
@@ -209,7 +213,7 @@ def test_ids_of_special_tokens_are_never_invented(extra, why):
 # -------------------------------------------------------------------------------------- functions
 
 
-def test_the_notebooks_twin_and_the_old_flax_classes_compute_the_same():
+def test_torchs_encoder_the_notebooks_twin_and_the_old_flax_classes_compute_the_same():
     pytest.importorskip("torch", reason="PyTorch cannot be imported, so ours is not compared with it")
     import jax
 
@@ -218,7 +222,7 @@ def test_the_notebooks_twin_and_the_old_flax_classes_compute_the_same():
     from tests.parity.groups import quick_compilation
 
     quick_compilation()
-    results = [*layouts_seq2seq.notebooks(), *layouts_flax.flax()]
+    results = [*layouts_seq2seq.torch_encoders(), *layouts_seq2seq.notebooks(), *layouts_flax.flax()]
     jax.config.update("jax_disable_most_optimizations", False)
     assert results
     assert not failures(results), failures(results)

@@ -1,16 +1,17 @@
-"""The state dict of torch.nn.Transformer: query, key and value packed; vectors in, vectors out.
+"""The state dicts of torch.nn.Transformer and torch.nn.TransformerEncoder: query, key and value packed; vectors in, vectors out.
 
-It holds no embeddings, positions or head, and both stacks end in a norm. Which tokens may be seen is not the
+They hold no embeddings, positions or head; both stacks of a Transformer end in a norm. Which tokens may be seen is not the
 module's but its caller's, as a mask: the config's `causal` says what he gives.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from vit_jax.config import TransformerConfig, parameters
 
-from ..layout import Field, Layout, always, count, has, length
+from ..layout import Field, Layout, Names, always, count, has, length
 from ..rules import TRANSPOSE, Concat, Row, row
 
 PARTS = (
@@ -22,47 +23,65 @@ LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 
 def rows(c: TransformerConfig) -> list[Row]:
     """A row for each tensor of the module."""
-    out, shapes = [], parameters(c)
-    for name, shape in shapes.items():
+    out, outer = [], "" if c.decoder_depth else "encoder."  # an encoder alone has no name to itself
+    for name, shape in parameters(c).items():
         path, _, leaf = name.rpartition(".")
         turned = (TRANSPOSE,) if leaf == "kernel" else ()
         attention, _, part = path.rpartition(".")
         if part == "query":
             ours = tuple(f"{attention}.{p}.{leaf}" for p in ("query", "key", "value"))
             packed = Concat(0, (c.width,) * 3)
-            out.append(Row((f"{module(attention)}.in_proj_{LEAVES[leaf]}",), ours, (shape,) * 3, (packed, *turned)))
+            out.append(Row((f"{module(attention).removeprefix(outer)}.in_proj_{LEAVES[leaf]}",), ours, (shape,) * 3, (packed, *turned)))
         elif part not in ("key", "value"):
-            out.append(row(f"{module(path)}.{LEAVES[leaf]}", name, shape, *turned))
+            out.append(row(f"{module(path).removeprefix(outer)}.{LEAVES[leaf]}", name, shape, *turned))
     return out
 
 
 def module(path: str) -> str:
-    """torch's module for one of ours: encoder.blocks.0.attention is encoder.layers.0.self_attn."""
+    """Transformer's module for one of ours: encoder.blocks.0.attention is encoder.layers.0.self_attn."""
     for ours, theirs in PARTS:
         path = re.sub(ours, theirs, path)
     return path
 
 
 def limits(c: TransformerConfig) -> list[str]:
-    """Its `bias` is that of linear maps and norms."""
+    """`bias` is that of linear maps and norms."""
     return [] if c.bias == c.norm_bias else [f"bias is {c.bias} but norm_bias is {c.norm_bias}, it has both or neither"]
 
 
-FIELDS = {
-    "width": Field(solve=length("encoder.layers.0.norm1.weight", 0)), "hidden": Field(solve=length("encoder.layers.0.linear1.weight", 0)),
-    "encoder_depth": Field(solve=lambda names: count(names, r"encoder\.layers\.(\d+)\.norm1\.weight")),
-    "decoder_depth": Field(solve=lambda names: count(names, r"decoder\.layers\.(\d+)\.norm1\.weight")),
-    "bias": Field(solve=has("encoder.layers.0.linear1.bias")), "norm_bias": Field(solve=has("encoder.layers.0.norm1.bias")),
-    "heads": Field(), "activation": Field(), "norm_first": Field(), "eps": Field(), "causal": Field(),
-    "head_width": always(0), "final_norm": always(True), "positions": always("none"), "position_offset": always(0), "max_length": always(0),
-    "source_vocabulary": always(0), "target_vocabulary": always(0), "scale_embedding": always(False), "embedding_norm": always(False),
-    "tie": always("none"), "outputs": always(0), "output_bias": always(True),
-}  # fmt: skip
+def limits_of_both(c: TransformerConfig) -> list[str]:
+    """A Transformer has both stacks."""
+    return limits(c) + ([] if c.decoder_depth else ["decoder_depth is 0, it has a decoder (torch-transformer@encoder has none)"])
 
+
+def fields(encoder: str, **own: Field) -> dict[str, Field]:
+    """What the two have in common, by the name before the encoder's layers; and `own`, what one has for itself."""
+    first = f"{encoder}layers.0."
+    return {
+        "width": Field(solve=length(f"{first}norm1.weight", 0)), "hidden": Field(solve=length(f"{first}linear1.weight", 0)),
+        "encoder_depth": Field(solve=depth(encoder)), "bias": Field(solve=has(f"{first}linear1.bias")), "norm_bias": Field(solve=has(f"{first}norm1.bias")),
+        "heads": Field(), "activation": Field(), "norm_first": Field(), "eps": Field(), "head_width": always(0), "positions": always("none"),
+        "position_offset": always(0), "max_length": always(0), "source_vocabulary": always(0), "target_vocabulary": always(0),
+        "scale_embedding": always(False), "embedding_norm": always(False), "tie": always("none"), "outputs": always(0), "output_bias": always(True), **own,
+    }  # fmt: skip
+
+
+def depth(stack: str) -> Callable[[Names], int]:
+    """A solver: the layers of a stack."""
+    return lambda names: count(names, re.escape(stack) + r"layers\.(\d+)\.norm1\.weight")
+
+
+PACKED = r"layers\.0\.self_attn\.in_proj_weight"
 LAYOUTS = (
     Layout(
-        "torch-transformer", "", "torch.nn.Transformer", TransformerConfig, FIELDS, rows,
-        tuple(rf"{stack}\.{name}" for stack in ("encoder", "decoder") for name in (r"layers\.0\.self_attn\.in_proj_weight", r"norm\.weight")),
-        ("torch", "safetensors"), limits, proven="torch 2.13.0",
+        "torch-transformer", "encoder", "torch.nn.TransformerEncoder", TransformerConfig,
+        fields("", decoder_depth=always(0), final_norm=Field(solve=has("norm.weight")), causal=always(True)), rows,
+        (PACKED, r"!layers\.0\.multihead_attn\.in_proj_weight"), ("torch", "safetensors"), limits, proven="torch 2.13.0",
+    ),
+    Layout(
+        "torch-transformer", "", "torch.nn.Transformer", TransformerConfig,
+        fields("encoder.", decoder_depth=Field(solve=depth("decoder.")), final_norm=always(True), causal=Field()), rows,
+        (rf"encoder\.{PACKED}", r"encoder\.norm\.weight", rf"decoder\.{PACKED}", r"decoder\.norm\.weight"),
+        ("torch", "safetensors"), limits_of_both, proven="torch 2.13.0",
     ),
 )  # fmt: skip

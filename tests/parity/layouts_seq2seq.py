@@ -161,6 +161,26 @@ def torch_transformers() -> Iterator[Result]:
         yield from compared(subject, "torch.nn", c, p, {**given, "memory_padding": None, **paddings}, call)
 
 
+def torch_encoders() -> Iterator[Result]:
+    """TransformerEncoder, with a norm at its end and without."""
+    layout = LAYOUTS["torch-transformer@encoder"]
+    for final_norm in (False, True):
+        c = replace(VECTORS, decoder_depth=0, final_norm=final_norm, norm_first=final_norm)
+        layer = nn.TransformerEncoderLayer(c.width, c.heads, c.hidden, 0.0, "gelu", c.eps, batch_first=True, norm_first=c.norm_first)
+        module = nn.TransformerEncoder(layer, c.encoder_depth, nn.LayerNorm(c.width, c.eps) if final_norm else None, enable_nested_tensor=False).double().eval()
+        p, subject = weights(c), f"TransformerEncoder{' with norm' if final_norm else ''}"
+        module.load_state_dict({name: torch.from_numpy(value) for name, value in rules.write(layout.rows(c), p).items()})
+        said = {name: getattr(c, name) for name in ("heads", "activation", "norm_first", "eps")}
+        yield from returned(subject, "torch.nn", layout, numpy_state(module), c, p, said)
+        given: Inputs = {"source": inputs(c)["source"], "target": None, "source_padding": np.arange(5) < np.array([[5], [3], [1]])}
+
+        def call(given: Inputs, dtype: str, module: nn.Module = module) -> Arrays:
+            x = torch.from_numpy(given["source"]).to(getattr(torch, dtype))
+            return {"memory": module.to(x.dtype)(x, src_key_padding_mask=torch.from_numpy(~given["source_padding"])).detach().numpy()}
+
+        yield from compared(subject, "torch.nn", c, p, given, call)
+
+
 # -------------------------------------------------------------------------------------- a notebook
 
 
@@ -241,6 +261,7 @@ def notebooks() -> Iterator[Result]:
 def layouts() -> Iterator[Result]:
     """All of them."""
     yield from torch_transformers()
+    yield from torch_encoders()
     yield from notebooks()
     if "transformers" not in absent():
         yield from huggingface()
