@@ -47,6 +47,6 @@ def _layout(network: type[ViTConfig] | type[TransformerConfig], title: str, mark
 
 
 LAYOUTS = (
-    _layout(TransformerConfig, "torch_ref's Transformer", (r"decoder\.blocks\.0\.self_attention\.query\.weight",)),
+    _layout(TransformerConfig, "torch_ref's Transformer", (r"encoder\.blocks\.0\.attention\.query\.weight",)),
     _layout(ViTConfig, "torch_ref's ViT", (r"patch\.weight", r"blocks\.0\.attention\.query\.weight")),
 )

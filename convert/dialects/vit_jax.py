@@ -37,6 +37,6 @@ def _layout(network: Any, kind: str, title: str, marks: tuple[str, ...]) -> Layo
 
 
 LAYOUTS = (
-    _layout(TransformerConfig, "transformer", "our Transformer", (r"decoder\.blocks\.0\.self_attention\.query\.kernel",)),
+    _layout(TransformerConfig, "transformer", "our Transformer", (r"encoder\.blocks\.0\.attention\.query\.kernel",)),
     _layout(ViTConfig, "vit", "our ViT", (r"patch\.kernel", r"blocks\.0\.attention\.query\.kernel")),
 )
