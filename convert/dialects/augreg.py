@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from vit_jax.config import ViTConfig, pair, parameters
 
 from ..layout import PLAIN_VIT, Field, Layout, Names, always, count, has, length
-from ..rules import BfloatAsVoid, Operation, Order, Row, Shape, row
+from ..rules import BfloatAsVoid, Operation, Order, Row, row
 
 # The modules of a block: norm 1, attention, norm 2, mlp. Linen counts each class apart, its forerunner all together.
 LINEN = ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
@@ -64,7 +64,7 @@ def order(config: ViTConfig, name: str) -> list[Operation]:
 
 def patch(names: Names) -> list[int] | None:
     """A solver: the patch's height and width."""
-    shape: Shape = names.get("embedding/kernel", ())
+    shape = names.get("embedding/kernel", ())
     return list(shape[:2]) if len(shape) == 4 else None
 
 
