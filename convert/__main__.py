@@ -140,6 +140,7 @@ def described(reading: Reading) -> str:
     lines = [f"source    {reading.path}: {reading.layout.name}, {len(reading.tensors)} tensors, {count:,} parameters"]
     lines += [f"left out  {what}" for what in reading.left_out]
     lines += [f"tied      {', '.join(names)}" for names in reading.source.tied]
+    lines += [f"note      {what}" for what in reading.facts.notes]
     return "\n".join(lines)
 
 

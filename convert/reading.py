@@ -111,7 +111,7 @@ def identify(source: Source, options: Options) -> Reading:
     beside = kept_beside(source.path)
     tensors, rows = {**tensors, **beside}, [*rows, *(rules.carried(name, t.shape) for name, t in beside.items())]
     preprocess = statistics(config, options.sets, own.get("preprocess") or facts.preprocess or model_facts.preprocess)
-    facts = Facts({}, preprocess, own.get("class_names") or facts.class_names, {**facts.extra, **own.get("extra", {}), **extra})
+    facts = Facts({}, preprocess, own.get("class_names") or facts.class_names, {**facts.extra, **own.get("extra", {}), **extra}, facts.notes)
     return Reading(source, layout, config, tensors, rows, facts, [*left_out, *source.skipped], own)
 
 
