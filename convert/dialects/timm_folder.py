@@ -71,11 +71,12 @@ def read_side(files: Mapping[str, Json]) -> Facts:
         return Facts()
     args, pretrained = said.get("model_args") or {}, said.get("pretrained_cfg", said)
     known = named(said["architecture"])
-    fields: Json = {name: known[name] for name in ("heads", "activation", "eps", "pool") if name in known}
+    fields: Json = {name: known[name] for name in ("heads", "activation", "eps", "pool", "position") if name in known}
     size = args.get("img_size") or pretrained.get("input_size", [0])[1:] or known.get("image")
     fields |= {ours: args[theirs] for ours, theirs in (("heads", "num_heads"), ("patch", "patch_size"), ("width", "embed_dim"), ("depth", "depth")) if theirs in args}
     fields |= {"activation": chosen("act_layer", args["act_layer"], ACTIVATIONS)} if args.get("act_layer") else {}
     fields |= {"eps": chosen("norm_layer", args["norm_layer"], {"layernorm": 1e-6})} if args.get("norm_layer") else {}
+    fields |= {"position": chosen("pos_embed", args["pos_embed"], {"learn": "learned", "none": "none", "": "none"})} if "pos_embed" in args else {}
     fields |= {"image": size} if size else {}
     pooling = pool(args, known)
     if pooling and said.get("global_pool", POOLS[pooling]) == POOLS[pooling]:

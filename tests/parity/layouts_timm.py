@@ -1,0 +1,220 @@
+"""Files of timm, torchvision and their relatives: a library's own module with random weights, and what our tables make of it.
+
+Its state dict is recognised, of its config only that is said which no tensor tells; our network gives the library's
+logits; what our rows write back is what was read, to the bit, and loads strictly. timm opens the folders that we
+write by itself. CLIP's and DINOv2's files are ours, read by timm's own readers of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from convert import rules
+from convert.dialects import LAYOUTS
+from convert.layout import Facts, resolve
+from convert.reading import which_layout
+from vit_jax.config import ViTConfig
+
+from .cases import VIT
+from .compare import Result, tensors, values
+from .libraries import absent, load, timm, timm_build, torchvision
+from .sides import ours
+from .weights import inputs, weights
+
+UNSEEN = ("image", "heads", "activation", "eps", "pool", "position")  # what no tensor of these files tells
+Arrays = dict[str, np.ndarray]
+State = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class File:
+    """A network of a library: `said` of its config, and what its older files call the tensors."""
+
+    library: str
+    name: str
+    build: Callable[[], nn.Module]
+    said: dict[str, Any]
+    layout: str = "timm"
+    older: Callable[[Arrays], Arrays] = lambda state: state
+    load: Callable[[State, Any], State] = lambda state, module: state  # the library's own reader of such files
+
+
+def randomise(module: nn.Module, which: str, dtype: str) -> nn.Module:
+    """Every parameter random, as tests.parity.weights has them; B: activations so small that eps shows."""
+    generator = torch.Generator().manual_seed(0)
+    for name, p in module.named_parameters():
+        value = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+        if p.dim() in (2, 4):
+            value = value / np.sqrt(np.prod(p.shape[1:]))
+        elif p.dim() == 1:
+            value = value * 0.3 + bool(re.search(r"(norm\w*|ln\w*)\.weight$|gamma$", name))
+        if which == "B" and re.search(r"token|pos_embed|patch_embed|conv_proj|proj\.|fc2|mlp\.3|class", name):
+            value = value * 0.003
+        p.data = value
+    return module.to(getattr(torch, dtype)).eval()
+
+
+def run(module: nn.Module, images: np.ndarray) -> Arrays:
+    """The module's logits of images [B, h, w, C]."""
+    with torch.no_grad():
+        return {"logits": module(torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))).numpy()}
+
+
+def compare(f: File) -> Iterator[Result]:
+    """Layout, logits, the file written back, and timm's folder."""
+    layout = LAYOUTS[f.layout]
+    for which, dtype in (("A", "float64"), ("B", "float64"), ("A", "float32")):
+        module = randomise(f.build(), which, dtype)
+        file = f.older({k: v.detach().numpy().copy() for k, v in module.state_dict().items()})
+        names = {k: v.shape for k, v in file.items()}
+        known = layout.ambiguous or which_layout("file", names, "", "") is layout
+        yield Result(f.name, f.library, f"recognised as {f.layout}", 0.0 if known else np.inf, 0.0)
+        config = resolve(layout, names, [("--set", f.said)], "file")
+        parameters = rules.read(layout.rows(config), file)
+        back = rules.write(layout.rows(config), parameters, names=file)
+        yield tensors(f.name, f.library, back, file)
+        module.load_state_dict(f.load({k: torch.from_numpy(v) for k, v in back.items()}, module), strict=True)
+        images = inputs(config, which=which)["images"].astype(dtype)
+        logits = {"logits": ours(config, parameters, dtype).forward({"images": images})}
+        yield values(f.name, f.library, f"a file of {dtype}, weights {which}", logits, run(module, images), dtype)
+    if f.layout == "timm" and not layout.cannot(config):
+        yield folder(f, config, parameters, images, module)
+
+
+def folder(f: File, c: ViTConfig, parameters: Arrays, images: np.ndarray, module: nn.Module) -> Result:
+    """The folder that we write, opened by timm itself; its config.json says the whole config."""
+    layout = LAYOUTS["timm"]
+    written = rules.write(layout.rows(c), parameters)
+    with tempfile.TemporaryDirectory() as place:
+        side = layout.write_side(c, Facts())["config.json"]
+        Path(place, "config.json").write_text(json.dumps(side))
+        importlib.import_module("safetensors.numpy").save_file(written, Path(place, "model.safetensors"))
+        opened = load("timm").create_model(f"local-dir:{place}", pretrained=True).eval()
+    said = layout.read_side({"config.json": json.loads(json.dumps(side))}).config
+    again = resolve(layout, {k: v.shape for k, v in written.items()}, [("its config.json", said)], "folder")
+    result = values(f.name, "timm", "the folder that we write, opened by timm", run(module, images), run(opened, images), "float32", limit=0.0)
+    return result if layout.rows(again) == layout.rows(c) and again.eps == c.eps else replace(result, difference=np.inf, where="config.json")
+
+
+# --------------------------------------------------------------------------- networks of libraries
+
+
+def in_timm() -> Iterator[File]:
+    """timm's: those whose forward pass the suite compares, and what is only in files."""
+    layers, vit = (importlib.import_module(name) for name in ("timm.layers", "timm.models.vision_transformer"))
+
+    def one(name: str, said: dict[str, Any], layout: str = "timm", config: dict[str, Any] | None = None, older: Any = None, **options: Any) -> File:
+        c = replace(VIT, **{k: v for k, v in said.items() if k in ("activation", "eps")}, **(config or {}))
+        base = {"image": c.image, "heads": c.heads, "activation": c.activation, "eps": c.eps}
+        more = {} if older is None else {"older": older, "load": lambda state, module: vit.checkpoint_filter_fn(state, module, adapt_layer_scale=True)}
+        return File("timm", name, lambda: timm_build(c, **options), base | {"pool": "cls", "position": "learned"} | said, layout, **more)
+
+    for o in timm():
+        said = {name: getattr(o.config, name) for name in UNSEEN}
+        yield File("timm", o.name, lambda o=o: o.build(o.config), said, "timm@gate-apart" if o.config.gated else "timm")  # type: ignore[misc]
+    mean, distilled = {"pool": "mean"}, dict(cls="timm.models.deit.VisionTransformerDistilled")
+    yield one("norm after the class token is taken", {}, fc_norm=True)
+    yield one("no positions", {"position": "none"}, pos_embed="none")
+    yield one("norm in the stem", {}, embed_norm_layer="layernorm")
+    yield one("packed SwiGLU", {"activation": "silu"}, mlp_layer=layers.SwiGLUPacked)
+    yield one("packed gate of GELU", {"activation": "gelu"}, mlp_layer=layers.SwiGLUPacked)
+    yield one("gate apart, layer scale", {"activation": "silu"}, "timm@gate-apart", mlp_layer=layers.SwiGLU, init_values=0.1)
+    yield one("mean, norm before, class token", mean, global_pool="avg", fc_norm=False)
+    yield one("mean, registers without positions", mean, global_pool="avg", class_token=False, reg_tokens=3, no_embed_class=True)
+    yield one("mean of all, no prefix position", {"pool": "mean_all"}, global_pool="avg", pool_include_prefix=True, reg_tokens=1, no_embed_class=True)
+    yield one("attention pooling beside tokens, norm after", {"pool": "map"}, global_pool="map", reg_tokens=2, fc_norm=True)
+    yield one("no norm, registers (RADIO)", {}, final_norm=False, reg_tokens=3, no_embed_class=True)
+    yield one("pre-norm, eps 1e-6", {"activation": "quick_gelu"}, pre_norm=True)
+    yield one("ReLU, eps 1e-5", {"activation": "relu", "eps": 1e-5}, qk_norm=True)
+    yield one("no head", {}, config={"classes": 0})
+    yield one("distilled, no head", {"pool": "cls_distill"}, config={"classes": 0}, **distilled)
+    yield one("layer scales as gamma_1", {}, "timm@deit3", init_values=0.1, no_embed_class=True, older=lambda s: renamed(s, r"ls(\d)\.gamma", r"gamma_\1"))
+    yield one("patches as a matrix", {"patch": VIT.patch, "channels": 3}, "timm@patch-matrix",
+              older=lambda s: s | {"patch_embed.proj.weight": s["patch_embed.proj.weight"].reshape(VIT.width, -1)})  # fmt: skip
+
+
+def renamed(state: Arrays, pattern: str, by: str) -> Arrays:
+    """A state dict with other names."""
+    return {re.sub(pattern, by, name): value for name, value in state.items()}
+
+
+def in_torchvision() -> Iterator[File]:
+    """torchvision's, under both generations of names: its class renames the older by itself."""
+    for o in torchvision():
+        said = {"image": o.config.image, "heads": o.config.heads}
+        yield File("torchvision", o.name, lambda o=o: o.build(o.config), said, "torchvision@2")  # type: ignore[misc]
+        yield File("torchvision", f"{o.name}, older names", lambda o=o: o.build(o.config), said, "torchvision@1",  # type: ignore[misc]
+                   lambda s: renamed(renamed(s, r"mlp\.0", "mlp.linear_1"), r"mlp\.3", "mlp.linear_2"))  # fmt: skip
+
+
+# --------------------------------------------------------------------------- files of other origin
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A file of ours under names that timm reads into `options` of its own class."""
+
+    layout: str
+    name: str
+    config: dict[str, Any]
+    options: dict[str, Any]
+    extra: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def relatives() -> Iterator[Relative]:
+    """CLIP's image tower, DINOv2."""
+    clip = dict(stem_bias=False, pre_norm=True, eps=1e-5, head_bias=False, image=4, patch=2)
+    dino = dict(registers=3, classes=0, layer_scale=1.0)
+    yield Relative("clip@whole", "quick GELU", clip | dict(activation="quick_gelu"), dict(pre_norm=True))
+    yield Relative("clip@whole", "GELU", clip, dict(pre_norm=True))
+    registers = dict(reg_tokens=3, no_embed_class=True, init_values=1.0)
+    mask = {"mask_token": (1, VIT.width)}
+    yield Relative("dinov2", "registers", dino, registers, mask)
+    swiglu = importlib.import_module("timm.layers").SwiGLUPacked
+    gated = dict(gated=True, activation="silu")
+    yield Relative("dinov2", "gated mlp", dino | gated | dict(registers=0), dict(init_values=1.0, mlp_layer=swiglu), mask)
+    yield Relative("dinov2", "registers, gated mlp", dino | gated, registers | dict(mlp_layer=swiglu), mask)
+
+
+def compare_relative(r: Relative) -> Iterator[Result]:
+    """Our network against timm's of the file that we write, as timm reads it."""
+    vit, c, layout = importlib.import_module("timm.models.vision_transformer"), replace(VIT, **r.config), LAYOUTS[r.layout]
+    for which, dtype in (("A", "float64"), ("B", "float64"), ("A", "float32")):
+        p = {k: v.astype(dtype) for k, v in weights(c, which).items()}
+        p |= {f"carried.{name}": np.ones(shape, dtype) for name, shape in r.extra.items()}
+        file = rules.write(layout.rows(c), p)
+        found = which_layout("file", {k: v.shape for k, v in file.items()}, "", "")
+        said = {name: getattr(c, name) for name in UNSEEN if len(layout.fields[name].among) != 1}
+        again = resolve(layout, {k: v.shape for k, v in file.items()}, [("--set", said)], "file")
+        yield Result(f"{r.layout}, {r.name}", "timm", "recognised and resolved", 0.0 if found is layout and layout.rows(again) == layout.rows(c) else np.inf, 0.0)
+        yield tensors(f"{r.layout}, {r.name}", "timm", rules.read(layout.rows(again), file), p)
+        packed = replace(c, hidden=c.hidden * 2) if c.gated else c  # both layers of the gate
+        module = timm_build(packed, **r.options).to(getattr(torch, dtype)).eval()
+        module.load_state_dict(vit.checkpoint_filter_fn({k: torch.from_numpy(v) for k, v in file.items()}, module), strict=True)
+        images = inputs(c, which=which)["images"].astype(dtype)
+        mine = ours(c, {k: v for k, v in p.items() if not k.startswith("carried.")}, dtype).forward({"images": images})
+        yield values(f"{r.layout}, {r.name}", "timm", f"a file of {dtype}, weights {which}", {"logits": mine}, run(module, images), dtype)
+
+
+def layouts() -> Iterator[Result]:
+    """Every comparison whose library is here."""
+    missing = absent()
+    if "torchvision" not in missing:
+        for f in in_torchvision():
+            yield from compare(f)
+    if "timm" not in missing:
+        for f in in_timm():
+            yield from compare(f)
+        for r in relatives():
+            yield from compare_relative(r)
