@@ -289,9 +289,8 @@ def unknown_field(name: str, network: type) -> UserError:
 
 
 def count(names: Iterable[str], pattern: str) -> int:
-    """One more than the largest number that stands at (\\d+) of a pattern that matches whole names; 0 where none does."""
-    found = [int(m[1]) for name in names if (m := re.fullmatch(pattern, name))]
-    return max(found, default=-1) + 1
+    """How many numbers stand at (\\d+) of a pattern that matches whole names. Not the largest: a stranger's may be any."""
+    return len({int(m[1]) for name in names if (m := re.fullmatch(pattern, name))})
 
 
 def has(*names: str) -> Callable[[Names], bool]:

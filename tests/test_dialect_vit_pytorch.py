@@ -149,10 +149,18 @@ def test_wrong_words_about_a_file_are_refused_in_a_sentence(said):
 
 @pytest.mark.parametrize("shape", [(), (8,), (8, 8, 8), (0, 0)])
 def test_shapes_that_no_such_file_has_end_in_a_sentence(shape):
-    layout, good = LAYOUTS["vit-pytorch@1.16.1"], shapes("vit-pytorch@1.16.1", NEW)
+    layout, good = LAYOUTS["vit-pytorch@1.16.1"], shapes("vit-pytorch@1.16.1", replace(NEW, depth=1))
     for names in ({**good, name: shape} for name in good if good[name] != shape):
         with pytest.raises(UserError):
             rules.check(rules.file_shapes(layout.rows(resolve(layout, names, [("--set", SAID)], "model.pt"))), names, "model.pt")
+
+
+def test_a_block_of_any_number_does_not_make_a_network_of_as_many():
+    names = {**shapes("vit-pytorch@1.16.1", NEW), "transformer.layers.999999999.0.norm.weight": (8,)}
+    config = resolve(LAYOUTS["vit-pytorch@1.16.1"], names, [("--set", SAID)], "model.pt")
+    assert config.depth == 3
+    with pytest.raises(UserError, match=r"unclaimed \(1\): transformer.layers.999999999.0.norm.weight"):
+        rules.check(shapes("vit-pytorch@1.16.1", config), names, "model.pt")
 
 
 def test_the_config_that_a_file_carries_need_not_be_spelt_as_ours():
