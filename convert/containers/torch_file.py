@@ -17,7 +17,9 @@ import numpy as np
 from vit_jax.errors import UserError
 
 from . import pickles
-from .pickles import REMEDY, Array, Description, DType, Global, Pickle, Storage
+from .pickle_calls import Array, Description, DType, Global, Storage
+from .pickle_names import REMEDY
+from .pickles import Pickle
 from .positional import CHUNK, PositionalFile
 from .source import HEADER, NESTING, OPCODES, TENSORS, Marker, Shape, Source, Tensor, check_shape
 from .torch_writer import write

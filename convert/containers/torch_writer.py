@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .pickles import STORAGES, TORCH_DTYPES
+from .pickle_names import STORAGES, TORCH_DTYPES
 from .source import Path, Spec, raw
 
 TOP, ALIGNMENT = "archive", 64

@@ -90,6 +90,7 @@ PICKLES = {
     "24 rank 9": (tensor(shape=(1,) * 9, strides=(1,) * 9), "does not"),
     "24 a size that is a text": (tensor(shape=("4",)), "does not"),
     "27 10^5 nested lists": (b"]" * 100_000 + b"a" * 99_999, "deeper than 8 levels"),
+    "27 a tuple of 10^5 as a key": (b"}(" + b"K\x00" * 100_000 + b"tNs", "key of type tuple"),
     "27 10^5 nested tuples as a key": (b"}" + b")" + b"\x85" * 100_000 + b"Ns", "key of type tuple"),
     "27 20-level memo doubling": (_levels(20, 2), "deeper than 8 levels"),
     "27 6 levels of a hundred": (_levels(6, 100), "more than 1000000 values"),
