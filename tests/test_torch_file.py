@@ -168,6 +168,16 @@ def test_written_storages_are_aligned_and_have_checksums(tmp_path):
     assert torch.load(tmp_path / "x.pt", weights_only=True, mmap=True)["7"].tolist() == [7] * 7
 
 
+def test_a_storage_beyond_4_gb_has_its_sizes_in_64_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)  # where zipfile changes over
+    values = np.arange(3000, dtype=np.float32)
+    torch_file.write(str(tmp_path / "x.pt"), {"w": Spec(values.dtype, values.shape), "v": Spec(values.dtype, (2,))}, iter([(("w",), values), (("v",), values[:2])]), {})
+    data = (tmp_path / "x.pt").read_bytes()
+    assert b"\xff" * 8 in data[data.index(b"PK\x01\x02") :] and data.index(values.tobytes()) % 64 == 0
+    loaded, read = torch.load(tmp_path / "x.pt", weights_only=True), torch_file.open_file(str(tmp_path / "x.pt")).tree
+    assert equal(loaded, read) and loaded["w"].tolist() == values.tolist() and loaded["v"].tolist() == [0, 1]
+
+
 def test_what_does_not_come_or_has_no_place_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="no values came"):
         torch_file.write(str(tmp_path / "x.pt"), {"w": Spec(np.dtype(np.float32), (2,))}, iter([]), {})
