@@ -147,7 +147,7 @@ def load(
     Raises UserError.
     """
     path = os.fspath(path)
-    if path.startswith("hf://") or (Path(path).exists() and not Run(path).exists()):
+    if is_foreign(path):
         return _foreign(path, layout=layout, model=model, key=key, sets=fields or {})
     folder = find(path)
     record = folder.record()
@@ -183,6 +183,12 @@ def _loaded(network: Any, run: RunConfig, preprocess: dict[str, Any], class_name
     its = task(run, how.mean, how.std)
     assert isinstance(its, Classify)
     return Loaded(network, run, how, tuple(class_names), step, its)
+
+
+def is_foreign(path: str) -> bool:
+    """Whether a path is that of a file or folder of weights, and not a run's or a run's name."""
+    run = Run(path)
+    return path.startswith("hf://") or (Path(path).exists() and not (run.exists() and run.checkpoints.is_dir()))
 
 
 def _foreign(path: str, **said: Any) -> Loaded | Network:
@@ -276,7 +282,7 @@ def starting_weights(run: RunConfig, fresh: dict[str, Any]) -> dict[str, Any]:
 
 def _given(run: RunConfig) -> tuple[str, dict[str, Any]]:
     """(where a run's starting weights come from, {dotted name: array}): another run, or a file of any layout."""
-    if not run.init.startswith("hf://") and (not Path(run.init).exists() or Run(run.init).exists()):
+    if not is_foreign(run.init):
         source = find(run.init, run.dir)
         return str(source), flatten(weights(source, source.config().model)[1])
     from convert.layout import function_fields, normal

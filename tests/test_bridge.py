@@ -1,0 +1,146 @@
+"""A run trained here, as files of other libraries: they load it themselves and compute the same; and the way back in, by load and --init."""
+
+import contextlib
+import io
+import json
+import shlex
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import vit_jax
+from convert import __main__ as convert
+from vit_jax.config import parameters
+from vit_jax.interop import starting_weights
+from vit_jax.train import door as train_door
+
+TINY = shlex.split(
+    "digits --model.width 16 --model.depth 2 --model.heads 2 --model.hidden 32 --optim.schedule constant "
+    "--optim.lr 0.01 --optim.weight-decay 0 --batch 64 --epochs 1 --max-steps 8"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def place(tmp_path_factory):
+    """A folder with two runs in it: digits (erf GELU) and tanh."""
+    folder = tmp_path_factory.mktemp("bridge")
+    jax.config.update("jax_disable_most_optimizations", True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with pytest.MonkeyPatch.context() as plain, contextlib.redirect_stdout(io.StringIO()):
+            plain.setattr("vit_jax.report.gallery.draw_all", lambda *a: None)
+            assert train_door.command(TINY) == 0
+            assert train_door.command([*TINY, "--model.activation", "gelu_tanh", "--name", "tanh"]) == 0
+        yield folder
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def run(*arguments):
+    """`python -m convert` in this process: its exit code."""
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+        patch.setattr(sys, "argv", ["convert", *map(str, arguments)])
+        return convert.main()
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(0).standard_normal((5, 8, 8, 1)).astype(np.float32)
+
+
+def ours(loaded, images):
+    return np.asarray(loaded.model(jax.numpy.asarray(images)))
+
+
+def close(a, b):
+    return np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
+
+
+def library(name):
+    """A library, or the test is skipped; a torchvision that was built for another torch is no reason."""
+    if not (find_spec(name) and find_spec("torch")):
+        pytest.skip(f"{name} is not installed")
+    from tests.parity.libraries import load
+
+    return load(name)
+
+
+# ---------------------------------------------------------------------------------------- outwards
+
+
+def test_timm_itself_opens_a_run_and_computes_its_logits(images):
+    torch, timm = library("torch"), library("timm")
+    assert run("runs/digits", "as-timm", "--to", "timm") == 0
+    model = timm.create_model("local-dir:as-timm", pretrained=True).eval()
+    with torch.no_grad():
+        theirs = model(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
+    assert close(theirs, ours(vit_jax.load("digits"), images))
+    assert model.pretrained_cfg["mean"] and model.pretrained_cfg["num_classes"] == 10
+
+
+def test_transformers_itself_opens_a_run_and_computes_its_logits(images):
+    torch, transformers = library("torch"), library("transformers")
+    assert run("runs/digits", "as-hf", "--to", "huggingface") == 0
+    model, told = transformers.AutoModelForImageClassification.from_pretrained("as-hf", output_loading_info=True)
+    assert not (told["missing_keys"] or told["unexpected_keys"] or told["mismatched_keys"])
+    with torch.no_grad():
+        theirs = model.eval()(pixel_values=torch.from_numpy(images).permute(0, 3, 1, 2)).logits.numpy()
+    assert close(theirs, ours(vit_jax.load("digits"), images))
+    assert [model.config.id2label[k] for k in range(10)] == list(vit_jax.load("digits").class_names)
+
+
+def test_google_s_layout_refuses_an_erf_network_and_takes_a_tanh_one_there_and_back(capsys):
+    assert run("runs/digits", "erf.npz", "--to", "augreg") == 2
+    told = capsys.readouterr().err
+    assert "activation" in told and "--adapt activation=gelu_tanh" in told
+    assert run("runs/tanh", "tanh.npz", "--to", "augreg") == 0
+    assert run("tanh.npz", "back", "--to", "vit-jax") == 0
+    assert run("runs/tanh", "a.safetensors") == run("back", "b.safetensors") == 0
+    a, b = load_file("a.safetensors"), load_file("b.safetensors")
+    assert a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)
+
+
+def test_the_flag_that_changes_the_function_is_recorded():
+    assert run("runs/digits", "changed.npz", "--to", "augreg", "--adapt", "activation=gelu_tanh") == 0
+    with open("changed.npz.json") as file:
+        assert [a["text"] for a in json.load(file)["adaptations"]] == ["activation=gelu_tanh"]
+
+
+# ----------------------------------------------------------------------------------------- inwards
+
+
+@pytest.mark.parametrize("target", ["x.safetensors --to timm", "x.pt --to torch-ref", "x.msgpack --to huggingface-flax", "x --to huggingface", "y --to vit-jax"])
+def test_load_opens_any_layout_as_the_network_that_it_was(target, images, place):
+    name, *rest = target.split()
+    assert run("runs/digits", name, *rest, "--force") == 0
+    loaded, digits = vit_jax.load(place / name), vit_jax.load("digits")
+    assert np.array_equal(ours(loaded, images), ours(digits, images))
+    assert (loaded.class_names, loaded.preprocess) == (digits.class_names, digits.preprocess)
+    pixels = np.random.default_rng(1).integers(0, 256, (3, 8, 8, 1), np.uint8)
+    assert loaded.predict(list(pixels)) == digits.predict(list(pixels))
+
+
+def test_load_takes_words_about_a_file_that_says_nothing(images):
+    run("runs/digits", "bare.safetensors", "--to", "timm", "--force")
+    save_file(load_file("bare.safetensors"), "bare.safetensors")
+    with pytest.raises(vit_jax.UserError, match="heads"):
+        vit_jax.load("bare.safetensors")
+    loaded = vit_jax.load("bare.safetensors", fields=dict(heads=2, eps=1e-6, activation="gelu", pool="cls", image=8))
+    assert isinstance(loaded.model, vit_jax.ViT) and not hasattr(loaded, "preprocess")
+    assert np.array_equal(ours(loaded, images), ours(vit_jax.load("digits"), images))
+
+
+def test_training_starts_from_a_file_of_another_layout():
+    run("runs/digits", "start.safetensors", "--to", "timm", "--force")
+    config = vit_jax.load("digits").run
+    fresh = {name: np.zeros(shape, np.float32) for name, shape in parameters(config.model).items()}
+    given = starting_weights(replace(config, init="start.safetensors"), fresh)
+    again = starting_weights(replace(config, init="runs/digits"), fresh)
+    assert all(np.array_equal(given[name], again[name]) for name in fresh)
+    other = replace(config, model=replace(config.model, eps=1e-5), init="start.safetensors")
+    with pytest.raises(vit_jax.UserError, match=r"its eps is 1e-06, here it is 1e-05; give --model.eps 1e-06"):
+        starting_weights(other, fresh)
