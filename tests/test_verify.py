@@ -18,9 +18,10 @@ pytest.importorskip("torch", reason="PyTorch cannot be imported, so no other for
 
 from convert import adapt, rules
 from convert.dialects import LAYOUTS
+from convert.layout import Facts
 from convert.rules import TRANSPOSE, Order, Row
-from convert.verify import Reference, Weights, comparison, verify
-from convert.verify.checks import failed
+from convert.verify import Reference, Weights, comparison, libraries, verify
+from convert.verify.checks import compared, failed
 from tests.parity.groups import quick_compilation
 from tests.parity.libraries import load
 from tests.parity.weights import weights
@@ -267,6 +268,12 @@ def timm():
         pytest.skip("timm is not installed")
 
 
+@pytest.fixture
+def b_alone(monkeypatch):
+    """Without A in its own library: it is the same in every one of these tests."""
+    monkeypatch.setattr(comparison, "of_one", lambda weights, *more, check=comparison.of_one: check(weights, *more) if weights.name == "b" else [])
+
+
 def test_the_control_passes(timm):
     report = verify(source(), written(TIMM, ours()), reference=reference())
     assert report.same, failed(report.checks)
@@ -275,7 +282,7 @@ def test_the_control_passes(timm):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_caught_and_its_layer_named(timm, name):
+def test_a_planted_fault_is_caught_and_its_layer_named(timm, b_alone, name):
     fault = FAULTS[name]
     with np.errstate(all="ignore"):
         report = verify(source(), planted(fault), reference=reference())
@@ -299,12 +306,52 @@ def resized():
 
 
 @pytest.mark.parametrize("kernel", ["hf", "dino", "flexi"])
-def test_a_wrong_resize_kernel_is_caught(timm, kernel, monkeypatch):
+def test_a_wrong_resize_kernel_is_caught(timm, b_alone, kernel):
     a, expected = resized()
     (wrong,) = adapt.plan(a.config, [f"resize=6x4:{kernel}"])
-    monkeypatch.setattr(comparison, "of_one", lambda weights, *more, check=comparison.of_one: check(weights, *more) if weights.name == "b" else [])
     report = verify(a, written(TIMM, adapt.apply(wrong, a.parameters), wrong.config), ["resize=6x4:timm"], reference=expected)
     assert report.where == "tokens" and any(c.where == "position" for c in failed(report.checks))
+
+
+def test_a_file_that_its_library_does_not_load_is_caught(timm):
+    """A name that the table has wrong, both ways."""
+    layout = replace(TIMM, rows=lambda c: [renamed("attn.proj", "attn.projection")(r) for r in TIMM.rows(c)])
+    report = verify(source(), written(layout, ours()), reference=reference())
+    assert not report.same and report.verdict == "not compared: its own library does not load b"
+    assert 'Missing key(s) in state_dict: "blocks.0.attn.proj.weight"' in report.where
+
+
+@pytest.mark.parametrize("name", ["imagenet", "none"])
+def test_other_statistics_are_caught(timm, name):
+    half, other = (dict(zip(("mean", "std"), adapt.operations.STATISTICS[n], strict=True)) for n in ("half", name))
+    a, b = replace(source(), facts=Facts(preprocess=half)), written(TIMM, ours())
+    assert verify(a, replace(b, facts=Facts(preprocess=half)), reference=reference()).same
+    report = verify(a, replace(b, facts=Facts(preprocess=other)), reference=reference())
+    assert not report.same and "statistics" in report.verdict
+
+
+def test_steps_part_where_a_gradient_does(timm):
+    """A library that trains its positions by another gradient: outputs agree, gradients and steps do not."""
+    built, _ = libraries.build(written(TIMM, ours()))
+    call = built.call
+
+    def other(module, given):
+        z = module.pos_embed.sum()
+        return call(module, given) + 1e-6 * (z - z.detach())
+
+    checks = list(compared(written(TIMM, ours()), reference(), replace(built, call=other), steps=2))
+    assert [(c.quantity, c.where) for c in failed(checks)] == [
+        *((f"gradients, float64, of {whose} largest", "position") for whose in ("its tensor's", "the model's")), ("parameters after 2 steps, float64", "position"),
+    ]  # fmt: skip
+
+
+def test_a_defect_of_the_batch_axis_is_named(timm):
+    """The notebook that attends across the batch: what an image gives depends on its neighbours."""
+    built, _ = libraries.build(written(TIMM, ours()))
+    call = built.call
+    mixed = replace(built, call=lambda module, given: call(module, given) + 1e-9 * call(module, given).mean(0))
+    checks = list(compared(written(TIMM, ours()), reference(), mixed))
+    assert [c.where for c in failed(checks)][:2] == ["logits", "a batch of one"]
 
 
 # ------------------------------------------------------------------------------------------ reports

@@ -10,7 +10,7 @@ import numpy as np
 
 from vit_jax.config import ModelConfig
 
-from ..layout import function_fields, normal
+from ..layout import Facts, function_fields, normal
 from ..rules import same
 from .libraries import Built
 from .sides import Ours, Theirs
@@ -59,6 +59,15 @@ def configs(a: str, b: str, first: ModelConfig, second: ModelConfig) -> Check:
     x, y = normal(first), normal(second)
     apart = [f"{n} {getattr(x, n)!r} and {getattr(y, n)!r}" for n in function_fields(type(first)) if getattr(x, n) != getattr(y, n)]
     return Check(a, b, "config", float(len(apart)), 0.0, ", ".join(apart))
+
+
+def statistics(a: str, b: str, first: Facts, second: Facts) -> Check:
+    """The mean and standard deviation of pixels, where both files say them."""
+    if first.preprocess is None or second.preprocess is None:
+        return Check(a, b, "statistics of pixels, where both say them", 0.0, 0.0)
+    apart = {n: float(np.abs(np.subtract(first.preprocess[n], second.preprocess[n])).max()) for n in ("mean", "std")}
+    where = max(apart, key=apart.__getitem__)
+    return Check(a, b, "statistics of pixels, where both say them", apart[where], 1e-6, where)
 
 
 def bits(subject: str, against: str, quantity: str, a: Arrays, b: Arrays) -> Check:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from .. import adapt as adapting
-from .checks import Check, Reference, bits, compared, configs, returned
-from .libraries import build
+from .checks import Check, Reference, bits, compared, configs, relative, returned, statistics
+from .libraries import Refused, build
 from .report import Report
 from .weights import Inputs, Weights
 
@@ -23,14 +23,14 @@ def verify(
     `reference` may be handed in by who compares many files with one. Raises UserError where a file's tensors are not
     those of its layout and config.
     """
-    config, parameters = a.config, a.parameters
+    config, parameters, facts = a.config, a.parameters, a.facts
     for adaptation in adapting.plan(config, adapt):
-        config, parameters = adaptation.config, adapting.apply(adaptation, parameters)
+        config, parameters, facts = adaptation.config, adapting.apply(adaptation, parameters), adaptation.facts(facts)
     if dtype is not None:
         parameters = {n: array.astype(dtype) for n, array in parameters.items()}
-    changed = bool(adapt) or dtype is not None
     report = Report(a, b, config, adapt)
-    report.checks += [returned(a), returned(b), configs(b.name, a.name, b.config, config), bits(b.name, a.name, "tensors under our names", b.parameters, parameters)]
+    report.checks += [returned(a), returned(b), configs(b.name, a.name, b.config, config), statistics(b.name, a.name, b.facts, facts)]
+    report.checks.append(bits(b.name, a.name, "tensors under our names", b.parameters, parameters))
     if importlib.util.find_spec("torch") is None:
         report.notes.append("forward not compared: PyTorch is not installed")
         return report
@@ -39,18 +39,32 @@ def verify(
         return report
     reference = reference or Reference(f"ours with {a.name}", config, parameters, inputs)
     report.checks += of_one(b, reference, report, steps)
-    if a.layout is not b.layout or changed:
-        own = reference if not changed else Reference(f"ours with {a.name}", a.config, a.parameters)
-        report.checks += of_one(a, own, report)
+    if adapt or dtype is not None:
+        before = Reference(f"ours with {a.name}", a.config, a.parameters)
+        report.checks += of_one(a, before, report)
+        report.notes += changed(before, reference)
+    elif a.layout is not b.layout:
+        report.checks += of_one(a, reference, report)
     return report
 
 
 def of_one(weights: Weights, reference: Reference, report: Report, steps: int = 0) -> list[Check]:
     """A file in its library against ours."""
-    built, why = build(weights)
+    try:
+        built, why = build(weights)
+    except Refused as error:
+        return [Check(weights.name, "its own library", "loading", float("inf"), 0.0, str(error))]
     if why:
-        report.notes.append(f"{weights.name}: {why}; torch_ref stands in")
+        report.notes.append(f"{weights.name}: {why}; torch_ref stands in, by our reading of the names")
     return list(compared(weights, reference, built, steps))
+
+
+def changed(before: Reference, after: Reference) -> list[str]:
+    """How much an adaptation or another dtype changes the outputs, in words; nothing where their shapes changed."""
+    if shapes_apart(before.config, after.config):
+        return []
+    first, second = (Reference(r.name, r.config, r.parameters).values("float64")["logits"] for r in (before, after))
+    return [f"the change moves outputs on noise by {relative(second, first):.1e} of their largest"] if first.shape == second.shape else []
 
 
 def shapes_apart(first: Any, second: Any) -> str:

@@ -28,7 +28,11 @@ Places = dict[str, tuple[str, str]]  # {our name of a value: (a module's path, "
 
 
 class Unavailable(Exception):
-    """Why a library cannot build a network, in a clause."""
+    """Why a library cannot be asked about a network, in a clause."""
+
+
+class Refused(Exception):
+    """Why a library that should load a file does not, in a clause."""
 
 
 @dataclass
@@ -60,11 +64,13 @@ def load(library: str) -> Any:
     """A library. Raises ImportError where it is not installed or does not start.
 
     A torchvision built for another torch misses two operators that no network here uses: they are
-    declared, so that it and timm start all the same.
+    declared, so that it and what needs it (timm, transformers, vit-pytorch) start all the same.
     """
-    if library in ("timm", "torchvision", "transformers"):
-        _declare_operators()
-    return importlib.import_module(library)
+    _declare_operators()
+    try:
+        return importlib.import_module(library)
+    except RuntimeError as error:
+        raise ImportError(f"{library} does not start: {error}", name=library) from error
 
 
 @functools.cache
@@ -112,12 +118,12 @@ def _state(weights: Weights) -> dict[str, Any]:
 
 
 def _loaded(module: Any, weights: Weights, state: dict[str, Any] | None = None) -> Any:
-    """The module in float64 with the file's tensors. Raises Unavailable where the names are not this version's."""
+    """The module in float64 with the file's tensors. Raises Refused where it does not take them."""
     module = module.double()
     try:
         module.load_state_dict(_state(weights) if state is None else state)
     except RuntimeError as error:
-        raise Unavailable(f"the installed library does not load these names ({' '.join(str(error).split())[:200]})") from error
+        raise Refused(" ".join(str(error).split())[:300]) from error
     return module
 
 
@@ -233,7 +239,7 @@ def _exact_sinusoids(module: Any, c: TransformerConfig) -> None:
 
 
 def _pretrained(weights: Weights) -> Any:
-    """A model of transformers from our side files. Raises Unavailable where it does not take every tensor."""
+    """A model of transformers from our side files. Raises Refused where it does not take every tensor."""
     transformers = load("transformers")
     extra = {**dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=2), **weights.facts.extra}
     said = weights.layout.write_side(weights.config, Facts(extra=extra))["config.json"]
@@ -247,7 +253,7 @@ def _pretrained(weights: Weights) -> Any:
         module, loaded = getattr(transformers, architecture).from_pretrained(room, **options)
     bad = {what: sorted(map(str, names)) for what, names in loaded.items() if names and what != "error_msgs"}
     if bad:
-        raise Unavailable(f"transformers reports {bad}")
+        raise Refused(f"transformers reports {bad}")
     return module
 
 
@@ -283,7 +289,13 @@ def vit_pytorch(weights: Weights) -> Built:
         torch.set_default_dtype(torch.float64)  # its table is float32 otherwise
         module.pos_embedding = simple.posemb_sincos_2d(*c.grid, c.width, dtype=torch.float64)
         torch.set_default_dtype(before)
-    module = _loaded(module, weights)
+    newest = [layout for layout in LAYOUTS.values() if layout.dialect == weights.layout.dialect][-1]
+    try:
+        module = _loaded(module, weights)
+    except Refused:
+        if weights.layout.name == newest.name:
+            raise
+        raise Unavailable(f"the installed version has the names of {newest.name}") from None
     places: Places = {"tokens": ("transformer.layers.0.0", "in"), **{f"blocks.{i}": (f"transformer.layers.{i + 1}.0", "in") for i in range(c.depth - 1)}}
     places |= {f"blocks.{c.depth - 1}": ("transformer.norm", "in"), "features": ("transformer.norm", "out")}
     return Built(_version("vit_pytorch"), module, weights.rows, _images, places)

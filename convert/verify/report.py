@@ -45,6 +45,8 @@ class Report:
         if self.same:
             computed = any(c.quantity.startswith("forward") for c in self.checks)
             return "the same function" if computed else "the same tensors (forward not compared)"
+        if refused := [c for c in self.checks if c.quantity == "loading"]:
+            return f"not compared: its own library does not load {refused[0].subject}"
         passes = [c for c in self.checks if c.quantity.startswith("forward")]
         if passes and not failed(passes):
             return f"the same outputs, but not the same: {failed(self.checks)[0].quantity} ({failed(self.checks)[0].where})"
