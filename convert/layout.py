@@ -37,6 +37,7 @@ TRAINING = frozenset(
 )
 # Fields that show in no name and no shape: with --weights-only nothing is said about them.
 UNSEEN = frozenset({"eps", "activation", "heads", "head_activation", "scale_embedding", "causal"})
+DEPTHS = frozenset({"depth", "encoder_depth", "decoder_depth"})  # of every block a file holds tensors
 
 
 @dataclass(frozen=True)
@@ -255,6 +256,9 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
         raise UserError(f"{what}: its tensors cannot tell {', '.join(absent)}; give --model NAME, or a config.json beside the file, or {flags}")
     training = {k: v for who, spoken in reversed(said) for k, v in spoken.items() if k in TRAINING}
     config = from_dict(layout.network, {**training, **values})
+    for name in DEPTHS & values.keys():
+        if getattr(config, name) > len(names):  # before a table is made as long as a stranger says
+            raise UserError(f"{what}: {name} is {values[name]} but it holds {len(names)} tensors; correct the config that it carries, or give --set {name}=...")
     for name, who, other, value in others:  # two spellings of one config are no contradiction
         if normal(from_dict(layout.network, {**training, **values, name: value})) != normal(config):
             raise UserError(f"{what}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {who}")

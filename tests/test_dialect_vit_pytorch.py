@@ -163,6 +163,13 @@ def test_a_block_of_any_number_does_not_make_a_network_of_as_many():
         rules.check(shapes("vit-pytorch@1.16.1", config), names, "model.pt")
 
 
+@pytest.mark.parametrize("layout", ["vit-pytorch@1.16.1", "torch-ref@vit"])
+def test_a_carried_config_of_more_blocks_than_tensors_is_refused_before_a_table_is_made_of_it(layout):
+    said = {name: getattr(replace(NEW, depth=10**12), name) for name in LAYOUTS[layout].fields}
+    with pytest.raises(UserError, match=r"file: depth is 1000000000000 but it holds \d+ tensors"):
+        resolve(LAYOUTS[layout], shapes(layout, NEW), [("its own metadata", said)], "file")
+
+
 def test_the_config_that_a_file_carries_need_not_be_spelt_as_ours():
     """head_width said though it is width / heads, positions that began as sinusoids."""
     spelt = replace(NEW, head_width=4, position="sincos1d")
