@@ -207,13 +207,12 @@ def test_one_tensor_at_a_time_is_in_memory(suffix: str, tmp_path: Path) -> None:
 
 
 def test_content_is_believed_before_the_suffix(tmp_path: Path) -> None:
-    for suffix in SUFFIXES:
+    for suffix in (*SUFFIXES, ".pt", ".msgpack"):
         for other in (".bin", ".ckpt", "", ".safetensors", ".txt"):
             content = write(tmp_path / f"a{suffix}", {"a": SQUARE}).read_bytes()
             path = tmp_path / f"b{other}"
             path.write_bytes(content)
-            if (suffix, other) not in ((".npz", ".bin"), (".npz", ".ckpt")):  # a zip file under PyTorch's suffixes is taken for one of its
-                assert_same(read(path), {"a": SQUARE})
+            assert_same(read(path), {"a": SQUARE})
 
 
 @pytest.mark.parametrize("length", range(2, 400, 8))
@@ -288,6 +287,9 @@ def test_a_link_out_of_a_folder_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="link out of its folder"):
             call()
     assert_same(read(tmp_path / "in" / "a.npz"), {"a": SQUARE})  # named by the user, it may lead anywhere
+    (tmp_path / "b.npz").symlink_to("b.npz")
+    with pytest.raises(UserError, match="no such file"):
+        open_source(str(tmp_path), "b.npz")
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".bin"])

@@ -77,7 +77,7 @@ def container(path: str) -> str:
     if head[257:262] == b"ustar":
         raise UserError(f"{path}: is a tar archive; unpack it or, where it is of PyTorch before 0.1.10, save it again with a newer one")
     if head.startswith(b"PK\x03\x04"):
-        return suffix if suffix in ("torch", "npz") else _zip(path)
+        return "npz" if _numpy_archive(path) or suffix == "npz" else "torch"
     if head[0] == 0x80 and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return "torch"  # a pickle
     if b"\0" not in head and head.lstrip()[:1] in (b"<", b"{", b"["):
@@ -89,14 +89,13 @@ def container(path: str) -> str:
     return suffix  # whose reader says what is wrong with it
 
 
-def _zip(path: str) -> str:
-    """Which container a zip file without a telling name is."""
+def _numpy_archive(path: str) -> bool:
+    """Whether a zip file holds .npy members alone."""
     file = PositionalFile(path)
     try:
-        names = list(members(file))
+        return all(name.endswith(".npy") for name in members(file))
     finally:
         file.close()
-    return "npz" if names and all(name.endswith(".npy") for name in names) else "torch"
 
 
 def check_file(path: str) -> None:

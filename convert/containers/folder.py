@@ -34,17 +34,19 @@ class Candidate:
 def candidates(folder: str) -> list[Candidate]:
     """All sets of weights in a folder, by name: shards with their index are one, side files are none. Raises UserError."""
     root = Path(folder)
+    if not os.access(root, os.R_OK | os.X_OK):
+        raise UserError(f"{folder}: no permission to read it; change that with chmod")
     if own := _checkpoints(root):
         return own
-    names = sorted(p.name for p in root.iterdir())
-    indices = [name for name in names if name.endswith(INDEX) and os.path.splitext(name.removesuffix(INDEX))[1] in SUFFIXES]
+    paths = sorted(root.iterdir())
     found, shards = [], set()
-    for name in indices:
-        files = _shards(str(root / name))[1]
-        shards |= set(files)
-        found.append(Candidate(str(root / name), SUFFIXES[os.path.splitext(name.removesuffix(INDEX))[1]], f"{len(files)} shards", sum(_size(root / f) for f in files)))
-    for name in names:
-        path = root / name
+    for path in paths:
+        if path.name.endswith(INDEX) and (kind := SUFFIXES.get(os.path.splitext(path.name.removesuffix(INDEX))[1])):
+            files = _shards(str(path))[1]
+            shards |= set(files)
+            found.append(Candidate(str(path), kind, f"{len(files)} shards", sum(_size(root / file) for file in files)))
+    for path in paths:
+        name = path.name
         if path.suffix.lower() in SUFFIXES and not path.is_dir() and name not in shards and name not in BESIDE and not name.endswith(CARRIED):
             found.append(_file(path))
         elif path.is_dir():
@@ -100,8 +102,8 @@ def open_folder(folder: str, file: str = "", step: int | None = None) -> Source:
 
 def inside(path: str) -> None:
     """Raise UserError on a link out of its folder, unless to the blobs of the same hub cache repository."""
-    folder, target = Path(path).parent.resolve(), Path(path).resolve()
-    blobs = folder.parent.parent / "blobs" if folder.parent.name == "snapshots" else folder
+    folder, target = Path(os.path.realpath(Path(path).parent)), Path(os.path.realpath(path))
+    blobs = next((parent.parent / "blobs" for parent in folder.parents if parent.name == "snapshots"), folder)
     if not (target.is_relative_to(folder) or target.is_relative_to(blobs)):
         raise UserError(f"{path}: is a link out of its folder, to {target}; give the file itself, or copy it there")
 
@@ -146,7 +148,7 @@ def open_shards(index: str) -> Source:
             due = {name for name, place in listed.items() if place == file}
             if absent := sorted(due - source.tree.keys()):
                 raise UserError(f"{path}: lacks {absent[0]}, which {os.path.basename(index)} says is there; get the files again from one source")
-            if extra := sorted(source.tree.keys() - due):
+            if extra := sorted(source.tree.keys() - due, key=str):
                 said = f"says is in {listed[extra[0]]}" if extra[0] in listed else "does not list"
                 raise UserError(f"{path}: holds {extra[0]}, which {os.path.basename(index)} {said}; get the files again from one source")
             tree |= source.tree
