@@ -22,7 +22,6 @@ STRIPPED, SETS = 6, 200  # wrappers and prefixes around each other; sets of one 
 TOP = "."  # the label of a file's own names
 NEST = "\0"  # between a dictionary's key and what is in it, where names themselves are joined by dots
 
-
 Members = dict[str, tuple[Path, Any]]  # {what is left of a name: (path in the tree, Tensor or Marker)}
 
 
@@ -95,7 +94,7 @@ def _check(source: Source, members: Members, known: bool) -> None:
     check_names(members, source.path)
     for name, (path, value) in members.items():
         if odd := [part for part in path if not isinstance(part, str)]:
-            raise UserError(f"{source.path}: the weights have the key {odd[0]!r}, which is no text; save model.state_dict()")
+            raise UserError(f"{source.path}: the weights have the key {repr(odd[0])[:100]}, which is no text; save model.state_dict()")
         if known and isinstance(value, Marker):
             raise UserError(f"{source.path}: {name!a} among the weights is a {value.kind}; save model.state_dict() alone")
 

@@ -67,6 +67,7 @@ class _Scan:
     def __init__(self, file: PositionalFile):
         self.file, self.at, self.end, self.nodes = file, 0, file.size, 0
         self.window, self.start = b"", 0
+        self.texts = 0  # bytes of all
 
     def refused(self, what: str, remedy: str = REMEDY) -> UserError:
         return UserError(f"{self.file.path}: the msgpack {what} (byte {self.at}); {remedy}")
@@ -76,9 +77,9 @@ class _Scan:
             raise self.refused("is cut off", "get the file again")
         if not self.start <= self.at <= self.at + size <= self.start + len(self.window):
             self.start, self.window = self.at, self.file.read(self.at, min(max(size, 1 << 12), self.file.size - self.at))
-        taken = self.window[self.at - self.start :][:size]
+        at = self.at - self.start
         self.at += size
-        return taken
+        return self.window[at : at + size]
 
     def skip(self, size: int) -> None:
         if size > self.end - self.at:
@@ -96,9 +97,9 @@ class _Scan:
         if code < 0x80 or code >= 0xE0:
             return code if code < 0x80 else code - 256
         if code < 0x90:
-            return self.map(code & 15, depth)
+            return self.entries(code & 15, depth)
         if code < 0xA0:
-            return self.list(code & 15, depth)
+            return self.items(code & 15, depth)
         if code < 0xC0:
             return self.text(code & 31)
         if code in CONSTANTS:
@@ -120,21 +121,22 @@ class _Scan:
             case "extension":
                 return self.extension(size)
             case "list":
-                return self.list(size, depth)
-        return self.map(size, depth)
+                return self.items(size, depth)
+        return self.entries(size, depth)
 
     def text(self, size: int) -> str:
-        if size > HEADER:
-            raise self.refused(f"has a text of {size} bytes")
+        self.texts += size
+        if self.texts > HEADER:
+            raise self.refused(f"has texts of more than {HEADER} bytes")
         try:
             return self.take(size).decode()
         except UnicodeDecodeError as error:
             raise self.refused("has a text that is not UTF-8") from error
 
-    def list(self, count: int, depth: int) -> list[Any]:
+    def items(self, count: int, depth: int) -> list[Any]:
         return [self.value(depth + 1) for _ in range(self.counted(count))]
 
-    def map(self, count: int, depth: int) -> dict[str, Any]:
+    def entries(self, count: int, depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for _ in range(self.counted(count)):
             key = self.value(LEVELS)
@@ -162,7 +164,7 @@ class _Scan:
             raise self.refused("has an array that is not [shape, dtype, bytes]")
         shape, name = self.value(LEVELS - 1), self.value(LEVELS)
         if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape) or not isinstance(name, str):
-            raise self.refused("has an array whose shape or dtype is none")
+            raise self.refused("has an array whose shape or dtype is not one")
         swapped = name.startswith(">")
         dtype = np.dtype(name[1:]) if re.fullmatch(r"[<>|=]([iu][1248]|f[248]|b1)", name) else NAMES.get(name)
         if dtype is None:
@@ -212,7 +214,7 @@ class _Tree:
 
     def chunked(self, name: str, value: dict[str, Any]) -> Tensor:
         """One array from {"shape": {"0": n, ...}, "chunks": {"0": flat array, ...}}."""
-        shape, pieces = (self.tuple(name, value.get(key)) for key in ("shape", "chunks"))
+        shape, pieces = (self.numbered(name, value.get(key)) for key in ("shape", "chunks"))
         whole = value.keys() == {CHUNKED, "shape", "chunks"} and value[CHUNKED] is True and all(type(n) is int and n >= 0 for n in shape)
         if not whole or not pieces or not all(isinstance(p, Piece) and len(p.shape) == 1 and p.dtype == pieces[0].dtype for p in pieces):
             raise self.refused(name)
@@ -221,7 +223,8 @@ class _Tree:
             raise self.refused(name)
         return self.tensor(name, tuple(shape), pieces)
 
-    def tuple(self, name: str, value: Any) -> list[Any]:
+    def numbered(self, name: str, value: Any) -> list[Any]:
+        """A list from {"0": value, "1": value, ...}."""
         if not isinstance(value, dict) or value.keys() != {str(i) for i in range(len(value))}:
             raise self.refused(name)
         return [value[str(i)] for i in range(len(value))]

@@ -234,7 +234,7 @@ class _Storages:
             rows = [replace(d, offset=d.offset + i * d.strides[axis], shape=rest[0], strides=rest[1]) for i in range(d.shape[axis])]
             return np.stack([self.read(name, row) for row in rows], axis)
         start = d.storage.start * d.storage.dtype.itemsize + d.offset * width
-        data = self.bytes(name, d.storage.key, start, start + reach * width)
+        data = self.part(name, d.storage.key, start, start + reach * width)
         if self.big:
             data = np.ascontiguousarray(data.reshape(-1, width)[:, ::-1]).reshape(-1)
         if d.dtype == np.bool_ and data.max() > 1:
@@ -245,7 +245,8 @@ class _Storages:
         steps = [stride * width * (size > 1) for size, stride in zip(d.shape, d.strides, strict=True)]  # of one value it may be any number
         return np.array(np.lib.stride_tricks.as_strided(flat, d.shape, steps), order="C")
 
-    def bytes(self, name: str, key: str, start: int, stop: int) -> np.ndarray:
+    def part(self, name: str, key: str, start: int, stop: int) -> np.ndarray:
+        """Bytes `start` to `stop` of a storage; where there is a CRC, it is compared once."""
         place = self.places[key]
         if place.crc is None or key in self.sound:
             return self.file.array(place.offset + start, stop - start)

@@ -7,7 +7,6 @@ from typing import Any
 
 from convert import wrappers
 from convert.containers import open_source
-from tests.hostile.child import opened
 
 
 def weights(path: str, key: str = "", name: str = "w") -> Any:
@@ -22,6 +21,3 @@ def cut_while_open(path: str, size: int) -> Any:
     with open_source(path) as source:
         os.truncate(path, size)
         return [tensor.read() for tensor in source.tree.values()]
-
-
-__all__ = ["cut_while_open", "opened", "weights"]
