@@ -21,7 +21,8 @@ from vit_jax.errors import UserError
 from .source import FREE_BYTES, HEADER, NESTING, RATIO, Path, Source, Spec, Tensor, check_names, check_shape
 
 METADATA, TEMPORARY = "_METADATA", ".orbax-checkpoint-tmp"
-BATCH = 64 << 20  # bytes that one commit to the database takes together
+BATCH = 32 << 20  # bytes that one commit to the database takes together
+ONE_AT_A_TIME = {"data_copy_concurrency": {"limit": 1}, "file_io_concurrency": {"limit": 1}}  # threads each keep memory of their own
 DEPTH = 2 * NESTING  # of names: an optimizer's moments lie some levels deeper than weights
 EMPTY = ("None", "Dict", "List", "Tuple")  # value types of what holds nothing
 Keys = tuple[str, ...]
@@ -148,7 +149,7 @@ def _open(folder: Folder, entries: Iterable[Keys], ocdbt: bool, zarr3: bool) -> 
     import tensorstore
 
     base = {"driver": "file", "path": f"{folder.absolute()}{os.sep}"}
-    context = tensorstore.Context({"file_io_concurrency": {"limit": 8}})
+    context = tensorstore.Context(ONE_AT_A_TIME)
     opening = {}
     for keys in entries:
         name = ".".join(keys)
@@ -202,7 +203,7 @@ def write(path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[Path, np.nd
     folder = Folder(path)
     folder.mkdir(parents=True)
     base = {"driver": "file", "path": f"{folder.absolute()}{os.sep}"}
-    context = tensorstore.Context({})
+    context = tensorstore.Context(ONE_AT_A_TIME)
     pending, size = tensorstore.Transaction(), 0
     for place, array in arrays:
         spec = leaves.pop(place)
