@@ -57,7 +57,7 @@ def away(installed, tmp_path) -> dict:
 def test_wheel_carries_every_package_and_nothing_else(wheel):
     carried = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     present = {p.relative_to(ROOT).as_posix() for package in PACKAGES for p in (ROOT / package).rglob("*.py")}
-    assert carried == present | {f"{package}/py.typed" for package in PACKAGES}
+    assert carried == present | {f"{package}/py.typed" for package in PACKAGES} | {"convert/architectures.json"}
 
 
 def test_wheel_metadata(wheel):
@@ -69,7 +69,7 @@ def test_wheel_metadata(wheel):
     base = {canonicalize_name(r.name) for r in map(Requirement, found.requires or []) if "extra" not in str(r.marker)}
     assert {"jax", "flax", "optax", "tensorflow-datasets"} <= base
     assert not base & {"torch", "torchvision", "tensorflow", "tensorflow-cpu", "tensorboard", "wandb", "pytest"}
-    assert {"cuda12", "cuda13", "tpu", "torch", "parity", "tensorboard", "wandb", "test", "dev"} == set(found.metadata.get_all("Provides-Extra"))
+    assert {"cuda12", "cuda13", "tpu", "torch", "parity", "hub", "tensorboard", "wandb", "test", "dev"} == set(found.metadata.get_all("Provides-Extra"))
 
 
 @pytest.mark.parametrize("door", DOORS)
