@@ -6,6 +6,7 @@ what a wrong table writes it reads back. There the other library's own forward p
 
 import functools
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,10 +23,12 @@ from convert.layout import Facts
 from convert.rules import TRANSPOSE, Order, Row
 from convert.verify import Reference, Weights, comparison, libraries, verify
 from convert.verify.checks import compared, failed
+from convert.verify.doors import images
 from tests.parity.groups import quick_compilation
 from tests.parity.libraries import load
 from tests.parity.weights import weights
-from vit_jax.config import ViTConfig
+from vit_jax.config import TransformerConfig, ViTConfig
+from vit_jax.errors import UserError
 
 VIT = ViTConfig(image=(6, 4), patch=2, classes=5, width=8, depth=3, heads=2, hidden=12)
 TIMM = LAYOUTS["timm"]
@@ -384,3 +387,141 @@ def test_a_report_is_json_markdown_and_a_certificate_that_does_not_change(monkey
     assert certificate["differences"]["target: tensors under our names"] == 1.0
     assert json.loads(json.dumps(reports[0].json()))["checks"][-1]["where"] == "blocks.0.mlp.fc1.bias"
     assert "| b | a | tensors under our names | 1.0e+00 | 0e+00 | blocks.0.mlp.fc1.bias | **no** |" in reports[0].markdown()
+
+
+# -------------------------------------------------------------------------------------------- doors
+
+
+def files(tmp_path, parameters=None):
+    """A state dict of torchvision's, and one of timm's with the same weights, as files."""
+    import torch
+
+    config = replace(VIT, image=4, patch=2)
+    paths = []
+    for name in ("torchvision@2", "timm"):
+        tensors = rules.write(LAYOUTS[name].rows(config), parameters if parameters and name == "timm" else ours(config))
+        paths.append(tmp_path / f"{name}.pth")
+        torch.save({n: torch.from_numpy(a.copy()) for n, a in tensors.items()}, paths[-1])
+    return paths
+
+
+def door(*arguments):
+    """`python -m convert ...` in this process: its exit code."""
+    from convert.__main__ import main
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["convert", *map(str, arguments)])
+        return main()
+
+
+SAID = ("--set", "heads=2", "--set", "image=4", "--set", "mean=0.5", "--set", "std=0.5")
+
+
+def test_verify_compares_two_files_and_leaves_what_was_asked_for(timm, tmp_path, capsys):
+    a, b = files(tmp_path)
+    np.save(tmp_path / "images.npy", np.random.default_rng(0).standard_normal((2, 4, 4, 3)))
+    assert door("verify", a, b, *SAID, "--json", tmp_path / "v.json", "--markdown", tmp_path / "v.md", "--images", tmp_path / "images.npy") == 0
+    out = capsys.readouterr().out
+    assert "B does not say its config: it was read by that of A" in out and out.endswith("verdict   the same function\n")
+    said = json.loads((tmp_path / "v.json").read_text())
+    assert said["verdict"] == "the same function" and len(said["source"]["sha256"]) == 64 and said["target"]["layout"] == "timm"
+    assert {"torchvision", "timm"} <= {c["subject"].split(" in ")[1].split()[0] for c in said["checks"] if " in " in c["subject"]}
+    assert f"- B: `{b}`, timm, sha256 {said['target']['sha256']}" in (tmp_path / "v.md").read_text()
+
+
+def test_verify_exits_with_3_and_names_the_layer(timm, tmp_path, capsys):
+    damaged = ours(replace(VIT, image=4, patch=2))
+    damaged["blocks.1.mlp.fc2.bias"][3] += 1e-4
+    assert door("verify", *files(tmp_path, damaged), *SAID) == 3
+    assert capsys.readouterr().out.endswith("verdict   different, first at blocks.1\n")
+
+
+def test_a_verified_conversion_leaves_a_certificate_that_is_the_same_each_time(timm, tmp_path, capsys):
+    (a, _), b = files(tmp_path), tmp_path / "b.safetensors"
+    command = (a, b, "--to", "timm", *SAID, "--adapt", "resize=6x4:timm", "--adapt", "activation=relu", "--dtype", "bfloat16", "--verify", "--force")
+    assert door(*command) == 0
+    first = (tmp_path / "b.safetensors.certificate.json").read_bytes()
+    assert door(*command) == 0
+    assert (tmp_path / "b.safetensors.certificate.json").read_bytes() == first
+    certificate = json.loads(first)
+    assert certificate["adaptations"] == ["resize=6x4:timm", "activation=relu"] and certificate["config"]["fields"]["image"] == [6, 4]
+    assert certificate["differences"]["target: tensors under our names"] == 0 and certificate["verdict"] == "the same function"
+    capsys.readouterr()
+    assert door("verify", a, b, *SAID) == 0, "what B says of its making is done to A before they are compared"
+
+
+def test_the_size_of_a_change_is_said(timm):
+    b = written(TIMM, ours(), replace(VIT, eps=1e-3))
+    report = verify(source(), b, ["eps=1e-3"])
+    assert report.same
+    (said,) = report.notes
+    assert 1e-5 < float(said.split()[-4]) < 1e-1 and said.startswith("the change moves outputs on noise by")
+
+
+@pytest.mark.parametrize(
+    ("array", "sentence"),
+    [
+        (None, "cannot be read"),
+        (np.zeros((2, 4, 4, 3), np.uint8), "uint8 [2, 4, 4, 3] is not [B, 4, 4, 3] of floating-point numbers"),
+        (np.zeros((4, 4, 3)), "float64 [4, 4, 3] is not [B, 4, 4, 3]"),
+        (np.zeros((0, 4, 4, 3)), "float64 [0, 4, 4, 3] is not [B, 4, 4, 3]"),
+    ],
+)
+def test_images_of_another_shape_are_refused_in_a_sentence(tmp_path, array, sentence):
+    if array is not None:
+        np.save(tmp_path / "x.npy", array)
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        images(str(tmp_path / "x.npy"), replace(VIT, image=4), None)
+
+
+def test_pictures_are_prepared_as_the_file_says(tmp_path):
+    from PIL import Image
+
+    preprocess = {"image": [6, 4], "channels": 3, "fit": "stretch", "size": 4, "interpolation": "bicubic", "background": 0, "mean": [0.5] * 3, "std": [0.25] * 3}
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 4, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    given = images(str(tmp_path), VIT, preprocess)["images"]
+    assert np.allclose(given, (pixels[None] / 255 - 0.5) / 0.25, rtol=0, atol=1e-12)
+    with pytest.raises(UserError, match="says nothing of its preprocessing"):
+        images(str(tmp_path), VIT, None)
+    with pytest.raises(UserError, match="takes none"):
+        images(str(tmp_path), TransformerConfig(), preprocess)
+
+
+# ------------------------------------------------------------------------------------- every library
+
+NO_BIAS = dict(query_bias=False, key_bias=False, value_bias=False)
+STEM = dict(stem_pre_norm=True, stem_norm=True, eps=1e-5, **NO_BIAS)
+VECTORS = TransformerConfig(width=8, heads=2, hidden=12, encoder_depth=2, decoder_depth=2, positions="none", max_length=0, eps=1e-5, activation="relu")
+WORDS = replace(VECTORS, source_vocabulary=9, target_vocabulary=9, outputs=9, tie="all", max_length=8, activation="gelu")
+LEARNED = replace(WORDS, positions="learned", position_offset=2, embedding_norm=True)
+IN_LIBRARIES = {
+    "torchvision@1": ("torchvision", replace(VIT, image=4)),
+    "torchvision@2": ("torchvision", replace(VIT, image=4, head_hidden=6)),
+    "huggingface@v4": ("transformers", replace(VIT, eps=1e-12, distill_token=True, distill_head=True, pool="cls_distill")),
+    "huggingface@v5": ("transformers", replace(VIT, activation="gelu_tanh", **NO_BIAS)),
+    "timm": ("timm", replace(VIT, registers=2, register_position=True, layer_scale=0.1, qk_norm=True, pool="mean", final_norm=False, head_norm=True)),
+    "vit-pytorch@1.16.1": ("vit_pytorch", replace(VIT, head_width=3, **STEM)),
+    "simple-vit@1.4.1": ("vit_pytorch", replace(VIT, cls_token=False, pool="mean", position="sincos2d", position_trained=False, out_bias=False, **STEM)),
+    "torch-transformer": ("torch", VECTORS),
+    "marian": ("transformers", replace(WORDS, norm_first=False, final_norm=False, positions="concatenated", scale_embedding=True)),
+    "bart": ("transformers", replace(LEARNED, norm_first=False, final_norm=False)),
+    "mbart": ("transformers", LEARNED),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IN_LIBRARIES)
+def test_every_library_that_builds_networks_agrees(name):
+    library, config = IN_LIBRARIES[name]
+    try:
+        load(library)
+    except ImportError:
+        pytest.skip(f"{library} is not installed")
+    layout = LAYOUTS[name]
+    assert not layout.cannot(config)
+    a = written(LAYOUTS["vit-jax@vit" if isinstance(config, ViTConfig) else "vit-jax@transformer"], ours(config), config, "a")
+    report = verify(a, written(layout, ours(config), config), steps=2)
+    assert report.same, failed(report.checks)
+    assert any(library.replace("_", "") in c.subject.replace("_", "") for c in report.checks)
+    assert report.notes == ["a: no library is known to build vit-jax@vit; torch_ref stands in, by our reading of the names".replace("vit-jax@vit", a.layout.name)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +32,11 @@ def certify(plan: Plan, written: Written) -> None:
 
     folder = any(path.name == "provenance.json" for path in written.files)
     target = written.path.parent if folder else written.path
-    reading = read(str(target), Options(layout=plan.layout.name, accept=(plan.layout.warns.partition(":")[0],)))
+    reading = read(str(target), Options(layout=plan.layout.name, key=written.key, accept=(plan.layout.warns.partition(":")[0],)))
     with reading.source:
-        report = verify(Weights.of(plan.reading), Weights.of(reading), [a.text for a in plan.adaptations], plan.dtype)
+        report = verify(Weights.of(plan.reading, "A"), Weights.of(reading, "B"), [a.text for a in plan.adaptations], plan.dtype)
         report.hashes = source_hash(plan.reading.source), source_hash(reading.source)
+        report.paths = plan.reading.path, reading.path
     write_json(Path(f"{target}.certificate.json"), report.certificate())
     print(report.text())
     if not report.same:
@@ -60,8 +60,8 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
             made = b.provenance if b.provenance.get("source", {}).get("sha256") == hashes[0] else {}
             inputs = images(arguments.images, a.config, a.facts.preprocess) if arguments.images else None
             adaptations = [each["text"] for each in made.get("adaptations", ())]
-            report = verify(Weights.of(a), Weights.of(b), adaptations, DTYPES.get(made.get("dtype", "")), inputs, arguments.steps)
-    report.hashes = hashes
+            report = verify(Weights.of(a, "A"), Weights.of(b, "B"), adaptations, DTYPES.get(made.get("dtype", "")), inputs, arguments.steps)
+    report.hashes, report.paths = hashes, (a.path, b.path)
     report.notes += [note] if note else []
     leave(report, arguments.json, arguments.markdown)
     print(report.text())
@@ -69,16 +69,15 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
 
 
 def second(path: str, options: Options, a: Reading) -> tuple[Reading, str]:
-    """B; a file without a config is read by A's, and a note says so."""
+    """B by its own words; where they are not enough by A's config, and a note that says so."""
     from ..reading import Options, read
 
-    own = Options(model=options.model, sets=options.sets, accept=options.accept)
     try:
-        return read(path, own), ""
+        return read(path, Options(accept=options.accept)), ""
     except UserError as error:
         fields = {name: getattr(a.config, name) for name in function_fields(type(a.config))}
         try:
-            return read(path, replace(own, sets={**fields, **options.sets})), f"{path} does not say its config: it was read by that of {a.path}"
+            return read(path, Options(accept=options.accept, sets={**fields, **options.sets})), "B does not say its config: it was read by that of A"
         except UserError:
             raise error from None
 

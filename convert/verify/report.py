@@ -23,6 +23,7 @@ class Report:
     b: Weights
     config: ModelConfig  # that both are to have: A's, adapted
     adaptations: Sequence[str]
+    paths: tuple[str, str] = ("", "")
     hashes: tuple[str, str] = ("", "")
     checks: list[Check] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -52,15 +53,21 @@ class Report:
             return f"the same outputs, but not the same: {failed(self.checks)[0].quantity} ({failed(self.checks)[0].where})"
         return f"different, first at {self.where}" if self.where else "different"
 
+    @property
+    def _files(self) -> list[tuple[Weights, str]]:
+        return [(self.a, self.paths[0]), (self.b, self.paths[1])]
+
     def text(self) -> str:
         """For a terminal."""
-        lines = [f"{'same' if c.passed else 'DIFFERS':9} {c}" for c in self.checks] + [f"note      {note}" for note in self.notes]
+        lines = [f"{w.name:9} {path}: {w.layout.name}" for w, path in self._files if path]
+        lines += [f"{'same' if c.passed else 'DIFFERS':9} {c}" for c in self.checks] + [f"note      {note}" for note in self.notes]
         return "\n".join([*lines, f"verdict   {self.verdict}"])
 
     def markdown(self) -> str:
         """As a page."""
         cells = [(c.subject, c.against, c.quantity, f"{c.difference:.1e}", f"{c.limit:.0e}", c.where or "-", "yes" if c.passed else "**no**") for c in self.checks]
-        lines = [f"# {self.a.name} and {self.b.name}", "", f"Verdict: {self.verdict}.", ""]
+        lines = ["# Two networks, compared", "", f"Verdict: {self.verdict}.", ""]
+        lines += [f"- {w.name}: `{path}`, {w.layout.name}, sha256 {sha}" for (w, path), sha in zip(self._files, self.hashes, strict=True) if path]
         lines += [f"- adapted: `--adapt {text}`" for text in self.adaptations] + [f"- {note}" for note in self.notes]
         table = ["| what | with | quantity | difference | allowed | where | within |", "| --- | --- | --- | --- | --- | --- | --- |"]
         return "\n".join([*lines, "", *table, *(f"| {' | '.join(row)} |" for row in cells), ""])

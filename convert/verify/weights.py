@@ -33,9 +33,9 @@ class Weights:
     facts: Facts = field(default_factory=Facts)
 
     @classmethod
-    def of(cls, reading: Reading) -> Weights:
+    def of(cls, reading: Reading, name: str) -> Weights:
         """All values of a reading."""
-        return cls(reading.path, reading.layout, reading.config, {n: t.read() for n, t in reading.tensors.items()}, reading.facts)
+        return cls(name, reading.layout, reading.config, {n: t.read() for n, t in reading.tensors.items()}, reading.facts)
 
     @cached_property
     def rows(self) -> list[Row]:
