@@ -22,13 +22,20 @@ OWN = ("channels", "classes", "head_bias", "head_hidden", "head_activation")
 
 @functools.cache
 def table() -> dict[str, Any]:
-    """{name: {"fields": what is not ViTConfig's default, "tags": {weights: number of its preprocessing}}}, and `preprocess`."""
+    """`architectures`: {name: {"fields": what is not ViTConfig's default, "tags": {weights: number of its preprocessing}}};
+    `preprocess`: those, by number; `others`: {name: what it has that our network has not}.
+    """
     return dict(json.loads(resources.files(__package__).joinpath("architectures.json").read_text(encoding="utf-8")))
 
 
 def names() -> list[str]:
     """All architectures, without the tags of their weights."""
     return list(table()["architectures"])
+
+
+def other(name: str) -> str:
+    """What a known network has that ours has not; empty for all others."""
+    return str(table()["others"].get(name, ""))
 
 
 def lookup(name: str) -> tuple[Json, Json | None]:
@@ -38,6 +45,8 @@ def lookup(name: str) -> tuple[Json, Json | None]:
     Raises UserError, naming the nearest, where there is no such name.
     """
     architecture, _, tag = name.removeprefix("timm/").partition(".")
+    if why := other(architecture):
+        raise UserError(f"--model {name}: it has {why}, which this network has not; it cannot be converted")
     if architecture not in table()["architectures"]:
         raise UserError(f"--model {name}: there is no such network{nearest(architecture, names())}")
     entry = table()["architectures"][architecture]
@@ -46,4 +55,5 @@ def lookup(name: str) -> tuple[Json, Json | None]:
     number = entry["tags"].get(tag or next(iter(entry["tags"]), ""))
     defaults = {f: getattr(ViTConfig(), f) for f in function_fields(ViTConfig) if f not in OWN}
     preprocess = None if number is None else dict(table()["preprocess"][number])
-    return defaults | entry["fields"] | ({"image": preprocess["image"]} if preprocess else {}), preprocess
+    image = {"image": preprocess["image"][0]} if preprocess else {}  # all are square
+    return defaults | entry["fields"] | image, preprocess

@@ -35,21 +35,37 @@ HUB += [(f"ViT-{n}", f"vit_{t}_clip_quickgelu_{size}", "openai", {}) for n, t, s
 # -------------------------------------------------------------------------------------------- timm
 
 
-def plain(names: Iterable[str] = ()) -> Iterator[tuple[str, Any]]:
-    """(name, network without memory) of those of timm whose class is VisionTransformer or its distilled kin, on patches, of plain blocks."""
+MODULES = ("vision_transformer", "deit", "vision_transformer_hybrid", "vision_transformer_relpos", "eva", "beit")  # timm's, with ViTs in them
+
+
+def built(names: Iterable[str] = ()) -> Iterator[tuple[str, Any, str]]:
+    """(name, network without memory, what it has that ours has not, or nothing) of timm's Vision Transformers."""
     timm = load("timm")
-    listed = [name for module in ("vision_transformer", "deit") for name in timm.list_models(module=module)]
-    for name in names or listed:
+    for name in names or [name for module in MODULES for name in timm.list_models(module=module)]:
         model = timm.create_model(name, device="meta")
-        kinds = [type(module).__name__ for module in (model.patch_embed, model.blocks[0], getattr(model.blocks[0], "norm1", None))]
-        block = model.blocks[0]
-        if kinds != ["PatchEmbed", "Block", "LayerNorm"] or type(block.attn).__name__ != "Attention" or type(model).__name__ not in CLASSES:
-            continue
-        if all(type(norm).__name__ == "Identity" for norm in (block.attn.norm, block.mlp.norm)) and not (model.attn_pool and model.pool_include_prefix):
-            yield name, model
+        yield name, model, strange(model)
 
 
-CLASSES = ("VisionTransformer", "VisionTransformerDistilled")
+def strange(m: Any) -> str:
+    """What a network of timm's has that ours has not; empty where it is plain."""
+    kind, block = type(m).__name__, m.blocks[0] if hasattr(m, "blocks") else None
+    if kind in ("Eva", "Beit"):
+        return "rotary positions" if getattr(m, "rope", None) is not None else "attention without a key bias" if kind == "Eva" else "relative positions"
+    if kind == "VisionTransformerRelPos":
+        return "relative positions"
+    if kind not in ("VisionTransformer", "VisionTransformerDistilled") or block is None:
+        return f"the form of timm's {kind}"
+    inner = [getattr(block, name, None) for name in ("norm1", "attn", "mlp")]
+    answers = {
+        "a convolutional stem": type(m.patch_embed).__name__ != "PatchEmbed",
+        "norms after its branches": type(block).__name__ == "ResPostBlock",
+        "attention and mlp side by side": "Parallel" in type(block).__name__,
+        "differential attention": type(inner[1]).__name__ == "DiffAttention",
+        "norms that subtract no mean": type(inner[0]).__name__ == "RmsNorm",
+        "norms inside attention and mlp": any(type(getattr(module, "norm", None)).__name__ not in ("Identity", "NoneType") for module in inner[1:]),
+        "attention pooling over all tokens": m.attn_pool is not None and m.pool_include_prefix,
+    }
+    return next((answer for answer, holds in answers.items() if holds), "")
 
 
 def config(m: Any) -> ViTConfig:
@@ -70,10 +86,13 @@ def config(m: Any) -> ViTConfig:
     ))  # fmt: skip
 
 
-def timm_entries(names: Iterable[str] = ()) -> Iterator[tuple[str, Entry]]:
-    """Of each of these names, or of all."""
+def timm_entries(names: Iterable[str] = ()) -> Iterator[tuple[str, Entry | str]]:
+    """Of each of these names, or of all; of what is not plain, what it has that our network has not."""
     models = load("timm").models
-    for name, model in plain(names):
+    for name, model, why in built(names):
+        if why:
+            yield name, why
+            continue
         default = models.get_pretrained_cfg(name)
         tagged = {default.tag or "": default} | {cfg.tag: cfg for cfg in models.get_arch_pretrained_cfgs(name).values() if cfg.tag} if default else {}
         yield name, (differing(config(model)), {tag: images(DEFAULTS | dataclasses.asdict(cfg))[0] for tag, cfg in tagged.items()})
@@ -114,7 +133,9 @@ def torchvision_entries() -> Iterator[tuple[str, Entry]]:
 
 def table() -> Json:
     """All of it, as architectures.json has it."""
-    found = dict(timm_entries())
+    listed = dict(timm_entries())
+    found = {name: entry for name, entry in listed.items() if not isinstance(entry, str)}
+    others = {name: entry for name, entry in sorted(listed.items()) if isinstance(entry, str)}
     for name, base, tag, changes in HUB:
         fields, tags = found[base]
         found[name] = ({k: v for k, v in (fields | changes).items() if v != getattr(ViTConfig(), k)}, {"": tags[tag]})
@@ -125,14 +146,15 @@ def table() -> Json:
         preprocess += [p for i, p in enumerate(tags.values()) if p is not None and p not in preprocess and p not in list(tags.values())[:i]]
         entries[name] = {"fields": fields, "tags": {tag: None if p is None else preprocess.index(p) for tag, p in tags.items()}}
     versions = {library: metadata.version(library) for library in ("timm", "torchvision")}
-    return {"made_from": versions, "preprocess": preprocess, "architectures": entries}
+    return {"made_from": versions, "preprocess": preprocess, "architectures": entries, "others": others}
 
 
 def text(made: Json) -> str:
     """The table as JSON, a line for each entry."""
     preprocess = ",\n".join(f"  {json.dumps(p)}" for p in made["preprocess"])
-    entries = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in made["architectures"].items())
-    return f'{{\n"made_from": {json.dumps(made["made_from"])},\n"preprocess": [\n{preprocess}\n],\n"architectures": {{\n{entries}\n}}\n}}\n'
+    entries, others = (",\n".join(f"  {json.dumps(name)}: {json.dumps(v)}" for name, v in made[key].items()) for key in ("architectures", "others"))
+    head = f'"made_from": {json.dumps(made["made_from"])},\n"preprocess": [\n{preprocess}\n]'
+    return f'{{\n{head},\n"architectures": {{\n{entries}\n}},\n"others": {{\n{others}\n}}\n}}\n'
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ REFUSED = (
         "the teaching notebook's MNIST ViT", "its query, key and value layers stood in plain lists and were never saved: train it anew",
         (rf"{ANY}linear_mapper\.weight",),
     ),
-    Refused("a Swin Transformer", "its attention is in shifted windows", (rf"{ANY}(layers|features|encoder\.layers)\.\d+\..*\.relative_position_bias_table",)),
+    Refused("a Swin Transformer", "its attention is in shifted windows", (
+        rf"{ANY}(layers|features)\.\d+\..*\.(relative_position_bias_table|cpb_mlp\..*)",)),
     Refused("BEiT or another ViT with relative positions", "attention with relative positions is another function", (
         rf"{ANY}(relative_position_bias_table|rel_pos_(h|w)|(shared_)?rel_pos(_bias)?\..*|.*\.rel_pos\..*)",)),
     Refused("EVA, or another ViT of timm's Eva class", f"it has no key bias and, in most versions, {ROTARY}", (rf"{ANY}blocks\.\d+\.attn\.(q_bias|v_bias)",)),
@@ -47,7 +48,6 @@ REFUSED = (
     Refused("a ViT whose attention and mlp are side by side (timm)", "a parallel block is another function", (rf"{ANY}blocks\.\d+\.(in_proj\.weight|attns\.0\..*)",)),
     Refused("a ViT with differential attention (timm)", "differential attention is another function", (rf"{ANY}blocks\.\d+\.(attn\.)?lambda_q1",)),
     Refused("BEiT-3, or another ViT with norms inside attention or mlp", "this network has no norm there", (rf"{ANY}blocks\.\d+\.(attn|mlp)\.norm\.weight",)),
-    Refused("Swin V2, or another ViT with norms after its branches", "a norm between branch and sum is another function", (rf"{ANY}blocks\.\d+\.norm1_post\..*",)),
     Refused("a ViT with RMS norms (AIMv2 and others)", "its norms subtract no mean", (rf"{ANY}blocks\.0\.norm1\.weight", rf"!{ANY}blocks\.0\.norm1\.bias")),
     Refused("the text tower of CLIP alone", "it reads words, no images: give the file with the image tower", (
         r"(.*\.)?token_embedding\.weight", r"text_model\..*|transformer\.resblocks\.0\..*", r"!(visual|vision_model)\..*")),

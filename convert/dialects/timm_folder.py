@@ -90,13 +90,12 @@ def read_side(files: Mapping[str, Json]) -> Facts:
 
 
 def named(name: str) -> Json:
-    """Our fields of an architecture; empty where the table does not have it."""
-    from ..architectures import lookup
+    """Our fields of an architecture; empty where nothing is known of it. Raises UserError where it is no network of ours."""
+    from ..architectures import lookup, names, other
 
-    try:
-        return lookup(name)[0]
-    except UserError:
-        return {}
+    if why := other(name):
+        raise UserError(f"config.json: architecture {name} has {why}, which this network has not; it cannot be converted")
+    return lookup(name)[0] if name in names() else {}
 
 
 def chosen(key: str, value: Any, known: Mapping[str, Any]) -> Any:

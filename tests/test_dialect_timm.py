@@ -1,0 +1,339 @@
+"""timm's files: its config.json both ways, its own folders and transforms, what is asked for and what is refused."""
+
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from convert import rules
+from convert.architectures import lookup, names, table
+from convert.dialects import LAYOUTS, refused, timm_folder
+from convert.domains import members
+from convert.layout import Facts, normal, resolve
+from convert.reading import read
+from convert.road import plan
+from convert.writing import write
+from vit_jax.config import ViTConfig, parameters
+from vit_jax.data import Preprocess
+from vit_jax.errors import UserError
+
+TIMM = LAYOUTS["timm"]
+SMALL = ViTConfig(image=(8, 12), patch=(4, 2), classes=5, width=12, depth=2, heads=3, hidden=20)
+CONFIG = {
+    "architecture": "vit_tiny_patch16_224",
+    "num_classes": 5,
+    "model_args": {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 4},
+    "pretrained_cfg": {
+        "input_size": [3, 32, 32], "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.5, 0.5], "interpolation": "bicubic", "crop_pct": 0.9, "num_classes": 5,
+        "first_conv": "patch_embed.proj", "classifier": "head", "fixed_input_size": True,
+    },
+}  # fmt: skip
+
+
+def shapes(config, layout=TIMM):
+    return rules.file_shapes(rules.narrow(layout.rows(config)))
+
+
+def changed(**args):
+    """CONFIG with other model_args."""
+    return {"config.json": {**CONFIG, "model_args": {**CONFIG["model_args"], **args}}}
+
+
+# ------------------------------------------------------------------------------------- config.json
+
+
+def test_a_config_json_by_hand_says_what_tensors_do_not():
+    facts = TIMM.read_side({"config.json": {**CONFIG, "label_names": ["a", "b", "c", "d", "e"]}})
+    config = ViTConfig(image=32, patch=8, classes=5, width=24, depth=2, heads=4, hidden=96)
+    assert resolve(TIMM, shapes(config), [("its config.json", facts.config)], "file") == config
+    assert facts.class_names == ["a", "b", "c", "d", "e"]
+    assert facts.preprocess == {
+        "image": [32, 32], "channels": 3, "fit": "crop", "size": 35, "interpolation": "bicubic", "background": 0, "mean": [0.5] * 3, "std": [0.25, 0.5, 0.5],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("args", "field", "value"),
+    [
+        ({"global_pool": "avg"}, "pool", "mean"),
+        ({"global_pool": "avg", "pool_include_prefix": True}, "pool", "mean_all"),
+        ({"global_pool": "map"}, "pool", "map"),
+        ({"act_layer": "quick_gelu"}, "activation", "quick_gelu"),
+        ({"act_layer": "swish"}, "activation", "silu"),
+        ({"norm_layer": "layer_norm"}, "eps", 1e-6),
+        ({"pos_embed": "none"}, "position", "none"),
+        ({"img_size": [32, 64]}, "image", [32, 64]),
+    ],
+)
+def test_arguments_go_before_what_the_architecture_says(args, field, value):
+    assert TIMM.read_side(changed(**args)).config[field] == value
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"global_pool": "avgmax"}, "global_pool is 'avgmax'"),
+        ({"global_pool": "map", "pool_include_prefix": True}, "map with pool_include_prefix"),
+        ({"act_layer": "mish"}, "act_layer is 'mish'"),
+        ({"norm_layer": "rmsnorm"}, "norm_layer is 'rmsnorm'"),
+    ],
+)
+def test_what_the_network_has_not_is_refused(args, said):
+    with pytest.raises(UserError, match=said):
+        TIMM.read_side(changed(**args))
+
+
+def test_a_rotary_network_that_has_a_plain_ones_names_is_refused_by_its_architecture():
+    with pytest.raises(UserError, match="vit_base_patch16_rope_ape_224 has rotary positions"):
+        TIMM.read_side({"config.json": {"architecture": "vit_base_patch16_rope_ape_224", "pretrained_cfg": {}}})
+
+
+def test_an_unknown_architecture_says_only_its_arguments():
+    config = replace(SMALL, image=32, patch=8)
+    with pytest.raises(UserError, match=r"cannot tell .*activation.*--set"):
+        resolve(TIMM, shapes(config), [("its config.json", TIMM.read_side({"config.json": {**CONFIG, "architecture": "my_vit"}}).config)], "file")
+
+
+def test_a_config_json_that_contradicts_itself_on_pooling_leaves_the_question_open():
+    facts = TIMM.read_side({"config.json": {**CONFIG, "global_pool": "avg"}})
+    assert "pool" not in facts.config
+    assert facts.config["heads"] == 4
+
+
+def test_another_librarys_config_json_says_nothing():
+    assert TIMM.read_side({"config.json": {"model_type": "vit", "hidden_size": 8}}) == Facts()
+
+
+def test_every_network_that_timm_can_state_comes_back_from_its_config_json():
+    seen = set()
+    for config, _ in zip(members(TIMM), range(60), strict=False):
+        side = json.loads(json.dumps(TIMM.write_side(config, Facts())))
+        again = resolve(TIMM, shapes(config), [("its config.json", TIMM.read_side(side).config)], "file")
+        assert normal(again) == normal(config)
+        seen.add(side["config.json"]["architecture"])
+    assert len(seen) >= 3
+
+
+# --------------------------------------------------------------------------------------- its limits
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (dict(eps=1e-12), "eps is 1e-12, it says only 1e-06 or 1e-05"),
+        (dict(stem_bias=False), "stem_bias and pre_norm"),
+        (dict(key_bias=False), "biases together"),
+        (dict(out_bias=False), "out projection and mlp"),
+        (dict(registers=2), "positions together"),
+        (dict(head_norm=True), "norms before pooling or after it, not both"),
+        (dict(pool="map", cls_token=False, mlp_bias=False, out_bias=False), "attention pooling has a plain mlp"),
+        (dict(heads=5, head_width=4), "head_width is 4"),
+        (dict(distill_token=True), "two heads on two tokens"),
+        (dict(head_hidden=7), "head_hidden is 7"),
+        (dict(norm_first=False), "norm_first is False"),
+        (dict(eps=1e-5, gated=True), "eps is 1e-05, with a gated mlp"),
+        (dict(eps=1e-5, stem_norm=True), "eps is 1e-05, with a norm in the stem"),
+    ],
+)
+def test_what_timm_cannot_be_told_is_said(change, said):
+    (reason, *_) = TIMM.cannot(replace(SMALL, **change))
+    assert said in reason
+
+
+def test_bare_weights_may_have_any_epsilon():
+    assert not TIMM.cannot(replace(SMALL, eps=1e-12), weights_only=True)
+    assert not TIMM.cannot(replace(SMALL, eps=1e-5, gated=True), weights_only=True)
+    names, said = shapes(SMALL), {f: getattr(SMALL, f) for f in ("image", "heads", "activation", "pool", "position")}
+    assert resolve(TIMM, names, [("--set", {**said, "eps": 1e-3})], "file").eps == 1e-3
+
+
+def test_a_norm_after_the_class_token_is_ours_before_it_and_keeps_its_name():
+    rng = np.random.default_rng(0)
+    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in parameters(SMALL).items()}
+    usual = rules.write(TIMM.rows(SMALL), ours)
+    file = {name.replace("norm.", "fc_norm.", 1) if name.startswith("norm.") else name: value for name, value in usual.items()}
+    assert file.keys() - usual.keys() == {"fc_norm.weight", "fc_norm.bias"}
+    read = rules.read(TIMM.rows(SMALL), file)
+    assert all(np.array_equal(read[name], ours[name]) for name in ours)
+    assert rules.write(TIMM.rows(SMALL), ours, names=file).keys() == file.keys()
+
+
+def test_a_file_with_a_mask_token_or_maes_decoder_is_the_encoder():
+    extra = ["mask_token", "decoder_embed.weight", "decoder_blocks.0.attn.qkv.weight"]
+    assert TIMM.recognises({**shapes(SMALL), **{name: (1, 1, 12) for name in extra}})
+    assert TIMM.left_out([*shapes(SMALL), *extra]) == extra
+
+
+# -------------------------------------------------------------------------------------- timm itself
+
+
+@pytest.fixture
+def timm():
+    pytest.importorskip("torch")
+    from tests.parity.libraries import load
+
+    try:
+        return load("timm")
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+def test_a_folder_that_timm_saved_needs_no_flag_and_what_we_write_timm_opens(timm, tmp_path):
+    torch = pytest.importorskip("torch")
+    from timm.models import save_for_hf
+
+    torch.manual_seed(0)
+    model = timm.create_model("vit_medium_patch16_reg4_gap_256", img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=4, num_classes=5).eval()
+    for p in model.parameters():
+        p.data += torch.randn_like(p) * 0.1
+    save_for_hf(model, str(tmp_path / "theirs"), model_config={"label_names": list("abcde")}, safe_serialization=True)
+    found = read(str(tmp_path / "theirs"))
+    with found.source:
+        assert (found.config.pool, found.config.heads, found.config.registers, found.config.cls_token) == ("mean", 4, 4, False)
+        write(plan(found, "timm"), str(tmp_path / "ours"))
+    theirs, ours = (timm.create_model(f"local-dir:{tmp_path / place}", pretrained=True).eval() for place in ("theirs", "ours"))
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(ours(images), model(images))
+    assert ours.pretrained_cfg["label_names"] == list("abcde")
+    before, after = (timm.data.resolve_data_config({}, model=m) for m in (theirs, ours))
+    assert after.pop("crop_pct") == pytest.approx(before.pop("crop_pct"), abs=0.02)  # both come to the same size in pixels
+    assert {k: list(v) for k, v in after.items()} == {k: list(v) for k, v in before.items()}
+
+
+@pytest.mark.parametrize("given", [(37, 53), (53, 37), (16, 16), (9, 9)])
+@pytest.mark.parametrize(
+    "how",
+    [
+        dict(image=[8, 8], fit="crop", size=9), dict(image=[8, 8], fit="crop", size=0, interpolation="bilinear"), dict(image=[8, 12], fit="crop", size=0),
+        dict(image=[8, 12], fit="stretch", size=8), dict(image=[8, 12], fit="pad", size=0, background=128), dict(image=[8, 8], fit="crop", size=13),
+    ],
+)  # fmt: skip
+def test_the_pixels_are_those_of_timms_transform(timm, how, given):
+    image = pytest.importorskip("PIL.Image")
+    p = {"channels": 3, "interpolation": "bicubic", "background": 0, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.5, 0.5], **how}
+    cfg = timm_folder.write_side(replace(SMALL, image=tuple(p["image"])), Facts({}, p))["config.json"]["pretrained_cfg"]
+    picture = image.fromarray(np.random.default_rng(0).integers(0, 256, (*given, 3), dtype=np.uint8))
+    transform = timm.data.create_transform(**timm.data.resolve_data_config({}, pretrained_cfg=cfg), is_training=False)
+    theirs = transform(picture).numpy().transpose(1, 2, 0)
+    ours = (Preprocess.from_dict(p).apply(picture) / 255 - p["mean"]) / p["std"]
+    assert np.abs(ours - theirs).max() < 1e-6
+
+
+def test_the_size_that_crop_scales_to_survives_the_share_that_timm_states():
+    for edge in (8, 224, 518):
+        for size in range(edge, 3 * edge):
+            cfg = timm_folder.crop({"image": [edge, edge], "fit": "crop", "size": size, "mean": [0.5], "std": [0.5], "interpolation": "bicubic"})
+            back, notes = timm_folder.images({**timm_folder.DEFAULTS, **cfg, "input_size": [1, edge, edge]})
+            assert (back["size"], notes) == (size, ())
+
+
+def test_preprocessing_that_ours_is_not_is_noted_and_not_taken():
+    for change in ({"crop_mode": "squash", "crop_pct": 0.95}, {"interpolation": "lanczos"}, {"input_size": [1, 8, 8]}):
+        found, notes = timm_folder.images({**timm_folder.DEFAULTS, **change})
+        assert found is None
+        assert len(notes) == 1
+
+
+# ------------------------------------------------------------------------------------- public names
+
+
+def test_names_say_what_is_published_of_them():
+    fields, preprocess = lookup("vit_base_patch16_224")
+    assert (fields["heads"], fields["width"], fields["depth"], fields["hidden"], fields["eps"], fields["activation"]) == (12, 768, 12, 3072, 1e-6, "gelu")
+    assert (preprocess["mean"], preprocess["size"]) == ([0.5] * 3, 248)
+    assert lookup("vit_base_patch16_224.dino")[1]["mean"] == [0.485, 0.456, 0.406]
+    assert (lookup("vit_so400m_patch14_siglip_224")[0]["heads"], lookup("vit_so400m_patch14_siglip_224")[0]["pool"]) == (16, "map")
+    clip = lookup("ViT-B/32")[0]
+    assert (clip["eps"], clip["activation"], clip["pre_norm"], clip["stem_bias"]) == (1e-5, "quick_gelu", True, False)
+    assert lookup("deit3_base_patch16_224")[0]["cls_position"] is False
+    assert (lookup("dinov2_vits14_reg")[0]["image"], lookup("dinov2_vits14_reg")[0]["cls_position"]) == (518, True)
+    assert lookup("vit_h_14")[0]["image"] == 518
+    assert not {"classes", "channels", "head_bias"} & fields.keys()
+
+
+def test_a_name_that_is_not_known_is_answered_with_the_nearest():
+    with pytest.raises(UserError, match=r"nearest: .*vit_base_patch16_224"):
+        lookup("vit_base_patch_16_224")
+    with pytest.raises(UserError, match="no weights 'imagenet'"):
+        lookup("vit_base_patch16_224.imagenet")
+    with pytest.raises(UserError, match="has rotary positions, which this network has not"):
+        lookup("vit_small_patch16_dinov3")
+
+
+def test_the_table_counts_what_timm_lists():
+    torchvision = {"vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14"}
+    listed = [n for n in names() if n.startswith(("vit_", "deit")) and n not in torchvision]
+    assert (len(listed), len(set(names()) & torchvision)) == (144, 5)
+
+
+FEW = ["vit_tiny_patch16_224", "deit_tiny_distilled_patch16_224", "vit_base_patch16_siglip_gap_224", "vit_xsmall_patch16_clip_224", "vit_small_patch14_reg4_dinov2",
+       "vit_tiny_r_s16_p8_224", "vit_dwee_patch16_reg1_gap_256", "vit_base_patch16_rpn_224", "test_vit3"]  # fmt: skip
+
+
+def test_a_few_of_the_table_are_as_timm_has_them(timm):
+    from tests.architectures import timm_entries
+
+    for name, entry in timm_entries(FEW):
+        if isinstance(entry, str):
+            assert table()["others"][name] == entry
+        else:
+            fields, tags = entry
+            assert table()["architectures"][name]["fields"] == fields
+            assert {tag: lookup(f"{name}.{tag}")[1] for tag in tags} == tags
+
+
+@pytest.mark.slow
+def test_the_whole_table_is_as_the_libraries_have_it(timm):
+    from tests.architectures import table as generated
+
+    assert generated() == table()
+
+
+# ------------------------------------------------------------------------------------------ refused
+
+
+def test_no_layouts_own_names_are_refused():
+    for layout in LAYOUTS.values():
+        for config, _ in zip(members(layout), range(4), strict=False):
+            assert refused.why(shapes(config, layout)) == "", layout.name
+
+
+OTHERS = {
+    "vit_tiny_r_s16_p8_224": "hybrid", "vit_base_mci_224": "hybrid", "swin_tiny_patch4_window7_224": "Swin", "swinv2_tiny_window8_256": "Swin",
+    "beit_base_patch16_224": "BEiT", "vit_relpos_small_patch16_224": "relative", "vit_srelpos_small_patch16_224": "relative",
+    "eva02_tiny_patch14_224": "EVA", "vit_small_patch16_dinov3_qkvb": "EVA", "vit_base_patch16_rope_mixed_224": "rotary",
+    "vit_dwee_patch16_reg1_gap_256": "differential", "vit_pwee_patch16_reg1_gap_256": "side by side", "vit_small_patch16_18x2_224": "side by side",
+    "beit3_base_patch16_224": "BEiT-3", "aimv2_large_patch14_224": "RMS", "samvit_base_patch16": "relative", "resnet50": "ResNet",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_timm_has_beside_is_refused_by_name(timm, name):
+    model = timm.create_model(name, device="meta")
+    assert OTHERS[name] in refused.why(model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["conv_root/kernel", "gn_root/scale", "embedding/kernel"], "Google's hybrid"),
+        (["opt/target/conv_root/kernel", "opt/target/embedding/kernel"], "Google's hybrid"),
+        (["class_token", "linear_mapper.weight", "blocks.0.norm1.weight"], "MNIST"),
+        (["visual.attnpool.positional_embedding", "visual.layer1.0.conv1.weight"], "CLIP with a ResNet"),
+        (["token_embedding.weight", "transformer.resblocks.0.ln_1.weight", "text_projection"], "text tower"),
+        (["vision_model.embeddings.patch_embedding.weight", "text_model.embeddings.token_embedding.weight"], "Hugging Face"),
+        (["visual.trunk.patch_embed.proj.weight", "text.token_embedding.weight"], "OpenCLIP"),
+        (["cls_token", "blocks.0.0.norm1.weight"], "chunks"),
+        (["storage_tokens", "rope_embed.periods", "blocks.0.attn.qkv.weight"], "rotary"),
+    ],
+)
+def test_files_of_other_networks_are_refused_by_name(names, said):
+    assert said in refused.why(names)
+
+
+def test_every_refusal_has_a_title_and_a_reason():
+    assert len(set(refused.titles())) == len(refused.REFUSED)
+    assert all(one.title and one.why for one in refused.REFUSED)
+    assert asdict(refused.REFUSED[0])["marks"]

@@ -1,0 +1,88 @@
+"""torchvision's files: what is in no tensor is asked for, its public names answer, and what it cannot hold is said."""
+
+from dataclasses import replace
+
+import pytest
+
+from convert import rules
+from convert.architectures import lookup, table
+from convert.dialects import LAYOUTS, refused
+from convert.layout import resolve
+from vit_jax.config import ViTConfig
+from vit_jax.errors import UserError
+
+OLD, NEW = LAYOUTS["torchvision@1"], LAYOUTS["torchvision@2"]
+SMALL = ViTConfig(image=8, patch=4, classes=5, width=12, depth=2, heads=3, hidden=20)
+NAMES = ["vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14"]
+
+
+@pytest.fixture
+def torchvision():
+    pytest.importorskip("torch")
+    from tests.parity.libraries import load
+
+    try:
+        return load("torchvision")
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("layout", [OLD, NEW])
+def test_only_the_image_and_the_heads_have_to_be_said(layout):
+    for config in (SMALL, replace(SMALL, head_hidden=7)):
+        names = rules.file_shapes(layout.rows(config))
+        with pytest.raises(UserError, match="cannot tell image, heads"):
+            resolve(layout, names, [], "file")
+        assert resolve(layout, names, [("--set", {"image": 8, "heads": 3})], "file") == config
+
+
+def test_both_generations_differ_in_the_mlp_alone():
+    old, new = (set(rules.file_shapes(layout.rows(SMALL))) for layout in (OLD, NEW))
+    assert {name.replace("mlp.linear_1", "mlp.0").replace("mlp.linear_2", "mlp.3") for name in old} == new
+    assert len(old - new) == 4 * SMALL.depth
+    assert (OLD.recognises(old), OLD.recognises(new), NEW.recognises(new), NEW.recognises(old)) == (True, False, True, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (dict(image=(8, 12)), "image is 8x12, it knows only squares"),
+        (dict(channels=1), "channels is 1"),
+        (dict(eps=1e-5), "eps is 1e-05, it says only 1e-06"),
+        (dict(activation="gelu_tanh"), "activation is 'gelu_tanh'"),
+        (dict(pool="mean"), "pool is 'mean'"),
+        (dict(classes=0), "classes is 0"),
+        (dict(registers=1), "registers is 1"),
+    ],
+)
+def test_what_its_constructor_cannot_be_told_is_said(change, said):
+    assert any(said in reason for reason in NEW.cannot(replace(SMALL, **change)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_name_answers_for_its_file(torchvision, name):
+    torch = pytest.importorskip("torch")
+    with torch.device("meta"):
+        model = torchvision.models.get_model(name, image_size=lookup(name)[0]["image"], num_classes=7)
+    names = {k: tuple(v.shape) for k, v in model.state_dict().items()}
+    config = resolve(NEW, names, [(f"--model {name}", lookup(name)[0])], "file")
+    assert (config.classes, config.heads) == (7, model.encoder.layers[0].num_heads)
+    assert rules.file_shapes(NEW.rows(config)) == names
+
+
+def test_its_names_are_in_the_table_as_it_has_them(torchvision):
+    from tests.architectures import torchvision_entries
+
+    for name, (fields, tags) in torchvision_entries():
+        assert table()["architectures"][name]["fields"] == fields
+        assert {tag: lookup(f"{name}.{tag}")[1] for tag in tags} == tags
+
+
+def test_a_convolutional_stem_and_a_resnet_are_refused_by_name(torchvision):
+    torch = pytest.importorskip("torch")
+    vit = torchvision.models.vision_transformer
+    with torch.device("meta"):
+        stem = vit.VisionTransformer(16, 16, 1, 2, 8, 12, conv_stem_configs=[vit.ConvStemConfig(4, 3, 2)] * 4)
+        resnet = torchvision.models.resnet50()
+    assert "behind convolutions" in refused.why(stem.state_dict())
+    assert "a ResNet" in refused.why(resnet.state_dict())
