@@ -117,6 +117,13 @@ def test_we_read_the_npz_that_numpy_writes(save: Any, tmp_path: Path) -> None:
     assert_same(read(tmp_path / "a.npz"), arrays)
 
 
+def test_deflated_members_are_read_whole_wherever_the_pieces_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed(tmp_path / "a.npz", a=SQUARE)
+    for chunk in range(1, 250, 3):
+        monkeypatch.setattr(npz, "CHUNK", chunk)
+        assert_same(read(tmp_path / "a.npz"), {"a": SQUARE})
+
+
 # --------------------------------------------------------------------------------------- memory order
 
 SQUARE = random("f4", 6, 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import struct
 import warnings
 import zipfile
@@ -18,6 +19,7 @@ from .source import FREE_BYTES, RATIO, Path, Shape, Source, Spec, Tensor, check_
 from .zips import Member, members
 
 MAGIC, SUFFIX = b"\x93NUMPY", ".npy"
+FEW = 4096  # bytes of a deflated member that are read for its beginning
 HEADER_TEXT = 10_000  # bytes of a .npy header, as numpy itself allows
 WIDE = (1 << 31) - 1  # bytes from which a member's sizes are written as zip64
 LENGTHS = {1: "<H", 2: "<I", 3: "<I"}  # by version of .npy
@@ -52,7 +54,7 @@ def _check_member(path: str, member: Member) -> None:
     if member.method == zipfile.ZIP_STORED and member.size != member.compressed:
         raise UserError(f"{path}: the member {member.name!a} has two sizes, {member.size} and {member.compressed}; get the file again")
     if member.size > max(FREE_BYTES, RATIO * member.compressed):
-        raise UserError(f"{path}: the member {member.name!a} would grow from {member.compressed} to {member.size} bytes; if it is no attack, re-save it uncompressed")
+        raise UserError(f"{path}: the member {member.name!a} would grow from {member.compressed} to {member.size} bytes, as a bomb does; re-save it uncompressed")
 
 
 def _tensor(file: PositionalFile, member: Member) -> Tensor:
@@ -81,24 +83,24 @@ def _bytes(file: PositionalFile, member: Member, size: int) -> np.ndarray:
     """The first `size` bytes of a member's content, uint8. Raises UserError where there are fewer or, wanted whole, more."""
     if member.method == zipfile.ZIP_STORED:
         return file.array(member.offset, min(size, member.size))
-    content, done, fed = np.empty(size, np.uint8), 0, b""
+    content, done, fed, whole = np.empty(size, np.uint8), 0, b"", size == member.size
     stream, at, end = zlib.decompressobj(-zlib.MAX_WBITS), member.offset, member.offset + member.compressed
     try:
-        while done < size and not stream.eof:
+        while not stream.eof and (whole or done < size):
             if not fed:
-                fed = file.read(at, min(CHUNK, end - at))
+                fed = file.read(at, min(CHUNK, end - at, 2 * size + FEW))
                 at += len(fed)
-            part = stream.decompress(fed, min(CHUNK, size - done))
-            content[done : done + len(part)] = np.frombuffer(part, np.uint8)
-            if not part and not fed:
+            part = stream.decompress(fed, min(CHUNK, size - done) or 1)
+            if len(part) > size - done or not (part or fed):
                 break
+            content[done : done + len(part)] = np.frombuffer(part, np.uint8)
             done, fed = done + len(part), stream.unconsumed_tail
-        sound = done == size and (size < member.size or (not stream.decompress(fed, 1) and stream.eof and at == end and not stream.unused_data))
+        else:
+            if done == size and not (whole and (at < end or stream.unused_data)):
+                return content
     except zlib.error:
-        sound = False
-    if not sound:
-        raise UserError(f"{file.path}: the member {member.name!a} does not unpack to the {member.size} bytes that it says; get the file again")
-    return content
+        pass
+    raise UserError(f"{file.path}: the member {member.name!a} does not unpack to the {member.size} bytes that it says; get the file again")
 
 
 def _npy_header(file: PositionalFile, member: Member) -> tuple[np.dtype, bool, Shape, int]:
@@ -139,7 +141,7 @@ def write(path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[Path, np.n
     """
     for name, spec in tree.items():
         if spec.dtype.str[1:] not in DTYPES or spec.dtype != DTYPES[spec.dtype.str[1:]]:
-            raise UserError(f"{path}: {name} is {spec.dtype.name}, which .npz does not have; choose another with --dtype, or another container")
+            raise UserError(f"{os.path.basename(path)}: {name} is {spec.dtype.name}, which .npz does not have; choose another with --dtype, or another container")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
         missing = set(tree)
         for keys, array in arrays:

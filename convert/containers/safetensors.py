@@ -6,6 +6,7 @@ Our files carry the CRC-32 of every tensor in the header's metadata ("digests"),
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -138,7 +139,7 @@ def write(path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[Path, np.n
     """
     for name, spec in tree.items():
         if spec.dtype not in NAMES:
-            raise UserError(f"{path}: {name} is {spec.dtype.name}, which safetensors does not have; choose another with --dtype")
+            raise UserError(f"{os.path.basename(path)}: {name} is {spec.dtype.name}, which safetensors does not have; choose another with --dtype")
     names = sorted(tree, key=lambda name: (RANKS[tree[name].dtype], name))
     digests = dict.fromkeys(names, 0)
     header = _encoded(tree, digests, metadata)
