@@ -42,7 +42,7 @@ TRIES = 400
 
 
 @functools.cache
-def values(network: type, name: str) -> tuple[Any, ...]:
+def values(network: Any, name: str) -> tuple[Any, ...]:
     """Values of a field to try: those of SIZES, both booleans, or all of a literal."""
     if name in SIZES[network]:
         return SIZES[network][name]
@@ -54,9 +54,10 @@ def values(network: type, name: str) -> tuple[Any, ...]:
 
 def allowed(layouts: tuple[Layout, ...], name: str) -> list[Any]:
     """Values of a field that all of these layouts can say."""
+    network: Any = layouts[0].network
     said = dict.fromkeys(v for layout in layouts if name in layout.fields for v in layout.fields[name].among)
-    extra = tuple(v for v in said if v not in values(layouts[0].network, name) or isinstance(v, bool))
-    tried = [v for v in (*values(layouts[0].network, name), *extra) if all(name not in layout.fields or layout.fields[name].says(v) for layout in layouts)]
+    extra = tuple(v for v in said if v not in values(network, name) or isinstance(v, bool))
+    tried = [v for v in (*values(network, name), *extra) if all(name not in layout.fields or layout.fields[name].says(v) for layout in layouts)]
     return [v for i, v in enumerate(tried) if not any(v == w and type(v) is type(w) for w in tried[:i])]
 
 

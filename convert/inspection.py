@@ -12,9 +12,8 @@ from . import wrappers
 from .containers import open_source
 from .containers.folder import candidates
 from .containers.source import Source, Tensor
-from .dialects import refused
 from .layout import TRAINING
-from .reading import Options, closest, identify, known, recognised, shapes
+from .reading import Options, closest, identify, known, recognised, shapes, why_refused
 
 FEW = 12  # tensors that are shown at either end of a long list
 
@@ -42,7 +41,7 @@ def show(path: str, options: Options) -> None:
 def config(source: Source, options: Options, tensors: dict[str, Tensor]) -> None:
     """The layout and config, or what is in the way of them."""
     found = recognised(shapes(tensors))
-    if reason := refused.why(tensors):
+    if reason := why_refused(shapes(tensors)):
         print(f"layout     none: {reason}")
         return
     print(f"layout     {', '.join(layout.name for layout in found) or f'unknown{closest(tensors)}'}")

@@ -29,6 +29,7 @@ from .rules import Row, Shape
 Names = Mapping[str, Shape]  # the tensors of a file: {name: shape}
 Json = dict[str, Any]
 UNKNOWN = object()
+FALLBACK = "this run's config"  # the speaker that says what nobody else does
 
 # Fields that only training uses: they change no forward pass, and no layout has to state them.
 TRAINING = frozenset(
@@ -225,9 +226,9 @@ def look(values: Any, key: str) -> Any:
 def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what: str) -> Any:
     """The config of a file: from the layout, its shapes, and what was said, the first speaker first.
 
-    `said` are (who says so, {field: value}) pairs. Raises UserError where two of these contradict each other and
-    where a field is known from none, listing the flags that would say it. A speaker named "--set" may name
-    fields that are unknown to the layout's table (training's), too.
+    `said` are (who says so, {field: value}) pairs; --set may correct --model, and FALLBACK is asked last. Raises
+    UserError where two others contradict each other and where a field is known from none, listing the flags that would
+    say it. Speakers may name fields that are not in the layout's table (training's), too.
     """
     if reasons := layout.refuses(names):
         raise UserError(f"{what}: {'; '.join(reasons)}")
@@ -249,7 +250,7 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
             absent.append(name)
             continue
         who, values[name] = speakers[0]
-        others += [(name, who, other, value) for other, value in speakers[1:] if who == "--set" or other.startswith(("its shapes", "the layout"))]
+        others += [(name, who, other, value) for other, value in speakers[1:] if other != FALLBACK and not (who == "--set" and other.startswith("--model"))]
     absent = [name for name in absent if not idle(layout, name, values)]
     if absent:
         flags = " ".join(f"--set {name}=..." for name in absent)
@@ -318,6 +319,6 @@ PLAIN_VIT: dict[str, Field] = {
 ASKED_VIT = [name for name in function_fields(ViTConfig) if name not in PLAIN_VIT]  # image, channels, patch, classes, width, depth, heads, hidden, eps, activation
 
 __all__ = [
-    "ASKED_VIT", "PLAIN_VIT", "TRAINING", "UNKNOWN", "UNSEEN", "Facts", "Field", "Json", "Layout", "ModelConfig", "Names", "always", "check", "count", 
+    "ASKED_VIT", "FALLBACK", "PLAIN_VIT", "TRAINING", "UNKNOWN", "UNSEEN", "Facts", "Field", "Json", "Layout", "ModelConfig", "Names", "always", "check", "count", 
     "function_fields", "has", "length", "look", "normal", "resolve", "stated", "statement", "unknown_field",
 ]  # fmt: skip

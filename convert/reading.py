@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from .containers import open_source
 from .containers.folder import side_files
 from .containers.source import FLOATS, Source, Tensor
 from .dialects import LAYOUTS, MODULES, refused
-from .layout import Facts, Json, Layout, Names, resolve, unknown_field
+from .layout import FALLBACK, Facts, Json, Layout, Names, resolve, unknown_field
 from .rules import Row
 from .run_folder import own_record
 
@@ -85,7 +86,7 @@ def identify(source: Source, options: Options) -> Reading:
     _, tensors, left_out = wrappers.choose(source, known, options.key)
     layout = which_layout(source.path, shapes(tensors), options.layout, provenance.get("layout", ""))
     aside = layout.left_out(tensors)
-    left_out += [f"{name} (no part of the network)" for name in aside]
+    left_out += [f"{part} ({count} tensors, no part of the network)" for part, count in Counter(name.partition(".")[0] for name in aside).items()]
     tensors = {name: tensor for name, tensor in tensors.items() if name not in aside}
     names = shapes(tensors)
     if layout.warns and layout.warns.split(":")[0] not in options.accept:
@@ -103,7 +104,7 @@ def identify(source: Source, options: Options) -> Reading:
 
         model_facts = Facts(*lookup(options.model))
         said.append((f"--model {options.model}", model_facts.config))
-    said.append(("this run's config", dict(options.otherwise)))
+    said.append((FALLBACK, dict(options.otherwise)))
     config = resolve(layout, names, said, source.path)
     rows = rules.narrow(layout.rows(config), names)
     rules.check(rules.file_shapes(rows), names, source.path, "give the config of this very file with --set, or its layout with --from")
@@ -130,7 +131,13 @@ def recognised(names: Names) -> list[Layout]:
 
 def known(tensors: Mapping[str, Tensor]) -> bool:
     """Whether any layout, or any that is refused by name, has such tensors."""
-    return bool(recognised(shapes(tensors)) or refused.why(tensors))
+    return bool(recognised(shapes(tensors)) or why_refused(shapes(tensors)))
+
+
+def why_refused(names: Names) -> str:
+    """Why such tensors are refused by name, or nothing. What a layout that knows them leaves out (a teacher) is no reason."""
+    aside = {name for layout in recognised(names) for name in layout.left_out(names)}
+    return refused.why(name for name in names if name not in aside)
 
 
 def extras(network: type) -> set[str]:
@@ -144,7 +151,7 @@ def which_layout(path: str, names: Names, asked: str, own: str) -> Layout:
         found = find(asked, "--from")
         fitting = [layout for layout in found if layout.recognises(names) and not (layout.ambiguous and len(found) > 1)] or found
         return fitting[-1]
-    if reason := refused.why(names):
+    if reason := why_refused(names):
         raise UserError(f"{path}: {reason}")
     if own in LAYOUTS:
         return LAYOUTS[own]

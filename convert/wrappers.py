@@ -32,7 +32,7 @@ def choose(source: Source, recognise: Callable[[Weights], bool], key: str = "") 
     prefixes off; where it knows none, the largest set, for the caller to say what is near. Raises UserError where
     several are known and `key` names none of them, where `key` is not in the file, and on names that no weights have.
     """
-    sets = _sets(source, recognise)
+    sets = _sets(source, recognise, key)
     known = [label for label, (_, found) in sets.items() if found]
     if key:
         label = _named(source, key, sets, known)
@@ -46,7 +46,7 @@ def choose(source: Source, recognise: Callable[[Weights], bool], key: str = "") 
     return label, weights, _left_out(source, label, {id(tensor) for tensor in weights.values()})
 
 
-def _sets(source: Source, recognise: Callable[[Weights], bool]) -> dict[str, tuple[Members, bool]]:
+def _sets(source: Source, recognise: Callable[[Weights], bool], key: str) -> dict[str, tuple[Members, bool]]:
     """{label: (its direct members, whether they are known)}, outermost first."""
     separator = _separator(source)
     nest = NEST if separator == "." else separator
@@ -68,10 +68,10 @@ def _sets(source: Source, recognise: Callable[[Weights], bool]) -> dict[str, tup
         sets[label] = direct, known
         for prefix in prefixes if stripped < STRIPPED else ():
             inner = {name.removeprefix(prefix): member for name, member in members.items() if name.startswith(prefix)}
-            if not inner or (known and not prefix.endswith(NEST)):  # the names of a known set are its own
-                continue
             where = prefix.rstrip(NEST + separator)
             where = where if label == TOP else f"{label}{separator}{where}"
+            if not inner or (known and not prefix.endswith(NEST) and where != key):  # the names of a known set are its own, unless a part is asked for
+                continue
             waiting[where + separator if where in waiting else where] = inner, stripped + 1
         if len(sets) + len(waiting) > SETS:
             raise UserError(f"{source.path}: has more than {SETS} sets of tensors inside each other; save model.state_dict() alone")

@@ -27,7 +27,7 @@ ONLY_WHEN_USED = {"tensorflow_datasets", "array_record", "tensorboard", "wandb"}
 # What the other two readings of the network may import: convert is numpy, and torch_ref never looks at the code it is to check.
 FRAMEWORKS = JAX | {"torch", "torchvision", "torch_ref", "tensorflow"}
 CONVERT_READS = {"errors", "config", "presets", "runs"}
-LAZY = ("convert.verify", "convert.containers.torch_file")  # these import frameworks, inside functions
+LAZY = ("convert.verify",)  # it imports frameworks, inside functions
 TWINS = ["layers", "vit", "transformer", "captioner", "", "train"]  # torch_ref's reading order; the package itself exchanges weights
 TWIN_READS = {"": {"errors", "config"}, "train": {"errors", "config", "presets", "runs", "text", "data"}}
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
@@ -137,7 +137,7 @@ def convert_violations(root: Path) -> list[str]:
         for name, at_load in its:
             top = name.partition(".")[0]
             if top in FRAMEWORKS and (at_load or not module.startswith(LAZY)):
-                found.append(f"{module}: imports {name}; convert is numpy, and only its verify and torch loader use a framework, inside functions")
+                found.append(f"{module}: imports {name}; convert is numpy, and only its verify uses a framework, inside functions")
             if top == "vit_jax" and room(name) not in CONVERT_READS and (at_load or not module.startswith("convert.verify")):
                 found.append(f"{module}: imports {name}; of vit_jax convert reads {', '.join(sorted(CONVERT_READS))}")
     return found

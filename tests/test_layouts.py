@@ -15,6 +15,7 @@ from convert.layout import Facts, function_fields, normal, resolve
 from convert.reading import Reading, which_layout
 from convert.road import plan, stream
 from vit_jax.config import TransformerConfig, ViTConfig, parameters
+from vit_jax.errors import UserError
 
 FEW = 12  # members of a domain that are tried
 
@@ -113,3 +114,16 @@ def test_every_ordered_pair_of_layouts_that_share_a_network_carries_it_there_and
         assert exact(back, theirs), (a.name, b.name)
         done += 1
     assert done >= len(layouts)
+
+
+def test_set_corrects_model_and_nothing_that_a_file_says():
+    layout = LAYOUTS["timm"]
+    config = some("timm")[0]
+    names = rules.file_shapes(rules.narrow(layout.rows(config)))
+    said = fields(config)
+    assert resolve(layout, names, [("--set", {"eps": 1e-3}), ("--model vit", said)], "file").eps == 1e-3
+    with pytest.raises(UserError, match=r"eps is 0.001 by --set but 1e-06 by its config.json"):
+        resolve(layout, names, [("--set", {"eps": 1e-3}), ("its config.json", said)], "file")
+    with pytest.raises(UserError, match=r"heads is 2 by its config.json but 1 by --model vit"):
+        resolve(layout, names, [("its config.json", said), ("--model vit", {"heads": 1})], "file")
+    assert resolve(layout, names, [("its config.json", {"eps": 1e-6}), ("this run's config", said | {"eps": 1e-5})], "file").eps == 1e-6

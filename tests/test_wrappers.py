@@ -129,3 +129,15 @@ def test_hundreds_of_sets_inside_each_other_are_refused():
 def test_one_name_with_and_without_a_wrapper_is_refused():
     with pytest.raises(UserError, match="with and without a wrapper's prefix"):
         chosen({**state(), "patch._orig_mod.weight": tensor()})
+
+
+def test_a_part_of_a_known_set_is_taken_when_it_is_asked_for():
+    """A wrapper of student and teacher is known as a whole; with --key the student comes alone."""
+
+    def whole(tensors: dict) -> bool:
+        return "student.patch.weight" in tensors or known(tensors)
+
+    source = Source("run.pt", "torch", state("student.") | state("teacher."))
+    assert choose(source, whole)[0] == "."
+    label, tensors, left_out = choose(source, whole, "student")
+    assert (label, set(tensors), left_out) == ("student", set(NAMES), ["teacher (3 tensors)"])

@@ -82,9 +82,11 @@ def _load(path: str, which: str, ema: bool | None) -> Loaded | Translator:
     """The run's network; that there is such a run is known before jax starts."""
     runs.find(path)
     backend.prepare()
-    from .interop import load
+    from .interop import Network, load
 
-    return load(path, which, ema)
+    model = load(path, which, ema)
+    assert not isinstance(model, Network)  # a run says how its inputs are made
+    return model
 
 
 def _translations(model: Translator, texts: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from math import isqrt
 
 from vit_jax.config import ViTConfig, parameters
 
-from ..layout import Field, Layout, Names, has, length
+from ..layout import Field, Layout, Names, always, has, length
 from ..rules import BfloatAsVoid, Row, Stack, row
 from . import augreg
 from .augreg import LINEN
@@ -67,7 +67,7 @@ def fields(version: Version) -> dict[str, Field]:
         return "cls" if "cls" in names else "map" if f"{version.pool}probe" in names else None
 
     table = augreg.fields(LINEN) | {
-        "pool": Field(("cls", "mean", "map"), pool),
+        "pool": Field(("cls", "mean", "map"), pool) if version.pool else always("map"),
         "position": Field(("learned", "sincos2d"), lambda names: "learned" if version.position in names else "sincos2d"),
         "position_trained": Field((True, False), has(version.position)),
         "cls_position": Field((True, False), lambda names: class_row(length(version.position, 1, 0)(names))),
