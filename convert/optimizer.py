@@ -54,12 +54,6 @@ def moving(rows: Iterable[Row], names: Iterable[str]) -> list[Row]:
     return kept
 
 
-def start(rows: Iterable[Row], weights: Mapping[str, Tensor], c: OptimConfig) -> Moments:
-    """The state before the first step: zeros."""
-    names = [name for r in moving(rows, weights) for name in r.theirs]
-    return Moments(0, {role: {name: _zeros(weights[name]) for name in names} for role in ROLES[c.name]})
-
-
 def _zeros(tensor: Tensor) -> Tensor:
     return dataclasses.replace(tensor, read=lambda: np.zeros(tensor.shape, tensor.dtype))
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import DataConfig, ModelConfig, OptimConfig, RunConfig, TransformerConfig, ViTConfig
+from vit_jax.config import DataConfig, ModelConfig, OptimConfig, RunConfig, TransformerConfig, ViTConfig, from_dict
 from vit_jax.errors import UserError
 from vit_jax.runs import NEEDED, Run, array_digest, read_json, record_of, text_digest, unflatten, write_json
 
 from .containers import orbax
-from .containers.source import FLOATS, Source, Spec, Tensor, leaves
+from .containers.source import FLOATS, HEADER, Source, Spec, Tensor, leaves
 from .layout import Facts, Json
 
 Item = tuple[Mapping[str, Spec], Iterator[tuple[str, np.ndarray]]]  # what comes, and then it comes, under dotted names
@@ -28,7 +28,8 @@ SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0 to 3 of a vocabulary of
 def is_run(path: str | os.PathLike[str]) -> bool:
     """Whether a folder is a run of ours."""
     try:
-        record = json.loads(Run(path).config_file.read_text(encoding="utf-8"))
+        file = Run(path).config_file
+        record = json.loads(file.read_text(encoding="utf-8")) if file.stat().st_size <= HEADER else None
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(record, dict) and {"format", "preset", "config"} <= record.keys()
@@ -44,7 +45,7 @@ def open_run(path: str | os.PathLike[str], step: int | None = None) -> Source:
     """
     run = Run(path)
     record = run.record()
-    run.config()
+    run_of(record["config"], str(run.config_file))
     step, digests = _digests(run, step)
     source = orbax.open_folder(run.checkpoints / str(step))
     for item, expected in digests.items():
@@ -66,7 +67,8 @@ def _digests(run: Run, step: int | None) -> tuple[int, dict[str, dict[str, str]]
     if step is not None and step not in known:
         raise UserError(f"{run}: there is no step {step}; it holds {', '.join(map(str, known))}")
     noted = _record(run, known[0] if step is None else step)
-    best = (noted["notes"].get("best") or {}).get("step")
+    best = noted["notes"].get("best")
+    best = best.get("step") if isinstance(best, dict) else None
     if step is None and best in known and best != known[0]:
         raise UserError(f"{run}: holds the steps {known[0]} (the last) and {best} (the best by validation); name one with --step")
     return noted["step"], noted["arrays"]
@@ -75,7 +77,8 @@ def _digests(run: Run, step: int | None) -> tuple[int, dict[str, dict[str, str]]
 def _record(run: Run, step: int) -> dict[str, Any]:
     """What a step's digest file says. Raises UserError where it is not what was written."""
     record = read_json(run.digest_file(step))
-    if record.pop("digest", None) != text_digest(record) or record["step"] != step:
+    whole = record.pop("digest", None) == text_digest(record) and record.get("step") == step and isinstance(record.get("notes"), dict)
+    if not whole or not isinstance(arrays := record.get("arrays"), dict) or not all(isinstance(item, dict) for item in arrays.values()):
         raise UserError(f"{run}: the digest file of step {step} is damaged; take another step with --step")
     return record
 
@@ -105,6 +108,16 @@ def read_run(path: str | os.PathLike[str], step: int | None = None, key: str = "
     return dataclasses.replace(source, tree=source.tree[key or sets[0]]), said(run.record()), run.config()
 
 
+def run_of(config: Any, where: str) -> RunConfig:
+    """A run from its config as JSON. Raises UserError, also where it is nothing of the kind."""
+    try:
+        return from_dict(RunConfig, config)
+    except UserError as error:
+        raise UserError(f"{where}: {error}; restore it, or leave it out and say the network's with --set") from error
+    except (AttributeError, TypeError, RecursionError) as error:
+        raise UserError(f"{where}: its config is damaged ({type(error).__name__}); restore it, or leave it out and say the network's with --set") from error
+
+
 def own_record(tree: Mapping[str, Any]) -> Json:
     """What a file that torch_ref.train saved holds of a run's config.json: its `config` and what stands beside; of other files nothing."""
     config = tree.get("config")
@@ -126,8 +139,34 @@ def said(record: Json) -> Facts:
     model = config.get("model") if isinstance(config, dict) else None
     if not isinstance(model, dict):
         return Facts()
+    damaged = [key for key, right in KEPT.items() if key in record and not right(record[key])]
+    if damaged:
+        raise UserError(f"the {damaged[0]} in the run's config is damaged; restore config.json, or the file that holds it")
     extra = {"vocabulary": record["vocabulary"]} if "vocabulary" in record else {}
     return Facts(model, record.get("preprocess"), record.get("class_names"), extra)
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _numbers(value: Any, count: Any) -> bool:
+    return isinstance(value, list) and len(value) == count and all(isinstance(each, int | float) for each in value)
+
+
+def _preprocess(value: Any) -> bool:
+    kinds = {"image": list, "channels": int, "fit": str, "size": int, "interpolation": str, "background": int, "mean": list, "std": list}
+    return (
+        isinstance(value, dict) and value.keys() == kinds.keys() and all(isinstance(value[key], kind) for key, kind in kinds.items())
+        and _numbers(value["image"], 2) and all(_numbers(value[key], value["channels"]) for key in ("mean", "std"))
+    )  # fmt: skip
+
+
+# What a run's config.json keeps for its network, and whether it is of the kind that it has to be.
+KEPT = {
+    "preprocess": _preprocess, "class_names": _texts,
+    "vocabulary": lambda value: isinstance(value, dict) and value.keys() == {"source", "target"} and all(map(_texts, value.values())),
+}  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ writing

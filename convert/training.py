@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import OptimConfig, RunConfig, from_dict, to_dict
+from vit_jax.config import OptimConfig, RunConfig, to_dict
 from vit_jax.errors import CheckFailed, UserError
 from vit_jax.runs import Run, array_digest
 
@@ -25,7 +25,7 @@ from .optimizer import Moments
 from .reading import Reading
 from .road import Plan, stream
 from .rules import Row, ghost
-from .run_folder import BESIDE, NO_DATA, Description, needed, own_record, untrained, write_run
+from .run_folder import BESIDE, NO_DATA, Description, needed, own_record, run_of, untrained, write_run
 
 Named = Iterator[tuple[str, np.ndarray]]  # the target's name and the values of each tensor
 
@@ -63,7 +63,9 @@ def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
     if reading.source.container == "orbax":
         beside = {key: value for key, value in Run(what).record().items() if key in BESIDE}
         return Training(run, beside, our_moments(saved, run.optim, what), ema)
-    step = tree.get("step") if isinstance(tree.get("step"), int) else None
+    # Another loop's step may count anything; torch's Adam keeps its own.
+    counted = bool(own_record(tree)) or run.optim.name in ("sgd", "momentum")
+    step = tree["step"] if counted and isinstance(tree.get("step"), int) else None
     moments = optimizer.from_torch(saved, reading.rows, reading.tensors, run.optim, what, step, reading.layout.dialect == "torch-ref")
     return Training(run, {key: value for key, value in own_record(tree).items() if key in BESIDE}, moments, ema)
 
@@ -71,9 +73,9 @@ def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
 def run_config(source: Source) -> RunConfig | None:
     """The run that a source states: torch_ref.train's `config`, or a run folder's. Raises UserError where it is damaged."""
     if source.container == "orbax":
-        return Run(source.path).config()
+        return run_of(Run(source.path).record()["config"], source.path)
     record = own_record(source.tree)
-    return from_dict(RunConfig, record["config"]) if record else None
+    return run_of(record["config"], source.path) if record else None
 
 
 def our_moments(saved: Mapping[str, Any], c: OptimConfig, what: str) -> Moments:
@@ -111,7 +113,7 @@ def into_run(plan: Plan, state: Training | None, facts: Facts, path: str, weight
     run = state.run if state else untrained(plan.config)
     must, made_up = needed(run, Facts({}, facts.preprocess, facts.class_names, {**facts.extra, **(state.beside if state else {})}), plan.reading.path)
     rows = optimizer.moving(plan.reading.rows, plan.reading.tensors)
-    moments = state.moments if state else optimizer.start(rows, plan.reading.tensors, run.optim)
+    moments = state.moments if state else Moments(0, {})
     parts = {role: beside_weights(plan, rows, tensors) for role, tensors in moments.roles.items()}
     specs = {"step": Spec(np.dtype(np.int32), ()), **{f"{role}.{name}": spec for role, (its, _) in parts.items() for name, spec in its.items()}}
 

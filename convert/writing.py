@@ -44,6 +44,7 @@ class Written:
     files: list[Path]
     provenance: Json
     notes: list[str]
+    key: str  # of the weights, where a run in training holds several sets
 
 
 def write(
@@ -83,7 +84,7 @@ def write(
         files = settle(room, dst if folder else dst.parent, folder and not dst.exists())
     finally:
         shutil.rmtree(room, ignore_errors=True)
-    return Written((dst / name) if folder else dst, files, provenance, notes)
+    return Written((dst / name) if folder else dst, files, provenance, notes, "model" if name == RUN or notes else "")
 
 
 def fill(plan: Plan, path: Path, facts: Facts, provenance: Json, progress: Progress, weights_only: bool, run: RunConfig | None) -> list[str]:

@@ -128,6 +128,16 @@ def damage_array(run):
     orbax.write(str(run.checkpoints / "9/model"), specs, ((tuple(n.split(".")), a) for n, a in arrays.items()), {})
 
 
+def rewrite(file, **fields):
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+
+
+def forge_digest(run):
+    record = {**json.loads(run.digest_file(9).read_text()), "arrays": [1]}
+    del record["digest"]
+    run.digest_file(9).write_text(json.dumps({**record, "digest": text_digest(record)}))
+
+
 def damage_digest(run):
     record = json.loads(run.digest_file(9).read_text())
     run.digest_file(9).write_text(json.dumps({**record, "step": 8}))
@@ -136,6 +146,11 @@ def damage_digest(run):
 DAMAGES = {
     "an array": (damage_array, "step 9, model.head.bias, is damaged (its digest differs)"),
     "a digest": (damage_digest, "the digest file of step 9 is damaged"),
+    "a forged digest": (forge_digest, "the digest file of step 9 is damaged"),
+    "a config": (lambda run: rewrite(run.config_file, config={"task": []}), "config.json: config: task is (), which is not one of classify, translate; restore it"),
+    "a config of its own kind": (lambda run: rewrite(run.config_file, config=[]), "its config is damaged (AttributeError); restore it"),
+    "statistics": (lambda run: rewrite(run.config_file, preprocess={**PREPROCESS, "mean": [0.5, 0.5]}), "the preprocess in the run's config is damaged"),
+    "names": (lambda run: rewrite(run.config_file, class_names=[1, 2, 3]), "the class_names in the run's config is damaged"),
     "an item": (lambda run: shutil.rmtree(run.checkpoints / "9/model"), "step 9, model, does not hold the arrays that were saved"),
     "a step": (lambda run: [shutil.rmtree(run.checkpoints / n) for n in ("4", "9")], "nothing has been saved here yet"),
     "a preprocessing": (lambda run: run.config_file.write_text(run.config_file.read_text().replace('"preprocess"', '"process"')), "lacks preprocess"),

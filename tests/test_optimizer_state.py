@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 import torch_ref  # noqa: E402
 from convert import optimizer, rules, training  # noqa: E402
 from convert.containers.source import Spec, Tensor  # noqa: E402
+from convert.dialects import LAYOUTS  # noqa: E402
 from convert.dialects import torch_ref as dialect  # noqa: E402
 from convert.reading import Options, read  # noqa: E402
 from convert.road import plan, stream  # noqa: E402
@@ -399,6 +400,31 @@ def test_one_group_goes_by_the_models_order():
         assert [n for n in found.roles["mu"]] == [n for n, _ in model.named_parameters()]
 
 
+def test_any_other_loop_goes_on_where_its_run_is_named(tmp_path):
+    """A file in timm's layout, as such loops save it: moments of fused tensors are split as the tensors are, and decay is that of the run."""
+    c = replace(VIT, key_bias=True, channels=3)
+    shapes = rules.file_shapes(rules.narrow(LAYOUTS["timm"].rows(c)))
+    model = {name: torch.nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}
+    for p in model.values():
+        p.grad = torch.randn_like(p)
+    optim = OptimConfig(name="adamw", lr=0.1, schedule="constant", weight_decay=0.2, decay=("kernel", "token", "position", "norm", "bias", "scale"))
+    one = torch.optim.AdamW(model.values(), lr=0.1, weight_decay=0.2)
+    one.step()
+    torch.save({"state_dict": model, "optimizer": one.state_dict(), "epoch": 7, "step": 9000}, tmp_path / "theirs.pt")
+    fields = {"image": (4, 6), "heads": 2, "eps": 1e-6, "activation": "gelu", "pool": "cls", "mean": 0.3, "std": 0.7}
+    with (reading := read(str(tmp_path / "theirs.pt"), Options(sets=fields, layout="timm"))).source:
+        way, run = plan(reading, "vit-jax"), run_of(c, optim, "float32")
+        with pytest.raises(UserError, match="not the config that it belongs to; name it with --preset"):
+            training.training(reading)
+        training.into_run(way, training.training(reading, run), reading.facts, str(tmp_path / "run"), stream(way))
+    found = items(tmp_path / "run")
+    assert found["optimizer"].pop("step") == 1 and Run(tmp_path / "run").record()["data"] is None
+    gradients_ = rules.read(LAYOUTS["timm"].rows(c), {name: p.grad.numpy() for name, p in model.items()})
+    for name, gradient in gradients_.items():
+        np.testing.assert_allclose(found["optimizer"][f"mu.{name}"], 0.1 * gradient, rtol=1e-6)
+        np.testing.assert_allclose(found["optimizer"][f"nu.{name}"], 0.001 * gradient**2, rtol=1e-5)
+
+
 def test_tied_copies_have_one_moment_and_computed_parts_none():
     a, b = Spec(np.dtype("f4"), (2, 3)), Spec(np.dtype("f4"), (3,))
     tie = rules.Row(("one", "two"), ("target.embedding",), ((2, 3),), (rules.Tie(2),))
@@ -444,7 +470,7 @@ def test_a_run_goes_through_the_doors_from_torch_to_jax_and_back(monkeypatch, tm
     call(train.main, "digits", *TINY, "--max-steps", 25, "--name", "part")
     call(conversion.main, "runs/part.pt", "runs/part", "--to", "vit-jax")
     call(door.main, "--resume", "runs/part", "--max-steps", 40)
-    call(conversion.main, "runs/part", "runs/again.pt", "--to", "torch-ref", "--step", 40)
+    call(conversion.main, "runs/part", "runs/again.pt", "--to", "torch-ref", "--step", 40, "--verify")
     call(train.main, "--resume", "runs/again.pt", "--max-steps", 50)
     rows = [json.loads(line) for line in (tmp_path / "runs/part/metrics.jsonl").read_text().splitlines()]
     losses |= {row["step"] - 1: row["loss"] for row in rows if row["kind"] == "train"}

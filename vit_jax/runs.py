@@ -70,7 +70,7 @@ class Run:
         if record.get("format") != FORMAT:
             raise UserError(f"{self.config_file}: format {record.get('format')!r} is not {FORMAT}; this run was made by another version of vit-jax")
         task = record["config"].get("task", "classify") if isinstance(record.get("config"), dict) else ""
-        if missing := sorted({"preset", "config", "data", *NEEDED.get(task, ())} - record.keys()):
+        if missing := sorted({"preset", "config", "data", *NEEDED.get(str(task), ())} - record.keys()):
             raise UserError(f"{self.config_file}: lacks {', '.join(missing)}; restore the file or start a new run with --name")
         return record
 
