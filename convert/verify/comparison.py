@@ -40,7 +40,7 @@ def verify(
     reference = reference or Reference(f"ours with {a.name}", config, parameters, inputs)
     report.checks += of_one(b, reference, report, steps)
     if adapt or dtype is not None:
-        before = Reference(f"ours with {a.name}", a.config, a.parameters)
+        before = Reference(f"ours with {a.name}", a.config, a.parameters, None if shapes_apart(a.config, config) else reference.inputs)
         report.checks += of_one(a, before, report)
         report.notes += changed(before, reference)
     elif a.layout is not b.layout:
@@ -61,10 +61,10 @@ def of_one(weights: Weights, reference: Reference, report: Report, steps: int = 
 
 def changed(before: Reference, after: Reference) -> list[str]:
     """How much an adaptation or another dtype changes the outputs, in words; nothing where their shapes changed."""
-    if shapes_apart(before.config, after.config):
+    first, second = (r.values("float64")["logits"] for r in (before, after))
+    if before.inputs is not after.inputs or first.shape != second.shape:
         return []
-    first, second = (Reference(r.name, r.config, r.parameters).values("float64")["logits"] for r in (before, after))
-    return [f"the change moves outputs on noise by {relative(second, first):.1e} of their largest"] if first.shape == second.shape else []
+    return [f"the change moves outputs by {relative(second, first):.1e} of their largest"]
 
 
 def shapes_apart(first: Any, second: Any) -> str:

@@ -24,7 +24,7 @@ RATE, MOMENTUM = 1e-2, 0.9  # of SGD: Adam would make steps of the rounding wher
 
 
 class Ours:
-    """Our network of a config, in JAX, not compiled: for one pass compilation costs more than it saves."""
+    """Our network of a config, in JAX."""
 
     def __init__(self, config: ModelConfig, parameters: Mapping[str, np.ndarray], dtype: str):
         import jax
@@ -43,8 +43,13 @@ class Ours:
             replace_parameters(self.model, self.tree)
 
     def capture(self, inputs: Inputs) -> Arrays:
+        import jax
+
+        from vit_jax.layers import merge, split
+
         with self._arrays(inputs) as (given, masks):
-            seen = self.model.capture(*given, captured(self.config), **masks)
+            definition = split(self.model)[0]
+            seen = jax.jit(lambda tree: merge(definition, tree).capture(*given, captured(self.config), **masks))(self.tree)
             return {n: np.asarray(seen[n]) for n in captured(self.config)}
 
     def gradients(self, inputs: Inputs, cotangent: np.ndarray) -> Arrays:
@@ -56,8 +61,9 @@ class Ours:
 
         with self._arrays(inputs) as (given, masks):
             definition = split(self.model)[0]
-            _, back = jax.vjp(lambda tree: merge(definition, tree)(*given, **masks), self.tree)
-            return {n: np.asarray(g) for n, g in flatten(back(jnp.asarray(cotangent, self.dtype))[0]).items()}
+            weighed = jnp.asarray(cotangent, self.dtype)
+            slope = jax.jit(jax.grad(lambda tree: jnp.sum(merge(definition, tree)(*given, **masks) * weighed)))
+            return {n: np.asarray(g) for n, g in flatten(slope(self.tree)).items()}
 
     def steps(self, inputs: Inputs, target: np.ndarray, n: int, trained: Set[str]) -> Arrays:
         """`trained` names the parameters that change."""
