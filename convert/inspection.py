@@ -15,6 +15,8 @@ from .containers.source import Source, Tensor
 from .layout import TRAINING
 from .reading import Options, closest, identify, known, recognised, shapes, why_refused
 
+# Fields that are shown even where they have their defaults.
+ALWAYS = {"image", "channels", "patch", "classes", "width", "depth", "heads", "hidden", "eps", "activation", "pool", "norm_first", "encoder_depth", "decoder_depth"}
 FEW = 12  # tensors that are shown at either end of a long list
 
 
@@ -28,7 +30,7 @@ def show(path: str, options: Options) -> None:
     with open_source(path, options.file, options.step) as source:
         label, tensors, left_out = wrappers.choose(source, known, options.key)
         print(f"path       {source.path}\ncontainer  {source.container}, {source.size / 1e6:,.1f} MB")
-        if label:
+        if label != ".":
             print(f"weights    {label}")
         for what in (*left_out, *source.skipped):
             print(f"left out   {what}")
@@ -50,8 +52,9 @@ def config(source: Source, options: Options, tensors: dict[str, Tensor]) -> None
     except UserError as error:
         print(f"config     {error}")
         return
-    values = {k: v for k, v in to_dict(reading.config).items() if k not in TRAINING}
-    print("config     " + ", ".join(f"{k} {_said(v)}" for k, v in values.items()))
+    plain = to_dict(type(reading.config)())
+    values = {k: v for k, v in to_dict(reading.config).items() if k not in TRAINING and (k in ALWAYS or v != plain[k])}
+    print(f"config     {type(reading.config).__name__}: " + ", ".join(f"{k} {_said(v)}" for k, v in values.items()) + "; the rest by default")
     if reading.facts.preprocess:
         print("images     " + ", ".join(f"{k} {_said(v)}" for k, v in reading.facts.preprocess.items()))
     if made := reading.provenance.get("source"):
