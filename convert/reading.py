@@ -108,7 +108,7 @@ def identify(source: Source, options: Options) -> Reading:
     config = resolve(layout, names, said, source.path)
     rows = rules.narrow(layout.rows(config), names)
     rules.check(rules.file_shapes(rows), names, source.path, "give the config of this very file with --set, or its layout with --from")
-    check_dtypes(source.path, tensors)
+    check_dtypes(source.path, tensors, layout)
     beside = kept_beside(source.path)
     tensors, rows = {**tensors, **beside}, [*rows, *(rules.carried(name, t.shape) for name, t in beside.items())]
     preprocess = statistics(config, options.sets, own.get("preprocess") or facts.preprocess or model_facts.preprocess)
@@ -228,10 +228,16 @@ def kept_beside(path: str) -> dict[str, Tensor]:
     return open_source(place).tree if os.path.isfile(place) else {}
 
 
-def check_dtypes(path: str, tensors: Mapping[str, Tensor]) -> None:
-    """Raise UserError on weights that are no floating-point numbers of a kind that networks are computed in."""
+def check_dtypes(path: str, tensors: Mapping[str, Tensor], layout: Layout) -> None:
+    """Raise UserError on weights that are no floating-point numbers of a kind that networks are computed in.
+
+    Two nameless bytes are bfloat16 in layouts that come as npz alone: their rows say so.
+    """
     for name, tensor in tensors.items():
-        if tensor.dtype not in FLOATS and tensor.dtype.str[1:] != "V2":
+        if tensor.dtype == "V2":
+            if "npz" not in layout.containers:
+                raise UserError(f"{path}: {name} holds two bytes a number without saying what they are, which {layout.name} does not say either; save it as float32")
+        elif tensor.dtype not in FLOATS:
             raise UserError(f"{path}: {name} is {tensor.dtype.name}, which is not float16, bfloat16, float32 or float64; convert it in its own library first")
 
 
