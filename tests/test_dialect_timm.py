@@ -11,7 +11,7 @@ from convert.architectures import lookup, names, table
 from convert.dialects import LAYOUTS, refused, timm_folder
 from convert.domains import members
 from convert.layout import Facts, normal, resolve
-from convert.reading import read
+from convert.reading import read, which_layout
 from convert.road import plan
 from convert.writing import write
 from vit_jax.config import ViTConfig, parameters
@@ -165,6 +165,26 @@ def test_a_file_with_a_mask_token_or_maes_decoder_is_the_encoder():
     assert TIMM.left_out([*shapes(SMALL), *extra]) == extra
 
 
+def test_layer_scales_as_gamma_are_nobodys_until_said_whose():
+    config = replace(SMALL, layer_scale=1.0)
+    names = shapes(config, LAYOUTS["timm@deit3"])
+    with pytest.raises(UserError, match=r"rotary positions have the same names.*--from timm@deit3"):
+        which_layout("file", names, "", "")
+    assert which_layout("file", names, "timm@deit3", "") is LAYOUTS["timm@deit3"]
+
+
+def test_clip_and_dinov2_are_told_from_timm():
+    clip = ViTConfig(image=8, patch=4, classes=5, width=12, depth=1, heads=3, hidden=20, stem_bias=False, pre_norm=True, eps=1e-5, head_bias=False)
+    text = ["token_embedding.weight", "positional_embedding", "transformer.resblocks.0.ln_1.weight", "ln_final.bias", "text_projection", "logit_scale"]
+    whole = LAYOUTS["clip@whole"]
+    assert whole.left_out([*shapes(clip, whole), *text]) == text
+    assert which_layout("file", shapes(clip, whole), "", "") is whole
+    assert which_layout("file", shapes(clip, LAYOUTS["clip"]), "", "") is LAYOUTS["clip"]
+    dino = replace(SMALL, classes=0, registers=2, layer_scale=1.0)
+    assert which_layout("file", shapes(dino, LAYOUTS["dinov2"]), "", "") is LAYOUTS["dinov2"]
+    assert LAYOUTS["dinov2"].cannot(replace(dino, registers=0)) == ["without registers and a gated mlp its names are timm's"]
+
+
 # -------------------------------------------------------------------------------------- timm itself
 
 
@@ -303,7 +323,7 @@ def test_no_layouts_own_names_are_refused():
 OTHERS = {
     "vit_tiny_r_s16_p8_224": "hybrid", "vit_base_mci_224": "hybrid", "swin_tiny_patch4_window7_224": "Swin", "swinv2_tiny_window8_256": "Swin",
     "beit_base_patch16_224": "BEiT", "vit_relpos_small_patch16_224": "relative", "vit_srelpos_small_patch16_224": "relative",
-    "eva02_tiny_patch14_224": "EVA", "vit_small_patch16_dinov3_qkvb": "EVA", "vit_base_patch16_rope_mixed_224": "rotary",
+    "eva02_tiny_patch14_224": "EVA", "vit_small_patch16_dinov3_qkvb": "EVA", "vit_base_patch16_rope_mixed_224": "rotary", "vit_small_patch16_dinov3": "DINOv3",
     "vit_dwee_patch16_reg1_gap_256": "differential", "vit_pwee_patch16_reg1_gap_256": "side by side", "vit_small_patch16_18x2_224": "side by side",
     "beit3_base_patch16_224": "BEiT-3", "aimv2_large_patch14_224": "RMS", "samvit_base_patch16": "relative", "resnet50": "ResNet",
 }  # fmt: skip

@@ -44,6 +44,7 @@ REFUSED = (
         rf"{ANY}(relative_position_bias_table|rel_pos_(h|w)|(shared_)?rel_pos(_bias)?\..*|.*\.rel_pos\..*)",)),
     Refused("EVA, or another ViT of timm's Eva class", f"it has no key bias and, in most versions, {ROTARY}", (rf"{ANY}blocks\.\d+\.attn\.(q_bias|v_bias)",)),
     Refused("a ViT with rotary positions (EVA-02, DINOv3, RoPE-ViT)", ROTARY, (rf"{ANY}(rope|rope_embed|rope_embeddings)\..*|{ANY}rope\.(freqs|periods).*",)),
+    Refused("a ViT with layer scales and no table of positions (DINOv3 in timm)", ROTARY, (rf"{ANY}blocks\.0\.gamma_1", rf"!{ANY}pos_embed")),
     Refused("DINOv3", ROTARY, (rf"{ANY}(storage_tokens|embeddings\.register_tokens)", r"!.*pos_embed.*", r"!.*position_embeddings")),
     Refused("a ViT whose attention and mlp are side by side (timm)", "a parallel block is another function", (rf"{ANY}blocks\.\d+\.(in_proj\.weight|attns\.0\..*)",)),
     Refused("a ViT with differential attention (timm)", "differential attention is another function", (rf"{ANY}blocks\.\d+\.(attn\.)?lambda_q1",)),

@@ -1,9 +1,10 @@
 """timm's VisionTransformer and VisionTransformerDistilled: one table, for a distilled network is a config.
 
-The last norm is `norm` before pooling or `fc_norm` after it; with class token pooling both are one function, which
-is ours under `norm`. Layer scales are `ls1.gamma`. A gated mlp is packed into fc1, the
-gate first (timm's SwiGLUPacked), or lies apart as fc1_g and fc1_x (its SwiGLU). The oldest files hold the patches as
-a matrix (D, C*p*q). Either all tokens before the patches have positions or none has (no_embed_class).
+The last norm is `norm` before pooling or `fc_norm` after it; with class token pooling both are one function, which is
+ours under `norm`. A gated mlp is packed into fc1, the gate first (timm's SwiGLUPacked), or lies apart as fc1_g and fc1_x
+(its SwiGLU). Either all tokens before the patches have positions or none has (no_embed_class). The oldest files hold
+the patches as a matrix (D, C*p*q). DeiT III's own call the layer scales gamma_1 and gamma_2 instead of ls1.gamma, as
+timm's networks with rotary positions do, which are another function.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ QKV = ("query", "key", "value")
 def rows(c: ViTConfig, apart: bool = False, matrix: bool = False, scale: str = "ls{}.gamma") -> list[Row]:
     """The tensors of a network: with the gate `apart`, patches as a `matrix`, and what a layer scale is called."""
     modules = {"patch": "patch_embed.proj.", "patch.norm": "patch_embed.norm.", "pre_norm": "norm_pre.", "norm": "norm."}
-    modules |= {"head_norm": "norm." if c.pool == "cls" else "fc_norm.", "head": "head.", "distill_head": "head_dist."}
+    modules |= {"head_norm": "fc_norm.", "head": "head.", "distill_head": "head_dist."}
     modules |= {"pool.query": "attn_pool.q.", "pool.key": "attn_pool.kv.", "pool.out": "attn_pool.proj.", "pool.norm": "attn_pool.norm."}
     modules |= {f"pool.mlp.fc{n}": f"attn_pool.mlp.fc{n}." for n in (1, 2)}
     tensors: Tensors = {"cls_token": ("cls_token", TOKEN), "distill_token": ("dist_token", TOKEN), "register_tokens": ("reg_token", TOKENS)}
@@ -75,35 +76,36 @@ def placed(token: str, otherwise: bool) -> Callable[[Names, Json], bool | None]:
     """Whether a token has a position: the table then has more rows than there are patches."""
 
     def follow(names: Names, said: Json) -> bool | None:
-        if token not in names or "pos_embed" not in names:
+        rows = length("pos_embed", 1)(names)
+        if token not in names or rows is None:
             return otherwise
-        (h, w), (p, q) = pair(tuple(said["image"]) if isinstance(said["image"], list) else said["image"]), pair(said["patch"])
-        return names["pos_embed"][1] != (h // p) * (w // q)
+        (h, w), (p, q) = (pair(tuple(said[name]) if isinstance(said[name], list) else said[name]) for name in ("image", "patch"))
+        return bool(p and q) and rows != (h // p) * (w // q)
 
     return follow
 
 
 def patch(names: Names) -> int | tuple[int, int] | None:
     """The patch of a convolution."""
-    _, _, rows, columns = names.get("patch_embed.proj.weight", ()) if len(names.get("patch_embed.proj.weight", ())) == 4 else (0, 0, 0, 0)
-    return (rows if rows == columns else (rows, columns)) or None
+    rows, columns = (length("patch_embed.proj.weight", axis)(names) for axis in (2, 3))
+    return (rows if rows == columns else (rows, columns)) if rows and columns else None
 
 
 def heads(names: Names) -> int | None:
     """Norms of queries and keys have the width of a head."""
-    width = names.get("blocks.0.attn.q_norm.weight", (0,))[0]
-    return names["blocks.0.norm1.weight"][0] // width if width else None
+    width, each = (length(f"blocks.0.{norm}.weight", 0)(names) for norm in ("norm1", "attn.q_norm"))
+    return width // each if width and each else None
 
 
 def gated(names: Names) -> bool:
     """Whether the first layer of an mlp gives what the second takes and as much again."""
-    both = names.get("blocks.0.mlp.fc1.weight"), names.get("blocks.0.mlp.fc2.weight")
-    return "blocks.0.mlp.fc1_g.weight" in names or bool(both[0] and both[1] and both[0][0] == 2 * both[1][1])
+    first, second = length("blocks.0.mlp.fc1.weight", 0, 0)(names), length("blocks.0.mlp.fc2.weight", 1, 0)(names)
+    return "blocks.0.mlp.fc1_g.weight" in names or first == 2 * second > 0
 
 
 FIELDS = PLAIN_VIT | {
     "image": Field(), "patch": Field(solve=patch), "eps": Field((1e-6, 1e-5)), "activation": Field(), "heads": Field(solve=heads),
-    "channels": Field(solve=lambda names: (names.get("patch_embed.proj.weight", ()) + (None,) * 2)[1] if patch(names) else None),
+    "channels": Field(solve=lambda names: length("patch_embed.proj.weight", 1)(names) if patch(names) else None),
     "classes": Field(solve=length("head.weight", 0, 0)), "width": Field(solve=length("patch_embed.proj.weight", 0)),
     "depth": Field(solve=lambda names: count(names, r"blocks\.(\d+)\..*") or None), "hidden": Field(solve=length("blocks.0.mlp.fc2.weight", 1)),
     "stem_bias": Field(solve=has("patch_embed.proj.bias")), "stem_norm": Field(solve=has("patch_embed.norm.weight")),
@@ -128,8 +130,9 @@ def limits(c: ViTConfig) -> list[str]:
         "stem_bias and pre_norm are the same, it has one of the two": c.stem_bias == c.pre_norm,
         "its query, key and value have biases together or not at all": len({c.query_bias, c.key_bias, c.value_bias}) > 1,
         "its out projection and mlp have biases together or not at all": c.out_bias != c.mlp_bias,
-        "its tokens before the patches have positions together or not at all": len(prefix) > 1,
+        "its tokens before the patches have positions together or not at all": len(prefix) > 1 and c.position != "none",
         "it norms before pooling or after it, not both": c.final_norm and c.head_norm,
+        "with class token pooling its last norm is final_norm, not head_norm": c.pool == "cls" and c.head_norm,
         "its attention pooling has a plain mlp with biases": c.pool == "map" and (c.gated or not c.mlp_bias),
         "heads do not divide width": bool(c.width % c.heads),
         "its distilled network has two heads on two tokens, with positions, no registers and no other norm": distilled
@@ -154,11 +157,12 @@ def axes(number: int) -> Callable[[Names], bool]:
 
 OLDEST = Layout(
     "timm", "patch-matrix", "timm's VisionTransformer before 2020, patches as a matrix", ViTConfig, FIELDS | {"gated": always(False)},
-    functools.partial(rows, matrix=True), (*PLAIN, f"!{GAMMA}"), ("torch", "safetensors"), limits, fits=axes(2),
+    functools.partial(rows, matrix=True), (*PLAIN, f"!{GAMMA}"), ("torch", "safetensors"), limits, fits=axes(2), proven="timm 1.0.31",
 )  # fmt: skip
+DEIT3_FIELDS = FIELDS | {"layer_scale": always(1.0), "gated": always(False), "position": always("learned")}
 DEIT3 = Layout(
-    "timm", "deit3", "DeiT III's own files, layer scales as gamma_1", ViTConfig, FIELDS | {"layer_scale": always(1.0), "gated": always(False)},
-    functools.partial(rows, scale="gamma_{}"), (*PLAIN, GAMMA), ("torch", "safetensors"), limits, fits=axes(4), proven="timm 1.0.31",
+    "timm", "deit3", "DeiT III's own files, layer scales as gamma_1", ViTConfig, DEIT3_FIELDS,
+    functools.partial(rows, scale="gamma_{}"), (*PLAIN, GAMMA, "pos_embed"), ("torch", "safetensors"), limits, fits=axes(4), proven="timm 1.0.31",
     ambiguous="timm's networks with rotary positions have the same names, they cannot be converted; DeiT III's can",
 )  # fmt: skip
 APART = Layout(

@@ -1,0 +1,94 @@
+"""Every public name of timm and torchvision that is a plain ViT converts, there and back to the bit, and computes the same.
+
+The config comes from the table of public names and from shapes. At full size shapes are compared, without memory; values
+at two blocks, three by three patches and heads of eight, with random weights in float64: all else (heads, tokens, norms,
+pooling, activation, eps, layer scale, gates) is as published.
+"""
+
+import numpy as np
+import pytest
+
+from convert import rules
+from convert.architectures import lookup, names
+from convert.layout import resolve
+from convert.reading import which_layout
+
+pytestmark = pytest.mark.slow
+torch = pytest.importorskip("torch")
+TORCHVISION = ("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14")
+TIMM = [name for name in names() if name not in TORCHVISION and not name.startswith(("ViT-", "dino_", "dinov2_"))]
+
+
+@pytest.fixture(scope="module")
+def timm():
+    return library("timm")
+
+
+@pytest.fixture(scope="module")
+def torchvision():
+    return library("torchvision")
+
+
+def library(name):
+    from tests.parity.libraries import load
+
+    try:
+        return load(name)
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+def shapes(module):
+    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+
+
+def at_full_size(name, module):
+    """The config that the name and the shapes of its tensors give has rows for exactly these."""
+    layout = which_layout(name, shapes(module), "", "")
+    config = resolve(layout, shapes(module), [(f"--model {name}", lookup(name)[0])], name)
+    assert rules.file_shapes(rules.narrow(layout.rows(config), shapes(module))) == shapes(module)
+
+
+def in_small(name, module, image):
+    """Ours of its file gives its logits; the file comes back to the bit and loads."""
+    from tests.parity.compare import FORWARD, relative
+    from tests.parity.layouts_timm import randomise, run
+    from tests.parity.sides import ours
+
+    module = randomise(module, "A", "float64")
+    file = {k: v.detach().numpy().copy() for k, v in module.state_dict().items()}
+    layout = which_layout(name, shapes(module), "", "")
+    said = {k: v for k, v in lookup(name)[0].items() if k not in ("image", "width", "depth", "hidden")} | {"image": image}
+    config = resolve(layout, shapes(module), [(f"--model {name}", said)], name)
+    parameters = rules.read(layout.rows(config), file)
+    back = rules.write(layout.rows(config), parameters, names=file)
+    assert back.keys() == file.keys()
+    assert all(back[k].tobytes() == v.tobytes() and back[k].shape == v.shape for k, v in file.items())
+    module.load_state_dict({k: torch.from_numpy(v) for k, v in back.items()}, strict=True)
+    images = np.random.default_rng(0).standard_normal((2, image, image, 3))
+    assert relative(ours(config, parameters).forward({"images": images}), run(module, images)["logits"]) <= FORWARD["float64"]
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_a_network_of_timm_converts(timm, name):
+    at_full_size(name, timm.create_model(name, device="meta"))
+    heads, patch = lookup(name)[0]["heads"], lookup(name)[0]["patch"]
+    in_small(name, timm.create_model(name, img_size=3 * patch, embed_dim=8 * heads, depth=2), 3 * patch)
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_a_network_of_torchvision_converts(torchvision, name):
+    fields = lookup(name)[0]
+    with torch.device("meta"):
+        at_full_size(name, torchvision.models.get_model(name, image_size=fields["image"]))
+    image, width = 3 * fields["patch"], 8 * fields["heads"]
+    in_small(name, torchvision.models.VisionTransformer(image, fields["patch"], 2, fields["heads"], width, 4 * width, num_classes=7), image)
+
+
+def test_the_names_are_all_that_timm_lists_but_those_of_other_networks(timm):
+    from convert.architectures import other
+
+    listed = [n for n in timm.list_models() if n.startswith(("vit_", "deit"))]
+    plain = [n for n in listed if n in TIMM]
+    assert (len(listed), len(plain)) == (230, 144)
+    assert all(other(n) for n in listed if n not in TIMM)
