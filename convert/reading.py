@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from vit_jax.config import ModelConfig, TransformerConfig, ViTConfig, from_dict, nearest, pair, to_dict
 from vit_jax.errors import UserError
@@ -220,6 +224,23 @@ def check_fields(sets: Mapping[str, Any], layout: Layout) -> None:
     for name in sets:
         if name not in known:
             raise unknown_field(name, layout.network)
+
+
+def checked(path: str, tensors: dict[str, Tensor], digests: Any) -> dict[str, Tensor]:
+    """The tensors, each compared when it is read with the CRC-32 that the provenance beside a file has of it."""
+    if digests is None:
+        return tensors
+    strange = f"{path}: the provenance beside it is not its own; remove {Path(path).name}.json, or put the file back that it belongs to"
+    if not isinstance(digests, dict) or digests.keys() != tensors.keys():
+        raise UserError(strange)
+
+    def read(tensor: Tensor, digest: Any) -> np.ndarray:
+        array = tensor.read()
+        if f"{rules.checksum(array):08x}" != digest:
+            raise UserError(f"{path}: {tensor.name} is damaged, or {strange.partition(': ')[2]}")
+        return array
+
+    return {name: dataclasses.replace(t, read=functools.partial(read, t, digests[name])) for name, t in tensors.items()}
 
 
 def kept_beside(path: str) -> dict[str, Tensor]:

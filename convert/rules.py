@@ -9,6 +9,7 @@ and dtypes through a row, on arrays without memory: a writer needs its header be
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -300,6 +301,11 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
     if isinstance(a, Ghost) or isinstance(b, Ghost):
         return (a.dtype, a.shape) == (b.dtype, b.shape)
     return (a.dtype, a.shape) == (b.dtype, b.shape) and contiguous(a).tobytes() == contiguous(b).tobytes()
+
+
+def checksum(array: np.ndarray) -> int:
+    """CRC-32 of an array's bytes in C order."""
+    return zlib.crc32(contiguous(array).reshape(-1).view(np.uint8)) if array.size else 0
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
