@@ -1,7 +1,6 @@
 """--adapt: foldings keep the function, new grids and patches are resampled as published, and what cannot be is refused in a sentence."""
 
-import functools
-import re
+import itertools
 from dataclasses import replace
 
 import ml_dtypes
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 from convert import adapt
-from convert.adapt.kernels import PATCHES, POSITIONS, Kernel, cubic, resample, resample_patches
+from convert.adapt.kernels import POSITIONS, resample
 from convert.adapt.operations import STATISTICS
 from convert.layout import Facts
 from vit_jax.config import TransformerConfig, ViTConfig, parameters
@@ -129,3 +128,131 @@ def test_more_channels_are_the_colours_over_and_over(n, colours):
     before, (_, after) = random(VIT)["patch.kernel"].reshape(8, 3, 8), adapted(VIT, f"channels={n}")
     for i, colour in enumerate(colours):
         assert np.allclose(after["patch.kernel"].reshape(8, n, 8)[:, i], before[:, "rgb".index(colour)] * 3 / n)
+
+
+def test_new_heads_are_zeros_or_small_and_always_the_same():
+    _, zero = adapted(DEIT, "head=new:4")
+    assert not any(zero[f"{name}.{leaf}"].any() for name in ("head", "distill_head") for leaf in ("kernel", "bias"))
+    config, drawn = adapted(replace(DEIT, width=64, hidden=80), "head=new:400:normal")
+    assert config.classes == 400 and not drawn["head.bias"].any()
+    assert abs(drawn["head.kernel"].std() - 0.02) < 5e-4 and abs(drawn["head.kernel"].mean()) < 5e-4
+    assert abs(np.corrcoef(drawn["head.kernel"].ravel(), drawn["distill_head.kernel"].ravel())[0, 1]) < 0.05
+    assert np.array_equal(drawn["head.kernel"], adapted(replace(DEIT, width=64, hidden=80), "head=new:400:normal")[1]["head.kernel"])
+
+
+# -------------------------------------------------------------------------------------- resizing
+
+
+def test_kernels_are_told_apart_by_what_they_make():
+    table = np.random.default_rng(0).standard_normal((16, 5))
+    for size in ((6, 6), (3, 3)):
+        made = {name: resample(table, (4, 4), size, kernel) for name, kernel in POSITIONS.items()}
+        for a, b in itertools.combinations(made, 2):
+            assert np.abs(made[a] - made[b]).max() > 0.05, (a, b)
+
+
+@pytest.mark.parametrize("kernel", POSITIONS)
+def test_a_constant_table_stays_constant(kernel):
+    for size in ((7, 7), (3, 3), (1, 1), (12, 12)):
+        assert np.allclose(resample(np.full((25, 2), 3.0), (5, 5), size, POSITIONS[kernel]), 3.0, rtol=0, atol=1e-14)
+
+
+def test_prefix_rows_stay_as_they_are():
+    config = replace(DEIT, registers=2, register_position=True)
+    before, (_, after) = random(config)["position"], adapted(config, "resize=16x16:timm")
+    assert np.array_equal(after["position"][:4], before[:4]) and after["position"].shape == (4 + 4 * 8, 8)
+
+
+def test_adaptations_follow_each_other():
+    config, after = adapted(VIT, "patch=8x4:flexi", "resize=32x32:timm", "head=drop", "eps=1e-5")
+    assert (config.patch, config.image, config.grid, config.classes, config.eps) == ((8, 4), 32, (4, 8), 0, 1e-5)
+    assert {k: v.shape for k, v in after.items()} == parameters(config)
+
+
+# ------------------------------------------------------------------------------ what lies beside
+
+FACTS = Facts(
+    preprocess={"image": [8, 12], "channels": 3, "fit": "crop", "size": 9, "interpolation": "bicubic", "background": 0, "mean": [0.5] * 3, "std": [0.5] * 3},
+    class_names=["a", "b", "c", "d", "e"],
+)
+
+
+def facts(text, given=FACTS):
+    (adaptation,) = adapt.plan(VIT, [text])
+    return adaptation.facts(given)
+
+
+def test_preprocessing_and_class_names_follow_the_network():
+    assert facts("resize=16x24:timm").preprocess == {**FACTS.preprocess, "image": [16, 24], "size": 18}
+    assert facts("statistics=half:imagenet").preprocess == {**FACTS.preprocess, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    assert facts("channels=1").preprocess is None
+    assert facts("head=new:5").class_names is None and facts("head=drop").class_names is None
+    assert facts("eps=1e-5") == FACTS
+    assert facts("resize=16x24:timm", Facts()) == facts("statistics=half:imagenet", Facts()) == Facts()
+
+
+def test_statistics_that_the_files_contradict_are_refused():
+    with pytest.raises(UserError, match=r"the files say mean \[0.5, 0.5, 0.5\].*which is not imagenet"):
+        facts("statistics=imagenet:half")
+
+
+# -------------------------------------------------------------------------------------- bad input
+
+REFUSED = {
+    "resise=8x8:timm": "there is no operation 'resise'; nearest: resize",
+    "resize": "resize needs a value, as in resize=HEIGHTxWIDTH:KERNEL",
+    "resize=": "resize needs a value",
+    "resize=8x12": "there is no kernel ''; known: timm, hf, dino, torchvision, google, flexi",
+    "resize=8x12:tim": "there is no kernel 'tim'; nearest: timm",
+    "resize=0x8:timm": "'0x8' is not a size in pixels",
+    "resize=8x-4:timm": "is not a size in pixels",
+    "resize=9x12:timm": "model.image 9x12 is not divisible by model.patch 4x2",
+    "resize=16x12:hf": "hf knows no old grid of 2x6; take timm or flexi",
+    "patch=4:bicubic": "there is no kernel 'bicubic'",
+    "head=none": "'none' is none of drop, new:CLASSES",
+    "head=new:0": "'new:0' is none of",
+    "head=new:3:ones": "'new:3:ones' is none of",
+    "fold=layer_scale": "this network has no layer scale; leave this flag out",
+    "fold=positions": "its positions are learned",
+    "fold=scale": "there is no 'scale' to do so with; nearest: layer_scale",
+    "unfold=cls_position": "only a class token without one",
+    "unfold=qkv_bias": "query, key and value all have one",
+    "channels=0": "'0' is not a whole number of at least 1",
+    "channels=three": "'three' is not a whole number",
+    "statistics=half": "'half' is not FROM:TO",
+    "statistics=half:mine": "each one of none, half, imagenet, clip",
+    "eps=-1": "'-1' is not a number of at least 0",
+    "eps=nan": "'nan' is not a number",
+    "eps=inf": "'inf' is not a number",
+    "activation=Gelu": "there is no activation 'Gelu'; nearest: relu, gelu",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_cannot_be_is_refused_in_a_sentence(text):
+    with pytest.raises(UserError) as error:
+        adapt.plan(VIT, [text])
+    assert REFUSED[text] in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "text", "reason"),
+    [
+        (replace(VIT, channels=1), "channels=3", "takes 1 channels, and only 3 are known"),
+        (replace(VIT, channels=1), "statistics=half:imagenet", "takes 1"),
+        (replace(VIT, stem_pre_norm=True), "channels=1", "normalised pixel by pixel"),
+        (replace(VIT, stem_pre_norm=True), "patch=8:flexi", "normalised pixel by pixel"),
+        (replace(VIT, image=8, patch=2), "resize=8x12:torchvision", "torchvision knows no new grid of 4x6; take timm or hf or dino or flexi"),
+        (replace(VIT, position="sincos1d", position_trained=False), "fold=cls_position", "give fold=positions first"),
+        (TransformerConfig(), "resize=8x8:timm", "resize is for a ViT and this is a Transformer, which can only have eps and activation changed"),
+        (TransformerConfig(), "head=drop", "head is for a ViT"),
+    ],
+)
+def test_a_network_that_an_operation_is_not_for_is_refused(config, text, reason):
+    with pytest.raises(UserError, match=reason):
+        adapt.plan(config, [text])
+
+
+def test_a_transformer_may_have_another_eps_and_activation():
+    one, two = adapt.plan(TransformerConfig(), ["eps=1e-5", "activation=relu"])
+    assert (two.config.eps, two.config.activation) == (1e-5, "relu") and not (one.steps or two.steps or one.exact or two.exact)

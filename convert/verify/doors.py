@@ -27,9 +27,12 @@ IMAGES = 8  # of a folder
 
 def certify(plan: Plan, written: Written) -> None:
     """Compare a conversion's source with what was written, and leave TARGET.certificate.json. Raises CheckFailed."""
+    from vit_jax.backend import prepare
+
     from ..reading import Options, read
     from ..writing import source_hash
 
+    prepare()
     folder = any(path.name == "provenance.json" for path in written.files)
     target = written.path.parent if folder else written.path
     reading = read(str(target), Options(layout=plan.layout.name, key=written.key, accept=(plan.layout.warns.partition(":")[0],)))
@@ -48,10 +51,13 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
 
     Where B says that it was made of A, A is adapted and cast as B says, and then compared.
     """
+    from vit_jax.backend import prepare
+
     from ..reading import read
     from ..road import DTYPES
     from ..writing import source_hash
 
+    prepare()
     a = read(arguments.a, options)
     with a.source:
         b, note = second(arguments.b, options, a)

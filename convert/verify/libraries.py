@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -311,10 +312,11 @@ def torch_transformer(weights: Weights) -> Built:
         "gelu": torch.nn.functional.gelu, "relu": torch.nn.functional.relu, "silu": torch.nn.functional.silu,
         "gelu_tanh": functools.partial(torch.nn.functional.gelu, approximate="tanh"), "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     }  # fmt: skip
-    module = torch.nn.Transformer(
-        c.width, c.heads, c.encoder_depth, c.decoder_depth, c.hidden, 0.0, acts[c.activation], layer_norm_eps=c.eps, batch_first=True,
-        norm_first=c.norm_first, bias=c.bias,
-    )  # fmt: skip
+    with warnings.catch_warnings(action="ignore"):  # it says which of its fast paths it will not take
+        module = torch.nn.Transformer(
+            c.width, c.heads, c.encoder_depth, c.decoder_depth, c.hidden, 0.0, acts[c.activation], layer_norm_eps=c.eps, batch_first=True,
+            norm_first=c.norm_first, bias=c.bias,
+        )  # fmt: skip
     places: Places = {f"{s}.blocks.{i}": (f"{s}.layers.{i}", "out") for s, n in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)) for i in range(n)}
 
     def call(module: Any, given: dict[str, Any]) -> Any:

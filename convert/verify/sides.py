@@ -27,7 +27,6 @@ class Ours:
     """Our network of a config, in JAX."""
 
     def __init__(self, config: ModelConfig, parameters: Mapping[str, np.ndarray], dtype: str):
-        import jax
         import jax.numpy as jnp
 
         from vit_jax.layers import replace_parameters
@@ -36,7 +35,7 @@ class Ours:
         from vit_jax.vit import ViT
 
         self.config, self.dtype = config, dtype
-        with jax.enable_x64(dtype == "float64"):
+        with _on_cpu(dtype):
             kinds: dict[str, Any] = dict(dtype=jnp.dtype(dtype), param_dtype=jnp.dtype(dtype))
             self.model: Any = ViT(config, **kinds) if isinstance(config, ViTConfig) else Transformer(config, **kinds)
             self.tree = unflatten({n: jnp.asarray(a.astype(dtype)) for n, a in parameters.items()})
@@ -91,7 +90,7 @@ class Ours:
     def _arrays(self, inputs: Inputs) -> Iterator[tuple[list[Any], Inputs]]:
         import jax
 
-        with jax.enable_x64(self.dtype == "float64"):
+        with _on_cpu(self.dtype):
             given = {k: jax.numpy.asarray(v) for k, v in cast(inputs, self.dtype).items()}
             yield _split(given)
 
@@ -161,6 +160,15 @@ class Theirs:
 
     def _ours(self, tensors: Arrays) -> Arrays:
         return {n: np.array(a) for row in self.rows for n, a in zip(row.ours, row.read([tensors[t] for t in row.theirs]), strict=True)}
+
+
+@contextlib.contextmanager
+def _on_cpu(dtype: str) -> Iterator[None]:
+    """jax on the processor, where products are not rounded to less than their dtype, and float64 stays float64."""
+    import jax
+
+    with jax.enable_x64(dtype == "float64"), jax.default_device(jax.devices("cpu")[0]):
+        yield
 
 
 def cast(inputs: Inputs, dtype: str) -> Inputs:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from convert.verify.libraries import load
 from vit_jax.config import ViTConfig, pair
 
 from .cases import VIT
@@ -48,31 +49,6 @@ def compare(o: Original) -> Iterator[Result]:
         if which == "A" and dtype == "float64":
             cotangent = np.random.default_rng(1).standard_normal(y.shape)
             yield from gradients(o.name, o.library, mine.gradients(given, cotangent), theirs.gradients(given, cotangent), zero_gradients(o.config))
-
-
-def load(library: str) -> Any:
-    """A library. Raises ImportError where it is not installed or does not start.
-
-    A torchvision built for another torch misses two operators that no network here uses: they are
-    declared, so that it and timm start all the same.
-    """
-    if library in ("timm", "torchvision", "transformers"):
-        _declare_operators()
-    return importlib.import_module(library)
-
-
-@functools.cache
-def _declare_operators() -> Any:
-    try:
-        importlib.import_module("torchvision")
-    except ImportError:
-        return None
-    except RuntimeError:
-        declared = torch.library.Library("torchvision", "DEF")  # as long as it is referred to
-        for name in ("nms", "qnms"):
-            declared.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        return declared
-    return None
 
 
 # --------------------------------------------------------------------------------- names they share
