@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -172,23 +171,6 @@ KEPT = {
 # ------------------------------------------------------------------------------------------ writing
 
 
-@dataclass(frozen=True)
-class Description:
-    """What a run's config.json is to say: the run, its preset's name, what its data are and what its network needs to be used.
-
-    `data` is None where it is not known which examples the run has seen.
-    """
-
-    run: RunConfig
-    preset: str
-    data: Json | None
-    needed: Json  # what runs.NEEDED names
-
-    def record(self) -> Json:
-        """config.json."""
-        return record_of(self.run, self.preset, data=self.data, **self.needed)
-
-
 def untrained(config: ModelConfig) -> RunConfig:
     """A run that only says what its network is: of no data, and with an optimizer that keeps nothing."""
     optim = OptimConfig(name="sgd")
@@ -225,30 +207,28 @@ def numbered(size: int) -> list[str]:
     return [*SPECIALS[:size], *(f"id{i}" for i in range(len(SPECIALS), size))]
 
 
-def write_run(path: str | os.PathLike[str], description: Description, step: int, items: Mapping[str, Item]) -> None:
+def write_run(path: str | os.PathLike[str], config: RunConfig, beside: Json, step: int, items: Mapping[str, Item]) -> None:
     """Write a run's folder with one step, and read it back: `vit_jax.load`, --init and --resume take it.
 
-    `path` must not exist, or be empty. `items` are model, optimizer ({step, mu.*, nu.*} or {step, trace.*}) and where the run has one
+    `path` must not exist, or be empty. `beside` is what config.json says besides the config: preset, data (None where it is not known
+    which examples the run has seen) and what runs.NEEDED names. `items` are model, optimizer ({step, mu.*, nu.*} or {step, trace.*}) and where the run has one
     ema, each read through before the next. Raises UserError where the weights are of a dtype in which no run is trained, or come
     back other than they were written.
     """
     run = Run(path)
-    wide = np.dtype(np.float64 if description.run.compute_dtype == "float64" else np.float32)
-    lacking = {"model", "optimizer", *(["ema"] if description.run.ema else [])} ^ items.keys()
-    if lacking or not set(NEEDED[description.run.task]) <= description.needed.keys():
-        raise ValueError(f"a run of this config has or lacks {lacking}, or config.json lacks something")
+    wide = np.dtype(np.float64 if config.compute_dtype == "float64" else np.float32)
     for item, (specs, _) in items.items():
         for name, spec in specs.items():
             if spec.dtype in FLOATS and spec.dtype != wide:
                 raise UserError(f"{path}: {item}.{name} is {spec.dtype.name}, and a run's arrays are {wide.name}; add --dtype {wide.name}")
-    run.create(description.record())
+    run.create(record_of(config, **beside))
     digests: dict[str, dict[str, str]] = {}
     for item, (specs, arrays) in items.items():
         digests[item] = {}
         orbax.write(str(run.checkpoints / str(step) / item), unflatten(specs), _noted(arrays, digests[item]), {})
     notes: Json = {
-        "optimizer": description.run.optim.name, "best": None, "stale": 0, "due": False, "totals": {"steps": 0, "loss": 0.0, "accuracy": 0.0}, "seconds": 0.0,
-        "data": description.data, "environment": {"versions": {}},
+        "optimizer": config.optim.name, "best": None, "stale": 0, "due": False, "totals": {"steps": 0, "loss": 0.0, "accuracy": 0.0}, "seconds": 0.0,
+        "data": beside["data"], "environment": {"versions": {}},
     }  # fmt: skip
     record = {"step": step, "notes": notes, "arrays": digests}
     write_json(run.digest_file(step), {**record, "digest": text_digest(record)})

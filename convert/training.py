@@ -25,7 +25,7 @@ from .optimizer import Moments
 from .reading import Reading
 from .road import Plan, stream
 from .rules import Row, ghost
-from .run_folder import BESIDE, NO_DATA, Description, needed, own_record, run_of, untrained, write_run
+from .run_folder import BESIDE, NO_DATA, needed, own_record, run_of, untrained, write_run
 
 Named = Iterator[tuple[str, np.ndarray]]  # the target's name and the values of each tensor
 
@@ -93,10 +93,15 @@ def our_moments(saved: Mapping[str, Any], c: OptimConfig, what: str) -> Moments:
 # ------------------------------------------------------------------------------------------ writing
 
 
-def beside_weights(plan: Plan, rows: list[Row], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Spec], Named]:
-    """What has the weights' names in the source, by the weights' rows: {the target's name: Spec}, and the arrays. Raises UserError."""
+def along(plan: Plan) -> list[Row]:
+    """The source's rows by which moments and averages go along with the weights. Raises UserError where they cannot."""
     if plan.adaptations or plan.dtype is not None:
         raise UserError(f"{plan.reading.path}: an optimizer's state does not follow --adapt and --dtype; leave them out, or add --weights-only")
+    return optimizer.moving(plan.reading.rows, plan.reading.tensors)
+
+
+def beside_weights(plan: Plan, rows: list[Row], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Spec], Named]:
+    """What has the weights' names in the source, by their rows: {the target's name: Spec}, and the arrays."""
     targets = optimizer.moving(plan.rows, plan.specs)
     ours = {n: a for r in rows for n, a in zip(r.ours, r.read([ghost(tensors[t].shape, tensors[t].dtype) for t in r.theirs]), strict=True)}
     made = {t: a for r in targets for t, a in zip(r.theirs, r.write([ours[n] for n in r.ours]), strict=True)}
@@ -110,26 +115,25 @@ def into_run(plan: Plan, state: Training | None, facts: Facts, path: str, weight
 
     `weights` are the plan's. Without a state the run is one that has not begun. Raises UserError.
     """
-    run = state.run if state else untrained(plan.config)
-    must, made_up = needed(run, Facts({}, facts.preprocess, facts.class_names, {**facts.extra, **(state.beside if state else {})}), plan.reading.path)
-    rows = optimizer.moving(plan.reading.rows, plan.reading.tensors)
-    moments = state.moments if state else Moments(0, {})
-    parts = {role: beside_weights(plan, rows, tensors) for role, tensors in moments.roles.items()}
+    rows = along(plan) if state else []
+    told = [f"the optimizer's state goes along, at step {state.moments.step}; the best step so far and the log start anew"] if state else []
+    state = state or Training(untrained(plan.config), {}, Moments(0, {}), None)
+    needs, made_up = needed(state.run, facts, plan.reading.path)
+    step = state.moments.step
+    parts = {role: beside_weights(plan, rows, tensors) for role, tensors in state.moments.roles.items()}
     specs = {"step": Spec(np.dtype(np.int32), ()), **{f"{role}.{name}": spec for role, (its, _) in parts.items() for name, spec in its.items()}}
 
     def arrays() -> Named:
-        yield "step", np.asarray(moments.step, np.int32)
+        yield "step", np.asarray(step, np.int32)
         for role, (_, values) in parts.items():
-            for name, array in values:
-                yield f"{role}.{name}", array
+            yield from ((f"{role}.{name}", array) for name, array in values)
 
     items = {"model": (plan.specs, weights), "optimizer": (specs, arrays())}
-    if run.ema:
-        items["ema"] = beside_weights(plan, rows, state.ema if state and state.ema else {t: plan.reading.tensors[t] for r in rows for t in r.theirs})
-        made_up += [] if state and state.ema else ["the average of the weights starts anew"]
-    beside = state.beside if state else {}
-    write_run(path, Description(run, beside.get("preset", "converted"), beside.get("data"), must), moments.step, items)
-    return made_up + (["the best step so far and the log start anew"] if state else [])
+    if state.run.ema:
+        items["ema"] = beside_weights(plan, rows, state.ema or {name: plan.reading.tensors[name] for r in rows for name in r.theirs})
+        told += [] if state.ema else ["the average of the weights starts anew"]
+    write_run(path, state.run, {"preset": state.beside.get("preset", "converted"), "data": state.beside.get("data"), **needs}, step, items)
+    return [*made_up, *told]
 
 
 def into_torch(plan: Plan, state: Training, path: str, weights: Named) -> list[str]:
@@ -137,7 +141,7 @@ def into_torch(plan: Plan, state: Training, path: str, weights: Named) -> list[s
 
     `weights` are the plan's. Raises UserError.
     """
-    rows = optimizer.moving(plan.reading.rows, plan.reading.tensors)
+    rows = along(plan)
     saved, places = optimizer.to_torch(plan.rows, plan.specs, state.run.optim, state.moments.step)
     parts = {role: beside_weights(plan, rows, tensors) for role, tensors in state.moments.roles.items() if state.moments.step}
     for (role, name), place in places.items():
@@ -173,4 +177,4 @@ def into_torch(plan: Plan, state: Training, path: str, weights: Named) -> list[s
                 value = value[key]
             if array_digest(value.read()) != digest:
                 raise CheckFailed(f"{path}: {place} did not come back from the disk as it was written; check the disk and try again")
-    return ["the best step so far and the log stay behind"]
+    return [f"the optimizer's state goes along, at step {state.moments.step}; the best step so far and the log stay behind"]

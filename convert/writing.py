@@ -21,13 +21,13 @@ from vit_jax.config import RunConfig, ViTConfig, to_dict
 from vit_jax.errors import CheckFailed, UserError
 from vit_jax.runs import sync_folder, write_json
 
-from .containers import open_source, writer
+from .containers import SUFFIXES, open_source, writer
 from .containers.source import Source, Spec, leaves
 from .layout import Facts, Json
 from .reading import CARRIED_SUFFIX, NETWORKS, as_said
 from .road import Plan, stream
 from .rules import CARRIED
-from .training import into_run, into_torch, training
+from .training import Training, into_run, into_torch, training
 
 # The name of the weights in a folder that we write, by the container of the layout's choice.
 IN_FOLDER = {"safetensors": "model.safetensors", "npz": "model.npz", "msgpack": "flax_model.msgpack", "torch": "model.pt"}
@@ -68,12 +68,15 @@ def write(
     if folder and not weights_only and (absent := [key for key in plan.layout.extras if key not in facts.extra]):
         flags = " ".join(f"--set {key}=..." for key in absent)
         raise UserError(f"{plan.reading.path}: does not say {', '.join(absent)}, which {plan.layout.name} needs; give {flags}, or --weights-only")
+    state = training(plan.reading, run) if holds_runs(plan, name) and not weights_only else None
     provenance = origin(plan, facts)
+    if state:  # these go along
+        provenance["left_out"] = [what for what in provenance.get("left_out", ()) if what.partition(" ")[0] not in ("optimizer", "ema")]
     dst.parent.mkdir(parents=True, exist_ok=True)
     room = dst.with_name(f".{dst.name}.{os.getpid()}.tmp")
     room.mkdir()
     try:
-        notes = fill(plan, room / name, facts, provenance, progress, weights_only, run)
+        notes = fill(plan, room / name, facts, provenance, progress, state)
         sides = plan.layout.write_side(plan.config, facts) if folder and not weights_only else {}
         if folder:
             sides["provenance.json"] = {**provenance, "files": sorted([name, *sides])}
@@ -87,11 +90,14 @@ def write(
     return Written((dst / name) if folder else dst, files, provenance, notes, "model" if name == RUN or notes else "")
 
 
-def fill(plan: Plan, path: Path, facts: Facts, provenance: Json, progress: Progress, weights_only: bool, run: RunConfig | None) -> list[str]:
-    """Write the weights, with the rest of a run in training where the target has a place for it, and what has none beside; the notes."""
+def holds_runs(plan: Plan, name: str) -> bool:
+    """Whether the target has a place for a run in training: its optimizer, its average, its step."""
+    return name == RUN or (plan.layout.dialect == "torch-ref" and SUFFIXES.get(Path(name).suffix) == "torch")
+
+
+def fill(plan: Plan, path: Path, facts: Facts, provenance: Json, progress: Progress, state: Training | None) -> list[str]:
+    """Write the weights, with the rest of a run in training, and what has no place there beside; the notes."""
     kept: dict[str, np.ndarray] = {}
-    holds_runs = path.name == RUN or (plan.layout.dialect == "torch-ref" and path.suffix in (".pt", ".pth", ".bin"))
-    state = training(plan.reading, run) if holds_runs and not weights_only else None
     notes = []
     with room_on_disk(path):
         if path.name == RUN:
