@@ -80,25 +80,37 @@ def from_torch(
     entries = {order[i]: _entries(entry, f"{what}: the optimizer's state of {order[i]}") for i, entry in states.items() if i in order}
     if strange := [i for i in states if i not in order]:
         raise UserError(f"{what}: its optimizer has a state numbered {strange[0]!r}, which is of no parameter; save it anew")
-    return _moments(entries, names, weights, c, what, step)
+    found = _moments(entries, names, weights, c, what, step)
+    copies = _copies(rows, weights)
+    return Moments(found.step, {role: {**tensors, **{name: tensors[first] for name, first in copies.items()}} for role, tensors in found.roles.items()})
+
+
+def _copies(rows: Iterable[Row], names: Mapping[str, Any]) -> dict[str, str]:
+    """{tied tensor: the first copy of it among the names, which is the one that torch counts}."""
+    tied = [r.theirs for r in rows if any(isinstance(operation, Tie) for operation in r.operations)]
+    return {name: next(first for first in names if first in copies) for copies in tied for name in copies}
 
 
 def _opened(saved: Any, what: str) -> tuple[dict[Any, Any], Groups]:
     """The states and groups of a state dict. Raises UserError where it is not one."""
     try:
         states, groups = dict(saved["state"]), [dict(group) for group in saved["param_groups"]]
-        if groups and all(isinstance(group["params"], list | tuple) for group in groups):
+        if groups and all(_are(int, group["params"]) and (group.get("param_names") is None or _are(str, group["param_names"])) for group in groups):
             return states, groups
     except (KeyError, TypeError, ValueError):
         pass
     raise UserError(f"{what}: its optimizer is not a torch optimizer's state_dict(); save that, or convert the weights alone with --weights-only")
 
 
+def _are(kind: type, values: Any) -> bool:
+    return isinstance(values, list | tuple) and all(type(value) is kind for value in values)
+
+
 def _names(groups: Groups, rows: Sequence[Row], weights: Mapping[str, Tensor], c: OptimConfig, what: str, grouped: bool) -> list[str]:
     """The parameters' names in the order of the groups' indices. Raises UserError where it is not known."""
     expected = parameter_order(rows, weights)
     counts = [len(group["params"]) for group in groups]
-    if all("param_names" in group for group in groups):
+    if all(len(group.get("param_names") or ()) == len(group["params"]) for group in groups):
         found = [_bare(name, weights) for group in groups for name in group["param_names"]]
     elif len(groups) == 1:
         found = expected
@@ -119,21 +131,17 @@ def _names(groups: Groups, rows: Sequence[Row], weights: Mapping[str, Tensor], c
     return found
 
 
-def _bare(name: Any, weights: Mapping[str, Tensor]) -> str:
+def _bare(name: str, weights: Mapping[str, Tensor]) -> str:
     """A parameter's name without what wrappers put before it."""
-    while isinstance(name, str) and name not in weights and name.startswith(PREFIXES):
+    while name not in weights and name.startswith(PREFIXES):
         name = name.partition(".")[2]
-    return str(name)
+    return name
 
 
-def parameter_order(rows: Iterable[Row], names: Iterable[str]) -> list[str]:
+def parameter_order(rows: Sequence[Row], names: Mapping[str, Any]) -> list[str]:
     """The parameters among the tensors of a state dict, in their order; of tied ones the first alone, as torch counts them."""
-    place = {name: i for i, name in enumerate(names)}
-    found: list[str] = []
-    for r in rows:
-        tied = any(isinstance(operation, Tie) for operation in r.operations)
-        found += [min(r.theirs, key=place.__getitem__)] if tied else r.theirs
-    return sorted(found, key=place.__getitem__)
+    claimed, copies = {name for r in rows for name in r.theirs}, _copies(rows, names)
+    return [name for name in names if name in claimed and copies.get(name, name) == name]
 
 
 def _check_group(where: str, group: Mapping[str, Any], members: Sequence[tuple[str, set[Any]]], c: OptimConfig) -> None:

@@ -319,6 +319,8 @@ REFUSALS = {
     "strange name": (lambda s: s["param_groups"][0]["param_names"].__setitem__(0, "stem.weight"), ADAMW,
         "its optimizer has 25 parameters and the network 25, patch.weight among those"),
     "strange number": (lambda s: s["state"].update({99: {}}), ADAMW, "has a state numbered 99, which is of no parameter"),
+    "numbers that are none": (group(params=[[1]]), ADAMW, "is not a torch optimizer's state_dict()"),
+    "names that are none": (group(param_names=3), ADAMW, "is not a torch optimizer's state_dict()"),
     "no state dict": (lambda s: s.pop("param_groups"), ADAMW, "is not a torch optimizer's state_dict()"),
     "an entry that is none": (lambda s: s["state"].update({3: 5}), ADAMW, "is not a dict"),
 }  # fmt: skip
@@ -429,6 +431,14 @@ def test_tied_copies_have_one_moment_and_computed_parts_none():
     a, b = Spec(np.dtype("f4"), (2, 3)), Spec(np.dtype("f4"), (3,))
     tie = rules.Row(("one", "two"), ("target.embedding",), ((2, 3),), (rules.Tie(2),))
     assert optimizer.parameter_order([tie], {"zero": b, "two": a, "one": a}) == ["two"]
+    p = torch.nn.Parameter(torch.randn(2, 3))
+    p.grad = torch.randn(2, 3)
+    one = torch.optim.AdamW([p], lr=0.1, weight_decay=0.0)
+    one.step()
+    weights = {name: wrapped(p.detach(), name) for name in ("two", "one")}
+    found = optimizer.from_torch(wrapped(one.state_dict()), [tie], weights, OptimConfig(lr=0.1, schedule="constant"), "X.pt")
+    (back,) = tie.read([found.roles["mu"][name].read() for name in tie.theirs])
+    np.testing.assert_allclose(back, 0.1 * p.grad, rtol=1e-6)
     half = rules.Row(("qkv.bias",), ("query.bias",), ((3,),), (rules.Concat(0, (3, 3)), rules.zeros((3,), 1)))
     with pytest.raises(UserError, match=r"qkv\.bias: a part is computed here and trained there"):
         optimizer.moving([half], ["qkv.bias"])
