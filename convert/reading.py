@@ -113,6 +113,7 @@ def identify(source: Source, options: Options) -> Reading:
     rows = rules.narrow(layout.rows(config), names)
     rules.check(rules.file_shapes(rows), names, source.path, "give the config of this very file with --set, or its layout with --from")
     check_dtypes(source.path, tensors, layout)
+    tensors = checked(source.path, tensors, own.get("digests"))
     beside = kept_beside(source.path)
     tensors, rows = {**tensors, **beside}, [*rows, *(rules.carried(name, t.shape) for name, t in beside.items())]
     preprocess = statistics(config, options.sets, own.get("preprocess") or facts.preprocess or model_facts.preprocess)
@@ -246,7 +247,11 @@ def checked(path: str, tensors: dict[str, Tensor], digests: Any) -> dict[str, Te
 def kept_beside(path: str) -> dict[str, Tensor]:
     """The tensors of FILE.carried.safetensors, which no network of ours has: an earlier conversion put them there."""
     place = f"{os.path.join(path, 'checkpoints') if os.path.isdir(path) else path}{CARRIED_SUFFIX}"  # of a run, beside its checkpoints
-    return open_source(place).tree if os.path.isfile(place) else {}
+    if not os.path.isfile(place):
+        return {}
+    with open_source(place) as source:
+        arrays = {name: tensor.read() for name, tensor in source.tree.items()}
+    return {name: Tensor(name, array.dtype, array.shape, functools.partial(np.copy, array)) for name, array in arrays.items()}
 
 
 def check_dtypes(path: str, tensors: Mapping[str, Tensor], layout: Layout) -> None:

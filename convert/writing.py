@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import shutil
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -26,7 +25,7 @@ from .containers.source import Source, Spec, leaves
 from .layout import Facts, Json
 from .reading import CARRIED_SUFFIX, NETWORKS, as_said
 from .road import Plan, stream
-from .rules import CARRIED
+from .rules import CARRIED, checksum
 from .training import Training, into_run, into_torch, training
 
 # The name of the weights in a folder that we write, by the container of the layout's choice.
@@ -76,12 +75,12 @@ def write(
     room = dst.with_name(f".{dst.name}.{os.getpid()}.tmp")
     room.mkdir()
     try:
-        notes = fill(plan, room / name, facts, provenance, progress, state)
+        notes, sums = fill(plan, room / name, facts, provenance, progress, state)
         sides = plan.layout.write_side(plan.config, facts) if folder and not weights_only else {}
         if folder:
             sides["provenance.json"] = {**provenance, "files": sorted([name, *sides])}
         elif not name.endswith(".safetensors"):
-            sides[f"{name}.json"] = provenance
+            sides[f"{name}.json"] = {**provenance, "digests": {tensor: f"{crc:08x}" for tensor, crc in sums.items()}}
         for side, content in sides.items():
             write_json(room / side, content)
         files = settle(room, dst if folder else dst.parent, folder and not dst.exists())
@@ -95,54 +94,54 @@ def holds_runs(plan: Plan, name: str) -> bool:
     return name == RUN or (plan.layout.dialect == "torch-ref" and SUFFIXES.get(Path(name).suffix) == "torch")
 
 
-def fill(plan: Plan, path: Path, facts: Facts, provenance: Json, progress: Progress, state: Training | None) -> list[str]:
-    """Write the weights, with the rest of a run in training, and what has no place there beside; the notes."""
+def fill(plan: Plan, path: Path, facts: Facts, provenance: Json, progress: Progress, state: Training | None) -> tuple[list[str], dict[str, int]]:
+    """Write the weights, with the rest of a run in training, and what has no place there beside: (notes, the weights' CRC-32)."""
     kept: dict[str, np.ndarray] = {}
+    sums: dict[str, int] = {}
+    values = weights(plan, kept, sums, progress)
     notes = []
     with room_on_disk(path):
         if path.name == RUN:
-            notes = into_run(plan, state, facts, str(path.parent), weights(plan, kept, progress))
+            notes = into_run(plan, state, facts, str(path.parent), values)
         elif state:
-            notes = into_torch(plan, state, str(path), weights(plan, kept, progress))
+            notes = into_torch(plan, state, str(path), values)
         else:
-            weigh(plan, path, provenance, weights(plan, kept, progress))
+            weigh(plan, path, provenance, values, sums)
         if kept:
             specs = {name: Spec(a.dtype, a.shape) for name, a in kept.items()}
             writer("x.safetensors")[1](f"{path}{CARRIED_SUFFIX}", specs, (((n,), a) for n, a in kept.items()), {})
-    return notes
+    return notes, sums
 
 
-def weights(plan: Plan, kept: dict[str, np.ndarray], progress: Progress) -> Iterator[tuple[str, np.ndarray]]:
-    """(target's name, array) of every tensor that has a place there; the others go to `kept`."""
+def weights(plan: Plan, kept: dict[str, np.ndarray], sums: dict[str, int], progress: Progress) -> Iterator[tuple[str, np.ndarray]]:
+    """(target's name, array) of every tensor that has a place there, its CRC-32 noted in `sums`; the others go to `kept`."""
     done = 0
     for name, array in stream(plan):
         if name.startswith(CARRIED) and name not in plan.specs:
             kept[name.removeprefix(CARRIED)] = array
             continue
+        sums[name] = checksum(array)
         yield name, array
         done += array.nbytes
         progress(done)
 
 
-def weigh(plan: Plan, path: Path, provenance: Json, values: Iterator[tuple[str, np.ndarray]]) -> None:
+def weigh(plan: Plan, path: Path, provenance: Json, values: Iterator[tuple[str, np.ndarray]], sums: dict[str, int]) -> None:
     """Write the weights, read them back and compare."""
     container, write = writer(str(path))
     separator = SEPARATORS.get(container)
-    sums: dict[str, int] = {}
 
-    def arrays() -> Iterator[tuple[tuple[str | int, ...], np.ndarray]]:
-        for name, array in values:
-            sums[name] = checksum(array)
-            yield (tuple(name.split(separator)) if separator else (name,)), array
+    def place(name: str) -> tuple[str | int, ...]:
+        return tuple(name.split(separator)) if separator else (name,)
 
-    tree: dict[str, Any] = {}
+    tree: dict[Any, Any] = {}
     for name, spec in plan.specs.items():
-        *path_, leaf = name.split(separator) if separator else [name]
+        *path_, leaf = place(name)
         node = tree
         for key in path_:
             node = node.setdefault(key, {})
         node[leaf] = spec
-    write(str(path), tree, arrays(), {"format": "pt", "provenance": json.dumps(provenance)})
+    write(str(path), tree, ((place(name), array) for name, array in values), {"format": "pt", "provenance": json.dumps(provenance)})
     read_back(path, plan.specs, sums, separator or ".")
 
 
@@ -156,11 +155,6 @@ def read_back(path: Path, specs: dict[str, Spec], sums: dict[str, int], separato
                 raise CheckFailed(f"{path.name}: {name} did not come back from the disk as it was written; the target is untouched: check the disk and try again")
         if len(found) != len(specs):
             raise CheckFailed(f"{path.name}: holds {len(found)} tensors instead of {len(specs)}; the target is untouched")
-
-
-def checksum(array: np.ndarray) -> int:
-    """CRC-32 of an array's bytes in C order."""
-    return zlib.crc32(np.asarray(array, order="C").reshape(-1).view(np.uint8)) if array.size else 0
 
 
 # ------------------------------------------------------------------------------------- the target

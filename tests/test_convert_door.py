@@ -223,6 +223,25 @@ def test_a_narrower_dtype_that_overflows_is_refused(refused, tmp_path):
     assert "bfloat16" in refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", *SAID, *STATISTICS, "--dtype", "float16")
 
 
+@pytest.mark.parametrize("suffix", ["safetensors", "pt", "npz", "msgpack"])
+def test_a_flipped_bit_is_caught_in_every_container_that_was_written_here(refused, run, source, tmp_path, suffix):
+    path = tmp_path / f"x.{suffix}"
+    assert run(source, path, "--to", "timm", *SAID, *STATISTICS)[0] == 0
+    needle = load_file(source)["blocks.1.mlp.fc1.weight"].tobytes()
+    whole = bytearray(path.read_bytes())
+    whole[whole.index(needle) + 77] ^= 4
+    path.write_bytes(whole)
+    assert "blocks.1.mlp.fc1.weight" in refused(path, tmp_path / "y.safetensors", "--to", "timm")
+
+
+def test_provenance_beside_another_file_is_not_believed(refused, run, source, tmp_path):
+    assert run(source, tmp_path / "x.msgpack", "--to", "timm", *SAID, *STATISTICS)[0] == 0
+    save_file(tensors(seed=1), tmp_path / "other.safetensors")
+    assert run(tmp_path / "other.safetensors", tmp_path / "z.msgpack", "--to", "timm", *SAID, *STATISTICS)[0] == 0
+    (tmp_path / "z.msgpack").rename(tmp_path / "x.msgpack")
+    assert "remove x.msgpack.json" in refused(tmp_path / "x.msgpack", tmp_path / "y.safetensors", "--to", "timm")
+
+
 # --------------------------------------------------------------------------------- the target, items 92 to 95
 
 
@@ -280,7 +299,7 @@ def test_a_full_disk_leaves_nothing_behind(source, tmp_path):
 
 def test_a_conversion_that_is_killed_leaves_the_old_file(source, tmp_path):
     (tmp_path / "out.safetensors").write_text("precious")
-    code = "import os, signal, sys; from convert import writing; writing.settle = lambda *_: os.kill(os.getpid(), signal.SIGKILL); from convert.__main__ import main; main()"
+    code = "import os, signal; from convert import __main__, writing; writing.settle = lambda *_: os.kill(os.getpid(), signal.SIGKILL); __main__.main()"
     done = subprocess.run([sys.executable, "-c", code, source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS, "--force"], capture_output=True)
     assert done.returncode == -9
     assert (tmp_path / "out.safetensors").read_text() == "precious"

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from vit_jax.errors import UserError
+
 from .pickle_names import STORAGES, TORCH_DTYPES
 from .source import Path, Spec, raw
 
@@ -82,7 +84,7 @@ class Pickler:
         key, put = str(len(self.storages)), self.parts.append
         self.storages[place] = key, spec
         if tag is None and spec.dtype not in UNTYPED:
-            raise ValueError(f"{place}: a .pt file has no {spec.dtype}")
+            raise UserError(f"{'.'.join(map(str, place))}: a file of PyTorch has no {spec.dtype}; choose a dtype with --dtype, or another container")
         count = spec.nbytes if tag is None else spec.nbytes // spec.dtype.itemsize
         put(_global(f"torch._utils._rebuild_tensor_v{3 if tag is None else 2}") + b"((" + _scalar("storage"))
         put(_global(tag or "torch.storage.UntypedStorage") + _scalar(key) + _scalar("cpu") + _scalar(count) + b"tQ" + _scalar(0))
