@@ -215,3 +215,41 @@ def test_no_framework_is_loaded(tmp_path, intact):
     code = f"import sys; from convert.containers import orbax; s = orbax.open_folder({str(intact)!r}); s.tree['step'].read(); print(*sys.modules)"
     loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
     assert "tensorstore" in loaded and not {"jax", "orbax", "flax", "torch"} & loaded
+
+
+MEASURED = """
+import sys, threading
+import numpy as np, tensorstore  # what is measured is above its own
+from convert.containers import orbax
+from convert.containers.source import Spec
+
+def anonymous():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) << 10
+
+def highest(work):
+    before, most, done = anonymous(), [0], threading.Event()
+    def watch():
+        while not done.wait(0.005):
+            most[0] = max(most[0], anonymous())
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    work()
+    done.set()
+    watcher.join()
+    return most[0] - before
+
+one = np.random.default_rng(0).standard_normal((1024, 3072)).astype(np.float32)
+names = [f"w{i}" for i in range(48)]
+write = lambda: orbax.write(sys.argv[1], {n: Spec(one.dtype, one.shape) for n in names}, (((n,), one + i) for i, n in enumerate(names)), {})
+read = lambda: [tensor.read() is None for tensor in orbax.open_folder(sys.argv[1]).tree.values()]
+print(one.nbytes, highest(write), highest(read))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_is_that_of_a_tensor_whatever_the_folders_size(tmp_path):
+    """604 MB in tensors of 12.6 MB: at most three of them and 256 + 64 MB above what imports take."""
+    out = subprocess.run([sys.executable, "-c", MEASURED, str(tmp_path / "item")], capture_output=True, text=True, check=True).stdout
+    one, written, read = map(int, out.split())
+    assert max(written, read) < 3 * one + (320 << 20)
