@@ -74,8 +74,10 @@ def config(m: Any) -> ViTConfig:
     distilled, fc_norm, token = hasattr(m, "dist_token"), there(m.fc_norm), m.global_pool == "token"
     pool = "cls_distill" if distilled else {"token": "cls", "map": "map", "avg": "mean_all" if m.pool_include_prefix else "mean"}[m.global_pool]
     gated, biased = type(block.mlp).__name__ == "GluMlp", block.attn.qkv.bias is not None
+    patch = tuple(m.patch_embed.patch_size)
+    image = tuple(n * p for n, p in zip(m.patch_embed.grid_size, patch, strict=True))  # a convolution leaves pixels beyond out
     return normal(ViTConfig(
-        image=tuple(m.patch_embed.img_size), patch=tuple(m.patch_embed.patch_size), channels=m.in_chans, classes=m.num_classes, width=m.embed_dim,
+        image=image, patch=patch, channels=m.in_chans, classes=m.num_classes, width=m.embed_dim,
         depth=len(m.blocks), heads=block.attn.num_heads, hidden=block.mlp.fc2.in_features, stem_bias=m.patch_embed.proj.bias is not None,
         stem_norm=there(m.patch_embed.norm), cls_token=m.cls_token is not None, distill_token=distilled, registers=m.num_reg_tokens,
         position="none" if m.pos_embed is None else "learned", cls_position=not m.no_embed_class, register_position=not m.no_embed_class,
@@ -95,7 +97,8 @@ def timm_entries(names: Iterable[str] = ()) -> Iterator[tuple[str, Entry | str]]
             continue
         default = models.get_pretrained_cfg(name)
         tagged = {default.tag or "": default} | {cfg.tag: cfg for cfg in models.get_arch_pretrained_cfgs(name).values() if cfg.tag} if default else {}
-        yield name, (differing(config(model)), {tag: images(DEFAULTS | dataclasses.asdict(cfg))[0] for tag, cfg in tagged.items()})
+        patch = model.patch_embed.patch_size
+        yield name, (differing(config(model)), {tag: images(DEFAULTS | dataclasses.asdict(cfg), patch)[0] for tag, cfg in tagged.items()})
 
 
 def differing(c: ViTConfig) -> Json:

@@ -63,7 +63,7 @@ def test_a_config_json_by_hand_says_what_tensors_do_not():
         ({"act_layer": "swish"}, "activation", "silu"),
         ({"norm_layer": "layer_norm"}, "eps", 1e-6),
         ({"pos_embed": "none"}, "position", "none"),
-        ({"img_size": [32, 64]}, "image", [32, 64]),
+        ({"img_size": [32, 64]}, "image", (32, 64)),
     ],
 )
 def test_arguments_go_before_what_the_architecture_says(args, field, value):
@@ -99,6 +99,18 @@ def test_a_config_json_that_contradicts_itself_on_pooling_leaves_the_question_op
     facts = TIMM.read_side({"config.json": {**CONFIG, "global_pool": "avg"}})
     assert "pool" not in facts.config
     assert facts.config["heads"] == 4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_args": [1]}, {"pretrained_cfg": "x"}, {"label_names": {"a": "b"}}, {"pretrained_cfg": {"mean": 0.5}}, {"pretrained_cfg": {"input_size": 3}},
+        {"pretrained_cfg": {"mean": [0.5] * 3, "crop_pct": 0}}, {"pretrained_cfg": {"mean": ["x"] * 3}},
+    ],
+)  # fmt: skip
+def test_a_config_json_of_the_wrong_kinds_is_refused_in_one_sentence(change):
+    with pytest.raises(UserError, match=r"^config\.json: is not as timm writes it"):
+        TIMM.read_side({"config.json": {**CONFIG, **change}})
 
 
 def test_another_librarys_config_json_says_nothing():
@@ -222,6 +234,24 @@ def test_a_folder_that_timm_saved_needs_no_flag_and_what_we_write_timm_opens(tim
     assert {k: list(v) for k, v in after.items()} == {k: list(v) for k, v in before.items()}
 
 
+def test_pixels_beyond_the_last_patch_are_left_out_as_timm_does(timm):
+    torch = pytest.importorskip("torch")
+    from tests.parity.sides import ours
+
+    args = {"img_size": 14, "patch_size": 4, "embed_dim": 12, "depth": 1, "num_heads": 3}
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=5, **args).double().eval()
+    file = {k: v.detach().numpy() for k, v in model.state_dict().items()}
+    side = {"architecture": "vit_tiny_patch16_224", "model_args": args, "pretrained_cfg": {"mean": [0.5] * 3, "input_size": [3, 14, 14]}}
+    facts = TIMM.read_side({"config.json": side})
+    assert (facts.config["image"], facts.preprocess) == (12, None)
+    assert "of 14x14 pixels its patches cover the first 12x12" in facts.notes[0]
+    config = resolve(TIMM, {k: v.shape for k, v in file.items()}, [("its config.json", facts.config)], "file")
+    images = np.random.default_rng(0).standard_normal((2, 14, 14, 3))
+    with torch.no_grad():
+        theirs = model(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
+    assert np.abs(ours(config, rules.read(TIMM.rows(config), file)).forward({"images": images[:, :12, :12]}) - theirs).max() < 1e-12
+
+
 @pytest.mark.parametrize("given", [(37, 53), (53, 37), (16, 16), (9, 9)])
 @pytest.mark.parametrize(
     "how",
@@ -250,7 +280,7 @@ def test_the_size_that_crop_scales_to_survives_the_share_that_timm_states():
 
 
 def test_preprocessing_that_ours_is_not_is_noted_and_not_taken():
-    for change in ({"crop_mode": "squash", "crop_pct": 0.95}, {"interpolation": "lanczos"}, {"input_size": [1, 8, 8]}):
+    for change in ({"crop_mode": "squash", "crop_pct": 0.95}, {"crop_mode": "spiral"}, {"interpolation": "lanczos"}, {"input_size": [1, 8, 8]}):
         found, notes = timm_folder.images({**timm_folder.DEFAULTS, **change})
         assert found is None
         assert len(notes) == 1

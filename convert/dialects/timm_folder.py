@@ -18,6 +18,9 @@ from ..layout import Facts, Json
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "relu": "relu", "silu": "silu", "swish": "silu"}
 POOLS = {"cls": "token", "cls_distill": "token", "mean": "avg", "mean_all": "avg", "map": "map"}
+NORMS = {"layernorm": 1e-6}
+POSITIONS = {"learn": "learned", "none": "none", "": "none"}
+PLAIN = {"image": "img_size", "patch": "patch_size", "width": "embed_dim", "depth": "depth", "heads": "num_heads"}
 # What timm takes where a pretrained_cfg does not say.
 DEFAULTS: Json = {
     "input_size": [3, 224, 224], "crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic",
@@ -40,7 +43,7 @@ def unstated(c: ViTConfig) -> list[str]:
     return [f"eps is {c.eps!r}, with {name} timm's config.json can only say 1e-06" for name, has in only.items() if has and c.eps != 1e-6]
 
 
-def write_side(c: ViTConfig, facts: Facts) -> dict[str, Json]:
+def write_side(c: ViTConfig, beside: Facts) -> dict[str, Json]:
     """The config.json with which `timm.create_model("local-dir:FOLDER", pretrained=True)` builds the network."""
     hidden = c.hidden * (2 if c.gated else 1)
     ratio = hidden / c.width
@@ -60,33 +63,56 @@ def write_side(c: ViTConfig, facts: Facts) -> dict[str, Json]:
         "first_conv": "patch_embed.proj", "classifier": ["head", "head_dist"] if c.distill_token else "head",
     }  # fmt: skip
     out = {"architecture": architecture(c), "num_classes": c.classes, "num_features": c.width, "global_pool": POOLS[c.pool]}
-    labels = {"label_names": facts.class_names} if facts.class_names else {}
-    return {"config.json": out | labels | {"model_args": args, "pretrained_cfg": pretrained | (crop(facts.preprocess) if facts.preprocess else {})}}
+    labels = {"label_names": beside.class_names} if beside.class_names else {}
+    return {"config.json": out | labels | {"model_args": args, "pretrained_cfg": pretrained | (crop(beside.preprocess) if beside.preprocess else {})}}
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
     """What a config.json of timm's says that no tensor does. Raises UserError where it names what this network has not."""
-    said = files.get("config.json") or {}
-    if not isinstance(said.get("architecture"), str):
+    said = files.get("config.json")
+    if not isinstance(said, Mapping) or not isinstance(said.get("architecture"), str):
         return Facts()
-    args, pretrained = said.get("model_args") or {}, said.get("pretrained_cfg", said)
+    try:
+        return facts(said)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"config.json: is not as timm writes it ({error}); mend it, or say the config with --set in a folder without it") from error
+
+
+def facts(said: Mapping[str, Any]) -> Facts:
+    """The same; any error of Python's where a value is of another kind."""
+    pretrained = said.get("pretrained_cfg", said)
     known = named(said["architecture"])
-    fields: Json = {name: known[name] for name in ("heads", "activation", "eps", "pool", "position") if name in known}
-    size = args.get("img_size") or pretrained.get("input_size", [0])[1:] or known.get("image")
-    fields |= {ours: args[theirs] for ours, theirs in (("heads", "num_heads"), ("patch", "patch_size"), ("width", "embed_dim"), ("depth", "depth")) if theirs in args}
-    fields |= {"activation": chosen("act_layer", args["act_layer"], ACTIVATIONS)} if args.get("act_layer") else {}
-    fields |= {"eps": chosen("norm_layer", args["norm_layer"], {"layernorm": 1e-6})} if args.get("norm_layer") else {}
-    fields |= {"position": chosen("pos_embed", args["pos_embed"], {"learn": "learned", "none": "none", "": "none"})} if "pos_embed" in args else {}
-    fields |= {"image": size} if size else {}
+    fields = arguments(said.get("model_args") or {}, known)
+    size = pretrained.get("input_size", [0])[1:]
+    fields = ({"image": size} if size else {}) | fields
+    if "pool" in fields and said.get("global_pool", POOLS[fields["pool"]]) != POOLS[fields["pool"]]:
+        del fields["pool"]  # it contradicts itself: the user decides
+    labels = said.get("label_names", pretrained.get("label_names"))
+    if isinstance(labels, Mapping):
+        labels = [labels[str(i)] for i in range(len(labels))]
+    labels = [str(label) for label in labels] if isinstance(labels, list) else None
+    patch = fields.get("patch", known.get("patch", 1))
+    preprocess, notes = images(DEFAULTS | {k: v for k, v in pretrained.items() if v is not None}, patch) if pretrained.get("mean") else (None, ())
+    if "image" in fields:
+        fields["image"] = covered(fields["image"], patch)
+    return Facts(fields, preprocess, labels, notes=notes)
+
+
+def covered(image: Any, patch: Any) -> int | tuple[int, int]:
+    """The part of an image in which patches lie: a convolution leaves the pixels beyond out."""
+    h, w = (n // p * p for n, p in zip(pair(image), pair(patch), strict=True))
+    return h if h == w else (h, w)
+
+
+def arguments(args: Json, known: Json) -> Json:
+    """Our fields from model_args and, where these are silent, from what is known of the architecture."""
+    fields: Json = {ours: known[ours] for ours in ("heads", "activation", "eps", "position") if ours in known}
+    fields |= {ours: args[theirs] for ours, theirs in PLAIN.items() if theirs in args}
+    for key, ours, values in (("act_layer", "activation", ACTIVATIONS), ("norm_layer", "eps", NORMS), ("pos_embed", "position", POSITIONS)):
+        if args.get(key) is not None:
+            fields[ours] = chosen(key, args[key], values)
     pooling = pool(args, known)
-    if pooling and said.get("global_pool", POOLS[pooling]) == POOLS[pooling]:
-        fields["pool"] = pooling
-    else:
-        fields.pop("pool", None)  # it contradicts itself: the user decides
-    names = said.get("label_names", pretrained.get("label_names"))
-    names = [names[str(i)] for i in range(len(names))] if isinstance(names, Mapping) and set(names) == {str(i) for i in range(len(names))} else names
-    preprocess, notes = images(DEFAULTS | {k: v for k, v in pretrained.items() if v is not None}) if pretrained.get("mean") else (None, ())
-    return Facts(fields, preprocess, names if isinstance(names, list) else None, notes=notes)
+    return fields | ({"pool": pooling} if pooling else {})
 
 
 def named(name: str) -> Json:
@@ -100,7 +126,7 @@ def named(name: str) -> Json:
 
 def chosen(key: str, value: Any, known: Mapping[str, Any]) -> Any:
     """What a name in model_args means. Raises UserError."""
-    name = str(value).lower() if key == "act_layer" else str(value).lower().replace("_", "")
+    name = str(value).lower().replace("_", "" if key == "norm_layer" else "_")
     if name not in known:
         raise UserError(f"config.json: {key} is {value!r}, this network knows {', '.join(known)}; it cannot be converted")
     return known[name]
@@ -109,19 +135,21 @@ def chosen(key: str, value: Any, known: Mapping[str, Any]) -> Any:
 def pool(args: Json, known: Json) -> str | None:
     """Our pooling; None where it is not said. Raises UserError on one that our network has not."""
     theirs = args.get("global_pool", POOLS.get(known.get("pool", "")))
-    every = args.get("pool_include_prefix", known.get("pool") == "mean_all")
+    every = args.get("pool_include_prefix", known["pool"] == "mean_all" if known else None)
+    if theirs not in (None, "token", "avg", "map") or (theirs == "map" and every):
+        what = "map with pool_include_prefix" if theirs == "map" else repr(theirs)
+        raise UserError(f"config.json: global_pool is {what}, this network knows token, avg and map; it cannot be converted")
     if theirs == "token":
         return "cls_distill" if known.get("pool") == "cls_distill" else "cls"
-    if theirs not in (None, "avg", "map") or (theirs == "map" and every):
-        said = "map with pool_include_prefix" if theirs == "map" else repr(theirs)
-        raise UserError(f"config.json: global_pool is {said}, this network knows token, avg and map; it cannot be converted")
-    return theirs and ("map" if theirs == "map" else "mean_all" if every else "mean")
+    if theirs == "avg":
+        return None if every is None else "mean_all" if every else "mean"
+    return theirs
 
 
 # ---------------------------------------------------------------------------------- preprocessing
 
 
-def images(cfg: Json) -> tuple[Json | None, tuple[str, ...]]:
+def images(cfg: Json, patch: Any = 1) -> tuple[Json | None, tuple[str, ...]]:
     """(our preprocessing, or None where we have no such, notes why) of a pretrained_cfg."""
     channels, *size = cfg["input_size"]
     fill = {round(255 * v) for v in cfg["mean"]}
@@ -129,6 +157,8 @@ def images(cfg: Json) -> tuple[Json | None, tuple[str, ...]]:
     cut = {"crop_pct": cfg["crop_pct"] != 1 and (mode != "center" or not square), "crop_mode": mode == "border" and len(fill) > 1}
     reasons = [f"{key} {cfg[key]}" for key, holds in cut.items() if holds]
     reasons += [f"interpolation {cfg['interpolation']}"] if cfg["interpolation"] not in ("bilinear", "bicubic", "nearest") else []
+    h, w = pair(covered(size, patch))
+    reasons += [f"of {size[0]}x{size[1]} pixels its patches cover the first {h}x{w}"] if [h, w] != size else []
     reasons += [f"mean and std for {len(cfg['mean'])} channels of {channels}"] if not len(cfg["mean"]) == len(cfg["std"]) == channels else []
     if reasons:
         return None, (f"config.json: its preprocessing has no counterpart here ({'; '.join(reasons)})",)
