@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,8 +31,10 @@ def verify(
     report = Report(a, b, config, adapt)
     report.checks += [returned(a), returned(b), configs(b.name, a.name, b.config, config), statistics(b.name, a.name, b.facts, facts)]
     report.checks.append(bits(b.name, a.name, "tensors under our names", b.parameters, parameters))
-    if importlib.util.find_spec("torch") is None:
-        report.notes.append("forward not compared: PyTorch is not installed")
+    try:
+        importlib.import_module("torch")
+    except (ImportError, OSError) as error:
+        report.notes.append(f"forward not compared: PyTorch cannot be imported ({error})")
         return report
     if apart := shapes_apart(b.config, config):
         report.notes.append(f"forward not compared: {apart}")

@@ -48,15 +48,14 @@ class Built:
 
 
 def build(weights: Weights) -> tuple[Built, str]:
-    """The network by its layout's library, else by torch_ref, and then why. Raises ImportError without torch."""
-    importlib.import_module("torch")
+    """The network by its layout's library, else by torch_ref, and then why. Raises Refused where the library does not take the file."""
     library = LIBRARIES.get(weights.layout.dialect)
     if library is None:
         return twin(weights), "" if weights.layout.dialect == "torch-ref" else f"no library is known to build {weights.layout.name}"
     try:
         return library(weights), ""
     except ImportError as error:
-        return twin(weights), f"{error.name or error} is not installed"
+        return twin(weights), f"its library cannot be imported ({error})"
     except Unavailable as error:
         return twin(weights), str(error)
 
@@ -166,12 +165,11 @@ def timm(weights: Weights) -> Built:
             global_pool=pool[c.pool], pool_include_prefix=c.pool == "mean_all", class_token=c.cls_token, reg_tokens=c.registers, fc_norm=c.head_norm,
             final_norm=c.final_norm or c.head_norm, no_embed_class=bool(c.prefix) and c.positions == c.patches, **options,
         )  # fmt: skip
-    if set(module.state_dict()) != set(weights.tensors):  # older names, which its own reader knows
-        clean = importlib.import_module("timm.models.vision_transformer").checkpoint_filter_fn(_state(weights), module)
-        rows = LAYOUTS["timm"].rows(c) if "timm" in LAYOUTS else weights.rows
-        module, rows = _loaded(module, weights, dict(clean)), rules.narrow(rows, module.state_dict())
-    else:
-        module, rows = _loaded(module, weights), weights.rows
+    rows, state = weights.rows, None
+    if rules.file_shapes(rows) != {n: tuple(t.shape) for n, t in module.state_dict().items()}:  # an older file, which its own reader knows
+        state = importlib.import_module("timm.models.vision_transformer").checkpoint_filter_fn(_state(weights), module)
+        rows = rules.narrow(LAYOUTS["timm"].rows(c), module.state_dict())
+    module = _loaded(module, weights, state)
     places: Places = {"tokens": ("blocks.0", "in"), **{f"blocks.{i}": (f"blocks.{i}", "out") for i in range(c.depth)}}
     return Built(_version("timm"), module, rows, _images, places | ({"features": ("norm", "out")} if c.final_norm else {}))
 
@@ -198,7 +196,7 @@ def huggingface(weights: Weights) -> Built:
     """ViT and DeiT of transformers, by the config.json that we write and from_pretrained's own reading of names."""
     c = weights.config
     assert isinstance(c, ViTConfig)
-    module = _pretrained(weights)
+    module = _pretrained(weights, **({} if c.classes else {"add_pooling_layer": bool(c.head_hidden)}))
     body = next((name for name, _ in module.named_children() if name in ("vit", "deit")), "")
     at = f"{body}." if body else ""
     places: Places = {"tokens": (f"{at}layers.0", "in"), **{f"blocks.{i}": (f"{at}layers.{i}", "out") for i in range(c.depth)}, "features": (f"{at}layernorm", "out")}
@@ -239,7 +237,7 @@ def _exact_sinusoids(module: Any, c: TransformerConfig) -> None:
             table.data = exact
 
 
-def _pretrained(weights: Weights) -> Any:
+def _pretrained(weights: Weights, **more: Any) -> Any:
     """A model of transformers from our side files. Raises Refused where it does not take every tensor."""
     transformers = load("transformers")
     extra = {**dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=2), **weights.facts.extra}
@@ -251,7 +249,7 @@ def _pretrained(weights: Weights) -> Any:
         importlib.import_module("safetensors.torch").save_file(_state(weights), f"{room}/model.safetensors", {"format": "pt"})
         config.save_pretrained(room)
         options: dict[str, Any] = dict(dtype=torch.float64, attn_implementation="sdpa", output_loading_info=True)  # its eager attention casts to float32
-        module, loaded = getattr(transformers, architecture).from_pretrained(room, **options)
+        module, loaded = getattr(transformers, architecture).from_pretrained(room, **options, **more)
     bad = {what: sorted(map(str, names)) for what, names in loaded.items() if names and what != "error_msgs"}
     if bad:
         raise Refused(f"transformers reports {bad}")
