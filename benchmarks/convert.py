@@ -26,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
-from benchmarks.machine import describe, spread
+from benchmarks.machine import describe, heading, spread
 from convert.dialects import LAYOUTS
 from convert.rules import file_shapes, narrow
 from vit_jax.presets import sized
@@ -114,9 +114,10 @@ def main() -> None:
         shutil.rmtree(room)
     ratios = [r["convert"] / r["all"] for r in rounds]
     middle = {key: statistics.median(r[key] for r in rounds) for key in rounds[0]}
-    print(f"{describe()}\nViT-{arguments.size.upper()}/16, {size / 1e6:,.0f} MB, {arguments.rounds} rounds")
+    print(f"{heading(describe())}\nViT-{arguments.size.upper()}/16, {size / 1e6:,.0f} MB, {arguments.rounds} rounds")
     print(f"baseline {middle['all']:.2f} s (sha256 {middle['sha256']:.2f}, cp {middle['cp']:.2f}, fsync {middle['fsync']:.2f}); convert {middle['convert']:.2f} s")
-    print(f"ratio {spread(ratios)} (at most {REQUIRED}, goal {GOAL})")
+    found = spread(ratios)
+    print(f"ratio {found['ratio']:.2f} [{found['low']:.2f}..{found['high']:.2f}] (at most {REQUIRED}, goal {GOAL})")
     limit = 3 * group + MARGIN
     print(f"memory {max(r['memory'] for r in rounds) / 1e6:.0f} MB above the imports (at most {limit / 1e6:.0f})")
     if arguments.json:
