@@ -83,7 +83,7 @@ def facts(said: Mapping[str, Any]) -> Facts:
     pretrained = said.get("pretrained_cfg", said)
     known = named(said["architecture"])
     fields = arguments(said.get("model_args") or {}, known)
-    size = pretrained.get("input_size", [0])[1:]
+    size = pretrained.get("input_size", [0])[1:] or known.get("image")
     fields = ({"image": size} if size else {}) | fields
     if "pool" in fields and said.get("global_pool", POOLS[fields["pool"]]) != POOLS[fields["pool"]]:
         del fields["pool"]  # it contradicts itself: the user decides
