@@ -94,19 +94,6 @@ def _checked(tensor: Tensor, digest: str, what: str) -> Tensor:
     return dataclasses.replace(tensor, read=read)
 
 
-def read_run(path: str | os.PathLike[str], step: int | None = None, key: str = "") -> tuple[Source, Facts, RunConfig]:
-    """One set of a run's weights under our dotted names, what is known of it, and its config.
-
-    `key` is model or ema; it has to be said where the run keeps both. Raises UserError.
-    """
-    source = open_run(path, step)
-    sets = [name for name in ("model", "ema") if name in source.tree]
-    if key not in sets and (key or len(sets) > 1):
-        raise UserError(f"{path}: holds the weights {' and '.join(sets)}{f', and no {key}' if key else ''}; name one with --key")
-    run = Run(path)
-    return dataclasses.replace(source, tree=source.tree[key or sets[0]]), said(run.record()), run.config()
-
-
 def run_of(config: Any, where: str) -> RunConfig:
     """A run from its config as JSON. Raises UserError, also where it is nothing of the kind."""
     try:

@@ -17,7 +17,7 @@ from convert.containers.source import Spec
 from convert.dialects import LAYOUTS
 from convert.dialects import vit_jax as dialect
 from convert.reading import Options, read
-from convert.run_folder import is_run, numbered, open_run, read_run, untrained
+from convert.run_folder import is_run, numbered, open_run, untrained
 from vit_jax import interop
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig, parameters, to_dict
@@ -108,15 +108,12 @@ def test_the_last_step_and_the_best_are_a_choice(tmp_path):
 
 def test_weights_and_their_average_are_a_choice(tmp_path):
     a_run(tmp_path / "run", ema=0.9)
-    with pytest.raises(UserError, match="holds the weights model and ema; name one with --key"):
-        read_run(tmp_path / "run")
     with pytest.raises(UserError, match="several sets of weights: model, ema; choose one with --key"):
         read(str(tmp_path / "run"))
     for key, seed in (("model", 9), ("ema", 109)):
-        source, facts, run = read_run(tmp_path / "run", key=key)
-        same({n: t.read() for n, t in source.tree.items()}, weights(VIT, seed))
-        same({n: t.read() for n, t in read(str(tmp_path / "run"), Options(key=key)).tensors.items()}, weights(VIT, seed))
-        assert run.ema == 0.9 and facts.class_names == NAMES
+        found = read(str(tmp_path / "run"), Options(key=key))
+        same({n: t.read() for n, t in found.tensors.items()}, weights(VIT, seed))
+        assert found.facts.class_names == NAMES
 
 
 def damage_array(run):
