@@ -34,24 +34,23 @@ def resize(c: ViTConfig, text: str, value: str) -> Adaptation:
     """resize=HEIGHTxWIDTH:KERNEL: other image sizes; the positions of patches are resampled, prefix rows stay."""
     size, kernel = _pair(text, value, POSITIONS)
     after = check_vit(replace(c, image=size))
-    old, new = c.grid, after.grid
+    old, new, prefix = c.grid, after.grid, c.positions - c.patches
+    if old == new:
+        return Adaptation(text, c, after, (), f"image is {_size(c.image)} already: {STAYS}")
     steps: tuple[Step, ...] = ()
     said = "positions are computed for the new grid" if c.position != "none" else "there are no positions"
-    if c.position_stored and old != new:
+    if c.position_stored:
         for which, grid in (("old", old), ("new", new)):
             if which in POSITIONS[kernel].square and grid[0] != grid[1]:
                 oblong = [name for name, k in POSITIONS.items() if which not in k.square]
                 raise UserError(f"--adapt {text}: {kernel} knows no {which} grid of {grid[0]}x{grid[1]}; take {' or '.join(oblong)}")
-        prefix = c.positions - c.patches
 
         def table(arrays: Arrays) -> Arrays:
             (rows,) = arrays
             return [np.concatenate([rows[:prefix], resample(rows[prefix:], old, new, POSITIONS[kernel])])]
 
-        steps = (Step(("position",), {"position": (after.positions, c.width)}, table),)
+        steps = (_step(after, "position", compute=table),)
         said = f"positions are resampled by {kernel} from {old[0]}x{old[1]} to {new[0]}x{new[1]}"
-    elif c.position_stored:
-        said = "the grid and so the positions stay"
     says = f"image {_size(c.image)} becomes {_size(after.image)}: {said}, the function changes"
     return Adaptation(text, c, after, steps, says, lambda facts: _resized(facts, c.image, after.image))
 

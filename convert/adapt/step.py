@@ -44,11 +44,6 @@ class Adaptation:
     says: str
     facts: Callable[[Facts], Facts] = lambda facts: facts
 
-    @property
-    def exact(self) -> bool:
-        """Whether the network computes the same function as before, up to rounding."""
-        return self.says.endswith("the function stays")
-
 
 def apply(adaptation: Adaptation, parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Our parameters {dotted name: array} of `config_before` as those of `config`."""

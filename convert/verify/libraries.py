@@ -145,16 +145,16 @@ def timm(weights: Weights) -> Built:
     assert isinstance(c, ViTConfig)
     layers = importlib.import_module("timm.layers")
     acts = {"gelu": nn.GELU, "gelu_tanh": functools.partial(nn.GELU, approximate="tanh"), "relu": nn.ReLU, "silu": nn.SiLU}
-    options: dict[str, Any] = dict(
+    options: dict[str, Any] = dict(  # timm cuts width times mlp_ratio down to a whole number
         img_size=pair(c.image), patch_size=pair(c.patch), in_chans=c.channels, num_classes=c.classes, embed_dim=c.width, depth=c.depth, num_heads=c.heads,
-        mlp_ratio=c.hidden / c.width, qkv_bias=c.query_bias, proj_bias=c.out_bias, qk_norm=c.qk_norm, init_values=c.layer_scale or None, pre_norm=c.pre_norm,
+        mlp_ratio=(c.hidden + 0.5) / c.width, qkv_bias=c.query_bias, proj_bias=c.out_bias, qk_norm=c.qk_norm, init_values=c.layer_scale or None, pre_norm=c.pre_norm,
         norm_layer=functools.partial(nn.LayerNorm, eps=c.eps, bias=c.norm_bias), act_layer=acts.get(c.activation) or layers.get_act_layer(c.activation),
         embed_norm_layer=functools.partial(nn.LayerNorm, eps=c.eps) if c.stem_norm else None,
     )  # fmt: skip
     if c.gated and any(".fc1_g." in n for n in weights.tensors):
         options["mlp_layer"] = layers.SwiGLU
     elif c.gated:
-        options |= {"mlp_layer": functools.partial(layers.SwiGLUPacked, act_layer=options["act_layer"]), "mlp_ratio": 2 * c.hidden / c.width}
+        options |= {"mlp_layer": functools.partial(layers.SwiGLUPacked, act_layer=options["act_layer"]), "mlp_ratio": (2 * c.hidden + 0.5) / c.width}
     if c.distill_head:
         module = importlib.import_module("timm.models.deit").VisionTransformerDistilled(**options)
     else:
