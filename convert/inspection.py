@@ -13,7 +13,7 @@ from .containers import open_source
 from .containers.folder import candidates
 from .containers.source import Source, Tensor
 from .layout import TRAINING
-from .reading import Options, closest, identify, known, recognised, shapes, why_refused
+from .reading import Options, closest, identify, known, recognised, shapes, statistics, why_refused
 
 # Fields that are shown even where they have their defaults.
 ALWAYS = {"image", "channels", "patch", "classes", "width", "depth", "heads", "hidden", "eps", "activation", "pool", "norm_first", "encoder_depth", "decoder_depth"}
@@ -55,8 +55,8 @@ def config(source: Source, options: Options, tensors: dict[str, Tensor]) -> None
     plain = to_dict(type(reading.config)())
     values = {k: v for k, v in to_dict(reading.config).items() if k not in TRAINING and (k in ALWAYS or v != plain[k])}
     print(f"config     {type(reading.config).__name__}: " + ", ".join(f"{k} {_said(v)}" for k, v in values.items()) + "; the rest by default")
-    if reading.facts.preprocess:
-        print("images     " + ", ".join(f"{k} {_said(v)}" for k, v in reading.facts.preprocess.items()))
+    if images := statistics(reading.config, reading.statistics, reading.facts.preprocess):
+        print("images     " + ", ".join(f"{k} {_said(v)}" for k, v in images.items()))
     if made := reading.provenance.get("source"):
         print(f"made from  {made.get('name')} ({made.get('layout')}, sha256 {made.get('sha256')}) by {reading.provenance.get('made_by')}")
 

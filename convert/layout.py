@@ -29,7 +29,8 @@ from .rules import Row, Shape
 Names = Mapping[str, Shape]  # the tensors of a file: {name: shape}
 Json = dict[str, Any]
 UNKNOWN = object()
-FALLBACK = "this run's config"  # the speaker that says what nobody else does
+THE_LAYOUT, ITS_SHAPES = "its layout", "its shapes"  # speakers on a config
+FALLBACK = "this run's config"  # the one that says what nobody else does
 
 # Fields that only training uses: they change no forward pass, and no layout has to state them.
 TRAINING = frozenset(
@@ -226,7 +227,8 @@ def look(values: Any, key: str) -> Any:
 def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what: str) -> Any:
     """The config of a file: from the layout, its shapes, and what was said, the first speaker first.
 
-    `said` are (who says so, {field: value}) pairs; --set may correct --model, and FALLBACK is asked last. Raises
+    `said` are (who says so, {field: value}) pairs; --set and what the layout's own code does go before --model, and
+    FALLBACK is asked last. Raises
     UserError where two others contradict each other and where a field is known from none, listing the flags that would
     say it. Speakers may name fields that are not in the layout's table (training's), too.
     """
@@ -243,14 +245,16 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
         solved = f.solve(names) if f.solve else f.follow(names, values) if f.follow else None
         speakers = [(who, spoken[name]) for who, spoken in said if spoken.get(name) is not None]
         if len(f.among) == 1:
-            speakers.append((f"the layout {layout.name}", f.among[0]))
+            speakers.append((THE_LAYOUT, f.among[0]))
         elif solved is not None:
-            speakers.append(("its shapes", solved))
+            speakers.append((ITS_SHAPES, solved))
         if not speakers:
             absent.append(name)
             continue
+        speakers.sort(key=lambda one: one[0].startswith("--model") + 2 * (one[0] == FALLBACK))  # these know least of the very file
         who, values[name] = speakers[0]
-        others += [(name, who, other, value) for other, value in speakers[1:] if other != FALLBACK and not (who == "--set" and other.startswith("--model"))]
+        over_model = who in ("--set", THE_LAYOUT)
+        others += [(name, who, other, value) for other, value in speakers[1:] if other != FALLBACK and not (over_model and other.startswith("--model"))]
     absent = [name for name in absent if not idle(layout, name, values)]
     if absent:
         flags = " ".join(f"--set {name}=..." for name in absent)
@@ -262,7 +266,8 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
             raise UserError(f"{what}: {name} is {values[name]} but it holds {len(names)} tensors; correct the config that it carries, or give --set {name}=...")
     for name, who, other, value in others:  # two spellings of one config are no contradiction
         if normal(from_dict(layout.network, {**training, **values, name: value})) != normal(config):
-            raise UserError(f"{what}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {who}")
+            wrong = other if who in (THE_LAYOUT, ITS_SHAPES) else who
+            raise UserError(f"{what}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {wrong}")
     check(config)
     if reasons := layout.cannot(config, weights_only=True):  # what shows in no tensor is no reason: the file is there
         raise UserError(f"{what}: is not a file of {layout.name}: {'; '.join(reasons)}; name the right layout with --from, or correct the fields with --set")

@@ -58,6 +58,7 @@ class Reading:
     facts: Facts
     left_out: list[str]
     provenance: Json  # of the conversion that wrote the file, if one did
+    statistics: Json = field(default_factory=dict)  # what the user says of preprocessing, in the end: after adaptations
 
     @property
     def path(self) -> str:
@@ -116,9 +117,10 @@ def identify(source: Source, options: Options) -> Reading:
     tensors = checked(source.path, tensors, own.get("digests"))
     beside = kept_beside(source.path)
     tensors, rows = {**tensors, **beside}, [*rows, *(rules.carried(name, t.shape) for name, t in beside.items())]
-    preprocess = statistics(config, options.sets, own.get("preprocess") or facts.preprocess or model_facts.preprocess)
-    facts = Facts({}, preprocess, own.get("class_names") or facts.class_names, {**facts.extra, **own.get("extra", {}), **extra}, facts.notes)
-    return Reading(source, layout, config, tensors, rows, facts, [*left_out, *source.skipped], own)
+    images = own.get("preprocess") or facts.preprocess or model_facts.preprocess
+    facts = Facts({}, images, own.get("class_names") or facts.class_names, {**facts.extra, **own.get("extra", {}), **extra}, facts.notes)
+    words = {k: options.sets[k] for k in STATISTICS if k in options.sets}
+    return Reading(source, layout, config, tensors, rows, facts, [*left_out, *source.skipped], own, words)
 
 
 # ----------------------------------------------------------------------------------------- layouts
@@ -283,15 +285,3 @@ def statistics(config: ModelConfig, sets: Mapping[str, Any], stated: Json | None
             said[name] = [float(v) for v in values] * (config.channels if len(values) == 1 else 1)
     blank = {"image": [h, w], "channels": config.channels, "fit": "stretch", "size": min(h, w), "interpolation": "bicubic", "background": 0}
     return {**blank, **(stated or {}), **said}
-
-
-def as_said(preprocess: Json | None, config: ModelConfig) -> Json | None:
-    """Preprocessing after an adaptation: for the config's image and channels."""
-    if preprocess is None or not isinstance(config, ViTConfig):
-        return None
-    image = list(pair(config.image))
-    if image != list(preprocess["image"]):  # the margin that is cut off keeps its share
-        preprocess = {**preprocess, "image": image, "size": round(preprocess["size"] * min(image) / min(preprocess["image"]))}
-    if config.channels != preprocess["channels"]:
-        raise UserError(f"channels={config.channels}: its statistics are for {preprocess['channels']} channels; say them with --set mean=... --set std=...")
-    return preprocess

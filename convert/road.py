@@ -7,7 +7,7 @@ Shapes and dtypes go the whole way first, so that a writer has its header.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -20,8 +20,8 @@ from . import rules
 from .adapt import Adaptation, Step
 from .adapt import plan as plan_adaptations
 from .containers.source import Spec
-from .layout import Layout
-from .reading import Reading, find
+from .layout import Facts, Layout
+from .reading import Reading, find, statistics
 from .rules import CARRIED, Arrays, Row, ghost
 
 DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ("float16", "bfloat16", "float32", "float64")}
@@ -39,6 +39,7 @@ class Plan:
     specs: dict[str, Spec]  # {target's name: Spec}
     carried: list[str]  # our names of tensors that the target has no place for
     dtype: np.dtype | None  # that all become; None: each keeps its own
+    facts: Facts  # what goes beside the tensors
     allow_nonfinite: bool = False
 
 
@@ -61,12 +62,16 @@ def plan(
     if to is not None:
         ours = {n: ghost(a.shape, to) for n, a in ours.items()}
     common = rules.common_dtype(a.dtype for a in ours.values())
+    facts = reading.facts
+    for adaptation in adaptations:
+        facts = adaptation.facts(facts)
+    facts = replace(facts, preprocess=statistics(config, reading.statistics, facts.preprocess))
     kept = {n for n in ours if n.startswith(CARRIED)}
     rows = rules.narrow(layout.rows(config), {*reading.optional.get(layout.name, ()), *(n.removeprefix(CARRIED) for n in kept)})
     rules.check(rules.our_shapes(rows), {n: a.shape for n, a in ours.items() if n not in kept or any(n in r.ours for r in rows)}, reading.path)
     made = {t: g for r in rows for t, g in zip(r.theirs, r.write([ours[n] for n in r.ours], common), strict=True)}
     left = sorted(kept - {n for r in rows for n in r.ours})
-    return Plan(reading, adaptations, layout, config, rows, {n: Spec(g.dtype, g.shape) for n, g in made.items()}, left, to, allow_nonfinite)
+    return Plan(reading, adaptations, layout, config, rows, {n: Spec(g.dtype, g.shape) for n, g in made.items()}, left, to, facts, allow_nonfinite)
 
 
 def target_layout(name: str, config: ModelConfig) -> Layout:

@@ -23,7 +23,7 @@ from vit_jax.runs import sync_folder, write_json
 from .containers import SUFFIXES, open_source, writer
 from .containers.source import Source, Spec, leaves
 from .layout import Facts, Json
-from .reading import CARRIED_SUFFIX, NETWORKS, as_said
+from .reading import CARRIED_SUFFIX, NETWORKS
 from .road import Plan, stream
 from .rules import CARRIED, checksum
 from .training import Training, into_run, into_torch, training
@@ -58,8 +58,7 @@ def write(
     folder = not dst.suffix
     name = dst.name if not folder else RUN if plan.layout.dialect == "vit-jax" else IN_FOLDER[plan.layout.containers[0]]
     check_target(plan, dst, name, folder, force)
-    given = plan.reading.facts
-    facts = Facts({}, as_said(given.preprocess, plan.config), class_names(plan), given.extra)
+    facts = plan.facts
     if isinstance(plan.config, ViTConfig) and facts.preprocess is None and not weights_only:
         raise UserError(
             f"{plan.reading.path}: says nothing of the images' statistics, which the target is to carry; give --set mean=... --set std=... "
@@ -244,12 +243,6 @@ def origin(plan: Plan, facts: Facts) -> Json:
         "optional": plan.reading.optional,
     }
     return {k: v for k, v in said.items() if v or k in ("format", "config")}
-
-
-def class_names(plan: Plan) -> list[str] | None:
-    """The class names, where the head still has as many outputs."""
-    names = plan.reading.facts.class_names
-    return names if names and len(names) == getattr(plan.config, "classes", 0) and not any(a.text.startswith("head") for a in plan.adaptations) else None
 
 
 def source_hash(source: Source) -> str:

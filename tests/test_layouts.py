@@ -91,7 +91,7 @@ def test_a_file_comes_back_to_the_bit(layout, dtype):
         assert exact(rules.read(layout.rows(config), theirs), ours)
 
 
-COUNTS = {"pairs": 0, "with a common network": 0}  # of ordered pairs
+COUNTS = {"pairs": 2401, "with a common network": 425}  # of ordered pairs
 
 
 def test_the_number_of_pairs_with_a_common_network_is_known():
@@ -127,3 +127,13 @@ def test_set_corrects_model_and_nothing_that_a_file_says():
     with pytest.raises(UserError, match=r"heads is 2 by its config.json but 1 by --model vit"):
         resolve(layout, names, [("its config.json", said), ("--model vit", {"heads": 1})], "file")
     assert resolve(layout, names, [("its config.json", {"eps": 1e-6}), ("this run's config", said | {"eps": 1e-5})], "file").eps == 1e-6
+
+
+def test_the_layout_s_own_code_goes_before_a_model_s_name():
+    """timm runs Google's weights with another GELU than Google: the file is Google's."""
+    layout = LAYOUTS["augreg@linen"]
+    config = some("augreg@linen")[0]
+    names = rules.file_shapes(rules.narrow(layout.rows(config)))
+    assert resolve(layout, names, [("--model vit", fields(config) | {"activation": "gelu"})], "file").activation == "gelu_tanh"
+    with pytest.raises(UserError, match=r"width is 12 by its shapes but 16 by --model vit; correct --model vit"):
+        resolve(layout, names, [("--model vit", fields(config) | {"width": 16})], "file")

@@ -216,7 +216,7 @@ def converted(path: str, **said: Any) -> tuple[ModelConfig, Any, dict[str, np.nd
     with reading.source:
         way = plan(reading, "vit-jax")
         arrays = {name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in stream(way) if name in way.specs}
-    return way.config, reading.facts, arrays
+    return way.config, way.facts, arrays
 
 
 def weights(folder: Run, model: ModelConfig, which: str = "best", ema: bool | None = None) -> tuple[int, dict[str, Any]]:
