@@ -101,7 +101,8 @@ def twin(weights: Weights) -> Built:
     places = {f"{stack}.blocks.{i}": (f"{stack}.blocks.{i}", "out") for stack, depth in stacks for i in range(depth)} | {"memory": ("encoder", "out")}
 
     def call(module: Any, given: dict[str, Any]) -> Any:
-        return module(given["source"], given["target"], source_padding=given["source_padding"])
+        sides = [given[side] for side in ("source", "target") if side in given]
+        return module(*sides, source_padding=given["source_padding"])
 
     return Built("torch_ref", module, twin_names.rows(c), call, places)
 
@@ -310,11 +311,14 @@ def torch_transformer(weights: Weights) -> Built:
         "gelu": torch.nn.functional.gelu, "relu": torch.nn.functional.relu, "silu": torch.nn.functional.silu,
         "gelu_tanh": functools.partial(torch.nn.functional.gelu, approximate="tanh"), "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     }  # fmt: skip
+    common: dict[str, Any] = dict(activation=acts[c.activation], layer_norm_eps=c.eps, batch_first=True, norm_first=c.norm_first, bias=c.bias)
     with warnings.catch_warnings(action="ignore"):  # it says which of its fast paths it will not take
-        module = torch.nn.Transformer(
-            c.width, c.heads, c.encoder_depth, c.decoder_depth, c.hidden, 0.0, acts[c.activation], layer_norm_eps=c.eps, batch_first=True,
-            norm_first=c.norm_first, bias=c.bias,
-        )  # fmt: skip
+        if not c.decoder_depth:
+            norm = torch.nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.final_norm else None
+            encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(c.width, c.heads, c.hidden, 0.0, **common), c.encoder_depth, norm)
+            layers: Places = {f"encoder.blocks.{i}": (f"layers.{i}", "out") for i in range(c.encoder_depth)}
+            return Built(f"torch {torch.__version__}", _loaded(encoder, weights), weights.rows, _encoder, layers)
+        module = torch.nn.Transformer(c.width, c.heads, c.encoder_depth, c.decoder_depth, c.hidden, 0.0, **common)
     places: Places = {f"{s}.blocks.{i}": (f"{s}.layers.{i}", "out") for s, n in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)) for i in range(n)}
 
     def call(module: Any, given: dict[str, Any]) -> Any:
@@ -323,6 +327,10 @@ def torch_transformer(weights: Weights) -> Built:
         return module(given["source"], given["target"], tgt_mask=future, src_key_padding_mask=hidden, memory_key_padding_mask=hidden)
 
     return Built(f"torch {torch.__version__}", _loaded(module, weights), weights.rows, call, places | {"memory": ("encoder", "out")})
+
+
+def _encoder(module: Any, given: dict[str, Any]) -> Any:
+    return module(given["source"], src_key_padding_mask=~given["source_padding"])
 
 
 LIBRARIES: dict[str, Callable[[Weights], Built]] = {

@@ -177,8 +177,9 @@ def cast(inputs: Inputs, dtype: str) -> Inputs:
 
 
 def _split(inputs: Inputs) -> tuple[list[Any], Inputs]:
-    """What a network takes by position, and by name."""
-    return [inputs[k] for k in ("images", "source", "target") if k in inputs], {k: v for k, v in inputs.items() if k.endswith(("_padding", "_mask"))}
+    """What a network takes by position, and by name; an encoder alone has no target."""
+    given = [inputs["images"]] if "images" in inputs else [inputs["source"], inputs.get("target")]
+    return given, {k: v for k, v in inputs.items() if k.endswith(("_padding", "_mask"))}
 
 
 @contextlib.contextmanager

@@ -59,7 +59,8 @@ def noise(c: ModelConfig, batch: int = 3) -> Inputs:
     if isinstance(c, ViTConfig):
         return {"images": rng.standard_normal((batch, *pair(c.image), c.channels))}
     source, target = (min(n, c.max_length or n) for n in (7, 5))
-    out = {side: _tokens(rng, c, (batch, n), vocabulary) for side, n, vocabulary in (("source", source, c.source_vocabulary), ("target", target, c.target_vocabulary))}
+    sides = (("source", source, c.source_vocabulary), ("target", target, c.target_vocabulary))[: 2 if c.decoder_depth else 1]
+    out = {side: _tokens(rng, c, (batch, n), vocabulary) for side, n, vocabulary in sides}
     return out | {"source_padding": np.arange(source) < source - np.arange(batch)[:, None] % (source - 1)}
 
 
