@@ -500,6 +500,7 @@ IN_LIBRARIES = {
     "vit-pytorch@1.16.1": ("vit_pytorch", replace(VIT, head_width=3, **STEM)),
     "simple-vit@1.4.1": ("vit_pytorch", replace(VIT, cls_token=False, pool="mean", position="sincos2d", position_trained=False, out_bias=False, **STEM)),
     "torch-transformer": ("torch", VECTORS),
+    "torch-transformer@encoder": ("torch", replace(VECTORS, decoder_depth=0)),
     "marian": ("transformers", replace(WORDS, norm_first=False, final_norm=False, positions="concatenated", scale_embedding=True)),
     "bart": ("transformers", replace(LEARNED, norm_first=False, final_norm=False)),
     "mbart": ("transformers", LEARNED),
