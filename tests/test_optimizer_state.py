@@ -418,7 +418,7 @@ def test_any_other_loop_goes_on_where_its_run_is_named(tmp_path):
         way, run = plan(reading, "vit-jax"), run_of(c, optim, "float32")
         with pytest.raises(UserError, match="not the config that it belongs to; name it with --preset"):
             training.training(reading)
-        training.into_run(way, training.training(reading, run), reading.facts, str(tmp_path / "run"), stream(way))
+        training.into_run(way, training.training(reading, run), way.facts, str(tmp_path / "run"), stream(way))
     found = items(tmp_path / "run")
     assert found["optimizer"].pop("step") == 1 and Run(tmp_path / "run").record()["data"] is None
     gradients_ = rules.read(LAYOUTS["timm"].rows(c), {name: p.grad.numpy() for name, p in model.items()})

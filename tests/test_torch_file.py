@@ -181,7 +181,7 @@ def test_a_storage_beyond_4_gb_has_its_sizes_in_64_bits(tmp_path, monkeypatch):
 def test_what_does_not_come_or_has_no_place_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="no values came"):
         torch_file.write(str(tmp_path / "x.pt"), {"w": Spec(np.dtype(np.float32), (2,))}, iter([]), {})
-    with pytest.raises(ValueError, match="complex64"):
+    with pytest.raises(UserError, match="complex64"):
         torch_file.write(str(tmp_path / "x.pt"), {"w": Spec(np.dtype(np.complex64), (2,))}, iter([]), {})
     with pytest.raises(ValueError, match="was announced"):
         torch_file.write(str(tmp_path / "x.pt"), {"w": Spec(np.dtype(np.float32), (2,))}, iter([(("w",), np.zeros(3, np.float32))]), {})
