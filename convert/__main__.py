@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import ast
 import os
+import signal
 import sys
+import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vit_jax.errors import DONE, UserError, door
+from vit_jax.errors import DONE, Interrupted, UserError, door, say
 
 if TYPE_CHECKING:
     from .reading import Options, Reading
@@ -120,17 +122,20 @@ def convert(arguments: argparse.Namespace) -> int:
     run = preset(arguments.preset).run if arguments.preset else None
     reading = read(arguments.src, replace(options(arguments), otherwise=to_dict(run.model) if run else {}))
     with reading.source:
-        print(described(reading))
+        say(described(reading))
         way = plan(reading, arguments.to or "vit-jax", arguments.adapt, arguments.dtype, arguments.weights_only, arguments.allow_nonfinite)
         for adaptation in way.adaptations:
-            print(f"adapted   {adaptation.text}: {adaptation.says}")
+            say(f"adapted   {adaptation.text}: {adaptation.says}")
         size = sum(spec.nbytes for spec in way.specs.values())
         written = write(way, arguments.dst, arguments.force, arguments.weights_only, progress(size), run)
         report(written, way.layout.name, size, time.monotonic() - began)
         if arguments.verify:
             from .verify import certify
 
-            certify(way, written)
+            try:
+                certify(way, written)
+            except KeyboardInterrupt:
+                raise Interrupted(f"interrupted: {written.path} was written, and is not verified", "SIGINT") from None
     return DONE
 
 
@@ -146,12 +151,9 @@ def described(reading: Reading) -> str:
 
 def report(written: Written, layout: str, size: int, seconds: float) -> None:
     """What was written."""
-    print(f"written   {written.path}: {layout}, {size / 1e6:,.1f} MB in {seconds:.1f} s")
-    for path in written.files:
-        if path != written.path:
-            print(f"          {path}")
-    for note in written.notes:
-        print(f"note      {note}")
+    lines = [f"written   {written.path}: {layout}, {size / 1e6:,.1f} MB in {seconds:.1f} s"]
+    lines += [f"          {path}" for path in written.files if path != written.path]
+    say("\n".join([*lines, *(f"note      {note}" for note in written.notes)]))
 
 
 def progress(size: int) -> Any:
@@ -204,7 +206,10 @@ def main(prog: str = "python -m convert") -> int:
 
 
 def run(command: str, arguments: argparse.Namespace) -> int:
-    """A command's body; what the system says of a path becomes one sentence."""
+    """A command's body; what the system says of a path becomes one sentence, and a signal to end leaves nothing behind."""
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name) and threading.current_thread() is threading.main_thread():
+            signal.signal(getattr(signal, name), ended)
     try:
         return COMMANDS[command](arguments)
     except OSError as error:
@@ -212,6 +217,11 @@ def run(command: str, arguments: argparse.Namespace) -> int:
             raise
         place = error.filename or "the target"
         raise UserError(f"{place}: {os.strerror(error.errno).lower()}; check the path, its permissions and the disk, nothing was changed") from error
+
+
+def ended(number: int, frame: Any) -> None:
+    """What a signal to end does: everything on the way is undone, as after Ctrl-C."""
+    raise Interrupted("ended by a signal; what was being written is removed", "SIGTERM")
 
 
 if __name__ == "__main__":

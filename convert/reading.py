@@ -26,9 +26,9 @@ from .dialects import LAYOUTS, MODULES, refused
 from .layout import FALLBACK, Facts, Json, Layout, Names, resolve, unknown_field
 from .rules import Row
 from .run_folder import own_record
+from .target import CARRIED_SUFFIX
 
 NETWORKS: dict[str, type[ViTConfig] | type[TransformerConfig]] = {"ViT": ViTConfig, "Transformer": TransformerConfig}
-CARRIED_SUFFIX = ".carried.safetensors"
 STATISTICS = ("mean", "std", "fit", "size", "interpolation", "background")  # of preprocessing: --set names them, too
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -18,19 +15,19 @@ import numpy as np
 
 from vit_jax.config import RunConfig, ViTConfig, to_dict
 from vit_jax.errors import CheckFailed, UserError
-from vit_jax.runs import sync_folder, write_json
+from vit_jax.runs import write_json
 
 from .containers import SUFFIXES, open_source, writer
 from .containers.source import Source, Spec, leaves
 from .layout import Facts, Json
-from .reading import CARRIED_SUFFIX, NETWORKS
+from .reading import NETWORKS
 from .road import Plan, stream
 from .rules import CARRIED, checksum
+from .target import CARRIED_SUFFIX, DIGESTED, PROVENANCE, Target, target
 from .training import Training, into_run, into_torch, training
 
 # The name of the weights in a folder that we write, by the container of the layout's choice.
 IN_FOLDER = {"safetensors": "model.safetensors", "npz": "model.npz", "msgpack": "flax_model.msgpack", "torch": "model.pt"}
-DIGESTED = ".safetensors"  # a file that holds a digest of every tensor, which its writer computes and its reader checks
 RUN = "checkpoints"  # where they lie in the folder of a run, which is our own layout's
 SEPARATORS = {"msgpack": "/"}  # of containers that nest; torch state dicts are flat
 Progress = Callable[[int], None]  # is told the bytes written so far
@@ -48,16 +45,17 @@ class Written:
 
 
 def write(
-    plan: Plan, target: str, force: bool = False, weights_only: bool = False, progress: Progress = lambda done: None, run: RunConfig | None = None
+    plan: Plan, path: str, force: bool = False, weights_only: bool = False, progress: Progress = lambda done: None, run: RunConfig | None = None
 ) -> Written:  # fmt: skip
     """Carry out a plan. Raises UserError, with everything as it was, where the target is taken or cannot be written.
 
     `run` is the one that an optimizer's state belongs to, where its file does not say.
     """
-    dst = Path(target)
-    folder = not dst.suffix
-    name = dst.name if not folder else RUN if plan.layout.dialect == "vit-jax" else IN_FOLDER[plan.layout.containers[0]]
-    check_target(plan, dst, name, folder, force)
+    goal = where(plan, path)
+    goal.check(plan.reading.source, force, replaceable=goal.name != RUN)
+    if not goal.folder:
+        writer(str(goal.path))  # a suffix that is no container's
+    folder, name = goal.folder, goal.name
     facts = plan.facts
     if isinstance(plan.config, ViTConfig) and facts.preprocess is None and not weights_only:
         raise UserError(
@@ -71,22 +69,22 @@ def write(
     provenance = origin(plan, facts)
     if state:  # these go along
         provenance["left_out"] = [what for what in provenance.get("left_out", ()) if what.partition(" ")[0] not in ("optimizer", "ema")]
-    dst.parent.mkdir(parents=True, exist_ok=True)
-    room = dst.with_name(f".{dst.name}.{os.getpid()}.tmp")
-    room.mkdir()
-    try:
+    with goal.room() as room:
         notes, sums = fill(plan, room / name, facts, provenance, progress, state)
         sides = plan.layout.write_side(plan.config, facts) if folder and not weights_only else {}
         if folder:
-            sides["provenance.json"] = {**provenance, "files": sorted([name, *sides])}
-        elif not name.endswith(DIGESTED):
+            sides[PROVENANCE] = {**provenance, "files": sorted([name, *sides])}
+        elif goal.path.suffix != DIGESTED:
             sides[f"{name}.json"] = {**provenance, "digests": {tensor: f"{crc:08x}" for tensor, crc in sums.items()}}
         for side, content in sides.items():
             write_json(room / side, content)
-        files = settle(room, dst if folder else dst.parent, folder and not dst.exists())
-    finally:
-        shutil.rmtree(room, ignore_errors=True)
-    return Written((dst / name) if folder else dst, files, provenance, notes, "model" if name == RUN or notes else "")
+        files = goal.settle(room)
+    return Written(goal.weights, files, provenance, notes, "model" if name == RUN or notes else "")
+
+
+def where(plan: Plan, text: str) -> Target:
+    """The target of a plan: a file, a run's folder, or a folder with the weights as the layout's library names them."""
+    return target(text, RUN if plan.layout.dialect == "vit-jax" else IN_FOLDER[plan.layout.containers[0]])
 
 
 def holds_runs(plan: Plan, name: str) -> bool:
@@ -100,16 +98,15 @@ def fill(plan: Plan, path: Path, facts: Facts, provenance: Json, progress: Progr
     sums: dict[str, int] | None = None if path.suffix == DIGESTED else {}
     values = weights(plan, kept, sums, progress)
     notes = []
-    with room_on_disk(path):
-        if path.name == RUN:
-            notes = into_run(plan, state, facts, str(path.parent), values)
-        elif state:
-            notes = into_torch(plan, state, str(path), values)
-        else:
-            weigh(plan, path, provenance, values, sums)
-        if kept:
-            specs = {name: Spec(a.dtype, a.shape) for name, a in kept.items()}
-            writer("x.safetensors")[1](f"{path}{CARRIED_SUFFIX}", specs, (((n,), a) for n, a in kept.items()), {})
+    if path.name == RUN:
+        notes = into_run(plan, state, facts, str(path.parent), values)
+    elif state:
+        notes = into_torch(plan, state, str(path), values)
+    else:
+        weigh(plan, path, provenance, values, sums)
+    if kept:
+        specs = {name: Spec(a.dtype, a.shape) for name, a in kept.items()}
+        writer(CARRIED_SUFFIX)[1](f"{path}{CARRIED_SUFFIX}", specs, (((n,), a) for n, a in kept.items()), {"carried": path.name})
     return notes, sums or {}
 
 
@@ -163,62 +160,6 @@ def read_back(path: Path, specs: dict[str, Spec], sums: dict[str, int] | None, s
                 raise CheckFailed(f"{path.name}: {name} did not come back from the disk as it was written; the target is untouched: check the disk and try again")
         if len(found) != len(specs):
             raise CheckFailed(f"{path.name}: holds {len(found)} tensors instead of {len(specs)}; the target is untouched")
-
-
-# ------------------------------------------------------------------------------------- the target
-
-
-def check_target(plan: Plan, dst: Path, name: str, folder: bool, force: bool) -> None:
-    """Raise UserError where the target is the source, or stands already, or is not a place to write to."""
-    if not folder:
-        writer(str(dst))  # a suffix that is no container's
-    sources = [Path(p) for p in plan.reading.source.files or [plan.reading.path]]
-    places = [dst, dst / name] if folder else [dst]
-    if any(p.exists() and q.exists() and os.path.samefile(p, q) for p in places for q in [*sources, Path(plan.reading.path)]):
-        raise UserError(f"{dst}: is the source itself; choose another target")
-    if not dst.exists() and not dst.is_symlink():
-        return
-    if name == RUN:
-        raise UserError(f"{dst}: exists, and a run is never written over; choose another folder")
-    if dst.is_dir() != folder:
-        raise UserError(f"{dst}: is {'a folder' if dst.is_dir() else 'a file'}; choose another target")
-    if not force:
-        raise UserError(f"{dst}: exists; choose another target, or replace it with --force")
-    if folder:
-        try:
-            ours = {"provenance.json", *json.loads((dst / "provenance.json").read_text(encoding="utf-8"))["files"]}
-        except (OSError, ValueError, KeyError, TypeError):
-            ours = set()
-        if foreign := sorted(p.name for p in dst.iterdir() if p.name not in ours):
-            raise UserError(f"{dst}: holds {', '.join(foreign[:3])}, which no conversion wrote; choose another folder")
-
-
-def settle(room: Path, place: Path, whole: bool) -> list[Path]:
-    """Move what a room holds to its place, durably: as a whole, or file by file over what is there."""
-    names = sorted(p.name for p in room.iterdir())
-    for path in room.rglob("*"):
-        if path.is_file():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-    if whole:
-        os.rename(room, place)
-        sync_folder(place.parent)
-    else:
-        for name in names:
-            os.replace(room / name, place / name)
-    sync_folder(place)
-    return [place / name for name in names]
-
-
-@contextlib.contextmanager
-def room_on_disk(path: Path) -> Iterator[None]:
-    """A full disk, a lost permission or another failure of the system in one sentence."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise UserError(f"{path.parent.parent}: the disk is full; free some space and repeat the command, nothing was changed") from error
-        raise
 
 
 # ------------------------------------------------------------------------------------- provenance

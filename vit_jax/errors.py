@@ -61,11 +61,18 @@ def translate(error: BaseException) -> UserError | None:
 
 def door(main: Callable[[], int | None]) -> int:
     """Run a command's body and turn what it raises into an exit code and one sentence on stderr."""
+    code = _run(main)
     try:
-        try:
-            return main() or DONE
-        finally:
+        if sys.stdout is not None:  # None where it was closed from the start
             sys.stdout.flush()  # so that a reader who went away is noticed here
+    except BrokenPipeError:
+        _forget_output()
+    return code
+
+
+def _run(main: Callable[[], int | None]) -> int:
+    try:
+        return main() or DONE
     except (CheckFailed, Interrupted) as error:
         print(f"vit-jax: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, Interrupted) else CHECK
@@ -73,8 +80,7 @@ def door(main: Callable[[], int | None]) -> int:
         print("vit-jax: interrupted; what was not saved yet is lost", file=sys.stderr)
         return INTERRUPTED["SIGINT"]
     except BrokenPipeError:  # the reader of our output (head, less) went away: not an error
-        with contextlib.suppress(OSError):  # the interpreter flushes once more
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         return DONE
     except Exception as error:
         known = translate(error)
@@ -82,3 +88,17 @@ def door(main: Callable[[], int | None]) -> int:
             raise
         print("vit-jax: error: " + " ".join(str(known).splitlines()), file=sys.stderr)
         return USER
+
+
+def _forget_output() -> None:
+    """Let what is still printed go nowhere: the interpreter flushes once more."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say(text: str) -> None:
+    """Print where it must not end the work that the reader of our output went away."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _forget_output()

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vit_jax.config import ModelConfig, ViTConfig, pair
-from vit_jax.errors import CHECK, DONE, CheckFailed, UserError
+from vit_jax.errors import CHECK, DONE, CheckFailed, UserError, say
 from vit_jax.runs import write_json
 
 from ..layout import Json, function_fields
+from ..target import CERTIFICATE, free
 from .comparison import verify
 from .report import Report
 from .weights import Inputs, Weights
@@ -40,8 +41,8 @@ def certify(plan: Plan, written: Written) -> None:
         report = verify(Weights.of(plan.reading, "A"), Weights.of(reading, "B"), [a.text for a in plan.adaptations], plan.dtype)
         report.hashes = source_hash(plan.reading.source), source_hash(reading.source)
         report.paths = plan.reading.path, reading.path
-    write_json(Path(f"{target}.certificate.json"), report.certificate())
-    print(report.text())
+    write_json(Path(f"{target}{CERTIFICATE}"), report.certificate())
+    say(report.text())
     if not report.same:
         raise CheckFailed(f"{target}: {report.verdict}; the file was written, do not use it")
 
@@ -57,6 +58,7 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
     from ..road import DTYPES
     from ..writing import source_hash
 
+    free((arguments.json, arguments.markdown))
     prepare()
     a = read(arguments.a, options)
     with a.source:
@@ -70,7 +72,7 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
     report.hashes, report.paths = hashes, (a.path, b.path)
     report.notes += [note] if note else []
     leave(report, arguments.json, arguments.markdown)
-    print(report.text())
+    say(report.text())
     return DONE if report.same else CHECK
 
 

@@ -1,0 +1,158 @@
+"""Where a conversion goes: what may stand there, a room beside it to write in, and the move to its place.
+
+Nothing is lost, nothing is half there: all places are looked at before the first byte is written, everything is written and
+read back under a temporary name, and only then renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vit_jax.errors import UserError
+from vit_jax.runs import sync_folder
+
+from .containers import open_source
+from .containers.source import Source
+
+PROVENANCE, CERTIFICATE, CARRIED_SUFFIX = "provenance.json", ".certificate.json", ".carried.safetensors"
+DIGESTED = ".safetensors"  # a file that holds its own provenance, and a digest of every tensor that its reader checks
+
+
+@dataclass(frozen=True)
+class Target:
+    """A file, or a folder with the weights in a file `name`. `path` is what the user said."""
+
+    path: Path
+    name: str
+    folder: bool
+
+    @property
+    def weights(self) -> Path:
+        """The file of the weights."""
+        return self.path / self.name if self.folder else self.path
+
+    @property
+    def beside(self) -> list[Path]:
+        """Files beside the target that belong to it, where they are there."""
+        suffixes = [CERTIFICATE] if self.folder else [CERTIFICATE, CARRIED_SUFFIX, *([] if self.path.suffix == DIGESTED else [".json"])]
+        return [self.path.with_name(self.path.name + suffix) for suffix in suffixes]
+
+    def check(self, source: Source, force: bool, replaceable: bool = True) -> None:
+        """Raise UserError where a place is the source, or is taken and may not be replaced."""
+        files = [source.path, *source.files]
+        for place in (self.path, self.weights, *self.beside):
+            if any(os.path.exists(file) and place.exists() and os.path.samefile(place, file) for file in files):
+                raise UserError(f"{place}: is the source itself; choose another target")
+        for place in (self.path, *self.beside):
+            if not os.path.lexists(place):
+                continue
+            if not replaceable:
+                raise UserError(f"{place}: exists, and a run is never written over; choose another folder")
+            if place.is_dir() != (self.folder and place == self.path):
+                raise UserError(f"{place}: is {'a folder' if place.is_dir() else 'a file'}; choose another target")
+            if not force:
+                raise UserError(f"{place}: exists; choose another target, or replace it with --force")
+            if place != self.path and not ours(place):
+                raise UserError(f"{place}: belongs beside {self.path.name}, but no conversion wrote it; move it away, or choose another target")
+        if self.folder and (foreign := sorted(p.name for p in self.path.glob("*") if p.name not in self.listed() or not p.is_file())):
+            raise UserError(f"{self.path}: holds {', '.join(foreign[:3])}, which no conversion wrote; choose another folder")
+
+    def listed(self) -> set[str]:
+        """The files in a folder that a conversion wrote, by its own list."""
+        try:
+            return {PROVENANCE, *json.loads((self.path / PROVENANCE).read_text(encoding="utf-8"))["files"]}
+        except (OSError, ValueError, KeyError, TypeError):
+            return set()
+
+    @contextlib.contextmanager
+    def room(self) -> Iterator[Path]:
+        """A folder beside the target to write in; it is gone afterwards, and so are folders that were made for it in vain."""
+        made = [folder for folder in self.path.absolute().parents if not folder.exists()]
+        room = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        try:
+            with self.failures():
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                room.mkdir()
+                yield room
+        finally:
+            clear(room)
+            if not os.path.lexists(self.path):
+                with contextlib.suppress(OSError):
+                    for folder in made:
+                        folder.rmdir()
+
+    @contextlib.contextmanager
+    def failures(self) -> Iterator[None]:
+        """A full disk, a lost permission or another failure of the system in one sentence."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise UserError(f"{self.path}: the disk is full; free some space and repeat the command, nothing was changed") from error
+            if error.errno is None:
+                raise
+            raise UserError(f"{self.path}: {os.strerror(error.errno).lower()}; check the path, its permissions and the disk, nothing was changed") from error
+
+    def settle(self, room: Path) -> list[Path]:
+        """Move what a room holds to its place, durably; what an earlier conversion left there and this one did not make is removed."""
+        for path in room.rglob("*"):
+            if path.is_file():
+                with open(path, "rb") as file:
+                    os.fsync(file.fileno())
+        names = sorted(p.name for p in room.iterdir())
+        place = self.path if self.folder else self.path.parent
+        stale = [self.path / name for name in self.listed()] if self.folder else []
+        if self.folder and not self.path.exists():
+            os.rename(room, self.path)
+            sync_folder(self.path.parent)
+        else:
+            for name in names:
+                os.replace(room / name, place / name)
+        for path in (*stale, *self.beside):
+            if path.name not in names or path.parent != place:
+                path.unlink(missing_ok=True)
+        sync_folder(place)
+        return [place / name for name in names]
+
+
+def target(text: str, name: str) -> Target:
+    """The target of this path: a file where it has a suffix, else a folder, with the weights in `name`."""
+    path = Path(text)
+    path = path if path.name not in ("", "..") else Path(os.path.abspath(text))
+    return Target(path, name if not path.suffix else path.name, not path.suffix)
+
+
+def ours(place: Path) -> bool:
+    """Whether a file beside a target is one that a conversion writes there."""
+    try:
+        if place.name.endswith(CARRIED_SUFFIX):
+            with open_source(str(place)) as source:
+                return "carried" in source.metadata
+        said = json.loads(place.read_text(encoding="utf-8"))
+        return isinstance(said, dict) and said.get("format") == 1 and ("verdict" in said or "made_by" in said)
+    except (OSError, ValueError, UserError, RecursionError):
+        return False
+
+
+def clear(room: Path) -> None:
+    """Remove a folder in which threads of an interrupted write may still be writing."""
+    for _ in range(50):
+        shutil.rmtree(room, ignore_errors=True)
+        if not room.exists():
+            return
+        time.sleep(0.1)
+
+
+def free(places: Sequence[str]) -> None:
+    """Raise UserError where a file that is to be written stands already."""
+    for place in places:
+        if place and os.path.lexists(place):
+            raise UserError(f"{place}: exists; choose another name")
