@@ -299,7 +299,7 @@ def test_a_full_disk_leaves_nothing_behind(source, tmp_path):
 
 def test_a_conversion_that_is_killed_leaves_the_old_file(source, tmp_path):
     (tmp_path / "out.safetensors").write_text("precious")
-    code = "import os, signal; from convert import __main__, writing; writing.settle = lambda *_: os.kill(os.getpid(), signal.SIGKILL); __main__.main()"
+    code = "import os, signal; from convert import __main__, target; target.Target.settle = lambda *_: os.kill(os.getpid(), signal.SIGKILL); __main__.main()"
     done = subprocess.run([sys.executable, "-c", code, source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS, "--force"], capture_output=True)
     assert done.returncode == -9
     assert (tmp_path / "out.safetensors").read_text() == "precious"
@@ -320,6 +320,90 @@ def test_what_comes_back_otherwise_than_it_was_written_never_arrives(run, source
     code, _, error = run(source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS)
     assert code in (2, 3) and "Traceback" not in error
     assert sorted(p.name for p in tmp_path.iterdir()) == ["vit.safetensors"]
+
+
+# ------------------------------------------------------------------------------- what lies beside a target
+
+
+HF = ("--to", "huggingface@v4")
+
+
+def with_mask(tmp_path, name="masked.safetensors"):
+    """A file with a tensor that no network of ours has."""
+    save_file({**tensors(layout="huggingface@v4"), "vit.embeddings.mask_token": np.ones((1, 1, 12), np.float32)}, tmp_path / name)
+    return tmp_path / name
+
+
+def test_a_source_under_the_name_of_what_is_kept_beside_is_never_written_over(refused, tmp_path):
+    path = with_mask(tmp_path, "p.safetensors.carried.safetensors")
+    assert "is the source itself" in refused(path, tmp_path / "p.safetensors", "--to", "timm", *SAID, *STATISTICS)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".carried.safetensors", ".certificate.json"])
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_lies_beside_a_target_stays(refused, source, tmp_path, suffix, kind):
+    place = tmp_path / f"y.pt{suffix}"
+    place.write_text("precious") if kind == "file" else place.mkdir()
+    told = refused(source, tmp_path / "y.pt", "--to", "timm", *SAID, *STATISTICS)
+    assert "exists" in told or "is a folder" in told
+    if kind == "file":
+        assert "no conversion wrote it" in refused(source, tmp_path / "y.pt", "--to", "timm", *SAID, *STATISTICS, "--force")
+
+
+def test_force_leaves_nothing_of_the_conversion_before(run, source, tmp_path):
+    place = tmp_path / "k.safetensors"
+    assert run(with_mask(tmp_path), place, "--to", "timm", *SAID, *STATISTICS)[0] == 0
+    assert (tmp_path / "k.safetensors.carried.safetensors").exists()
+    assert run(source, place, "--to", "timm", *SAID, *STATISTICS, "--force")[0] == 0
+    assert not (tmp_path / "k.safetensors.carried.safetensors").exists()
+    assert run(source, tmp_path / "f", *HF, *SAID, *STATISTICS)[0] == 0
+    assert run(source, tmp_path / "f", *HF, *SAID, "--weights-only", "--force")[0] == 0
+    assert sorted(p.name for p in (tmp_path / "f").iterdir()) == ["model.safetensors", "provenance.json"]
+
+
+def test_a_failed_conversion_takes_the_folders_that_it_made_with_it(refused, source, tmp_path):
+    some = tensors()
+    some["norm.weight"][0] = np.nan
+    save_file(some, source)
+    refused(source, tmp_path / "a" / "b" / "out.safetensors", "--to", "timm", *SAID, *STATISTICS)
+    assert not (tmp_path / "a").exists()
+
+
+def test_the_folder_that_one_stands_in_is_no_target(refused, source, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert "--force" in refused(source, ".", "--to", "timm", *SAID, *STATISTICS)
+    (tmp_path / "here" / "thesis.tex").write_text("precious")
+    assert "thesis.tex" in refused(source, ".", "--to", "timm", *SAID, *STATISTICS, "--force")
+
+
+def test_a_report_is_never_written_over_a_file(refused, source, tmp_path):
+    for flag in ("--json", "--markdown"):
+        assert "exists; choose another name" in refused("verify", source, source, *SAID, flag, source)
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "convert", *map(str, arguments)]
+
+
+def test_a_reader_who_goes_away_neither_ends_the_work_nor_changes_its_result(source, tmp_path):
+    for unbuffered in ("", "1"):
+        target = tmp_path / f"c{unbuffered}.pt"
+        first = subprocess.Popen(command(source, target, "--to", "timm", *SAID, *STATISTICS), stdout=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": unbuffered})
+        first.stdout.close()
+        assert first.wait() == 0 and target.exists()
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command(source, tmp_path / "d.pt", "--to", "timm", *SAID, *STATISTICS)], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_in_the_middle_of_writing_leaves_nothing_behind(source, tmp_path, name):
+    code = "import os, signal; from convert import __main__, writing; "
+    code += f"writing.read_back = lambda *_: os.kill(os.getpid(), signal.{name}); raise SystemExit(__main__.main())"
+    before = sorted(tmp_path.iterdir())
+    done = subprocess.run([sys.executable, "-c", code, source, tmp_path / "n" / "o.safetensors", "--to", "timm", *SAID, *STATISTICS], capture_output=True, text=True)
+    assert done.returncode == (130 if name == "SIGINT" else 143) and "Traceback" not in done.stderr
+    assert sorted(tmp_path.iterdir()) == before
 
 
 # ------------------------------------------------------------------------------------ the door itself
