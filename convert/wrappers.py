@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,7 +17,8 @@ WRAPPERS = (
     "state_dict", "model", "model_state_dict", "model_state", "model_ema", "state_dict_ema", "ema", "ema_state_dict", "ema_model", "ema_params", "module", "net",
     "network", "student", "teacher", "weights", "params", "opt/target", "target", "state", "variables",
 )  # fmt: skip
-PREFIXES = ("module", "_orig_mod", "model", "net", "backbone", "visual.trunk", "student", "teacher", "ema", "params", "opt/target", "target", "img")
+PREFIXES = ("module", "_orig_mod", "model", "net", "backbone", "visual.trunk", "student", "teacher", "ema", "ema_model", "params", "opt/target", "target", "img")
+OPTIMIZER = r"opt|opt_.*|optim.*|mu|nu|trace|exp_avg.*|momentum.*"  # parts of names under which moments lie: they have the names of the weights
 INSIDE = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}  # parts that wrappers of submodules add within names
 STRIPPED, SETS = 6, 200  # wrappers and prefixes around each other; sets of one file
 TOP = "."  # the label of a file's own names
@@ -29,10 +31,12 @@ def choose(source: Source, recognise: Callable[[Weights], bool], key: str = "") 
     """The weights of a source: the label of where they lie ("." is the top), {name: Tensor}, and what was left out.
 
     `recognise` says whether tensors are some known layout's. The one set that it knows is taken, with wrappers and
-    prefixes off; where it knows none, the largest set, for the caller to say what is near. Raises UserError where
-    several are known and `key` names none of them, where `key` is not in the file, and on names that no weights have.
+    prefixes off; where it knows none, the largest set, for the caller to say what is near. What has all names and shapes
+    of a set that it knows is known, too: its average, whatever the file calls it. Raises UserError where several are
+    known and `key` names none of them, where `key` is not in the file, and on names that no weights have.
     """
     sets = _sets(source, recognise, key)
+    sets |= _equals(source, sets)
     known = [label for label, (_, found) in sets.items() if found]
     if key:
         label = _named(source, key, sets, known)
@@ -76,6 +80,28 @@ def _sets(source: Source, recognise: Callable[[Weights], bool], key: str) -> dic
         if len(sets) + len(waiting) > SETS:
             raise UserError(f"{source.path}: has more than {SETS} sets of tensors inside each other; save model.state_dict() alone")
     return sets
+
+
+def _equals(source: Source, sets: Mapping[str, tuple[Members, bool]]) -> dict[str, tuple[Members, bool]]:
+    """What has all names and shapes of a known set and is none, nor moments: {label: (members, True)}."""
+    separator = _separator(source)
+    every = {separator.join(part for each in path if (part := _plain(str(each), separator))): (path, value) for path, value in _values(source.tree)}
+    known = [_tensors(members) for members, found in sets.values() if found]
+    taken = {id(tensor) for weights in known for tensor in weights.values()}
+    found: dict[str, tuple[Members, bool]] = {}
+    for weights in known:
+        first = separator + next(iter(weights))
+        for label in [name.removesuffix(first) for name in every if name.endswith(first)]:
+            if label in found or any(re.fullmatch(OPTIMIZER, part) for part in label.split(separator)):
+                continue
+            others = ((every.get(f"{label}{separator}{name}", ((), None))[1], tensor.shape) for name, tensor in weights.items())
+            if not all(isinstance(other, Tensor) and other.shape == shape and id(other) not in taken for other, shape in others):
+                continue
+            prefix = label + separator
+            found[label] = {name.removeprefix(prefix): member for name, member in every.items() if name.startswith(prefix)}, True
+            if len(found) > SETS:
+                raise UserError(f"{source.path}: has more than {SETS} sets of the same tensors; save model.state_dict() alone")
+    return found
 
 
 def _named(source: Source, key: str, sets: Mapping[str, tuple[Members, bool]], known: list[str]) -> str:

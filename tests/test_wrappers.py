@@ -99,12 +99,34 @@ def test_names_of_every_container(container, tree, label):
     ({"model": state(), "model_ema": state()}, "model, model_ema"),
     ({"state_dict": state("module."), "state_dict_ema": state("module.")}, "state_dict.module, state_dict_ema.module"),
     ({**state(), "ema": state()}, "., ema"),
+    ({"state_dict": state(), "ema_weights": state()}, "state_dict, ema_weights"),
+    ({"model": state("module."), "averaged": {"n": tensor(), **state("module.")}}, "model.module, averaged.module"),
+    ({"state_dict": {**state("model."), **state("ema_model.")}}, "state_dict.model, state_dict.ema_model"),
+    ({"state_dict": {**state("net."), **state("copy.")}, "swa": state()}, "state_dict.net, state_dict.copy, swa"),
 ])  # fmt: skip
 def test_where_several_sets_are_known_a_choice_is_asked_for(tree, labels):
     with pytest.raises(UserError, match=f"several sets of weights: {labels}; choose one with --key"):
         chosen(tree)
     for label in labels.split(", "):
         assert chosen(tree, label)[:2] == (label, set(NAMES))
+
+
+def test_a_second_set_may_hold_more_than_the_first():
+    with pytest.raises(UserError, match="several sets of weights: model, larger; choose"):
+        chosen({"model": state(), "larger": {**state(), "blocks.1.norm.weight": tensor()}})
+    assert "blocks.1.norm.weight" in chosen({"model": state(), "larger": {**state(), "blocks.1.norm.weight": tensor()}}, "larger")[1]
+
+
+@pytest.mark.parametrize("moments", ["opt_state", "optimizer", "optimizer_state_dict", "mu", "exp_avg"])
+def test_moments_have_the_names_of_weights_and_are_none(moments):
+    tree = {"params": {"patch": {"weight": tensor()}}, moments: {"0": {"params": {"patch": {"weight": tensor()}}}}}
+    assert chosen(tree, container="msgpack")[:2] == ("params", {"patch/weight"})
+
+
+def test_what_has_other_names_or_shapes_is_no_second_set():
+    other = Tensor("w", np.dtype(np.float32), (2,), lambda: np.zeros(2, np.float32))
+    assert chosen({"model": state(), "average": {**state(), "head.weight": other}})[0] == "model"
+    assert chosen({"model": state(), "average": {name: tensor() for name in NAMES[:2]}})[0] == "model"
 
 
 def test_a_key_may_name_the_outer_wrapper():
@@ -124,6 +146,11 @@ def test_hundreds_of_sets_inside_each_other_are_refused():
     prefixes = ("module.", "model.", "net.", "backbone.")
     with pytest.raises(UserError, match="more than 200 sets"):
         chosen({"".join(order) + "x": tensor() for order in itertools.product(prefixes, repeat=6)})
+
+
+def test_hundreds_of_sets_beside_each_other_are_refused():
+    with pytest.raises(UserError, match="more than 200 sets of the same"):
+        chosen({"model": state(), "others": {f"run{i}": state() for i in range(300)}})
 
 
 def test_one_name_with_and_without_a_wrapper_is_refused():
