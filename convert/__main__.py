@@ -111,7 +111,6 @@ def _value(text: str) -> Any:
 
 def convert(arguments: argparse.Namespace) -> int:
     """Convert SRC to DST."""
-    from vit_jax.config import to_dict
     from vit_jax.presets import preset
 
     from .reading import read
@@ -120,7 +119,7 @@ def convert(arguments: argparse.Namespace) -> int:
 
     began = time.monotonic()
     run = preset(arguments.preset).run if arguments.preset else None
-    reading = read(arguments.src, replace(options(arguments), otherwise=to_dict(run.model) if run else {}))
+    reading = read(arguments.src, replace(options(arguments), otherwise=run.model if run else None))
     with reading.source:
         say(described(reading))
         way = plan(reading, arguments.to or "vit-jax", arguments.adapt, arguments.dtype, arguments.weights_only, arguments.allow_nonfinite)
@@ -136,6 +135,11 @@ def convert(arguments: argparse.Namespace) -> int:
                 certify(way, written)
             except KeyboardInterrupt:
                 raise Interrupted(f"interrupted: {written.path} was written, and is not verified", "SIGINT") from None
+        elif any("the function changes" in adaptation.says for adaptation in way.adaptations):
+            from .verify import moved
+
+            for note in moved(way):
+                say(f"note      {note}")
     return DONE
 
 

@@ -43,7 +43,8 @@ class Options:
     step: int | None = None
     key: str = ""
     accept: tuple[str, ...] = ()
-    otherwise: Mapping[str, Any] = field(default_factory=dict)  # config fields to be taken where nothing else says them
+    otherwise: ModelConfig | None = None  # of a run: its fields are taken where nothing else says them
+    unfit: str = "give the config of this very file with --set, or its layout with --from"  # the remedy where shapes are not those of the config
 
 
 @dataclass
@@ -90,6 +91,8 @@ def identify(source: Source, options: Options) -> Reading:
     provenance = own_words(source, files)
     _, tensors, left_out = wrappers.choose(source, known, options.key)
     layout = which_layout(source.path, shapes(tensors), options.layout, provenance.get("layout", ""))
+    if options.otherwise is not None and not isinstance(options.otherwise, layout.network):
+        raise UserError(f"{source.path}: holds a {layout.network.__name__.removesuffix('Config')}, which the run does not train; start from a preset of that task")
     aside = layout.left_out(tensors)
     left_out += [f"{part} ({count} tensors, no part of the network)" for part, count in Counter(name.partition(".")[0] for name in aside).items()]
     tensors = {name: tensor for name, tensor in tensors.items() if name not in aside}
@@ -109,10 +112,10 @@ def identify(source: Source, options: Options) -> Reading:
 
         model_facts = Facts(*lookup(options.model))
         said.append((f"--model {options.model}", model_facts.config))
-    said.append((FALLBACK, dict(options.otherwise)))
+    said.append((FALLBACK, to_dict(options.otherwise) if options.otherwise else {}))
     config = resolve(layout, names, said, source.path)
     rows = rules.narrow(layout.rows(config), names)
-    rules.check(rules.file_shapes(rows), names, source.path, "give the config of this very file with --set, or its layout with --from")
+    rules.check(rules.file_shapes(rows), names, source.path, options.unfit)
     check_dtypes(source.path, tensors, layout)
     tensors = checked(source.path, tensors, own.get("digests"))
     beside = kept_beside(source.path)

@@ -267,7 +267,7 @@ def test_a_folder_that_is_no_run(place, refused):
     (place / "runs" / "notes" / "todo.txt").write_text("mine")
     refused("train digits --name notes", "runs/notes: exists and is not a run", "choose another --name")
     refused("evaluate runs/notes", "runs/notes: no run here")
-    refused("predict runs/notes runs/notes/todo.txt", "runs/notes: no run here")
+    refused("predict runs/notes runs/notes/todo.txt", "runs/notes: holds no weights")
 
 
 def test_a_run_in_use(refused):

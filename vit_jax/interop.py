@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from .data import Preprocess, open_image
 from .errors import UserError
 from .layers import merge
 from .presets import sized
-from .runs import Run, find, flatten, unflatten
+from .runs import Run, find, flatten, is_foreign, unflatten
 from .tasks import Classify, Translate, task, translate
 from .text import Vocabulary, words
 from .transformer import Transformer
@@ -74,7 +76,9 @@ class Loaded:
         return np.asarray(_forward(self.model, normal))
 
     def predict(self, images: Sequence[Any], top: int = 1) -> list[list[tuple[str, float]]]:
-        """The `top` most probable classes of each image, as (name, probability)."""
+        """The `top` most probable classes of each image, as (name, probability). Raises UserError."""
+        if not self.class_names:
+            raise UserError("this network has no head, so it knows no classes; give weights with one, or take logits(images)")
         probabilities = np.asarray(jax.nn.softmax(self.logits(images), axis=-1))
         order = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
         return [[(self.class_names[k], float(row[k])) for k in best] for row, best in zip(probabilities, order, strict=True)]
@@ -185,12 +189,6 @@ def _loaded(network: Any, run: RunConfig, preprocess: dict[str, Any], class_name
     return Loaded(network, run, how, tuple(class_names), step, its)
 
 
-def is_foreign(path: str) -> bool:
-    """Whether a path is that of a file or folder of weights, and not a run's or a run's name."""
-    run = Run(path)
-    return path.startswith("hf://") or (Path(path).exists() and not (run.exists() and run.checkpoints.is_dir()))
-
-
 def _foreign(path: str, **said: Any) -> Loaded | Network:
     """A file of another layout as a network of ours."""
     config, facts, arrays = converted(path, **said)
@@ -217,6 +215,13 @@ def converted(path: str, **said: Any) -> tuple[ModelConfig, Any, dict[str, np.nd
         way = plan(reading, "vit-jax")
         arrays = {name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in stream(way) if name in way.specs}
     return way.config, way.facts, arrays
+
+
+def convert_first(error: UserError, path: str) -> UserError:
+    """An error of the bridge for a command that has none of the flags which its remedy names: convert has."""
+    if not re.search(r"--(accept|file|from|key|model|set|step)(?![\w.-])", str(error)):
+        return error
+    return UserError(f"{error}: do so in `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here")
 
 
 def weights(folder: Run, model: ModelConfig, which: str = "best", ema: bool | None = None) -> tuple[int, dict[str, Any]]:
@@ -282,19 +287,29 @@ def starting_weights(run: RunConfig, fresh: dict[str, Any]) -> dict[str, Any]:
 
 def _given(run: RunConfig) -> tuple[str, dict[str, Any]]:
     """(where a run's starting weights come from, {dotted name: array}): another run, or a file of any layout."""
-    if not is_foreign(run.init):
+    if not is_foreign(run.init, run.dir):
         source = find(run.init, run.dir)
         return str(source), flatten(weights(source, source.config().model)[1])
     from convert.layout import function_fields, normal
 
     # What neither the file nor its side files tell is as this run has it; what they tell must not differ.
-    config, _, arrays = converted(run.init, otherwise=to_dict(run.model))
-    if type(config) is not type(run.model):
-        raise UserError(f"init {run.init}: holds a {type(config).__name__.removesuffix('Config')}, which this run does not train; start from a preset of that task")
+    try:
+        config, _, arrays = converted(run.init, otherwise=run.model, unfit="give this run the fields of the file, as in --model.image 32 --model.patch 4")
+    except UserError as error:
+        raise UserError(f"init {convert_first(error, run.init)}") from error
     theirs, mine = normal(config), normal(run.model)
-    for name in function_fields(type(mine)):
-        value, here = getattr(theirs, name), getattr(mine, name)
-        if value != here and not (run.new_head and name in HEAD_FIELDS):
-            hint = "add --new-head to start the head anew" if name == "classes" else f"give --model.{name.replace('_', '-')} {value}"
-            raise UserError(f"init {run.init}: its {name} is {value!r}, here it is {here!r}; {hint}")
+    other = [n for n in function_fields(type(mine)) if getattr(theirs, n) != getattr(mine, n) and not (run.new_head and n in HEAD_FIELDS)]
+    if other:
+        said = ", ".join(f"its {n} is {getattr(theirs, n)!r}, here it is {getattr(mine, n)!r}" for n in other)
+        flags = [_flag(n, getattr(theirs, n)) for n in other if n != "classes"]
+        hints = [f"give {' '.join(flags)}"] * bool(flags) + ["add --new-head to start the head anew"] * ("classes" in other)
+        raise UserError(f"init {run.init}: {said}; {' and '.join(hints)}")
     return run.init, arrays
+
+
+def _flag(name: str, value: Any) -> str:
+    """How the command of training is told a field of its network."""
+    name = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--model.{'' if value else 'no-'}{name}"
+    return f"--model.{name} {' '.join(map(str, value)) if isinstance(value, tuple) else value}"

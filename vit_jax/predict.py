@@ -1,9 +1,10 @@
-"""Use a trained run: `python -m vit_jax.predict RUN IMAGE-OR-FOLDER...`, or `RUN TEXT... | -` to translate."""
+"""Use a trained run, or weights of any layout: `python -m vit_jax.predict RUN-OR-FILE IMAGE-OR-FOLDER...`, or `RUN TEXT... | -` to translate."""
 
 from __future__ import annotations
 
 import csv
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -59,7 +60,7 @@ def draw_attention(path: str, images: Sequence[str], out: Path, which: str = "be
 
 
 def _images(path: str, which: str, ema: bool | None) -> Loaded:
-    """The network of a run on images. Raises UserError where it is another."""
+    """The network of a run on images, or of a file that says how they become inputs. Raises UserError where it is another."""
     from .interop import Loaded
 
     model = _load(path, which, ema)
@@ -74,18 +75,29 @@ def _sentences(path: str, which: str, ema: bool | None) -> Translator:
 
     model = _load(path, which, ema)
     if not isinstance(model, Translator):
-        raise UserError(f"{path}: this run classifies images; give it image files or folders, not texts")
+        raise UserError(f"{path}: this network classifies images; give it image files or folders, not texts")
     return model
 
 
 def _load(path: str, which: str, ema: bool | None) -> Loaded | Translator:
-    """The run's network; that there is such a run is known before jax starts."""
-    runs.find(path)
+    """The network of a run or of a file of any layout; that there is such a run is known before jax starts."""
+    foreign = runs.is_foreign(path)
+    if not foreign:
+        runs.find(path)
+    elif which != "best" or ema is not None:
+        raise UserError(f"{path}: is no run, so --weights and --ema have nothing to choose from; leave them out")
     backend.prepare()
-    from .interop import Network, load
+    from .interop import Network, Transformer, convert_first, load
 
-    model = load(path, which, ema)
-    assert not isinstance(model, Network)  # a run says how its inputs are made
+    try:
+        model = load(path, which, ema)
+    except UserError as error:
+        raise (convert_first(error, path) if foreign else error) from error
+    if isinstance(model, Network) and isinstance(model.model, Transformer):
+        raise UserError(f"{path}: holds a Transformer without its vocabulary; to translate, give a run that was trained here")
+    if isinstance(model, Network):
+        way = f"python -m convert {shlex.quote(path)} X.safetensors --set mean=0.5 --set std=0.5"
+        raise UserError(f"{path}: does not say how images become inputs; say it with `{way}` (its own mean and std of pixels in 0..1), then give X.safetensors here")
     return model
 
 
@@ -112,9 +124,9 @@ def _draw_attention(model: Loaded, files: Sequence[Path], out: Path) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """Classify images, prepared as in the run's evaluation, or translate sentences."""
+    """Classify images, prepared as in the run's evaluation or as a file of weights says, or translate sentences."""
 
-    run: str = field(metadata={"help": "a run's folder, or its name inside runs/"})
+    run: str = field(metadata={"help": "a run's folder, or its name inside runs/; for images also weights of any layout in `python -m convert formats`"})
     inputs: tuple[str, ...] = field(metadata={"help": "image files, or folders of them; sentences, or - for one a line of stdin"})
     top: int = field(default=3, metadata={"help": "how many classes to name for each image"})
     csv: str = field(default="", metadata={"help": "also write a table to this file"})
@@ -156,6 +168,8 @@ def _is_on_sentences(path: str) -> bool:
     """Whether there is a run here that translates."""
     from .config import TransformerConfig
 
+    if runs.is_foreign(path):
+        return False
     try:
         folder = runs.find(path)
     except UserError:  # it is said when the run is loaded, after what is wrong with the inputs

@@ -67,8 +67,10 @@ class Run:
         if not self.exists():
             raise UserError(f"{self}: no run here (there is no config.json); give the folder of a run, such as runs/digits")
         record = read_json(self.config_file)
-        if record.get("format") != FORMAT:
-            raise UserError(f"{self.config_file}: format {record.get('format')!r} is not {FORMAT}; this run was made by another version of vit-jax")
+        if "format" not in record:
+            raise UserError(f"{self}: no run here (its config.json is another program's); give the folder of a run, or start one from these weights with --init {self}")
+        if record["format"] != FORMAT:
+            raise UserError(f"{self.config_file}: format {record['format']!r} is not {FORMAT}; this run was made by another version of vit-jax")
         task = record["config"].get("task", "classify") if isinstance(record.get("config"), dict) else ""
         if missing := sorted({"preset", "config", "data", *NEEDED.get(str(task), ())} - record.keys()):
             raise UserError(f"{self.config_file}: lacks {', '.join(missing)}; restore the file or start a new run with --name")
@@ -211,10 +213,20 @@ def find(text: str, runs_dir: str = "runs") -> Run:
     for path in (Path(text), Path(runs_dir) / text):
         if Run(path).exists():
             return Run(path)
+    if Path(text).is_file():
+        raise UserError(f"{text}: is a file and no run; to start a run from weights, train with --init {text}")
     root = Path(runs_dir)
     known = sorted(p.parent.name for p in root.glob("*/config.json")) if root.is_dir() else []
     hint = f"runs in {runs_dir}: {', '.join(known)}" if known else f"there are none in {runs_dir}"
     raise UserError(f"{text}: no run here; {hint}")
+
+
+def is_foreign(text: str, runs_dir: str = "runs") -> bool:
+    """Whether a path is that of a file or folder of weights, and not a run's or the name of one inside `runs_dir`."""
+    here = Run(text)
+    if here.exists():  # config.json is a file of other libraries, too
+        return not here.checkpoints.is_dir()
+    return text.startswith("hf://") or (Path(text).exists() and not Run(Path(runs_dir) / text).exists())
 
 
 # ------------------------------------------------------------------------------------- digests

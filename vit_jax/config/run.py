@@ -97,7 +97,7 @@ class RunConfig:
     ema: float = identity(0.0, "decay of an average of the weights, evaluated beside them; 0: none")
     patience: int = identity(0, "stop after this many epochs without a better validation accuracy; 0: never")
     overfit_batches: int = identity(0, "train on the first N batches only, no augmentation or dropout, 100 steps unless --max-steps says more; 0: off")
-    init: str = identity("", "start from the weights of this run (a folder) or FILE.safetensors under our names; empty: random")
+    init: str = identity("", "start from the weights of this run (a folder or name), or of a file or folder of any layout in `python -m convert formats`; empty: random")
     new_head: bool = identity(False, "with init: start the head anew instead of refusing other classes")
     seed: int = identity(0, "the one seed: initial weights, order, validation split, dropout, augmentation")
     compute_dtype: Literal["float32", "bfloat16", "float64"] = identity("float32", "dtype of activations (parameters, norms, softmax and loss stay float32)")
