@@ -176,6 +176,13 @@ def test_a_target_that_cannot_state_the_config_names_the_ways(refused, run, sour
     assert run(source, tmp_path / "t.npz", "--to", "augreg", *said, *STATISTICS, "--weights-only")[0] == 0
 
 
+def test_the_size_of_a_change_is_said(run, source, tmp_path):
+    _, out, _ = run(source, tmp_path / "o.safetensors", "--to", "timm", *SAID, *STATISTICS, "--adapt", "eps=1e-5")
+    assert "the function changes" in out and float(out.split("moves outputs by ")[1].split()[0]) > 1e-8
+    _, out, _ = run(source, tmp_path / "p.safetensors", "--to", "timm", *SAID, *STATISTICS, "--adapt", "fold=cls_position")
+    assert "the function stays" in out and "moves" not in out
+
+
 def test_a_file_of_no_layout_is_told_the_nearest(refused, tmp_path):
     some = tensors()
     save_file({name.replace("attn.qkv", "attn.all"): array for name, array in some.items()}, tmp_path / "x.safetensors")

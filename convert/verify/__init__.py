@@ -7,8 +7,8 @@ are compared, and the report says so.
 
 from .checks import Check, Reference
 from .comparison import verify
-from .doors import certify, command
+from .doors import certify, command, moved
 from .report import Report
 from .weights import Weights
 
-__all__ = ["Check", "Reference", "Report", "Weights", "certify", "command", "verify"]
+__all__ = ["Check", "Reference", "Report", "Weights", "certify", "command", "moved", "verify"]

@@ -12,9 +12,11 @@ from vit_jax.config import ModelConfig, ViTConfig, pair
 from vit_jax.errors import CHECK, DONE, CheckFailed, UserError, say
 from vit_jax.runs import write_json
 
+from .. import adapt as adapting
 from ..layout import Json, function_fields
 from ..target import CERTIFICATE, free
-from .comparison import verify
+from .checks import Reference
+from .comparison import changed, shapes_apart, verify
 from .report import Report
 from .weights import Inputs, Weights
 
@@ -45,6 +47,21 @@ def certify(plan: Plan, written: Written) -> None:
     say(report.text())
     if not report.same:
         raise CheckFailed(f"{target}: {report.verdict}; the file was written, do not use it")
+
+
+def moved(plan: Plan) -> list[str]:
+    """How far a plan's adaptations move the outputs of its network, in words; nothing where inputs or outputs have other shapes."""
+    from vit_jax.backend import prepare
+
+    prepare()
+    a = Weights.of(plan.reading, "A")
+    config, parameters = a.config, a.parameters
+    for adaptation in plan.adaptations:
+        config, parameters = adaptation.config, adapting.apply(adaptation, parameters)
+    if shapes_apart(a.config, config):
+        return []
+    after = Reference("ours", config, parameters)
+    return changed(Reference("ours", a.config, a.parameters, after.inputs), after)
 
 
 def command(arguments: argparse.Namespace, options: Options) -> int:
