@@ -9,6 +9,7 @@ import pytest
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts, function_fields, normal, resolve
+from convert.road import target_layout
 from vit_jax.config import TransformerConfig, parameters
 from vit_jax.errors import UserError
 
@@ -22,6 +23,7 @@ TORCH = replace(BASE, source_vocabulary=0, target_vocabulary=0, outputs=0, posit
 ENCODER = replace(TORCH, decoder_depth=0, final_norm=False)
 NOTEBOOK = replace(TORCH, heads=3, head_width=2, final_norm=False, activation="relu", positions="one_frequency", outputs=8, causal=False)
 CONFIGS = {
+    **{f"{name}@base": replace(c, tie="embeddings", outputs=0) for name, c in (("marian", MARIAN), ("bart", BART), ("mbart", MBART))},
     "marian": MARIAN, "bart": BART, "mbart": MBART, "flax-seq2seq@marian": MARIAN, "flax-seq2seq@bart": BART, "flax-seq2seq@mbart": MBART,
     "torch-transformer": TORCH, "torch-transformer@encoder": ENCODER, "notebook-transformer": NOTEBOOK,
 }  # fmt: skip
@@ -29,6 +31,7 @@ UNTOLD = {  # by shapes and by the layout
     "marian": {"heads", "activation", "scale_embedding", "max_length"},
     "bart": {"heads", "activation", "scale_embedding"},
     "mbart": {"heads", "activation", "scale_embedding"},
+    "marian@base": {"heads", "activation", "scale_embedding"},  # it saves its sinusoids
     "torch-transformer": {"heads", "activation", "norm_first", "eps", "causal"},
     "torch-transformer@encoder": {"heads", "activation", "norm_first", "eps"},
     "notebook-transformer": set(),
@@ -75,7 +78,7 @@ def test_a_round_trip_is_exact(name):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_shapes_tell_all_but_what_has_no_shape(name):
     layout, c = LAYOUTS[name], CONFIGS[name]
-    untold = UNTOLD[name.replace("flax-seq2seq@", "")]
+    untold = UNTOLD.get(name) or UNTOLD[name.replace("flax-seq2seq@", "").removesuffix("@base")]
     assert normal(resolve(layout, shapes(name, c), said(c, *untold), "a file")) == normal(c)
     for field in untold:
         with pytest.raises(UserError, match=rf"cannot tell {field};.*--set {field}=\.\.\."):
@@ -161,6 +164,13 @@ def test_side_files_say_the_config_and_the_ids(name):
     assert layout.write_side(c, facts) == files
 
 
+def test_a_class_with_a_head_and_one_without_are_told_apart_and_the_one_with_is_written():
+    names = shapes("bart", BART)
+    assert set(shapes("bart@base", CONFIGS["bart@base"])) == {name.removeprefix("model.") for name in names} - {"final_logits_bias"}
+    assert LAYOUTS["bart@base"].write_side(CONFIGS["bart@base"], Facts(extra=EXTRA))["config.json"]["architectures"] == ["BartModel"]
+    assert target_layout("bart", BART) is LAYOUTS["bart"]
+
+
 def test_no_side_files_say_nothing():
     assert LAYOUTS["marian"].read_side({}) == Facts()
 
@@ -184,7 +194,8 @@ def test_absent_keys_are_what_the_library_takes():
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        (dict(model_type="blenderbot-small"), "'blenderbot-small'"),
+        (dict(model_type="blenderbot-small"), "'blenderbot-small', a class .* cannot be converted"),
+        (dict(model_type="mbart"), "'mbart' but the tensors have the names of 'bart'; give the config.json"),
         (dict(decoder_attention_heads=4), "decoder_attention_heads is 4"),
         (dict(decoder_ffn_dim=24), "decoder_ffn_dim is 24"),
         (dict(tie_word_embeddings=False), "tie_word_embeddings is false"),

@@ -1,13 +1,15 @@
 """Marian in Hugging Face transformers: post-norm, fixed sinusoids in halves, a bias of the logits, embeddings shared or not.
 
 Its blocks and side files are BART's and mBART's too (bart.py), and those of their old Flax classes (flax_seq2seq.py).
+The classes without a head (MarianModel, BartModel, MBartModel) save the same tensors without `model.` before their names.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,18 +51,21 @@ def module(path: str) -> str:
 
 @dataclass(frozen=True)
 class Style:
-    """How a framework spells the leaves of these modules, and how its matrices lie."""
+    """How a framework spells the leaves of these modules, and how its matrices lie; `base`: the class without a head."""
 
     separator: str
     leaves: Mapping[str, str]
     matrix: tuple[Operation, ...]
+    base: bool = False
 
     def name(self, module: str, leaf: str) -> str:
         """A tensor's name, from the module and our leaf."""
-        return f"{module}.".replace(".", self.separator) + self.leaves[leaf]
+        path = module.removeprefix("model.") if self.base else module
+        return f"{path}.".replace(".", self.separator) + self.leaves[leaf]
 
 
 TORCH = Style(".", {"kernel": "weight", "scale": "weight", "bias": "bias", "embedding": "weight", "position": "weight"}, (TRANSPOSE,))
+BASE = replace(TORCH, base=True)
 
 
 def marks(style: Style, embedding_norm: bool, final_norm: bool) -> tuple[str, ...]:
@@ -70,7 +75,8 @@ def marks(style: Style, embedding_norm: bool, final_norm: bool) -> tuple[str, ..
         return ("" if there else "!") + re.escape(style.name(module, leaf))
 
     return (
-        "final_logits_bias", mark(True, module("decoder.blocks.0.cross_attention.query"), "kernel"),
+        "!final_logits_bias" if style.base else "final_logits_bias",
+        *(mark(True, module(f"{path}.query"), "kernel") for path in ("encoder.blocks.0.attention", "decoder.blocks.0.cross_attention")),
         mark(embedding_norm, module("source.norm"), "scale"), mark(final_norm, module("encoder.norm"), "scale"),
     )  # fmt: skip
 
@@ -79,7 +85,7 @@ def marks(style: Style, embedding_norm: bool, final_norm: bool) -> tuple[str, ..
 
 
 def rows(c: TransformerConfig, style: Style = TORCH) -> list[Row]:
-    """A row for each tensor of a file; copies of tied tables and the sinusoids are optional."""
+    """A row for each tensor of a file; copies of tied tables are optional, and the sinusoids, which only the class without a head always saves."""
     out = []
     for name, shape in parameters(c).items():
         path, _, leaf = name.rpartition(".")
@@ -95,7 +101,7 @@ def rows(c: TransformerConfig, style: Style = TORCH) -> list[Row]:
     if c.positions == "concatenated":
         for side in STACKS:
             name = style.name(module(f"{side}.position"), "position")
-            out.append(Row((name,), (), (), (Constant(lambda: sinusoids(c.max_length, c.width)),), frozenset({name})))
+            out.append(Row((name,), (), (), (Constant(lambda: sinusoids(c.max_length, c.width)),), frozenset(() if style.base else {name})))
     return out
 
 
@@ -142,7 +148,7 @@ def fields(style: Style, **own: Field) -> dict[str, Field]:
         "heads": Field(key="encoder_attention_heads", default=16), "head_width": always(0),
         "activation": Field(key="activation_function", decode=activation, encode=SPELLED.__getitem__, default="gelu"),
         "scale_embedding": Field(key="scale_embedding", default=False),
-        "outputs": Field(solve=length("final_logits_bias", 1)), "output_bias": always(True),
+        "outputs": always(0) if style.base else Field(solve=length("final_logits_bias", 1)), "output_bias": always(True),
         "bias": always(True), "norm_bias": always(True), "eps": always(1e-5), "causal": always(True), **own,
     }  # fmt: skip
 
@@ -162,13 +168,16 @@ GENERATION = ("max_length", "min_length", "num_beams", "length_penalty", "early_
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 
-def facts(layout: Layout, files: Mapping[str, Json], model_type: str, ids: Mapping[str, int | None]) -> Facts:
+def facts(layout: Layout, files: Mapping[str, Json], model_type: str, ids: Mapping[str, int | None], base: bool) -> Facts:
     """What config.json and generation_config.json say; `ids` are those that the library takes where they say none."""
     if "config.json" not in files:
         return Facts()
     config = files["config.json"]
-    if config.get("model_type", model_type) != model_type:
-        raise UserError(f"config.json: model_type is {config['model_type']!r} but the tensors have the names of {model_type!r}; give the config.json of these weights")
+    if (found := config.get("model_type", model_type)) != model_type:
+        what = f"config.json: model_type is {found!r}"
+        if found in IDS_OF:
+            raise UserError(f"{what} but the tensors have the names of {model_type!r}; give the config.json of these weights")
+        raise UserError(f"{what}, a class whose tensors have the names of {model_type!r} and that no layout here reads; it cannot be converted")
     for name in ("attention_heads", "ffn_dim"):
         one, other = config.get(f"encoder_{name}"), config.get(f"decoder_{name}")
         if None not in (one, other) and one != other:
@@ -176,7 +185,7 @@ def facts(layout: Layout, files: Mapping[str, Json], model_type: str, ids: Mappi
     shared, tied = config.get("share_encoder_decoder_embeddings", True), config.get("tie_word_embeddings", True)
     if shared and not tied:
         raise UserError("config.json: tie_word_embeddings is false while embeddings are shared, which versions 4 and 5 of transformers read differently; re-save it tied")
-    own = {"tie": "all" if shared else "decoder" if tied else "none", **{name: config[name] for name in DROPOUTS if name in config}}
+    own = {"tie": ties(shared, tied, base), **{name: config[name] for name in DROPOUTS if name in config}}
     if "dropout" in own:
         own["embedding_dropout"] = own["dropout"]
     generation = files.get("generation_config.json") or {name: config[name] for name in GENERATION if name in config}
@@ -184,8 +193,15 @@ def facts(layout: Layout, files: Mapping[str, Json], model_type: str, ids: Mappi
     return Facts({**stated(layout, config), **own}, extra={**extra, **({"generation": generation} if generation else {})})
 
 
-def files(layout: Layout, c: TransformerConfig, known: Facts, model_type: str, architecture: str) -> dict[str, Json]:
-    """config.json and generation_config.json. Raises UserError where ids of special tokens are not known or beyond the vocabulary."""
+def ties(shared: bool, tied: bool, base: bool) -> str:
+    """Our name for tables that are one: `shared` by source and target, `tied` to the head, if there is one."""
+    if base:
+        return "embeddings" if shared else "none"
+    return "all" if shared else "decoder" if tied else "none"
+
+
+def files(layout: Layout, c: TransformerConfig, known: Facts, model_type: str, architecture: str, base: bool) -> dict[str, Json]:
+    """config.json and, with a head, generation_config.json. Raises UserError where ids of special tokens are not known or beyond the vocabulary."""
     if missing := [name for name in IDS if name not in known.extra]:
         flags = " ".join(f"--set {name}=..." for name in missing)
         raise UserError(f"config.json of {layout.name} wants {', '.join(missing)}, which the source does not say; give {flags}, or --weights-only")
@@ -196,11 +212,14 @@ def files(layout: Layout, c: TransformerConfig, known: Facts, model_type: str, a
             raise UserError(f"config.json: {name} is {value}, which is no id of {vocabulary} words; correct it with --set {name}=...")
     config = {
         "model_type": model_type, "architectures": [architecture], "is_encoder_decoder": True, **statement(layout, c),
-        "decoder_attention_heads": c.heads, "decoder_ffn_dim": c.hidden, "vocab_size": c.source_vocabulary, "tie_word_embeddings": c.tied_head,
+        "decoder_attention_heads": c.heads, "decoder_ffn_dim": c.hidden, "vocab_size": c.source_vocabulary,
+        "tie_word_embeddings": c.one_embedding or c.tied_head,
         **{name: getattr(c, name) for name in DROPOUTS}, **ids,
     }  # fmt: skip
     if model_type == "marian":
         config |= {"decoder_vocab_size": c.target_vocabulary, "share_encoder_decoder_embeddings": c.one_embedding}
+    if base:
+        return {"config.json": config}
     return {"config.json": config, "generation_config.json": {**ids, **known.extra.get("generation", {})}}
 
 
@@ -212,8 +231,8 @@ def layout(
     defaults = dict(zip((*IDS, *MORE_IDS), ids, strict=True))
     out = Layout(
         dialect, version, title, TransformerConfig, fields(style, **own), lambda c: rows(c, style), marks, extras=IDS,
-        read_side=lambda given: facts(out, given, model_type, defaults),
-        write_side=lambda c, known: files(out, c, known, model_type, architecture), **more,
+        read_side=lambda given: facts(out, given, model_type, defaults, style.base),
+        write_side=lambda c, known: files(out, c, known, model_type, architecture, style.base), **more,
     )  # fmt: skip
     return out
 
@@ -221,27 +240,37 @@ def layout(
 # ------------------------------------------------------------------------------------------ Marian
 
 
-def limits(c: TransformerConfig) -> list[str]:
+def limits(c: TransformerConfig, base: bool = False) -> list[str]:
     """A head over the target's vocabulary, and a table of positions of some length."""
-    out = [f"outputs is {c.outputs}, it has one for each of the {c.target_vocabulary} target words"] if c.outputs != c.target_vocabulary else []
+    odd = c.outputs != c.target_vocabulary and not base
+    out = [f"outputs is {c.outputs}, it has one for each of the {c.target_vocabulary} target words"] if odd else []
     out += [f"{side} is 0, it takes ids" for side in ("source_vocabulary", "target_vocabulary") if not getattr(c, side)]
     return out + ([] if c.max_length else ["max_length is 0, it has a longest sequence"])
 
 
-def own(style: Style, ties: tuple[str, ...]) -> dict[str, Field]:
-    """Marian's fields."""
-    shared = style.name("model.shared", "embedding")
+def own(style: Style, allowed: tuple[str, ...]) -> dict[str, Field]:
+    """Marian's fields; `allowed` are its ties."""
+    shared, head = style.name("model.shared", "embedding"), style.name("lm_head", "embedding")
+
+    def tie(names: Names) -> str | None:
+        """A copy of the table may be the head, or the head a table of its own."""
+        return None if head in names and shared not in names else ties(shared in names, True, style.base)
+
     return {
         "norm_first": always(False), "final_norm": always(False), "embedding_norm": always(False), "positions": always("concatenated"),
         "position_offset": always(0),
         "max_length": Field(solve=length(style.name("model.encoder.embed_positions", "position"), 0), key="max_position_embeddings", default=1024),
         "source_vocabulary": Field(solve=table_rows(style, "model.shared", "model.encoder.embed_tokens")),
         "target_vocabulary": Field(solve=table_rows(style, "model.shared", "model.decoder.embed_tokens")),
-        "tie": Field(ties, solve=lambda names: "all" if shared in names else None if style.name("lm_head", "embedding") in names else "decoder"),
+        "tie": Field(allowed, solve=tie),
     }  # fmt: skip
 
 
 LAYOUTS = (
+    layout(
+        "marian", "base", "Hugging Face Marian without its head", own(BASE, ("embeddings", "none")), marks(BASE, embedding_norm=False, final_norm=False),
+        "marian", "MarianModel", IDS_OF["marian"], BASE, limits=functools.partial(limits, base=True), proven="transformers 5.23.0",
+    ),
     layout(
         "marian", "", "Hugging Face Marian", own(TORCH, ("all", "decoder", "none")), marks(TORCH, embedding_norm=False, final_norm=False),
         "marian", "MarianMTModel", IDS_OF["marian"], limits=limits, proven="transformers 5.23.0",

@@ -81,24 +81,30 @@ HUGGINGFACE: list[tuple[str, str, TransformerConfig]] = [
     ("Marian, two tables and a head", "marian", replace(MARIAN, tie="none", source_vocabulary=11)),
     ("BART", "bart", BART),
     ("mBART, tanh GELU, scaled embeddings", "mbart", replace(MBART, activation="gelu_tanh", scale_embedding=True)),
+    ("Marian without a head, two tables", "marian@base", replace(MARIAN, tie="none", source_vocabulary=11, outputs=0)),
+    ("Marian without a head", "marian@base", replace(MARIAN, tie="embeddings", outputs=0)),
+    ("BART without a head", "bart@base", replace(BART, tie="embeddings", outputs=0)),
+    ("mBART without a head", "mbart@base", replace(MBART, tie="embeddings", outputs=0)),
 ]
 IDS = {"pad_token_id": 1, "eos_token_id": 0, "decoder_start_token_id": 1, "forced_eos_token_id": 0}
 
 
 def huggingface() -> Iterator[Result]:
-    """Each folder loaded by AutoModelForSeq2SeqLM with nothing missing or left over; saved by it, and read again."""
+    """Each folder loaded by the library's own class with nothing missing or left over; saved by it, and read again."""
     transformers = load("transformers")
     transformers.utils.logging.disable_progress_bar()
     for subject, name, config in HUGGINGFACE:
         layout, p = LAYOUTS[name], weights(config)
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), layout, config, p)
-            model, info = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True, attn_implementation="sdpa")
+            auto = transformers.AutoModelForSeq2SeqLM if config.outputs else transformers.AutoModel
+            model, info = auto.from_pretrained(folder, output_loading_info=True, attn_implementation="sdpa")
             odd = [f"{fault} {sorted(map(str, keys))}" for fault, keys in info.items() if keys]
             yield Result(subject, "transformers", "keys missing or left over", float(len(odd)), 0.0, "; ".join(odd))
             model.save_pretrained(folder)
             saved = {key: value.numpy() for key, value in load("safetensors.torch").load_file(f"{folder}/model.safetensors").items()}
-            side = layout.read_side({file: json.loads(Path(folder, file).read_text()) for file in ("config.json", "generation_config.json")})
+            beside = [file for file in ("config.json", "generation_config.json") if Path(folder, file).exists()]
+            side = layout.read_side({file: json.loads(Path(folder, file).read_text()) for file in beside})
         yield Result(subject, "transformers", "ids of special tokens", float({k: side.extra[k] for k in IDS} != IDS), 0.0, str(side.extra))
         for state in (saved, numpy_state(model)):  # without copies and sinusoids, and with
             yield from returned(subject, "transformers", layout, state, config, p, side.config)
@@ -120,16 +126,16 @@ def write(folder: Path, layout: Layout, config: TransformerConfig, p: Arrays) ->
 
 
 def seq2seq(model: Any, given: Inputs, dtype: str) -> Arrays:
-    """Memory and logits. Marian's table of sinusoids is rounded to float32 even in a float64 model: there it is computed anew."""
+    """Memory and logits, which without a head are the decoder's output. Marian's table of sinusoids is rounded to float32 even in a float64 model: there it is computed anew."""
     model = model.to(getattr(torch, dtype))
     if model.config.model_type == "marian":
         table = torch.from_numpy(sinusoids("concatenated", model.config.max_position_embeddings, model.config.d_model))
-        for stack in (model.model.encoder, model.model.decoder):
+        for stack in (model.get_encoder(), model.get_decoder()):
             stack.embed_positions.weight.data = table.to(getattr(torch, dtype))
     ids = {name: torch.from_numpy(given[side]).long() for name, side in (("input_ids", "source"), ("decoder_input_ids", "target"))}
     with torch.no_grad():
         out = model(**ids, attention_mask=torch.from_numpy(given["source_padding"]).long())
-    return {"memory": out.encoder_last_hidden_state.numpy(), "logits": out.logits.numpy()}
+    return {"memory": out.encoder_last_hidden_state.numpy(), "logits": (out.logits if "logits" in out else out.last_hidden_state).numpy()}
 
 
 # ---------------------------------------------------------------------------- torch.nn.Transformer
