@@ -24,12 +24,13 @@ from vit_jax.config import (
 )
 from vit_jax.errors import UserError
 
+from .marks import Seen
 from .rules import Row, Shape
 
 Names = Mapping[str, Shape]  # the tensors of a file: {name: shape}
 Json = dict[str, Any]
 UNKNOWN = object()
-THE_LAYOUT, ITS_SHAPES = "its layout", "its shapes"  # speakers on a config
+THE_LAYOUT, ITS_SHAPES, OUR_WORDS = "its layout", "its shapes", "its own metadata"  # speakers on a config
 FALLBACK = "this run's config"  # the one that says what nobody else does
 
 # Fields that only training uses: they change no forward pass, and no layout has to state them.
@@ -120,12 +121,10 @@ class Layout:
         """What --from and --to call it."""
         return f"{self.dialect}@{self.version}" if self.version else self.dialect
 
-    def recognises(self, names: Names | Iterable[str]) -> bool:
+    def recognises(self, names: Names | Iterable[str] | Seen) -> bool:
         """Whether the names, and the shapes where they are given, are those of this layout."""
-        shapes = names if isinstance(names, Mapping) else None
-        names = list(names)
-        marked = all(any(re.fullmatch(mark.removeprefix("!"), name) for name in names) != mark.startswith("!") for mark in self.marks)
-        return marked and (shapes is None or self.fits(shapes))
+        seen = names if isinstance(names, Seen) else Seen(names)
+        return seen.meets(self.marks) and (seen.shapes is None or self.fits(seen.shapes))
 
     def left_out(self, names: Iterable[str]) -> list[str]:
         """Those of the names that are no part of the network."""
@@ -230,7 +229,8 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
     `said` are (who says so, {field: value}) pairs; --set and what the layout's own code does go before --model, and
     FALLBACK is asked last. Raises
     UserError where two others contradict each other and where a field is known from none, listing the flags that would
-    say it. Speakers may name fields that are not in the layout's table (training's), too.
+    say it. Speakers may name fields that are not in the layout's table (training's), too. Of UNSEEN fields a layout says
+    nothing where OUR_WORDS do: such a file was written as bare tensors, of a network that its layout cannot state.
     """
     if reasons := layout.refuses(names):
         raise UserError(f"{what}: {'; '.join(reasons)}")
@@ -244,7 +244,7 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
             continue
         solved = f.solve(names) if f.solve else f.follow(names, values) if f.follow else None
         speakers = [(who, spoken[name]) for who, spoken in said if spoken.get(name) is not None]
-        if len(f.among) == 1:
+        if len(f.among) == 1 and not (name in UNSEEN and any(who == OUR_WORDS for who, _ in speakers)):
             speakers.append((THE_LAYOUT, f.among[0]))
         elif solved is not None:
             speakers.append((ITS_SHAPES, solved))
@@ -324,6 +324,6 @@ PLAIN_VIT: dict[str, Field] = {
 ASKED_VIT = [name for name in function_fields(ViTConfig) if name not in PLAIN_VIT]  # image, channels, patch, classes, width, depth, heads, hidden, eps, activation
 
 __all__ = [
-    "ASKED_VIT", "FALLBACK", "PLAIN_VIT", "TRAINING", "UNKNOWN", "UNSEEN", "Facts", "Field", "Json", "Layout", "ModelConfig", "Names", "always", "check", "count", 
-    "function_fields", "has", "length", "look", "normal", "resolve", "stated", "statement", "unknown_field",
+    "ASKED_VIT", "FALLBACK", "OUR_WORDS", "PLAIN_VIT", "TRAINING", "UNKNOWN", "UNSEEN", "Facts", "Field", "Json", "Layout", "ModelConfig", "Names", "always", "check",
+    "count", "function_fields", "has", "length", "look", "normal", "resolve", "stated", "statement", "unknown_field",
 ]  # fmt: skip

@@ -21,7 +21,8 @@ from .adapt import Adaptation, Step
 from .adapt import plan as plan_adaptations
 from .containers.source import Spec
 from .layout import Facts, Layout
-from .reading import Reading, find, statistics
+from .preprocessing import statistics
+from .reading import Reading, find
 from .rules import CARRIED, Arrays, Row, ghost
 
 DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ("float16", "bfloat16", "float32", "float64")}
@@ -50,8 +51,8 @@ def plan(
     adaptations = plan_adaptations(reading.config, adapt)
     config = adaptations[-1].config if adaptations else reading.config
     layout = target_layout(target, config)
-    if reasons := layout.cannot(config, weights_only):
-        raise UserError(f"{reading.path}: cannot become {layout.name}: {'; '.join(reasons)}{remedy(reasons, layout)}")
+    if layout.cannot(config, weights_only):
+        raise UserError(f"{reading.path}: cannot become {layout.name}: {refusal(layout, config)}")
     if dtype and dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: there are {', '.join(DTYPES)}")
     to = DTYPES[dtype] if dtype else None
@@ -80,12 +81,14 @@ def target_layout(name: str, config: ModelConfig) -> Layout:
     return ([layout for layout in found if isinstance(config, layout.network)] or found)[-1]
 
 
-def remedy(reasons: Sequence[str], layout: Layout) -> str:
-    """What can be done about a field that the target cannot state."""
-    said = [f"{name}={layout.fields[name].among[0]}" for name in ("eps", "activation") if any(r.startswith(f"{name} ") for r in reasons) and layout.fields[name].among]
-    if said:
-        return f"; change it with {' '.join(f'--adapt {s}' for s in said)} (the function changes), or write the bare tensors with --weights-only"
-    return "; choose another layout (`python -m convert formats`), or change the network with --adapt"
+def refusal(layout: Layout, config: ModelConfig) -> str:
+    """Why a layout cannot hold a network, and what can be done; of what it only cannot state, nothing where more is in the way."""
+    if reasons := layout.cannot(config, weights_only=True):
+        return f"{'; '.join(reasons)}; choose another layout (`python -m convert formats`), or change the network with --adapt"
+    told = {name: f.among[0] for name, f in layout.fields.items() if name in ("eps", "activation") and not f.says(getattr(config, name))}
+    adapt = f"change it with {' '.join(f'--adapt {name}={value}' for name, value in told.items())} (the function changes), or "
+    enough = told and not layout.cannot(replace(config, **told))
+    return f"{'; '.join(layout.cannot(config))}; {adapt if enough else ''}write the bare tensors with --weights-only"
 
 
 # ------------------------------------------------------------------------------------------ groups

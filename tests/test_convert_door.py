@@ -183,6 +183,18 @@ def test_the_size_of_a_change_is_said(run, source, tmp_path):
     assert "the function stays" in out and "moves" not in out
 
 
+def test_what_helps_against_one_reason_is_not_offered_where_another_stands(refused, source, tmp_path):
+    said = [s.replace("eps=1e-6", "eps=1e-12") for s in SAID]
+    told = refused(source, tmp_path / "t", "--to", "simple-vit", *said, *STATISTICS)
+    assert "cls_token is True" in told and "eps" not in told and "--weights-only" not in told and "another layout" in told
+
+
+def test_bare_tensors_come_back_as_the_network_that_they_are(run, source, tmp_path):
+    assert run(source, tmp_path / "t.npz", "--to", "augreg", *SAID, *STATISTICS, "--weights-only")[0] == 0
+    assert run(tmp_path / "t.npz", tmp_path / "u.safetensors")[0] == 0
+    assert provenance(tmp_path / "u.safetensors")["config"]["fields"]["activation"] == "gelu"
+
+
 def test_a_file_of_no_layout_is_told_the_nearest(refused, tmp_path):
     some = tensors()
     save_file({name.replace("attn.qkv", "attn.all"): array for name, array in some.items()}, tmp_path / "x.safetensors")

@@ -129,6 +129,21 @@ def test_set_corrects_model_and_nothing_that_a_file_says():
     assert resolve(layout, names, [("its config.json", {"eps": 1e-6}), ("this run's config", said | {"eps": 1e-5})], "file").eps == 1e-6
 
 
+@pytest.mark.parametrize(("name", "unseen"), [("augreg@linen", {"activation": "gelu"}), ("torchvision@2", {"eps": 1e-5})])
+def test_of_bare_tensors_our_own_words_go_before_the_layout_s_code(name, unseen):
+    """They were written with --weights-only, of a network that the layout cannot state."""
+    layout, config = LAYOUTS[name], some(name)[0]
+    names = rules.file_shapes(rules.narrow(layout.rows(config)))
+    (field, value), own = next(iter(unseen.items())), ("its own metadata", fields(config) | unseen)
+    for said in ([own], [("--set", unseen), own]):
+        assert getattr(resolve(layout, names, said, "file"), field) == value
+    other = getattr(config, field)
+    with pytest.raises(UserError, match=f"{field} is {other!r} by --set but {value!r} by its own metadata; correct --set"):
+        resolve(layout, names, [("--set", {field: other}), own], "file")
+    with pytest.raises(UserError, match="final_norm is False by its own metadata but True by its layout"):
+        resolve(layout, names, [("its own metadata", fields(config) | {"final_norm": False})], "file")
+
+
 def test_the_layout_s_own_code_goes_before_a_model_s_name():
     """timm runs Google's weights with another GELU than Google: the file is Google's."""
     layout = LAYOUTS["augreg@linen"]
