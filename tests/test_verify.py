@@ -23,8 +23,10 @@ from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.rules import TRANSPOSE, Order, Row
 from convert.verify import Reference, Weights, comparison, libraries, verify
-from convert.verify.checks import compared, failed
+from convert.verify.checks import compared, failed, gradients
 from convert.verify.doors import images
+from convert.verify.sides import Theirs
+from convert.verify.weights import noise
 from tests.parity.groups import quick_compilation
 from tests.parity.libraries import load
 from tests.parity.weights import weights
@@ -375,6 +377,26 @@ def test_networks_of_other_inputs_are_told_apart_without_a_forward_pass():
     report = verify(source(), written(TIMM, ours(other), other))
     assert not report.same and report.where == "image 8 and (6, 4)"
     assert any("inputs differ in image" in note for note in report.notes)
+
+
+def test_networks_of_other_classes_part_without_a_traceback(timm):
+    other = replace(VIT, classes=7)
+    report = verify(source(), written(TIMM, ours(other), other))
+    assert not report.same and report.where == "logits"
+    assert "classes 7 and 5" in report.text()
+
+
+def test_the_gradient_of_the_padding_row_is_compared():
+    """transformers' embeddings leave it out, and where the tables are apart that is all of the row's."""
+    try:
+        load("transformers")
+    except ImportError:
+        pytest.skip("transformers is not installed")
+    apart = replace(IN_LIBRARIES["marian"][1], tie="decoder", target_vocabulary=8, outputs=8, encoder_depth=1, decoder_depth=1)
+    ours_with_a = Reference("ours", apart, ours(apart), noise(apart) | {"target": np.zeros((3, 5), int)})  # of nothing but padding
+    theirs = Theirs(libraries.build(written(LAYOUTS["marian"], ours(apart), apart))[0], apart, "float64")
+    checks = list(gradients("b", "ours", theirs.gradients(ours_with_a.inputs, ours_with_a.cotangent), ours_with_a.gradients()))
+    assert not failed(checks), checks
 
 
 def test_a_report_is_json_markdown_and_a_certificate_that_does_not_change(monkeypatch):

@@ -215,13 +215,25 @@ def sequences(weights: Weights) -> Built:
     c = weights.config
     assert isinstance(c, TransformerConfig)
     module = _pretrained(weights)
+    _whole_gradients(module)
     _exact_sinusoids(module, c)
-    places: Places = {f"{s}.blocks.{i}": (f"model.{s}.layers.{i}", "out") for s, n in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)) for i in range(n)}
+    body = "model." if c.outputs else ""
+    places: Places = {f"{s}.blocks.{i}": (f"{body}{s}.layers.{i}", "out") for s, n in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)) for i in range(n)}
 
     def call(module: Any, given: dict[str, Any]) -> Any:
-        return module(input_ids=given["source"], attention_mask=given["source_padding"].long(), decoder_input_ids=given["target"], use_cache=False).logits
+        out = module(input_ids=given["source"], attention_mask=given["source_padding"].long(), decoder_input_ids=given["target"], use_cache=False)
+        return out.logits if c.outputs else out.last_hidden_state
 
     return Built(_version("transformers"), module, weights.rows, call, places)
+
+
+def _whole_gradients(module: Any) -> None:
+    """Of every row of an embedding: torch drops that of the padding's, which no other function of the weights does."""
+    import torch
+
+    for each in module.modules():
+        if isinstance(each, torch.nn.Embedding):
+            each.padding_idx = None
 
 
 def _exact_sinusoids(module: Any, c: TransformerConfig) -> None:
@@ -232,7 +244,7 @@ def _exact_sinusoids(module: Any, c: TransformerConfig) -> None:
         return
     angles = np.arange(c.max_length)[:, None] * 10000.0 ** (-2 * np.arange(c.width // 2) / c.width)
     exact = torch.from_numpy(np.concatenate([np.sin(angles), np.cos(angles)], axis=1))
-    for stack in (module.model.encoder, module.model.decoder):
+    for stack in (module.get_encoder(), module.get_decoder()):
         table = stack.embed_positions.weight
         if table.shape == exact.shape and (table - exact).abs().max() < 1e-4:
             table.data = exact
