@@ -80,6 +80,43 @@ def test_runs_in_a_folder_are_candidates(tmp_path: Path) -> None:
         open_source(str(tmp_path))
 
 
+def test_a_folder_without_weights_has_those_of_its_folders(tmp_path: Path) -> None:
+    """As a trainer leaves them, each with its own side files."""
+    for step in (9, 10):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        write(tmp_path / f"checkpoint-{step}" / "model.safetensors", {"a": SQUARE + step})
+    (tmp_path / "elsewhere").symlink_to(tmp_path / "checkpoint-9")
+    assert sorted((Path(c.path).parent.name, c.step) for c in folder.candidates(str(tmp_path))) == [("checkpoint-10", 10), ("checkpoint-9", 9)]
+    with pytest.raises(UserError, match=r"several sets .*checkpoint-10/model\.safetensors .*checkpoint-9/model\.safetensors .*--file"):
+        open_source(str(tmp_path))
+    for name in ("checkpoint-9", "checkpoint-9/", "checkpoint-9/model.safetensors"):
+        assert_read(tmp_path, {"a": SQUARE + 9}, name)
+    with open_source(str(tmp_path), step=10) as source:
+        assert (source.tree["a"].read() == SQUARE + 10).all()
+    write(tmp_path / "model.safetensors", {"a": SQUARE})
+    assert_read(tmp_path, {"a": SQUARE})  # what it has itself goes first
+    assert_read(tmp_path, {"a": SQUARE + 9}, "checkpoint-9")
+
+
+def test_a_checkpoint_may_be_called_a_tar(tmp_path: Path) -> None:
+    for name in ("last", "model_best"):
+        write(tmp_path / f"{name}.pth", {"a": SQUARE}).rename(tmp_path / f"{name}.pth.tar")
+    with pytest.raises(UserError, match=r"several sets .*last\.pth\.tar \(torch file\), model_best\.pth\.tar \(torch file\)"):
+        open_source(str(tmp_path))
+    assert_read(tmp_path, {"a": SQUARE}, "last.pth.tar")
+
+
+def test_file_names_anything_in_the_folder_and_nothing_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "out.npz", {"a": SQUARE})
+    write(tmp_path / "in" / "x.npz", {"a": SQUARE}).rename(tmp_path / "in" / "weights")
+    assert_read(tmp_path / "in", {"a": SQUARE}, "weights")
+    monkeypatch.chdir(tmp_path / "in")
+    for place in (str(tmp_path / "in"), "."):
+        with pytest.raises(UserError, match=r"--file \.\./out\.npz: is not in"):
+            open_source(place, "../out.npz")
+
+
 def test_a_link_out_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "a.npz", {"a": SQUARE})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ INDEX, CARRIED = ".index.json", ".carried.safetensors"
 # Files that libraries leave beside weights and that hold none.
 BESIDE = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "scaler.pt", "rng_state.pth")
 RUN = "run of vit-jax"
+TAR = ".tar"  # timm calls a checkpoint last.pth.tar: it is no archive
 SIDE = ("config.json", "preprocessor_config.json", "generation_config.json", "provenance.json")
 
 
@@ -32,14 +34,27 @@ class Candidate:
 
 
 def candidates(folder: str) -> list[Candidate]:
-    """All sets of weights in a folder, by name: shards with their index are one, side files are none. Raises UserError."""
+    """All sets of weights in a folder, by name: shards with their index are one, side files are none. Raises UserError.
+
+    A folder without any of its own has those of the folders in it, as trainers number them.
+    """
     root = Path(folder)
     if not os.access(root, os.R_OK | os.X_OK):
         raise UserError(f"{folder}: no permission to read it; change that with chmod")
-    if own := _checkpoints(root):
-        return own
+    if found := _checkpoints(root) or _direct(root):
+        return found
+    for path in sorted(root.iterdir()):
+        if path.is_dir() and not path.is_symlink() and os.access(path, os.R_OK | os.X_OK):
+            number = re.fullmatch(r"checkpoint-(\d{1,15})", path.name)
+            found += [replace(one, step=int(number[1]) if number else one.step) for one in _direct(path)]
+    return found
+
+
+def _direct(root: Path) -> list[Candidate]:
+    """The sets of weights that lie in a folder itself."""
     paths = sorted(root.iterdir())
-    found, shards = [], set()
+    found: list[Candidate] = []
+    shards: set[str] = set()
     for path in paths:
         if path.name.endswith(INDEX) and (kind := SUFFIXES.get(os.path.splitext(path.name.removesuffix(INDEX))[1])):
             files = _shards(str(path))[1]
@@ -47,11 +62,15 @@ def candidates(folder: str) -> list[Candidate]:
             found.append(Candidate(str(path), kind, f"{len(files)} shards", sum(_size(root / file) for file in files)))
     for path in paths:
         name = path.name
-        if path.suffix.lower() in SUFFIXES and not path.is_dir() and name not in shards and name not in BESIDE and not name.endswith(CARRIED):
+        if _suffix(name) in SUFFIXES and not path.is_dir() and name not in shards and name not in BESIDE and not name.endswith(CARRIED):
             found.append(_file(path))
         elif path.is_dir():
             found += _checkpoints(path)
     return found
+
+
+def _suffix(name: str) -> str:
+    return os.path.splitext(name.lower().removesuffix(TAR))[1]
 
 
 def _file(path: Path) -> Candidate:
@@ -59,7 +78,7 @@ def _file(path: Path) -> Candidate:
         kind = container(str(path))
         return Candidate(str(path), kind, f"{kind} file", path.stat().st_size)
     except UserError as error:  # it is listed all the same: what was meant to be opened has to be seen
-        return Candidate(str(path), SUFFIXES[path.suffix.lower()], str(error).removeprefix(f"{path}: ").partition(";")[0], 0)
+        return Candidate(str(path), SUFFIXES[_suffix(path.name)], str(error).removeprefix(f"{path}: ").partition(";")[0], 0)
 
 
 def _checkpoints(folder: Path) -> list[Candidate]:
@@ -81,11 +100,21 @@ def _size(path: Path) -> int:
 
 
 def open_folder(folder: str, file: str = "", step: int | None = None) -> Source:
-    """The only set of weights in a folder, or the one that `file` or `step` names. Raises UserError listing them all."""
+    """The only set of weights in a folder, or the one that `file` or `step` names. Raises UserError listing them all.
+
+    `file` may also name a file or folder in it that does not look like weights.
+    """
     found = candidates(folder)
+    place = os.path.normpath(os.path.join(folder, file))
+    if file and step is None and all(os.path.normpath(c.path) != place for c in found) and os.path.exists(place):
+        if os.path.relpath(place, folder).split(os.sep)[0] == os.pardir:
+            raise UserError(f"--file {file}: is not in {folder}; give the path itself as the source")
+        if os.path.isfile(place):
+            inside(place)
+        return open_folder(place) if os.path.isdir(place) else open_file(place)
     if not found:
         raise UserError(f"{folder}: holds no weights ({', '.join(SUFFIXES)}, or a checkpoint); give the folder or file that does")
-    named = [c for c in found if not file or os.path.relpath(c.path, folder) == os.path.normpath(file)]
+    named = [c for c in found if not file or os.path.normpath(c.path) == place]
     chosen = [c for c in named if step is None or c.step == step or c.what == RUN]
     if len(chosen) != 1:
         names = ", ".join(f"{os.path.relpath(c.path, folder)} ({c.what})" for c in found)
