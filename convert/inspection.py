@@ -13,7 +13,8 @@ from .containers import open_source
 from .containers.folder import candidates
 from .containers.source import Source, Tensor
 from .layout import TRAINING
-from .reading import Options, closest, identify, known, recognised, shapes, statistics, why_refused
+from .preprocessing import statistics
+from .reading import Options, closest, identify, known, recognised, shapes, why_refused
 
 # Fields that are shown even where they have their defaults.
 ALWAYS = {"image", "channels", "patch", "classes", "width", "depth", "heads", "hidden", "eps", "activation", "pool", "norm_first", "encoder_depth", "decoder_depth"}

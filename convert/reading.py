@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, TransformerConfig, ViTConfig, from_dict, nearest, pair, to_dict
+from vit_jax.config import ModelConfig, nearest, to_dict
 from vit_jax.errors import UserError
 
 from . import rules, wrappers
@@ -24,12 +22,12 @@ from .containers.folder import side_files
 from .containers.source import FLOATS, Source, Tensor
 from .dialects import LAYOUTS, MODULES, refused
 from .layout import FALLBACK, Facts, Json, Layout, Names, resolve, unknown_field
+from .marks import Seen
+from .preprocessing import STATISTICS, fitting
+from .provenance import checked, own_words, place, remedy
 from .rules import Row
 from .run_folder import own_record
 from .target import CARRIED_SUFFIX
-
-NETWORKS: dict[str, type[ViTConfig] | type[TransformerConfig]] = {"ViT": ViTConfig, "Transformer": TransformerConfig}
-STATISTICS = ("mean", "std", "fit", "size", "interpolation", "background")  # of preprocessing: --set names them, too
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ def identify(source: Source, options: Options) -> Reading:
     files: dict[str, Any] = {**side_files(source.path), "__metadata__": source.metadata}
     if stated := own_record(source.tree):
         files["config.json"] = stated
-    provenance = own_words(source, files)
+    provenance = own_words(source, files, bool(options.layout))
     _, tensors, left_out = wrappers.choose(source, known, options.key)
     layout = which_layout(source.path, shapes(tensors), options.layout, provenance.get("layout", ""))
     if options.otherwise is not None and not isinstance(options.otherwise, layout.network):
@@ -117,11 +115,16 @@ def identify(source: Source, options: Options) -> Reading:
     rows = rules.narrow(layout.rows(config), names)
     rules.check(rules.file_shapes(rows), names, source.path, options.unfit)
     check_dtypes(source.path, tensors, layout)
-    tensors = checked(source.path, tensors, own.get("digests"))
+    tensors = checked(source, tensors, own.get("digests"), place(source, files))
     beside = kept_beside(source.path)
     tensors, rows = {**tensors, **beside}, [*rows, *(rules.carried(name, t.shape) for name, t in beside.items())]
-    images = own.get("preprocess") or facts.preprocess or model_facts.preprocess
-    facts = Facts({}, images, own.get("class_names") or facts.class_names, {**facts.extra, **own.get("extra", {}), **extra}, facts.notes)
+    ours = fitting(Facts({}, own.get("preprocess"), own.get("class_names")), config)
+    if ours.notes:
+        raise UserError(f"{source.path}: its provenance is damaged ({ours.notes[0]}); {remedy(place(source, files))}")
+    facts, model_facts = fitting(facts, config), fitting(model_facts, config)
+    images = ours.preprocess or facts.preprocess or model_facts.preprocess
+    notes = facts.notes + (() if images else model_facts.notes)
+    facts = Facts({}, images, ours.class_names or facts.class_names, {**facts.extra, **own.get("extra", {}), **extra}, notes)
     words = {k: options.sets[k] for k in STATISTICS if k in options.sets}
     return Reading(source, layout, config, tensors, rows, facts, [*left_out, *source.skipped], own, words)
 
@@ -136,7 +139,8 @@ def shapes(tensors: Mapping[str, Tensor]) -> Names:
 
 def recognised(names: Names) -> list[Layout]:
     """The layouts that names and shapes are those of."""
-    return [layout for layout in LAYOUTS.values() if layout.recognises(names)]
+    seen = Seen(names)
+    return [layout for layout in LAYOUTS.values() if layout.recognises(seen)]
 
 
 def known(tensors: Mapping[str, Tensor]) -> bool:
@@ -210,43 +214,12 @@ def closest(names: Iterable[str]) -> str:
 # ------------------------------------------------------------------------------- what the file says
 
 
-def own_words(source: Source, files: Mapping[str, Any]) -> Json:
-    """The provenance that a conversion of ours left in a file, beside it or in its folder; empty where there is none."""
-    text = source.metadata.get("provenance")
-    name = source.path.replace("\\", "/").rpartition("/")[2]
-    try:
-        said = json.loads(text) if isinstance(text, str) else files.get(f"{name}.json") or files.get("provenance.json") or {}
-        if said.get("format") != 1:
-            return {}
-        network = NETWORKS[said["config"]["network"]]
-        return {**said, "config": {"network": said["config"]["network"], "fields": to_dict(from_dict(network, said["config"]["fields"]))}}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{source.path}: the provenance that it carries is damaged ({type(error).__name__}); name its layout and config with --from and --set") from error
-
-
 def check_fields(sets: Mapping[str, Any], layout: Layout) -> None:
     """Raise UserError on a --set that names no field of the layout's network."""
     known = {f.name for f in dataclasses.fields(layout.network)}
     for name in sets:
         if name not in known:
             raise unknown_field(name, layout.network)
-
-
-def checked(path: str, tensors: dict[str, Tensor], digests: Any) -> dict[str, Tensor]:
-    """The tensors, each compared when it is read with the CRC-32 that the provenance beside a file has of it."""
-    if digests is None:
-        return tensors
-    strange = f"{path}: the provenance beside it is not its own; remove {Path(path).name}.json, or put the file back that it belongs to"
-    if not isinstance(digests, dict) or digests.keys() != tensors.keys():
-        raise UserError(strange)
-
-    def read(tensor: Tensor, digest: Any) -> np.ndarray:
-        array = tensor.read()
-        if f"{rules.checksum(array):08x}" != digest:
-            raise UserError(f"{path}: {tensor.name} is damaged, or {strange.partition(': ')[2]}")
-        return array
-
-    return {name: dataclasses.replace(t, read=functools.partial(read, t, digests[name])) for name, t in tensors.items()}
 
 
 def kept_beside(path: str) -> dict[str, Tensor]:
@@ -270,21 +243,3 @@ def check_dtypes(path: str, tensors: Mapping[str, Tensor], layout: Layout) -> No
                 raise UserError(f"{path}: {name} holds two bytes a number without saying what they are, which {layout.name} does not say either; save it as float32")
         elif tensor.dtype not in FLOATS:
             raise UserError(f"{path}: {name} is {tensor.dtype.name}, which is not float16, bfloat16, float32 or float64; convert it in its own library first")
-
-
-def statistics(config: ModelConfig, sets: Mapping[str, Any], stated: Json | None) -> Json | None:
-    """Preprocessing as stated, with what --set says of it over that; None where neither does. Raises UserError."""
-    said = {k: sets[k] for k in STATISTICS if k in sets}
-    if not isinstance(config, ViTConfig) or not (said or stated):
-        return None
-    h, w = pair(config.image)
-    if not stated and not {"mean", "std"} <= said.keys():
-        raise UserError("--set mean and --set std belong together: give both, a value a channel, such as --set mean=0.5,0.5,0.5")
-    for name in ("mean", "std"):
-        if name in said:
-            values = said[name] if isinstance(said[name], Sequence) and not isinstance(said[name], str) else [said[name]]
-            if not all(isinstance(v, int | float) for v in values) or len(values) not in (1, config.channels):
-                raise UserError(f"--set {name}={said[name]}: give {config.channels} numbers, one a channel, such as {','.join(['0.5'] * config.channels)}")
-            said[name] = [float(v) for v in values] * (config.channels if len(values) == 1 else 1)
-    blank = {"image": [h, w], "channels": config.channels, "fit": "stretch", "size": min(h, w), "interpolation": "bicubic", "background": 0}
-    return {**blank, **(stated or {}), **said}

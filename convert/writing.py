@@ -20,7 +20,7 @@ from vit_jax.runs import write_json
 from .containers import SUFFIXES, open_source, writer
 from .containers.source import Source, Spec, leaves
 from .layout import Facts, Json
-from .reading import NETWORKS
+from .provenance import NETWORKS, RUN
 from .road import Plan, stream
 from .rules import CARRIED, checksum
 from .target import CARRIED_SUFFIX, DIGESTED, PROVENANCE, Target, target
@@ -28,7 +28,6 @@ from .training import Training, into_run, into_torch, training
 
 # The name of the weights in a folder that we write, by the container of the layout's choice.
 IN_FOLDER = {"safetensors": "model.safetensors", "npz": "model.npz", "msgpack": "flax_model.msgpack", "torch": "model.pt"}
-RUN = "checkpoints"  # where they lie in the folder of a run, which is our own layout's
 SEPARATORS = {"msgpack": "/"}  # of containers that nest; torch state dicts are flat
 Progress = Callable[[int], None]  # is told the bytes written so far
 
@@ -72,10 +71,11 @@ def write(
     with goal.room() as room:
         notes, sums = fill(plan, room / name, facts, provenance, progress, state)
         sides = plan.layout.write_side(plan.config, facts) if folder and not weights_only else {}
+        digests = {"digests": {tensor: f"{crc:08x}" for tensor, crc in sums.items()}} if name != RUN and not name.endswith(DIGESTED) else {}
         if folder:
-            sides[PROVENANCE] = {**provenance, "files": sorted([name, *sides])}
-        elif goal.path.suffix != DIGESTED:
-            sides[f"{name}.json"] = {**provenance, "digests": {tensor: f"{crc:08x}" for tensor, crc in sums.items()}}
+            sides[PROVENANCE] = {**provenance, **digests, "files": sorted([name, *sides])}
+        elif digests:
+            sides[f"{name}.json"] = {**provenance, **digests}
         for side, content in sides.items():
             write_json(room / side, content)
         files = goal.settle(room)
