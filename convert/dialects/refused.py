@@ -5,9 +5,10 @@ A file of one of these may hold names of a layout that we do read; so they are l
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from ..marks import Seen
 
 NO_NETWORK = "this version has no such network"
 ROTARY = "its attention turns queries and keys by their place, which this network has not"
@@ -20,10 +21,6 @@ class Refused:
     title: str
     why: str
     marks: tuple[str, ...]
-
-    def recognises(self, names: Iterable[str]) -> bool:
-        """Whether the names are those of such a file."""
-        return all(any(re.fullmatch(mark.removeprefix("!"), name) for name in names) != mark.startswith("!") for mark in self.marks)
 
 
 ANY = r"(.*[./])?"  # whatever stands before
@@ -63,8 +60,8 @@ REFUSED = (
 
 def why(names: Iterable[str]) -> str:
     """What a file with these names is and why it is refused, a clause; empty where no such file has them."""
-    names = list(names)
-    return next((f"is {one.title}: {one.why}" for one in REFUSED if one.recognises(names)), "")
+    seen = Seen(names)
+    return next((f"is {one.title}: {one.why}" for one in REFUSED if seen.meets(one.marks)), "")
 
 
 def titles() -> list[str]:
