@@ -98,7 +98,7 @@ def settings(texts: list[str]) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     rows, x, columns = text.partition("x")
-    if x and rows.isdigit() and columns.isdigit():
+    if x and rows.isdecimal() and columns.isdecimal():
         return int(rows), int(columns)
     if text.lower() in ("true", "false"):
         return text.lower() == "true"

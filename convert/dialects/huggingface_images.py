@@ -30,6 +30,9 @@ def preprocess(given: Json) -> tuple[Json | None, tuple[str, ...]]:
 
 def _steps(p: Json, shortest: bool) -> tuple[Json, tuple[str, ...]]:
     """Raises KeyError, TypeError, ValueError or ArithmeticError where a step is unknown or has no counterpart."""
+    for step in ("do_resize", "do_center_crop", "do_rescale", "do_normalize"):
+        if not isinstance(p[step], bool | None):  # "false" is true to Python
+            raise TypeError(f"{step} {p[step]!r}")
     if not p["do_resize"] or p["resample"] not in RESAMPLE:
         raise ValueError(f"do_resize {p['do_resize']}, resample {p['resample']}")
     scale = _size(p["size"], shortest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -91,7 +92,7 @@ def check_transformer(c: TransformerConfig) -> TransformerConfig:
         if getattr(c, name) < 1:
             raise UserError(f"model.{name} is {getattr(c, name)}: give a positive number")
     for name in ("decoder_depth", "head_width", "eps", "source_vocabulary", "target_vocabulary", "position_offset", "max_length", "outputs"):
-        if not getattr(c, name) >= 0:
+        if not 0 <= getattr(c, name) < math.inf:
             raise UserError(f"model.{name} is {getattr(c, name)}: give 0 or more")
     if not c.head_width and c.width % c.heads:
         raise UserError(f"model.width {c.width} is not divisible by model.heads {c.heads}: change one, or give model.head_width")

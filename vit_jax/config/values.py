@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import sys
 import types
 import typing
 from typing import Any, Literal, TypeVar
@@ -39,7 +40,7 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
             kwargs[name] = from_dict(typing.cast(type, hint), value, f"{where}{name}.")
         else:
             value = tuple(value) if isinstance(value, list) else value
-            value = float(value) if hint is float and type(value) is int else value
+            value = float(value) if hint is float and type(value) is int and abs(value) <= sys.float_info.max else value
             if not _fits(value, hint):
                 raise UserError(f"config: {where}{name} is {value!r}, which is not {_described(hint)}")
             kwargs[name] = value
