@@ -15,6 +15,8 @@ from safetensors.numpy import load_file, save_file
 
 import vit_jax
 from convert import __main__ as convert
+from convert import rules
+from convert.dialects import LAYOUTS
 from vit_jax.config import parameters
 from vit_jax.interop import starting_weights
 from vit_jax.train import door as train_door
@@ -144,3 +146,57 @@ def test_training_starts_from_a_file_of_another_layout():
     other = replace(config, model=replace(config.model, eps=1e-5), init="start.safetensors")
     with pytest.raises(vit_jax.UserError, match=r"its eps is 1e-06, here it is 1e-05; give --model.eps 1e-06"):
         starting_weights(other, fresh)
+
+
+def refused(config, init):
+    """What training says of a file that it cannot start from."""
+    with pytest.raises(vit_jax.UserError) as told:
+        starting_weights(replace(config, init=init, new_head=True), {})
+    return str(told.value)
+
+
+def test_training_is_told_of_flags_that_it_has():
+    """Those that a message names, given as they stand, make the config that the file is of."""
+    run("runs/digits", "flags.safetensors", "--to", "vit-jax", "--force")
+    digits = vit_jax.load("digits").run
+    other = replace(digits, model=replace(digits.model, query_bias=False, norm_bias=False, image=(8, 12), width=32, classes=3))
+    told = refused(other, "flags.safetensors")
+    given = shlex.split(told.partition("; give ")[2])
+    assert "--model.query-bias" in given and "--new-head" not in given
+    arguments = shlex.split("--model.no-query-bias --model.no-norm-bias --model.image 8 12 --model.width 32")
+    run_ = train_door.parse([*TINY, *arguments, *given, "--init", "flags.safetensors", "--new-head"])[1].run()
+    fresh = {name: np.zeros(shape, np.float32) for name, shape in parameters(replace(run_.model, classes=3)).items()}
+    assert starting_weights(run_, fresh)["blocks.0.attention.query.bias"].any()
+    told = refused(replace(digits, model=replace(digits.model, distill_token=True, pool="cls_distill")), "flags.safetensors")
+    assert told.endswith("give --model.no-distill-token --model.pool cls")
+
+
+def test_what_only_convert_can_be_told_is_said_to_convert():
+    run("runs/digits", "one.safetensors", "--to", "timm", "--force")
+    some = load_file("one.safetensors")
+    save_file({f"{key}.{name}": x for key in ("student", "teacher") for name, x in some.items()}, "two.safetensors")
+    digits = vit_jax.load("digits").run
+    told = refused(digits, "two.safetensors")
+    command = shlex.split(told.partition("`")[2].partition("`")[0].removeprefix("python -m convert"))
+    assert "--key LABEL" in told and command == ["two.safetensors", "X.safetensors"]
+    said = shlex.split("--key teacher --set heads=2 --set eps=1e-6 --set activation=gelu --set pool=cls --set image=8 --set mean=0.5 --set std=0.5 --force")
+    assert run(*command, *said) == 0
+    fresh = {name: np.zeros(shape, np.float32) for name, shape in parameters(digits.model).items()}
+    assert all(x.any() for name, x in starting_weights(replace(digits, init="X.safetensors"), fresh).items() if name.endswith("kernel"))
+
+
+def test_positions_of_another_grid_are_told_to_the_run():
+    run("runs/digits", "grid.safetensors", "--to", "timm", "--force")
+    save_file(load_file("grid.safetensors"), "grid.safetensors")  # alone: it does not say its image
+    digits = vit_jax.load("digits").run
+    told = refused(replace(digits, model=replace(digits.model, image=16)), "grid.safetensors")
+    assert "pos_embed [1, 17, 16] instead of [1, 65, 16]" in told and "--model.image" in told and "--set" not in told
+
+
+def test_a_transformer_is_nothing_to_train_on_images_from():
+    from vit_jax.config import TransformerConfig
+
+    config = TransformerConfig(width=8, heads=2, hidden=12, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=9, outputs=9)
+    rows = LAYOUTS["torch-ref@transformer"].rows(config)
+    save_file(rules.write(rows, {n: np.zeros(s, np.float32) for n, s in parameters(config).items()}), "seq.safetensors")
+    assert refused(vit_jax.load("digits").run, "seq.safetensors").endswith("holds a Transformer, which the run does not train; start from a preset of that task")

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import load_file, save_file
 
 import vit_jax
 from vit_jax import evaluate, predict, runs
@@ -314,6 +315,75 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
     Image.fromarray(pixels[0, ..., 0]).save("grey.png")
     with pytest.raises(UserError, match=rf"takes {channels} channels, which image files do not have; give uint8 arrays \[8, 8, {channels}\]"):
         loaded.predict(["grey.png"])
+
+
+# --------------------------------------------------------------------------------- other layouts
+
+
+@pytest.fixture
+def converted(monkeypatch):
+    """`python -m convert` in this process, which has to succeed; of the run the averages, which predict takes, too."""
+    from convert import __main__ as convert
+
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["convert", *map(str, arguments), *(["--key", "ema"] if arguments[0] == "runs/digits" else [])])
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert convert.main() == 0
+
+    return call
+
+
+@pytest.mark.parametrize("target", ["huggingface", "timm.pt --to timm"])
+def test_weights_of_other_layouts_classify_as_the_run_does(target, converted, tmp_path, capsys):
+    name, *to = target.split()
+    converted("runs/digits", tmp_path / name, *(to or ["--to", name]))
+    expected = shown(capsys, *files()[:5], "--weights", "last")
+    assert predict.command([str(tmp_path / name), *files()[:5]]) == 0
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_weights_that_do_not_say_how_images_become_inputs(converted, tmp_path, capsys):
+    """The command in the message writes weights that do."""
+    path = tmp_path / "hf"
+    converted("runs/digits", path, "--to", "huggingface")
+    for file in ("preprocessor_config.json", "provenance.json"):
+        (path / file).unlink()
+    save_file(load_file(path / "model.safetensors"), path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match="does not say how images become inputs") as told:
+        predict.command([str(path), files()[0]])
+    command = shlex.split(str(told.value).split("`")[1].removeprefix("python -m convert "))
+    converted(*[tmp_path / word if word == "X.safetensors" else word for word in command])
+    assert predict.command([str(tmp_path / "X.safetensors"), files()[0]]) == 0
+    assert capsys.readouterr().out.startswith(files()[0])
+
+
+def test_what_else_predict_refuses_of_weights(converted, tmp_path):
+    def told(*arguments):
+        with pytest.raises(UserError) as error:
+            predict.command([*map(str, arguments), files()[0]])
+        return str(error.value)
+
+    converted("runs/digits", tmp_path / "a.pt", "--to", "timm")
+    assert "is no run, so --weights and --ema have nothing to choose from" in told(tmp_path / "a.pt", "--weights", "last")
+    (tmp_path / "a.pt.json").unlink()
+    assert "--set heads=..." in told(tmp_path / "a.pt") and f"python -m convert {tmp_path / 'a.pt'} X.safetensors" in told(tmp_path / "a.pt")
+    converted("runs/digits", tmp_path / "b.pt", "--to", "timm", "--adapt", "head=drop")
+    assert "has no head" in told(tmp_path / "b.pt")
+
+
+def test_evaluation_says_that_weights_are_no_run(converted, tmp_path):
+    converted("runs/digits", tmp_path / "hf", "--to", "huggingface")
+    for path in (tmp_path / "hf", tmp_path / "hf" / "model.safetensors"):
+        with pytest.raises(UserError, match=f"{path.name}: (no run here|is a file and no run).*--init"):
+            evaluate.evaluate(str(path))
+
+
+def test_a_folder_of_a_run_s_name_does_not_hide_it(place):
+    (place / "digits").mkdir()
+    try:
+        assert not runs.is_foreign("digits") and vit_jax.load("digits").step
+    finally:
+        (place / "digits").rmdir()
 
 
 def test_a_run_without_averages_has_none_to_give(tmp_path, monkeypatch):
