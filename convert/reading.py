@@ -18,7 +18,7 @@ from vit_jax.errors import UserError
 
 from . import rules, wrappers
 from .containers import open_source
-from .containers.folder import side_files
+from .containers.folder import shard, side_files
 from .containers.source import FLOATS, Source, Tensor
 from .dialects import LAYOUTS, MODULES, refused
 from .layout import FALLBACK, Facts, Json, Layout, Names, resolve, unknown_field
@@ -88,6 +88,7 @@ def identify(source: Source, options: Options) -> Reading:
         files["config.json"] = stated
     provenance = own_words(source, files, bool(options.layout))
     _, tensors, left_out = wrappers.choose(source, known, options.key)
+    check_whole(source, tensors, options.layout or provenance.get("layout", "") in LAYOUTS)
     layout = which_layout(source.path, shapes(tensors), options.layout, provenance.get("layout", ""))
     if options.otherwise is not None and not isinstance(options.otherwise, layout.network):
         raise UserError(f"{source.path}: holds a {layout.network.__name__.removesuffix('Config')}, which the run does not train; start from a preset of that task")
@@ -129,6 +130,15 @@ def identify(source: Source, options: Options) -> Reading:
     return Reading(source, layout, config, tensors, rows, facts, [*left_out, *source.skipped], own, words)
 
 
+def check_whole(source: Source, tensors: Mapping[str, Tensor], named: bool) -> None:
+    """Raise UserError on what is a part of the weights, or holds them elsewhere; `named` says that its layout is known without their names."""
+    if part := shard(source.path):
+        raise UserError(f"{source.path}: {part}")
+    if not tensors or not (named or known(tensors)):
+        if clause := wrappers.hint(source, known) or ("" if tensors else wrappers.elsewhere(source)):
+            raise UserError(f"{source.path}: {clause}")
+
+
 # ----------------------------------------------------------------------------------------- layouts
 
 
@@ -145,7 +155,8 @@ def recognised(names: Names) -> list[Layout]:
 
 def known(tensors: Mapping[str, Tensor]) -> bool:
     """Whether any layout, or any that is refused by name, has such tensors."""
-    return bool(recognised(shapes(tensors)) or why_refused(shapes(tensors)))
+    names = shapes(tensors)
+    return bool(recognised(names) or refused.why(names))
 
 
 def why_refused(names: Names) -> str:
@@ -208,6 +219,7 @@ def closest(names: Iterable[str]) -> str:
         known = {mark.replace("\\", "").replace("d+", "0") for mark in layout.marks if not mark.startswith("!")}
         shares[layout.name] = max((len(set(a.split(".")) & set(b.split("."))) / len(set(a.split(".")) | set(b.split("."))) for a in given for b in known), default=0)
     best = max(shares, key=shares.__getitem__, default="")
+    best = next((name for name in reversed(shares) if shares[name] == shares[best] and LAYOUTS[name].dialect == LAYOUTS[best].dialect), best)
     return f"; the nearest is {best}" if best and shares[best] > 0.3 else ""
 
 
