@@ -478,6 +478,7 @@ def test_a_verified_conversion_leaves_a_certificate_and_can_be_verified_again(ti
         (np.zeros((2, 4, 4, 3), np.uint8), "uint8 [2, 4, 4, 3] is not [B, 4, 4, 3] of floating-point numbers"),
         (np.zeros((4, 4, 3)), "float64 [4, 4, 3] is not [B, 4, 4, 3]"),
         (np.zeros((0, 4, 4, 3)), "float64 [0, 4, 4, 3] is not [B, 4, 4, 3]"),
+        (np.full((1, 4, 4, 3), np.inf), "holds NaN or infinity"),
     ],
 )
 def test_images_of_another_shape_are_refused_in_a_sentence(tmp_path, array, sentence):
@@ -485,6 +486,24 @@ def test_images_of_another_shape_are_refused_in_a_sentence(tmp_path, array, sent
         np.save(tmp_path / "x.npy", array)
     with pytest.raises(UserError, match=re.escape(sentence)):
         images(str(tmp_path / "x.npy"), replace(VIT, image=4), None)
+
+
+def test_images_that_claim_more_than_their_file_holds_are_refused(tmp_path):
+    with open(tmp_path / "x.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (1 << 36, 4, 4, 3)})
+    with pytest.raises(UserError, match="cannot be read"):
+        images(str(tmp_path / "x.npy"), replace(VIT, image=4), None)
+
+
+def test_a_picture_of_too_many_pixels_is_refused_without_a_warning(tmp_path, monkeypatch, recwarn):
+    from PIL import Image
+
+    Image.new("RGB", (6, 4)).save(tmp_path / "a.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    preprocess = {"image": [6, 4], "channels": 3, "fit": "stretch", "size": 4, "interpolation": "bicubic", "background": 0, "mean": [0.5] * 3, "std": [0.25] * 3}
+    with pytest.raises(UserError, match="24 pixels"):
+        images(str(tmp_path / "a.png"), VIT, preprocess)
+    assert not recwarn.list
 
 
 def test_pictures_are_prepared_as_the_file_says(tmp_path):

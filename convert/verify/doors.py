@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,19 +123,25 @@ def images(path: str, c: ModelConfig, preprocess: Json | None) -> Inputs:
     shape = (*pair(c.image), c.channels)
     if path.endswith(".npy"):
         try:
-            given = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
+            given = np.lib.format.open_memmap(path, mode="r")  # which asks for no more memory than the file has bytes
+        except (OSError, ValueError, EOFError, OverflowError) as error:
             raise UserError(f"--images {path}: cannot be read ({error}); give a .npy file of numbers") from error
         if given.ndim != 4 or given.shape[1:] != shape or given.dtype.kind != "f" or not len(given):
             raise UserError(f"--images {path}: {given.dtype.name} {list(given.shape)} is not [B, {', '.join(map(str, shape))}] of floating-point numbers; give such")
-        return {"images": given.astype(np.float64)}
+        if not np.isfinite(given).all():
+            raise UserError(f"--images {path}: holds NaN or infinity, on which no two networks are equal; give finite numbers")
+        return {"images": np.array(given, np.float64)}
     if preprocess is None:
         raise UserError(f"--images {path}: the file says nothing of its preprocessing; give --model NAME, or a .npy of [B, {', '.join(map(str, shape))}]")
+    from PIL import Image
+
     from vit_jax.data.images import EXTENSIONS, Preprocess, open_image
 
     files = sorted(p for p in Path(path).iterdir() if p.suffix.lower() in EXTENSIONS)[:IMAGES] if Path(path).is_dir() else [Path(path)]
     if not files:
         raise UserError(f"--images {path}: holds no images; give a folder that does, or an image")
     way = Preprocess.from_dict(preprocess)
-    pixels = np.stack([way.apply(open_image(file)) for file in files]) / 255
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        pixels = np.stack([way.apply(open_image(file)) for file in files]) / 255
     return {"images": (pixels - np.array(way.mean)) / np.array(way.std)}
