@@ -138,9 +138,13 @@ class Layout:
         said = [
             f"{name} is {getattr(config, name)!r}, it says only {' or '.join(map(repr, f.among))}"
             for name, f in self.fields.items()
-            if not f.says(getattr(config, name)) and not (weights_only and name in UNSEEN)
+            if not f.says(getattr(config, name)) and not (weights_only and name in UNSEEN) and not self._idle(config, name)
         ]
         return said or self.limits(config) or ([] if weights_only else self.unstated(config))
+
+    def _idle(self, config: Any, name: str) -> bool:
+        """Whether one of a field's own values would change nothing: a head's bias where there is no head."""
+        return any(normal(dataclasses.replace(config, **{name: value})) == config for value in self.fields[name].among)
 
 
 def function_fields(network: type) -> list[str]:

@@ -22,6 +22,7 @@ from vit_jax.errors import UserError
 
 Shape = tuple[int, ...]
 Arrays = list[np.ndarray]
+LISTED = 20  # names of one kind that a message has
 CARRIED = "carried."  # before the names of tensors that are kept beside: no network of ours has them
 
 
@@ -283,9 +284,15 @@ def check(expected: Mapping[str, Shape], given: Mapping[str, Shape], what: str, 
     ]
     faults = {"missing": missing, "unclaimed": unclaimed, "misshapen": misshapen}
     if any(faults.values()):
-        told = "; ".join(f"{fault} ({len(names)}): {', '.join(names)}" for fault, names in faults.items() if names)
+        told = "; ".join(f"{fault} ({len(names)}): {few(names)}" for fault, names in faults.items() if names)
         close = nearest(unclaimed[0], missing) if missing and unclaimed else ""
         raise UserError(f"{what} do not fit this network: {told}{close}; {hint or 'give those of a network with the same config'}")
+
+
+def few(names: Sequence[str]) -> str:
+    """The names of a list, the end of a long one as a number."""
+    more = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def common_dtype(dtypes: Iterable[np.dtype]) -> np.dtype:

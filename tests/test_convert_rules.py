@@ -156,6 +156,13 @@ def test_all_faults_of_a_file_are_named_at_once():
     assert "misshapen (1): cls_token [1, 8] instead of [1, 1, 8]" in told
 
 
+def test_the_end_of_a_long_list_of_names_is_a_number():
+    with pytest.raises(UserError) as caught:
+        rules.check({"a": (1,)}, {f"b{i}": (1,) for i in range(25)}, "model.pt")
+    told = str(caught.value)
+    assert "missing (1): a; unclaimed (25): b0, " in told and "b18, b19 and 5 more" in told and "b20" not in told
+
+
 @pytest.mark.parametrize("fault", ["missing", "unclaimed", "misshapen"])
 @pytest.mark.parametrize("way", ["read", "write"])
 def test_each_fault_alone_is_refused_both_ways(way, fault):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from convert import rules
-from convert.dialects import LAYOUTS
+from convert.dialects import LAYOUTS, refused
 from convert.layout import Facts, resolve
 from vit_jax.config import ViTConfig, parameters
 from vit_jax.errors import UserError
@@ -52,6 +52,25 @@ def test_what_a_config_json_leaves_out_is_what_the_library_takes():
     names = shapes(V4, config)
     said = V4.read_side({"config.json": {"model_type": "vit", "hidden_size": 24, "num_hidden_layers": 2, "intermediate_size": 12}}).config
     assert resolve(V4, names, [("its config.json", said)], "file") == config
+
+
+@pytest.mark.parametrize(("config", "body"), [(replace(VIT, classes=0), "vit."), (replace(DEIT, classes=0), "deit.")])
+def test_a_body_without_classes_may_be_named_and_a_masked_image_s_decoder_is_no_part_of_it(config, body):
+    state = {f"{body}{name}": array for name, array in tensors(V4, config).items()} | {f"{body}embeddings.mask_token": np.ones((1, 1, 8), np.float32)}
+    names = {**state, "decoder.0.weight": np.zeros((18, 8, 1, 1)), "decoder.0.bias": np.zeros(18)}
+    assert [layout.name for layout in LAYOUTS.values() if layout.recognises({name: array.shape for name, array in names.items()})] == ["huggingface@v4"]
+    assert V4.left_out(names) == ["decoder.0.weight", "decoder.0.bias"]
+    said = V4.read_side({**side(V4, config)}).config
+    assert resolve(V4, {name: array.shape for name, array in state.items()}, [("its config.json", said)], "file") == config
+    back = rules.read(V4.rows(config), state)
+    assert back.keys() - parameters(config).keys() == {f"carried.{body}embeddings.mask_token"}
+    assert rules.write(V4.rows(config), back, names=state).keys() == state.keys()
+    assert not any(name.startswith(body) for name in rules.write(V4.rows(config), {n: back[n] for n in parameters(config)}))
+
+
+@pytest.mark.parametrize("before", ["", "vision_model.", "model.vision_model."])
+def test_relatives_with_clip_s_names_are_refused_by_name(before):
+    assert "CLIP" in refused.why([f"{before}embeddings.patch_embedding.weight", f"{before}encoder.layers.0.self_attn.q_proj.weight"])
 
 
 def test_without_a_config_json_what_no_shape_tells_is_asked_for():

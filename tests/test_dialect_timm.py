@@ -386,3 +386,9 @@ def test_files_of_other_networks_are_refused_by_name(names, said):
 def test_every_refusal_has_a_title_and_a_reason():
     assert len(set(refused.titles())) == len(refused.REFUSED)
     assert all(one.title and one.why for one in refused.REFUSED)
+
+
+def test_a_field_without_effect_is_no_reason():
+    """A tower without its projection has no bias of it either."""
+    config = ViTConfig(image=8, patch=4, classes=0, width=8, depth=1, heads=2, hidden=12, eps=1e-5, stem_bias=False, pre_norm=True)
+    assert LAYOUTS["clip"].cannot(config) == ["classes is 0, it always has a projection"]

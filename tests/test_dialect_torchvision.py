@@ -86,3 +86,12 @@ def test_a_convolutional_stem_and_a_resnet_are_refused_by_name(torchvision):
         resnet = torchvision.models.resnet50()
     assert "behind convolutions" in refused.why(stem.state_dict())
     assert "a ResNet" in refused.why(resnet.state_dict())
+
+
+def test_a_stem_of_other_channels_is_read_and_its_class_does_not_build_it():
+    config = ViTConfig(image=8, patch=4, channels=1, classes=5, width=8, depth=1, heads=2, hidden=12)
+    names = rules.file_shapes(NEW.rows(config))
+    for said in ({}, {"channels": 1}):
+        assert resolve(NEW, names, [("--set", {"image": 8, "heads": 2, **said})], "file") == config
+    assert NEW.cannot(config) == ["channels is 1, its constructor takes 3"]
+    assert not NEW.cannot(config, weights_only=True)

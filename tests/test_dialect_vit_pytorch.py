@@ -203,6 +203,10 @@ def test_a_file_without_out_projections_is_refused_by_name():
     assert layout.recognises(names)
     with pytest.raises(UserError, match=r"model.pt: it has no transformer.layers.0.0.to_out.0.weight .*identity"):
         resolve(layout, names, [("--set", {**SAID, "heads": 1})], "model.pt")
+    extended = {**names, **{f"transformer.layers.{i}.0.to_out.0.{leaf}": shape for i in range(one.depth) for leaf, shape in (("weight", (8, 8)), ("bias", (8,)))}}
+    found = resolve(layout, extended, [("--set", {**SAID, "heads": 1})], "model.pt")  # what the message says to do
+    assert rules.file_shapes(rules.narrow(layout.rows(found))) == extended
+    assert layout.cannot(found) and not layout.cannot(found, weights_only=True)  # its class would not build the projections
 
 
 def test_the_version_whose_head_is_a_norm_is_refused_by_name():

@@ -91,7 +91,7 @@ def test_a_file_comes_back_to_the_bit(layout, dtype):
         assert exact(rules.read(layout.rows(config), theirs), ours)
 
 
-COUNTS = {"pairs": 2401, "with a common network": 425}  # of ordered pairs
+COUNTS = {"pairs": 2704, "with a common network": 440}  # of ordered pairs
 
 
 def test_the_number_of_pairs_with_a_common_network_is_known():

@@ -1,7 +1,9 @@
 """Hugging Face's ViT and DeiT: the names of its files (v4) and of its modules in memory (v5), and its folder's JSON.
 
 A classifier has its body under `vit.` or `deit.`; ViTModel and DeiTModel alone are without that, their pooler
-is our hidden layer of a head that has no classes. The library writes v4 names to this day and reads both.
+is our hidden layer of a head that has no classes. What a body without classes stands in may name it all the same: a
+classifier without its head, and the models for masked images, whose decoder of one layer is left out. The library
+writes v4 names to this day and reads both.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from vit_jax.config import ViTConfig, kind, pair, parameters
 from vit_jax.errors import UserError
 
 from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, Names, count, length, normal, stated, statement
-from ..rules import TRANSPOSE, Order, Row, carried, row
+from ..rules import CARRIED, TRANSPOSE, Order, Row, carried, row
 from .huggingface_images import preprocess, processor
 
 BODIES = ("", "vit.", "deit.")
@@ -39,7 +41,12 @@ BLOCKS = {"v4": ("encoder.layer", V4), "v5": ("layers", V5)}  # where they lie, 
 
 def body(config: ViTConfig) -> str:
     """What stands before the names of all but the heads."""
-    return ("deit." if config.distill_token else "vit.") if config.classes else ""
+    return named_body(config) if config.classes else ""
+
+
+def named_body(config: ViTConfig) -> str:
+    """The same in a class that has more than the body."""
+    return "deit." if config.distill_token else "vit."
 
 
 def place(config: ViTConfig, path: str, version: str = "v4") -> str:
@@ -57,7 +64,7 @@ def place(config: ViTConfig, path: str, version: str = "v4") -> str:
 def rows(config: ViTConfig, version: str) -> list[Row]:
     """One row for each parameter; and for a mask token, which models for masked images have."""
     (p, q), c, d = pair(config.patch), config.channels, config.width
-    out = [carried(f"{body(config)}embeddings.mask_token", (1, 1, d))]
+    out = [carried(f"{b}embeddings.mask_token", (1, 1, d)) for b in dict.fromkeys((body(config), named_body(config)))]
     for name, shape in parameters(config).items():
         path, _, leaf = name.rpartition(".")
         sort = kind(name)
@@ -71,7 +78,7 @@ def rows(config: ViTConfig, version: str) -> list[Row]:
             out.append(row(f"{theirs}.weight", name, shape, TRANSPOSE))
         else:
             out.append(row(f"{theirs}.{'weight' if leaf == 'scale' else leaf}", name, shape))
-    return out
+    return out if config.classes else [r if r.ours[0].startswith(CARRIED) else replace(r, optional=frozenset({named_body(config) + r.theirs[0]})) for r in out]
 
 
 # ------------------------------------------------------------------------------------------ config
@@ -205,7 +212,7 @@ def _layout(version: str, title: str) -> Layout:
     below = [r"embeddings\.patch_embeddings\.projection\.weight", r"embeddings\.position_embeddings", rf"{blocks}\.0\.layernorm_before\.weight"]
     return Layout(
         "huggingface", version, title, ViTConfig, fields(version), functools.partial(rows, version=version), tuple(rf"(vit\.|deit\.)?{n}" for n in below),
-        limits=limits, read_side=read_side, write_side=write_side, proven="transformers 5.23.0",
+        limits=limits, beside=(r"decoder\.0\.(weight|bias)",), read_side=read_side, write_side=write_side, proven="transformers 5.23.0",
     )  # fmt: skip
 
 

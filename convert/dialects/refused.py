@@ -49,7 +49,8 @@ REFUSED = (
     Refused("a ViT with RMS norms (AIMv2 and others)", "its norms subtract no mean", (rf"{ANY}blocks\.0\.norm1\.weight", rf"!{ANY}blocks\.0\.norm1\.bias")),
     Refused("the text tower of CLIP alone", "it reads words, no images: give the file with the image tower", (
         r"(.*\.)?token_embedding\.weight", r"text_model\..*|transformer\.resblocks\.0\..*", r"!(visual|vision_model)\..*")),
-    Refused("CLIP or SigLIP of Hugging Face", "give its image tower in OpenAI's or timm's names", (r"(.*\.)?vision_model\.embeddings\.patch_embedding\.weight",)),
+    Refused("CLIP, SigLIP or a relative of theirs in Hugging Face's names", "give its image tower in OpenAI's or timm's names", (
+        rf"{ANY}embeddings\.patch_embedding\.weight",)),
     Refused("OpenCLIP with an image tower of timm's", "save model.visual.trunk.state_dict() alone, which is timm's layout", (r"visual\.trunk\..*",)),
     Refused("OpenCLIP with attention pooling", "its pooling is another than ours", (r"(visual\.)?attn_pool\..*", r"(visual\.)?transformer\.resblocks\.0\..*")),
     Refused("SAM's image encoder", "attention with relative positions in windows is another function", (r"image_encoder\.(blocks|patch_embed)\..*",)),

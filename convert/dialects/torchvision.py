@@ -1,4 +1,4 @@
-"""torchvision's VisionTransformer (torchvision.models.vit_b_16 and its kin): square RGB images, class token, erf GELU, eps 1e-6.
+"""torchvision's VisionTransformer (torchvision.models.vit_b_16 and its kin): square images, class token, erf GELU, eps 1e-6.
 
 Two generations of names for the mlp: `linear_1` and `linear_2` in state dicts before version 2 of its MLPBlock,
 `0` and `3` since. The class itself loads both. Files come alone: no config.json and no statistics beside them.
@@ -34,7 +34,7 @@ def rows(c: ViTConfig, mlp: tuple[str, str] = MLP["2"]) -> list[Row]:
 def fields(mlp: tuple[str, str]) -> Mapping[str, Field]:
     """Where the config comes from: heads and the image are in no tensor."""
     return PLAIN_VIT | {
-        "image": Field(), "heads": Field(), "channels": always(3), "eps": always(1e-6), "activation": always("gelu"),
+        "image": Field(), "heads": Field(), "channels": Field(solve=length("conv_proj.weight", 1)), "eps": always(1e-6), "activation": always("gelu"),
         "patch": Field(solve=length("conv_proj.weight", 2)), "width": Field(solve=length("conv_proj.weight", 0)),
         "depth": Field(solve=lambda names: count(names, rf"{BLOCK}(\d+)\..*") or None), "hidden": Field(solve=length(f"{BLOCK}0.mlp.{mlp[0]}.weight", 0)),
         "classes": Field(solve=length("heads.head.weight", 0)), "head_hidden": Field(solve=length("heads.pre_logits.weight", 0, 0)),
@@ -46,12 +46,17 @@ def limits(c: ViTConfig) -> list[str]:
     return oblong(c) + ([] if c.classes else ["classes is 0, it always has a head"])
 
 
+def unstated(c: ViTConfig) -> list[str]:
+    """Its constructor makes the stem of colour images; one of other channels has been put in its place."""
+    return [] if c.channels == 3 else [f"channels is {c.channels}, its constructor takes 3"]
+
+
 def layout(version: str) -> Layout:
     """The layout of one generation of names."""
     mlp = MLP[version]
     marks = (r"conv_proj\.weight", rf"{BLOCK}\d+\.mlp\.{mlp[0]}\.weight")
     title = f"torchvision's VisionTransformer, with mlp.{mlp[0]}"
-    return Layout("torchvision", version, title, ViTConfig, fields(mlp), functools.partial(rows, mlp=mlp), marks, ("torch", "safetensors"), limits,
+    return Layout("torchvision", version, title, ViTConfig, fields(mlp), functools.partial(rows, mlp=mlp), marks, ("torch", "safetensors"), limits, unstated,
                   proven="torchvision 0.28.0")  # fmt: skip
 
 

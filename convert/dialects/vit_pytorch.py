@@ -127,8 +127,6 @@ def limits(m: Modules, c: ViTConfig) -> list[str]:
     told = []
     if not c.classes:
         told.append("classes is 0, and without a head it ends before pooling")
-    if m.since != "0.6.7" and c.heads == 1 and c.dim_head == c.width:
-        told.append("one head is as wide as a token, and it then leaves the out projection away")
     if before(m, "1.4") and not c.distill_token and (c.final_norm, c.head_norm) != (c.pool == "cls", c.pool != "cls"):
         told.append("its last norm is `norm` with pool 'cls' and `head_norm` with 'mean_all'")
     if not before(m, "1.16") and c.cls_token != (c.pool == "cls"):
@@ -138,6 +136,12 @@ def limits(m: Modules, c: ViTConfig) -> list[str]:
     if m.since == "1.16" and c.cls_token:
         told.append("with a class token its files are those of vit-pytorch@1.4")
     return told
+
+
+def unstated(m: Modules, c: ViTConfig) -> list[str]:
+    """What its class does not build: a file extended as `refuses` says is read all the same."""
+    whole = m.since != "0.6.7" and c.heads == 1 and c.dim_head == c.width
+    return ["one head is as wide as a token, and it then leaves the out projection away"] if whole else []
 
 
 def refuses(m: Modules, names: Names) -> list[str]:
@@ -205,7 +209,7 @@ def _layout(m: Modules) -> Layout:
     ambiguous = "versions before 0.6.7 have the same names and scale attention otherwise"
     return Layout(
         "vit-pytorch", m.since, f"vit-pytorch's ViT from version {m.since} on", ViTConfig, fields(m), lambda c: rows(c, m), marks(m),
-        ("torch", "safetensors"), lambda c: limits(m, c), refuses=lambda names: refuses(m, names), fits=lambda names: fits(m, names),
+        ("torch", "safetensors"), lambda c: limits(m, c), lambda c: unstated(m, c), refuses=lambda names: refuses(m, names), fits=lambda names: fits(m, names),
         ambiguous=ambiguous if m.since == "0.6.7" else "", proven="vit-pytorch 1.26.11" if m is GENERATIONS[-1] else "",
     )  # fmt: skip
 

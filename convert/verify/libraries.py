@@ -186,6 +186,8 @@ def torchvision(weights: Weights) -> Built:
     module = importlib.import_module("torchvision.models.vision_transformer").VisionTransformer(
         pair(c.image)[0], pair(c.patch)[0], c.depth, c.heads, c.width, c.hidden, num_classes=c.classes, norm_layer=functools.partial(nn.LayerNorm, eps=c.eps), **hidden,
     )  # fmt: skip
+    if c.channels != 3:  # its constructor knows no other
+        module.conv_proj = nn.Conv2d(c.channels, c.width, pair(c.patch), pair(c.patch))
     module = _loaded(module, weights)
     blocks = "encoder.layers.encoder_layer_"
     places: Places = {"tokens": (f"{blocks}0", "in"), **{f"blocks.{i}": (f"{blocks}{i}", "out") for i in range(c.depth)}, "features": ("encoder.ln", "out")}
@@ -288,6 +290,8 @@ def vit_pytorch(weights: Weights) -> Built:
     c = weights.config
     assert isinstance(c, ViTConfig)
     load("vit_pytorch")
+    if reasons := weights.layout.unstated(c):
+        raise Unavailable("; ".join(reasons))
     common = dict(image_size=pair(c.image), patch_size=pair(c.patch), num_classes=c.classes, dim=c.width, depth=c.depth, heads=c.heads,
                   mlp_dim=c.hidden, channels=c.channels, dim_head=c.dim_head)  # fmt: skip
     if c.position == "learned":

@@ -34,8 +34,9 @@ class Weights:
 
     @classmethod
     def of(cls, reading: Reading, name: str) -> Weights:
-        """All values of a reading."""
-        return cls(name, reading.layout, reading.config, {n: t.read() for n, t in reading.tensors.items()}, reading.facts)
+        """All values of a reading's network: what is carried beside has no part in it."""
+        names = [name for row in reading.rows if not row.ours[:1] or not row.ours[0].startswith(CARRIED) for name in row.theirs]
+        return cls(name, reading.layout, reading.config, {n: reading.tensors[n].read() for n in names}, reading.facts)
 
     @cached_property
     def rows(self) -> list[Row]:

@@ -126,7 +126,10 @@ def write(folder: Path, layout: Layout, config: TransformerConfig, p: Arrays) ->
 
 
 def seq2seq(model: Any, given: Inputs, dtype: str) -> Arrays:
-    """Memory and logits, which without a head are the decoder's output. Marian's table of sinusoids is rounded to float32 even in a float64 model: there it is computed anew."""
+    """Memory and logits, which without a head are the decoder's output.
+
+    Marian's table of sinusoids is rounded to float32 even in a float64 model: there it is computed anew.
+    """
     model = model.to(getattr(torch, dtype))
     if model.config.model_type == "marian":
         table = torch.from_numpy(sinusoids("concatenated", model.config.max_position_embeddings, model.config.d_model))
