@@ -88,7 +88,7 @@ def identify(source: Source, options: Options) -> Reading:
         files["config.json"] = stated
     provenance = own_words(source, files, bool(options.layout))
     _, tensors, left_out = wrappers.choose(source, known, options.key)
-    check_whole(source, tensors, options.layout or provenance.get("layout", "") in LAYOUTS)
+    check_whole(source, tensors, bool(options.layout) or provenance.get("layout", "") in LAYOUTS)
     layout = which_layout(source.path, shapes(tensors), options.layout, provenance.get("layout", ""))
     if options.otherwise is not None and not isinstance(options.otherwise, layout.network):
         raise UserError(f"{source.path}: holds a {layout.network.__name__.removesuffix('Config')}, which the run does not train; start from a preset of that task")
@@ -132,11 +132,11 @@ def identify(source: Source, options: Options) -> Reading:
 
 def check_whole(source: Source, tensors: Mapping[str, Tensor], named: bool) -> None:
     """Raise UserError on what is a part of the weights, or holds them elsewhere; `named` says that its layout is known without their names."""
-    if part := shard(source.path):
-        raise UserError(f"{source.path}: {part}")
-    if not tensors or not (named or known(tensors)):
-        if clause := wrappers.hint(source, known) or ("" if tensors else wrappers.elsewhere(source)):
-            raise UserError(f"{source.path}: {clause}")
+    clause = shard(source.path)
+    if not clause and not (tensors and (named or known(tensors))):
+        clause = wrappers.hint(source, known) or ("" if tensors else wrappers.elsewhere(source))
+    if clause:
+        raise UserError(f"{source.path}: {clause}")
 
 
 # ----------------------------------------------------------------------------------------- layouts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ PREFIXES = ("module", "_orig_mod", "model", "net", "backbone", "visual.trunk", "
 OPTIMIZER = r"opt|opt_.*|optim.*|mu|nu|trace|exp_avg.*|momentum.*"  # parts of names under which moments lie: they have the names of the weights
 INSIDE = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}  # parts that wrappers of submodules add within names
 STRIPPED, SETS = 6, 200  # wrappers and prefixes around each other; sets of one file
+PLACES, SHOWN = 30, 5  # where weights are looked for that no wrapper is known of; of a long list
 TOP = "."  # the label of a file's own names
 NEST = "\0"  # between a dictionary's key and what is in it, where names themselves are joined by dots
 
@@ -33,13 +35,22 @@ def choose(source: Source, recognise: Callable[[Weights], bool], key: str = "") 
     `recognise` says whether tensors are some known layout's. The one set that it knows is taken, with wrappers and
     prefixes off; where it knows none, the largest set, for the caller to say what is near. What has all names and shapes
     of a set that it knows is known, too: its average, whatever the file calls it. Raises UserError where several are
-    known and `key` names none of them, where `key` is not in the file, and on names that no weights have.
+    known and `key` names none of them, where `key` is not in the file, and on names that no weights have. `key` may be
+    any path in the file, or beginning of names.
     """
-    sets = _sets(source, recognise, key)
+    members = _members(source)
+    sets = _sets(source, members, TOP, recognise, key)
     sets |= _equals(source, sets)
+    inner = key + _separator(source)
+    if key and not any(label == key or label.startswith(inner) for label in sets) and (under := _under(source, members, key)):
+        sets |= _sets(source, under, key, recognise, key)
     known = [label for label, (_, found) in sets.items() if found]
     if key:
-        label = _named(source, key, sets, known)
+        named = _named(source, key, sets, known)
+        if named is None:
+            there = f"there is {', '.join(known)}" if known else hint(source, recognise) or elsewhere(source)
+            raise UserError(f"{source.path}: --key {key} names no set of weights; {there}")
+        label = named
     elif len(known) > 1:
         raise UserError(f"{source.path}: has several sets of weights: {', '.join(known)}; choose one with --key LABEL")
     else:
@@ -50,8 +61,42 @@ def choose(source: Source, recognise: Callable[[Weights], bool], key: str = "") 
     return label, weights, _left_out(source, label, {id(tensor) for tensor in weights.values()})
 
 
-def _sets(source: Source, recognise: Callable[[Weights], bool], key: str) -> dict[str, tuple[Members, bool]]:
-    """{label: (its direct members, whether they are known)}, outermost first."""
+def hint(source: Source, recognise: Callable[[Weights], bool]) -> str:
+    """A clause saying where weights that `recognise` knows lie, under names that no wrapper has; empty where there are none."""
+    separator = _separator(source)
+    every = {name.replace(NEST, separator): value for name, (_, value) in _members(source).items() if isinstance(value, Tensor)}
+    counts: Counter[str] = Counter()
+    for name in every:
+        parts = name.split(separator)
+        counts.update(separator.join(parts[:i]) for i in range(1, min(len(parts), STRIPPED)))
+    found: list[str] = []
+    for label, _ in sorted(counts.most_common(PLACES), key=lambda each: each[0].count(separator)):
+        prefix = label + separator
+        if not any(prefix.startswith(outer + separator) for outer in found) and recognise({n.removeprefix(prefix): t for n, t in every.items() if n.startswith(prefix)}):
+            found.append(label)
+    return f"its weights lie under {', '.join(found)}; add {' or '.join(f'--key {label}' for label in found)}" if found else ""
+
+
+def elsewhere(source: Source) -> str:
+    """A clause saying where the tensors of a file lie that has none under names of weights, and what to do."""
+    if {"state", "param_groups"} <= source.tree.keys():
+        return "is the state of an optimizer; give the file of the weights"
+    separator = _separator(source)
+    counts = Counter(separator.join(map(str, path[:-1])) for path, value in _values(source.tree) if isinstance(value, Tensor)).most_common()
+    if not counts:
+        return "holds no tensors with names; give the file of the weights"
+    more = f" and {len(counts) - SHOWN} more places" if len(counts) > SHOWN else ""
+    return f"its tensors lie under {', '.join(f'{label} ({count})' for label, count in counts[:SHOWN])}{more}; name the weights with --key {counts[0][0]}"
+
+
+def tied(source: Source, weights: Weights) -> list[tuple[str, ...]]:
+    """The names that are one storage, of those alone that the weights have."""
+    chosen = {tensor.name for tensor in weights.values()}
+    return [some for names in source.tied if len(some := tuple(name for name in names if name in chosen)) > 1]
+
+
+def _members(source: Source) -> Members:
+    """All there is, a dictionary's key and what is in it joined by NEST."""
     separator = _separator(source)
     nest = NEST if separator == "." else separator
     members: Members = {}
@@ -60,9 +105,23 @@ def _sets(source: Source, recognise: Callable[[Weights], bool], key: str) -> dic
         if name in members:
             raise UserError(f"{source.path}: {name.replace(NEST, separator)[:200]!a} is there with and without a wrapper's prefix; save the unwrapped model")
         members[name] = path, value
+    return members
+
+
+def _under(source: Source, members: Members, key: str) -> Members:
+    """The members whose names begin with a key, without it."""
+    separator = _separator(source)
+    start = re.compile(f"[{NEST}{separator}]".join(map(re.escape, key.split(separator))) + f"[{NEST}{separator}]")
+    return {name[m.end() :]: member for name, member in members.items() if (m := start.match(name))}
+
+
+def _sets(source: Source, members: Members, top: str, recognise: Callable[[Weights], bool], key: str) -> dict[str, tuple[Members, bool]]:
+    """{label: (its direct members, whether they are known)}, outermost first, of members that lie at a label."""
+    separator = _separator(source)
+    nest = NEST if separator == "." else separator
     prefixes = dict.fromkeys([*(w + nest for w in WRAPPERS), *(p.replace(".", separator) + separator for p in PREFIXES)])
     sets: dict[str, tuple[Members, bool]] = {}
-    waiting = {TOP: (members, 0)}  # by label, outermost first
+    waiting = {top: (members, 0)}  # by label, outermost first
     while waiting:
         label, (members, stripped) = next(iter(waiting.items()))
         del waiting[label]
@@ -104,15 +163,14 @@ def _equals(source: Source, sets: Mapping[str, tuple[Members, bool]]) -> dict[st
     return found
 
 
-def _named(source: Source, key: str, sets: Mapping[str, tuple[Members, bool]], known: list[str]) -> str:
-    """The label that a user means: itself, or the beginning of that of one known set."""
+def _named(source: Source, key: str, sets: Mapping[str, tuple[Members, bool]], known: list[str]) -> str | None:
+    """The label that a user means: itself, or the beginning of that of one known set; None where there is none."""
     inside = [label for label in known if label.startswith(key + _separator(source))]
     if key in known or (key in sets and not inside):
         return key
-    if len(inside) == 1:
-        return inside[0]
-    there = inside or known or [label for label, (members, _) in sets.items() if members]
-    raise UserError(f"{source.path}: --key {key} names no set of weights; there is {', '.join(there) or 'none'}")
+    if len(inside) > 1:
+        raise UserError(f"{source.path}: --key {key} has several sets of weights: {', '.join(inside)}; choose one with --key LABEL")
+    return inside[0] if inside else None
 
 
 def _check(source: Source, members: Members, known: bool) -> None:

@@ -148,6 +148,17 @@ def test_shards_are_one_set(suffix: str, tmp_path: Path) -> None:
         assert source.files == [str(tmp_path / f"model{suffix}.index.json"), *(str(tmp_path / f) for f in parts)]
 
 
+@pytest.mark.parametrize(("name", "says"), [
+    ("model-00002-of-00005.safetensors", "is shard 2 of 5; give m/model.safetensors.index.json, which is not there: get it and all shards"),
+    ("pytorch_model-00010-of-00010.bin", "is shard 10 of 10; give m/pytorch_model.bin.index.json, which is not there: get it and all shards"),
+    ("model-00001-of-00001.safetensors", ""), ("model.safetensors", ""), ("model.safetensors.index.json", ""),
+])  # fmt: skip
+def test_a_shard_alone_is_told_its_index(name: str, says: str, tmp_path: Path) -> None:
+    assert folder.shard(f"m/{name}") == says
+    (tmp_path / "model.safetensors.index.json").touch()
+    assert folder.shard(str(tmp_path / "model-1-of-2.safetensors")) == f"is shard 1 of 2; give {tmp_path}/model.safetensors.index.json"
+
+
 def test_side_files_are_those_beside_a_file_or_in_a_folder(tmp_path: Path) -> None:
     path = write(tmp_path / "m.npz", {"a": SQUARE})
     for name in ("config.json", "m.npz.json", "other.json"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
 
 from convert.containers.source import Marker, Source, Tensor
-from convert.wrappers import choose
+from convert.wrappers import choose, elsewhere, hint, tied
 from vit_jax.errors import UserError
 
 NAMES = ("patch.weight", "blocks.0.norm.weight", "head.weight")
@@ -134,6 +135,43 @@ def test_a_key_may_name_the_outer_wrapper():
     assert chosen(tree, "state_dict_ema")[:2] == ("state_dict_ema.module", set(NAMES))
     with pytest.raises(UserError, match=r"--key ema names no set of weights; there is state_dict.module, state_dict_ema.module"):
         chosen(tree, "ema")
+
+
+@pytest.mark.parametrize(("tree", "key"), [
+    ({"a": {"state_dict": state()}}, "a.state_dict"),
+    ({"a": {"b": {"c": state("module.")}}, "epoch": tensor()}, "a.b.c.module"),
+    ({"state_dict": {**state("vit."), "loss.center": tensor()}}, "state_dict.vit"),
+    ({"state_dict": state("model.vit.")}, "state_dict.model.vit"),
+    (state("encoder."), "encoder"),
+])  # fmt: skip
+def test_a_key_may_be_any_path_and_is_told_where_no_wrapper_is_known(tree, key):
+    source = Source("run.pt", "torch", tree)
+    assert not known(choose(source, known)[1])
+    assert hint(source, known) == f"its weights lie under {key}; add --key {key}"
+    assert chosen(tree, key)[:2] == (key, set(NAMES))
+    with pytest.raises(UserError, match=f"--key other names no set of weights; its weights lie under {key}; add"):
+        chosen(tree, "other")
+
+
+def test_a_key_above_a_known_wrapper_is_enough():
+    assert chosen({"a": {"state_dict": state("module.")}}, "a")[:2] == ("a.state_dict.module", set(NAMES))
+
+
+@pytest.mark.parametrize(("tree", "says"), [
+    ({"a": {"b": {"x": tensor(), "y": tensor()}}, "c": {"z": tensor()}}, r"its tensors lie under a\.b \(2\), c \(1\); name the weights with --key a\.b"),
+    ({f"p{i}": {"x": tensor()} for i in range(9)}, r"p4 \(1\) and 4 more places; name"),
+    ({"state": {0: {"exp_avg": tensor()}}, "param_groups": [{"lr": 0.1}]}, "is the state of an optimizer; give the file of the weights"),
+    ({"steps": [tensor()], "epoch": 3}, "holds no tensors with names"),
+])  # fmt: skip
+def test_where_tensors_lie_that_are_no_known_weights_is_told(tree, says):
+    source = Source("run.pt", "torch", tree)
+    assert hint(source, known) == "" and re.search(says, elsewhere(source))
+
+
+def test_only_ties_among_the_chosen_weights_are_told():
+    source = Source("run.pt", "torch", {}, tied=[("model.a", "ema.a"), ("model.b", "model.c", "ema.b")])
+    weights = {name: Tensor(f"model.{name}", np.dtype(np.float32), (1,), lambda: np.zeros(1, np.float32)) for name in "abc"}
+    assert tied(source, weights) == [("model.b", "model.c")]
 
 
 def test_where_none_is_known_the_largest_set_is_given_to_name_the_nearest_layout():

@@ -140,6 +140,14 @@ def inside(path: str) -> None:
 # ------------------------------------------------------------------------------------------- shards
 
 
+def shard(path: str) -> str:
+    """A clause where a file is one of several that are one set of weights: which, and what to give; else empty."""
+    name = re.fullmatch(r"(.*)-0*(\d+)-of-0*(\d+)(\.\w+)", os.path.basename(path))
+    if not name or name[3] == "1":
+        return ""
+    index = os.path.join(os.path.dirname(path), f"{name[1]}{name[4]}{INDEX}")
+    return f"is shard {name[2]} of {name[3]}; give {index}" + ("" if os.path.exists(index) else ", which is not there: get it and all shards")
+
 def _shards(index: str) -> tuple[dict[str, str], list[str]]:
     """{tensor: its file's name} of an index, and the files."""
     said = _json(index)
