@@ -145,10 +145,12 @@ def convert(arguments: argparse.Namespace) -> int:
 
 def described(reading: Reading) -> str:
     """A reading in a few lines."""
+    from .wrappers import tied
+
     count = sum(t.nbytes // t.dtype.itemsize for t in reading.tensors.values())
     lines = [f"source    {reading.path}: {reading.layout.name}, {len(reading.tensors)} tensors, {count:,} parameters"]
     lines += [f"left out  {what}" for what in reading.left_out]
-    lines += [f"tied      {', '.join(names)}" for names in reading.source.tied]
+    lines += [f"tied      {', '.join(names)}" for names in tied(reading.source, reading.tensors)]
     lines += [f"note      {what}" for what in reading.facts.notes]
     return "\n".join(lines)
 

@@ -35,7 +35,7 @@ def show(path: str, options: Options) -> None:
             print(f"weights    {label}")
         for what in (*left_out, *source.skipped):
             print(f"left out   {what}")
-        for names in source.tied:
+        for names in wrappers.tied(source, tensors):
             print(f"tied       {', '.join(names)}")
         config(source, options, tensors)
         table(tensors)

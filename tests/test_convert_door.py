@@ -201,6 +201,18 @@ def test_a_file_of_no_layout_is_told_the_nearest(refused, tmp_path):
     assert "nearest is timm" in refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors")
 
 
+def test_weights_under_any_prefix_are_named_with_key(refused, run, tmp_path):
+    save_file({f"my.net.{name}": array for name, array in tensors().items()}, tmp_path / "x.safetensors")
+    told = refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", *SAID, *STATISTICS)
+    assert told.endswith("its weights lie under my.net; add --key my.net\n")
+    assert run(tmp_path / "x.safetensors", tmp_path / "y.safetensors", "--key", "my.net", *SAID, *STATISTICS)[0] == 0
+
+
+def test_one_shard_is_told_its_index(refused, tmp_path):
+    save_file(tensors(), tmp_path / "model-00001-of-00002.safetensors")
+    assert "is shard 1 of 2; give" in refused(tmp_path / "model-00001-of-00002.safetensors", tmp_path / "y.safetensors", *SAID)
+
+
 @pytest.mark.parametrize("fault", ["missing", "unclaimed", "misshapen"])
 def test_all_that_does_not_fit_is_listed(refused, tmp_path, fault):
     some = tensors()
