@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import os
+import re
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 EPILOG = """also: %(prog)s inspect PATH       what a file or folder is: layout, config, tensors (reads headers only)
       %(prog)s verify A B         whether two files are the same function
       %(prog)s formats            the layouts, and which goes to which"""
+LONG = 400  # letters of a word that may be printed whole
 LARGE = 200 << 20  # bytes of a conversion that shows how far it is
 
 
@@ -78,8 +80,9 @@ def targeted(add: Any) -> None:
 
 def options(arguments: argparse.Namespace) -> Options:
     """What the flags say about the source."""
-    from .reading import Options
+    from .reading import Options, check_accepted
 
+    check_accepted(arguments.accept)
     return Options(arguments.layout, arguments.model, settings(arguments.sets), arguments.file, arguments.step, arguments.key, tuple(arguments.accept))
 
 
@@ -121,6 +124,8 @@ def convert(arguments: argparse.Namespace) -> int:
     run = preset(arguments.preset).run if arguments.preset else None
     reading = read(arguments.src, replace(options(arguments), otherwise=run.model if run else None))
     with reading.source:
+        if run and "optimizer" not in reading.source.tree:
+            raise UserError(f"--preset {arguments.preset}: {reading.path} holds no optimizer's state for it; leave the flag out")
         say(described(reading))
         way = plan(reading, arguments.to or "vit-jax", arguments.adapt, arguments.dtype, arguments.weights_only, arguments.allow_nonfinite)
         for adaptation in way.adaptations:
@@ -189,6 +194,8 @@ def verify(arguments: argparse.Namespace) -> int:
     """Compare two files as functions."""
     from .verify import command
 
+    if arguments.steps < 0:
+        raise UserError(f"--steps {arguments.steps}: give how many steps to compare, 0 or more")
     return command(arguments, options(arguments))
 
 
@@ -208,7 +215,15 @@ def main(prog: str = "python -m convert") -> int:
     words = sys.argv[1:]
     command = words[0] if words and words[0] in COMMANDS and words[0] and not os.path.exists(words[0]) else ""
     arguments = parser(command, prog).parse_args(words[1:] if command else words)
-    return door(lambda: run(command, arguments))
+    return door(lambda: brief(command, arguments))
+
+
+def brief(command: str, arguments: argparse.Namespace) -> int:
+    """`run`; what it refuses is said with the middle of the longest words left out, which are paths and values of a screenful."""
+    try:
+        return run(command, arguments)
+    except UserError as error:
+        raise UserError(re.sub(rf"(\S{{{LONG // 2}}})\S{{{LONG // 2},}}(\S{{{LONG // 4}}})", r"\1...\2", str(error))) from error
 
 
 def run(command: str, arguments: argparse.Namespace) -> int:

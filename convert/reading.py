@@ -192,6 +192,14 @@ def which_layout(path: str, names: Names, asked: str, own: str) -> Layout:
     raise UserError(f"{path}: its {len(names)} tensors ({some}, ...) have no known layout{closest(names)}; `python -m convert formats` lists what is known")
 
 
+def check_accepted(flags: Iterable[str]) -> None:
+    """Raise UserError on an --accept that no layout asks for."""
+    there = sorted({layout.warns.partition(":")[0] for layout in LAYOUTS.values() if layout.warns})
+    for flag in flags:
+        if flag not in there:
+            raise UserError(f"--accept {flag}: no layout asks for that{nearest(flag, there)}")
+
+
 def find(name: str, flag: str) -> list[Layout]:
     """The layouts that a --from or --to means: one, or all versions of a dialect. Raises UserError."""
     if name in LAYOUTS and "@" in name:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -220,9 +221,12 @@ for address in ("hf://o/n", "hf://o/n@main", "hf://o/n@0123456789abcdef012345678
 """
 
 
-def test_a_repository_of_the_hub_is_opened_from_its_cache(cache: Path) -> None:
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache)}
-    said = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+@pytest.mark.parametrize("offline", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}], ids=["said", "found out"])
+def test_a_repository_of_the_hub_is_opened_from_its_cache(cache: Path, offline: dict[str, str]) -> None:
+    environment = {**os.environ, "HF_HUB_CACHE": str(cache), **offline}
+    process = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert "Retry" not in process.stderr
+    said = process.stdout.splitlines()
     assert said[:3] == [f"{float(SQUARE.sum())} {{'config.json': {{'model_type': 'vit'}}}}"] * 3
     assert "cannot be had" in said[3] and "no such file" in said[4] and "no address" in said[5] and "no address" in said[6]
 
@@ -236,9 +240,9 @@ def test_without_its_library_the_hub_is_refused(monkeypatch: pytest.MonkeyPatch)
 def test_a_repository_with_several_sets_is_refused_before_anything_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = pytest.importorskip("huggingface_hub")
     names = ["config.json", "model.safetensors", "pytorch_model.bin", "training_args.bin", "onnx/model.bin", "pytorch_model-00001-of-00002.bin"]
-    monkeypatch.setattr(hub, "list_repo_files", lambda repository, revision: names)
+    monkeypatch.setattr(hub, "model_info", lambda repository, revision, timeout: SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in names]))
     asked: list[Any] = []
-    monkeypatch.setattr(hub, "snapshot_download", lambda repository, revision, allow_patterns: asked.append(allow_patterns) or "/nowhere")
+    monkeypatch.setattr(hub, "snapshot_download", lambda repository, revision, allow_patterns, local_files_only: asked.append(allow_patterns) or "/nowhere")
     with pytest.raises(UserError, match=r"several sets of weights, model\.safetensors, pytorch_model\.bin; name one"):
         open_source("hf://o/n")
     assert asked == []

@@ -12,6 +12,7 @@ from . import SUFFIXES
 from .folder import BESIDE, INDEX
 
 ADDRESS = r"hf://([\w.-]+/[\w.-]+)(?:@([^@/]+))?(?:/(.+))?"
+SECONDS = 10  # until the hub counts as out of reach
 SHARD = r"-\d+-of-\d+\."
 
 
@@ -29,21 +30,29 @@ def fetch(address: str, file: str = "") -> str:
         import huggingface_hub
     except ImportError as error:
         raise UserError(f"{address}: needs huggingface_hub; `pip install huggingface_hub`, or download the files and give their folder") from error
+    names: list[str] | None = []
     try:
-        wanted = inner or file or _weights(huggingface_hub, repository, revision, address)
-        folder = huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=["*.json", *_patterns(wanted)])
+        names = _names(huggingface_hub, repository, revision)
+        wanted = inner or file or _weights(names or [], address)
+        folder = huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=["*.json", *_patterns(wanted)], local_files_only=names is None)
     except (OSError, ValueError) as error:
-        said = " ".join(str(error).split())[:200] or type(error).__name__
+        said = "out of reach, and not in the cache" if names is None else " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(f"{address}: cannot be had ({said}); check its name and the network, or download the files and give their folder") from error
     return os.path.join(folder, inner) if inner else folder
 
 
-def _weights(hub: Any, repository: str, revision: str | None, address: str) -> str:
-    """The only file of weights in a repository, or the index of its shards; "" where the hub is not asked."""
+def _names(hub: Any, repository: str, revision: str | None) -> list[str] | None:
+    """The files of a repository, or None where the hub is out of reach: what is in the cache decides then."""
     try:
-        names = hub.list_repo_files(repository, revision=revision)
-    except hub.errors.OfflineModeIsEnabled:
-        return ""  # what is in the cache decides
+        return [file.rfilename for file in hub.model_info(repository, revision=revision, timeout=SECONDS).siblings or ()]
+    except (hub.errors.HfHubHTTPError, hub.errors.HFValidationError):
+        raise
+    except Exception:  # of the class of whichever library carries its requests
+        return None
+
+
+def _weights(names: list[str], address: str) -> str:
+    """The only file of weights in a repository, or the index of its shards; "" where there is none."""
     found = [n for n in names if "/" not in n and _suffix(n.removesuffix(INDEX)) in SUFFIXES and n not in BESIDE and not re.search(SHARD, n)]
     if len(found) > 1:
         raise UserError(f"{address}: has several sets of weights, {', '.join(sorted(found))}; name one with --file")

@@ -14,6 +14,7 @@ from vit_jax.errors import CHECK, DONE, CheckFailed, UserError, say
 from vit_jax.runs import write_json
 
 from .. import adapt as adapting
+from ..containers import check_file
 from ..layout import Json, function_fields
 from ..target import CERTIFICATE, free
 from .checks import Reference
@@ -120,6 +121,8 @@ def images(path: str, c: ModelConfig, preprocess: Json | None) -> Inputs:
     """Pictures as a network takes them: a .npy of [B, h, w, C], or an image or folder by the file's own preprocessing. Raises UserError."""
     if not isinstance(c, ViTConfig):
         raise UserError(f"--images {path}: this is a Transformer, which takes none; leave the flag out")
+    if not Path(path).is_dir():
+        check_file(path)  # one that waits for a writer would be waited for
     shape = (*pair(c.image), c.channels)
     if path.endswith(".npy"):
         try:
@@ -137,7 +140,7 @@ def images(path: str, c: ModelConfig, preprocess: Json | None) -> Inputs:
 
     from vit_jax.data.images import EXTENSIONS, Preprocess, open_image
 
-    files = sorted(p for p in Path(path).iterdir() if p.suffix.lower() in EXTENSIONS)[:IMAGES] if Path(path).is_dir() else [Path(path)]
+    files = sorted(p for p in Path(path).iterdir() if p.suffix.lower() in EXTENSIONS and p.is_file())[:IMAGES] if Path(path).is_dir() else [Path(path)]
     if not files:
         raise UserError(f"--images {path}: holds no images; give a folder that does, or an image")
     way = Preprocess.from_dict(preprocess)

@@ -13,6 +13,7 @@ from ..errors import UserError
 from .run import NETWORKS, ModelConfig, RunConfig
 
 T = TypeVar("T")
+LONGEST, LISTED = 200, 20  # letters of a mistaken name that are compared; known names that are listed
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -94,5 +95,6 @@ def differences(old: RunConfig, new: RunConfig, execution: bool = False) -> dict
 
 def nearest(name: str, known: list[str]) -> str:
     """A clause naming the known names most like a mistaken one: '; nearest: ...'."""
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    return f"; nearest: {', '.join(close)}" if close else f"; known: {', '.join(sorted(known))}"
+    close = difflib.get_close_matches(name[:LONGEST], known, n=3, cutoff=0.4)
+    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    return f"; nearest: {', '.join(close)}" if close else f"; known: {', '.join(sorted(known)[:LISTED])}{more}"

@@ -1,0 +1,73 @@
+"""Words at the door that mean nothing are refused in a sentence that fits a screen, and nothing is waited for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from convert import __main__ as door
+from convert import rules
+from convert.dialects import LAYOUTS
+from convert.verify.doors import images
+from vit_jax.config import ViTConfig, parameters
+from vit_jax.errors import UserError
+
+CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
+SAID = [("heads", "2"), ("eps", "1e-6"), ("activation", "gelu"), ("pool", "cls"), ("image", "8"), ("mean", "0.5"), ("std", "0.5")]
+SETS = [word for flag in SAID for word in ("--set", "=".join(flag))]
+PREPROCESS = {"image": [8, 8], "channels": 3, "fit": "stretch", "size": 8, "interpolation": "bicubic", "background": 0, "mean": [0.5] * 3, "std": [0.5] * 3}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    ours = {name: np.ones(shape, np.float32) for name, shape in parameters(CONFIG).items()}
+    save_file(rules.write(LAYOUTS["timm"].rows(CONFIG), ours), tmp_path / "a.safetensors")
+    return str(tmp_path / "a.safetensors")
+
+
+def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["convert", *arguments])
+    assert door.main() == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and len(error) < 1000 and "Traceback" not in error
+    return error
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    (("--accept", "foo"), "--accept foo: no layout asks for that; known: batch-attention"),
+    (("--accept", "batch-atention"), "nearest: batch-attention"),
+    (("--preset", "digits"), "holds no optimizer's state for it; leave the flag out"),
+    (("--model", "nonsense" * 700), "there is no such network; known: "),
+    (("--model", "qqqqqq"), " more"),
+    (("--set", "eps=1" + "0" * 600 + "x"), "eps"),
+    (("--set", "9" * 5000 + "=1"), "there is no such field"),
+    (("--from", "x" * 5000), "there is no such layout"),
+])  # fmt: skip
+def test_words_that_mean_nothing_are_refused(words, sentence, source, tmp_path, capsys, monkeypatch):
+    said = [word for flag in SAID if flag[0] != words[1].partition("=")[0] for word in ("--set", "=".join(flag))]
+    assert sentence in refused(capsys, monkeypatch, source, str(tmp_path / "b.safetensors"), "--to", "timm", *said, *words)
+    assert not (tmp_path / "b.safetensors").exists()
+
+
+def test_a_path_of_thousands_of_letters_is_cut_in_its_middle(source, tmp_path, capsys, monkeypatch):
+    said = refused(capsys, monkeypatch, "begin" + "x" * 5000 + "end", str(tmp_path / "b.safetensors"))
+    assert "begin" in said and "xend: " in said
+
+
+def test_fewer_than_no_steps_are_refused(source, capsys, monkeypatch):
+    assert "--steps -1: give how many steps" in refused(capsys, monkeypatch, "verify", source, source, *SETS, "--steps", "-1")
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.npy", "folder"])
+def test_images_that_would_be_waited_for_are_refused(name, tmp_path):
+    path = tmp_path / name
+    if name == "folder":
+        path.mkdir()
+    os.mkfifo(path / "a.png" if name == "folder" else path)
+    with pytest.raises(UserError, match=r"neither a file nor a folder|holds no images"):
+        images(str(path), CONFIG, PREPROCESS)
