@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from vit_jax.errors import DONE, Interrupted, UserError, door, say
 
+from .terminal import wrapped
+
 if TYPE_CHECKING:
     from .reading import Options, Reading
     from .writing import Written
 
-EPILOG = """also: %(prog)s inspect PATH       what a file or folder is: layout, config, tensors (reads headers only)
-      %(prog)s verify A B         whether two files are the same function
-      %(prog)s formats            the layouts, and which goes to which"""
+ALSO = {
+    "inspect PATH": "what a file or folder is: layout, config, tensors (reads headers only)",
+    "verify A B": "whether two files are the same function",
+    "formats": "the layouts, which goes to which, and all that --adapt can do",
+}
 LONG = 400  # letters of a word that may be printed whole
 LARGE = 200 << 20  # bytes of a conversion that shows how far it is
 
@@ -32,9 +36,10 @@ def parser(command: str, prog: str) -> argparse.ArgumentParser:
         "": "Convert the weights in SRC to the layout of DST, prove that they are whole, and write them.",
         "inspect": "Say what a file or a folder is: layout, config and tensors. Reads headers only.",
         "verify": "Compare two files as functions: outputs, every block, gradients, and all tensors.",
-        "formats": "List the layouts, and which of them hold the same networks.",
+        "formats": "List the layouts, which of them hold the same networks, and what --adapt can do.",
     }[command]
-    out = argparse.ArgumentParser(f"{prog} {command}".rstrip(), description=text, epilog=EPILOG % {"prog": prog} if not command else None,
+    also = "" if command else "\n".join(["also:", *(wrapped(f"  {prog} {name:12}  {what}", 6) for name, what in ALSO.items())])
+    out = argparse.ArgumentParser(f"{prog} {command}".rstrip(), description=wrapped(text, 0), epilog=also,
                                   formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)  # fmt: skip
     if command == "formats":
         out.add_argument("--pairs", action="store_true", help="why each pair of layouts without a common network has none")
@@ -69,7 +74,7 @@ def parser(command: str, prog: str) -> argparse.ArgumentParser:
 def targeted(add: Any) -> None:
     """The arguments that only a conversion has."""
     add("--adapt", action="append", default=[], metavar="OP=VALUE",
-        help="change the network on the way: resize=384x384:timm, head=drop, eps=1e-6, ...; repeatable, recorded")  # fmt: skip
+        help="change the network on the way: resize=384x384:timm, head=drop, eps=1e-6, ...; `formats` lists all; repeatable, recorded")  # fmt: skip
     add("--dtype", default="", choices=["float64", "float32", "float16", "bfloat16"], metavar="DTYPE", help="round to this dtype (default: each tensor keeps its own)")
     add("--preset", default="", metavar="NAME", help="the run that an optimizer's state belongs to, where its file does not say")
     add("--weights-only", action="store_true", help="write tensors alone, also where the target cannot state the config")

@@ -15,9 +15,11 @@ from .containers.source import Source, Tensor
 from .layout import TRAINING
 from .preprocessing import statistics
 from .reading import Options, closest, identify, known, recognised, shapes, why_refused
+from .terminal import wrapped
 
 # Fields that are shown even where they have their defaults.
 ALWAYS = {"image", "channels", "patch", "classes", "width", "depth", "heads", "hidden", "eps", "activation", "pool", "norm_first", "encoder_depth", "decoder_depth"}
+INDENT = 11  # of what is said of a label
 FEW = 12  # tensors that are shown at either end of a long list
 
 
@@ -55,9 +57,9 @@ def config(source: Source, options: Options, tensors: dict[str, Tensor]) -> None
         return
     plain = to_dict(type(reading.config)())
     values = {k: v for k, v in to_dict(reading.config).items() if k not in TRAINING and (k in ALWAYS or v != plain[k])}
-    print(f"config     {type(reading.config).__name__}: " + ", ".join(f"{k} {_said(v)}" for k, v in values.items()) + "; the rest by default")
+    print(wrapped(f"config     {type(reading.config).__name__}: " + ", ".join(f"{k} {_said(v)}" for k, v in values.items()) + "; the rest by default", INDENT))
     if images := statistics(reading.config, reading.statistics, reading.facts.preprocess):
-        print("images     " + ", ".join(f"{k} {_said(v)}" for k, v in images.items()))
+        print(wrapped("images     " + ", ".join(f"{k} {_said(v)}" for k, v in images.items()), INDENT))
     if made := reading.provenance.get("source"):
         print(f"made from  {made.get('name')} ({made.get('layout')}, sha256 {made.get('sha256')}) by {reading.provenance.get('made_by')}")
 

@@ -17,7 +17,7 @@ from vit_jax.config import ModelConfig
 from vit_jax.errors import UserError
 
 from . import rules
-from .adapt import Adaptation, Step
+from .adapt import ANY_NETWORK, Adaptation, Step, toward
 from .adapt import plan as plan_adaptations
 from .containers.source import Spec
 from .layout import Facts, Layout
@@ -83,12 +83,15 @@ def target_layout(name: str, config: ModelConfig) -> Layout:
 
 def refusal(layout: Layout, config: ModelConfig) -> str:
     """Why a layout cannot hold a network, and what can be done; of what it only cannot state, nothing where more is in the way."""
-    if reasons := layout.cannot(config, weights_only=True):
-        return f"{'; '.join(reasons)}; choose another layout (`python -m convert formats`), or change the network with --adapt"
-    told = {name: f.among[0] for name, f in layout.fields.items() if name in ("eps", "activation") and not f.says(getattr(config, name))}
-    adapt = f"change it with {' '.join(f'--adapt {name}={value}' for name, value in told.items())} (the function changes), or "
-    enough = told and not layout.cannot(replace(config, **told))
-    return f"{'; '.join(layout.cannot(config))}; {adapt if enough else ''}write the bare tensors with --weights-only"
+    told = [f"{name}={f.among[0]}" for name, f in layout.fields.items() if name in ANY_NETWORK and not f.says(getattr(config, name, None))]
+    way = toward(config, told, lambda adapted: not layout.cannot(adapted))
+    function = "changes" if set(way) & set(told) else "stays"
+    adapt = f"change it with {' '.join(f'--adapt {text}' for text in way)} (the function {function})"
+    structure = layout.cannot(config, weights_only=True)
+    reasons = "; ".join(structure if structure and not way else layout.cannot(config))
+    if structure:
+        return f"{reasons}; {adapt if way else 'choose another layout, or change the network with --adapt (`python -m convert formats` lists both)'}"
+    return f"{reasons}; {f'{adapt}, or ' if way else ''}write the bare tensors with --weights-only"
 
 
 # ------------------------------------------------------------------------------------------ groups

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ from safetensors.numpy import load_file, save_file
 
 from convert import __main__ as door
 from convert import rules, writing
+from convert.adapt import OPERATIONS
+from convert.adapt.kernels import PATCHES, POSITIONS
 from convert.dialects import LAYOUTS
 from vit_jax.config import ViTConfig, parameters
 
@@ -148,9 +151,26 @@ def test_inspect_says_what_is_missing(run, source):
     assert code == 0 and "--set heads=..." in out
 
 
-def test_formats_lists_every_layout(run):
+def test_formats_lists_every_layout_and_adaptation(run):
     code, out, _ = run("formats")
     assert code == 0 and all(name in out for name in LAYOUTS)
+    assert all(re.search(rf"^  {operation}=", out, re.MULTILINE) for operation in OPERATIONS)
+    assert all(kernel in out for kernel in (*POSITIONS, *PATCHES))
+
+
+def test_nothing_is_cut_on_a_narrow_terminal(run, source, monkeypatch):
+    def words(*arguments):
+        return " ".join(run(*arguments)[1].split())
+
+    monkeypatch.setenv("COLUMNS", "400")
+    wide = words("formats"), words("inspect", source, *SAID, *STATISTICS)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert (words("formats"), words("inspect", source, *SAID, *STATISTICS)) == wide
+    assert all(f"{', '.join(layout.containers)} {layout.title}" in wide[0] for layout in LAYOUTS.values())
+    for command in (("formats",), ("--help",), ("inspect", "--help"), ("verify", "--help")):
+        assert max(map(len, run(*command)[1].splitlines())) <= 60
+    config = run("inspect", source, *SAID, *STATISTICS)[1].partition("config ")[2].partition("  cls_token")[0]
+    assert "activation gelu" in " ".join(config.split()) and max(map(len, config.splitlines())) <= 60
 
 
 # ---------------------------------------------------------------------------------------- bad input
@@ -193,6 +213,29 @@ def test_bare_tensors_come_back_as_the_network_that_they_are(run, source, tmp_pa
     assert run(source, tmp_path / "t.npz", "--to", "augreg", *SAID, *STATISTICS, "--weights-only")[0] == 0
     assert run(tmp_path / "t.npz", tmp_path / "u.safetensors")[0] == 0
     assert provenance(tmp_path / "u.safetensors")["config"]["fields"]["activation"] == "gelu"
+
+
+@pytest.mark.parametrize(
+    "fields, target, function",
+    [
+        ({"layer_scale": 1.0, "cls_position": False}, "huggingface", "stays"),
+        ({"query_bias": False, "key_bias": False, "value_bias": False, "eps": 1e-5}, "torchvision", "changes"),
+        ({"eps": 1e-5}, "torchvision", "changes"),
+    ],
+)
+def test_the_adaptations_that_a_refusal_names_are_enough(refused, run, tmp_path, fields, target, function):
+    path = tmp_path / "x.safetensors"
+    save_file(tensors(replace(CONFIG, **fields)), path)
+    said = [*(word.replace("eps=1e-6", f"eps={fields.get('eps', 1e-6)}") for word in SAID), *STATISTICS]
+    told = refused(path, tmp_path / "out.safetensors", "--to", target, *said)
+    flags = told.partition("change it with ")[2].partition(" (the function ")
+    assert flags[2].startswith(function)
+    assert run(path, tmp_path / "out.safetensors", "--to", target, *said, *flags[0].split())[0] == 0
+
+
+def test_where_no_adaptation_helps_none_is_named(refused, source, tmp_path):
+    told = refused(source, tmp_path / "out.safetensors", "--to", "simple-vit", *SAID, *STATISTICS)
+    assert "change it with" not in told and "--weights-only" not in told and "formats" in told
 
 
 def test_a_file_of_no_layout_is_told_the_nearest(refused, tmp_path):

@@ -1,20 +1,25 @@
 """What is no bijection, and happens only by flag: `--adapt op=value`.
 
 `plan(config, ["resize=384x384:timm", "head=drop"])` gives one Adaptation a text, in order; `apply` takes parameters
-through one. What each computes is computed in float64 and rounded once, to the dtype of the first tensor it took.
+through one; `toward` finds the texts that make a network one that a layout can hold. What each computes is computed in
+float64 and rounded once, to the dtype of the first tensor it took.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Sequence
 
-from vit_jax.config import ModelConfig, TransformerConfig, nearest
+from vit_jax.config import ModelConfig, TransformerConfig, ViTConfig, nearest
 from vit_jax.errors import UserError
 
 from .operations import ANY_NETWORK, OPERATIONS
 from .step import Adaptation, Step, apply
 
-__all__ = ["OPERATIONS", "Adaptation", "Step", "apply", "plan"]
+__all__ = ["ANY_NETWORK", "OPERATIONS", "Adaptation", "Step", "apply", "plan", "toward"]
+
+SAME_FUNCTION = ("fold=layer_scale", "fold=positions", "fold=cls_position", "unfold=cls_position", "unfold=qkv_bias")
 
 
 def plan(config: ModelConfig, texts: Sequence[str]) -> list[Adaptation]:
@@ -34,3 +39,14 @@ def plan(config: ModelConfig, texts: Sequence[str]) -> list[Adaptation]:
         out.append(OPERATIONS[name](config, text, value))
         config = out[-1].config
     return out
+
+
+def toward(config: ModelConfig, more: Sequence[str], fits: Callable[[ModelConfig], bool]) -> list[str]:
+    """The fewest of SAME_FUNCTION and, after them, of `more` that leave a network that fits; empty where none do."""
+    known = [*(SAME_FUNCTION if isinstance(config, ViTConfig) else ()), *more]
+    for count in range(1, len(known) + 1):
+        for texts in itertools.combinations(known, count):
+            with contextlib.suppress(UserError):  # not for this network
+                if fits(plan(config, texts)[-1].config):
+                    return list(texts)
+    return []
