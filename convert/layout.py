@@ -7,6 +7,7 @@ the layout itself (it knows no other value), from shapes, from a file that state
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from vit_jax.config import (
     from_dict,
     nearest,
     pair,
+    parameters,
 )
 from vit_jax.errors import UserError
 
@@ -40,6 +42,7 @@ TRAINING = frozenset(
 )
 # Fields that show in no name and no shape: with --weights-only nothing is said about them.
 UNSEEN = frozenset({"eps", "activation", "heads", "head_activation", "scale_embedding", "causal"})
+LARGEST = 1 << 40  # numbers in one parameter
 DEPTHS = frozenset({"depth", "encoder_depth", "decoder_depth"})  # of every block a file holds tensors
 
 
@@ -114,6 +117,7 @@ class Layout:
     extras: tuple[str, ...] = ()  # the keys of Facts.extra that write_side cannot do without: --set may say them
     ambiguous: str = ""  # a clause, where files of a layout that computes another function look the same: only --from can name this one
     proven: str = ""  # the third party whose forward pass was compared, in tests/parity; empty: none was
+    lacks: str = ""  # what a file of its library holds and one of ours does not, a sentence
     warns: str = ""  # a flag's name and what it admits, where files of this layout compute another function than ours
 
     @property
@@ -273,6 +277,9 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
             wrong = other if who in (THE_LAYOUT, ITS_SHAPES) else who
             raise UserError(f"{what}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {wrong}")
     check(config)
+    for name, shape in parameters(config).items():
+        if math.prod(shape) > LARGEST:
+            raise UserError(f"{what}: its config makes {name} {list(shape)}, more than any file holds; correct its sizes in the config that it carries, or by --set")
     if reasons := layout.cannot(config, weights_only=True):  # what shows in no tensor is no reason: the file is there
         raise UserError(f"{what}: is not a file of {layout.name}: {'; '.join(reasons)}; name the right layout with --from, or correct the fields with --set")
     return config

@@ -12,6 +12,8 @@ from vit_jax.errors import UserError
 from .layout import Facts, Json
 
 STATISTICS = ("mean", "std", "fit", "size", "interpolation", "background")  # of preprocessing: --set names them, too
+DEFAULTS = {"fit": "stretch", "interpolation": "bicubic"}  # where only mean and std are said
+FITS, KERNELS = (get_args(get_type_hints(DataConfig)[name]) for name in ("fit", "interpolation"))
 SMALLEST, LARGEST = 1e-6, 1e6  # of a deviation and of a mean: beyond, a float32 pixel that is normalised is nothing or infinite
 RESIZED = 16  # times an image's longer side: more is no side to crop from, it is somebody's memory
 
@@ -19,13 +21,12 @@ RESIZED = 16  # times an image's longer side: more is no side to crop from, it i
 def requirements(c: ViTConfig) -> dict[str, tuple[Callable[[Any], bool], str]]:
     """{field of a preprocessing: (whether a value of it can be this network's, what that has to be)}."""
     (h, w), n = pair(c.image), c.channels
-    words = {name: get_args(get_type_hints(DataConfig)[name]) for name in ("fit", "interpolation")}
     longest, numbers = RESIZED * max(h, w), f"{n} numbers, one a channel, such as {','.join(['0.5'] * n)}"
     return {
         "image": (lambda v: _numbers(v, 2) and list(v) == [h, w] and all(type(each) is int for each in v), f"{h}x{w} pixels, which the network takes"),
         "channels": (lambda v: type(v) is int and v == n, f"{n}, which the network takes"),
-        "fit": (lambda v: v in words["fit"], f"one of {', '.join(words['fit'])}"),
-        "interpolation": (lambda v: v in words["interpolation"], f"one of {', '.join(words['interpolation'])}"),
+        "fit": (lambda v: v in FITS, f"one of {', '.join(FITS)}"),
+        "interpolation": (lambda v: v in KERNELS, f"one of {', '.join(KERNELS)}"),
         "size": (lambda v: type(v) is int and 0 <= v <= longest, f"a whole number of pixels, at most {longest}"),
         "background": (lambda v: type(v) is int and 0 <= v <= 255, "a grey level from 0 to 255"),
         "mean": (lambda v: _numbers(v, n) and all(abs(each) <= LARGEST for each in v), numbers),
@@ -62,6 +63,23 @@ def fitting(facts: Facts, c: ModelConfig) -> Facts:
     return replace(facts, preprocess=images, class_names=names, notes=tuple(notes))
 
 
+def unprepared(path: str, facts: Facts, otherwise: str) -> UserError:
+    """What to say where a target is to carry how images are prepared and nobody said it, or not as ours can; `otherwise` is another way."""
+    why = next((note for note in facts.notes if "preprocessing" in note), "")
+    way = "--set mean=... --set std=... (a value a channel, of pixels in 0..1; images are then stretched, unless --set fit=... says otherwise)"
+    what = why or "says nothing of the images' statistics"
+    return UserError(f"{path}: {what}, and the target is to carry how images are prepared; give {way}, {'' if why else 'or --model NAME, '}or {otherwise}")
+
+
+def assumed(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
+    """What `statistics` takes by default, a sentence; none where all is said."""
+    blank = {name: value for name, value in DEFAULTS.items() if name not in sets}
+    if stated or "mean" not in sets or not blank:
+        return []
+    said = ", ".join(f"{name} {value}" for name, value in blank.items())
+    return [f"nothing says how images are fitted, so it is written as {said}: {' '.join(f'--set {name}=...' for name in blank)} says otherwise"]
+
+
 def statistics(c: ModelConfig, sets: Mapping[str, Any], stated: Json | None) -> Json | None:
     """Preprocessing as stated, with what --set says of it over that; None where neither does. Raises UserError."""
     said = {k: sets[k] for k in STATISTICS if k in sets}
@@ -73,7 +91,7 @@ def statistics(c: ModelConfig, sets: Mapping[str, Any], stated: Json | None) -> 
     for name in {"mean", "std"} & said.keys():
         values = said[name] if isinstance(said[name], list | tuple) else [said[name]]
         said[name] = [*values] * (c.channels if len(values) == 1 else 1)
-    out = {"image": [h, w], "channels": c.channels, "fit": "stretch", "size": min(h, w), "interpolation": "bicubic", "background": 0, **(stated or {}), **said}
+    out = {"image": [h, w], "channels": c.channels, "size": min(h, w), "background": 0, **DEFAULTS, **(stated or {}), **said}
     field, must = wrong(out, c)
     if field:
         raise UserError(f"--set {field}={_short(sets.get(field, out.get(field)))}: give {must}")

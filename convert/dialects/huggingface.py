@@ -184,7 +184,7 @@ def class_names(config: Json) -> list[str] | None:
     labels = config.get("id2label")
     if not isinstance(labels, dict) or sorted(labels) != sorted(map(str, range(len(labels)))):
         return None
-    names = [str(labels[str(k)]) for k in range(len(labels))]
+    names = [labels[str(k)] for k in range(len(labels))]
     return None if names == [f"LABEL_{k}" for k in range(len(names))] else names
 
 

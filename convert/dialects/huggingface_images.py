@@ -49,7 +49,7 @@ def _steps(p: Json, shortest: bool) -> tuple[Json, tuple[str, ...]]:
             notes.append(f"preprocessor_config.json: it stretches to {edge} x {edge} before it crops, here the shorter side becomes {edge}: the same for square images")
     else:
         raise ValueError(f"size {p['size']}, crop_size {p['crop_size']}")
-    factor = float(p["rescale_factor"]) * 255 if p["do_rescale"] else 255.0
+    factor = p["rescale_factor"] * 255 if p["do_rescale"] else 255.0
     factor = 1.0 if abs(factor - 1) < 1e-6 else factor  # 1 / 255 as it is written
     mean, std = (p["image_mean"], p["image_std"]) if p["do_normalize"] else ([0.0] * 3, [1.0] * 3)
     steps = {

@@ -90,7 +90,6 @@ def facts(said: Mapping[str, Any]) -> Facts:
     labels = said.get("label_names", pretrained.get("label_names"))
     if isinstance(labels, Mapping):
         labels = [labels[str(i)] for i in range(len(labels))]
-    labels = [str(label) for label in labels] if isinstance(labels, list) else None
     patch = fields.get("patch", known.get("patch", 1))
     preprocess, notes = images(DEFAULTS | {k: v for k, v in pretrained.items() if v is not None}, patch) if pretrained.get("mean") else (None, ())
     if "image" in fields:
@@ -155,7 +154,7 @@ def images(cfg: Json, patch: Any = 1) -> tuple[Json | None, tuple[str, ...]]:
     fill = {round(255 * v) for v in cfg["mean"]}
     square, mode = size[0] == size[1], cfg["crop_mode"] or "center"
     cut = {"crop_pct": cfg["crop_pct"] != 1 and (mode != "center" or not square), "crop_mode": mode == "border" and len(fill) > 1}
-    reasons = [f"{key} {cfg[key]}" for key, holds in cut.items() if holds]
+    reasons = [f"{key} {cfg[key]}{'' if square else ' of an oblong image'}" for key, holds in cut.items() if holds]
     reasons += [f"interpolation {cfg['interpolation']}"] if cfg["interpolation"] not in ("bilinear", "bicubic", "nearest") else []
     h, w = pair(covered(size, patch))
     reasons += [f"of {size[0]}x{size[1]} pixels its patches cover the first {h}x{w}"] if [h, w] != size else []

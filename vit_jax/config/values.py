@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import sys
 import types
 import typing
@@ -13,6 +14,7 @@ from ..errors import UserError
 from .run import NETWORKS, ModelConfig, RunConfig
 
 T = TypeVar("T")
+_hints = functools.cache(typing.get_type_hints)
 LONGEST, LISTED = 200, 20  # letters of a mistaken name that are compared; known names that are listed
 
 
@@ -29,7 +31,7 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
 
     Raises UserError on a field that does not exist or a value of the wrong type.
     """
-    hints = typing.get_type_hints(cls)
+    hints = _hints(typing.cast(Any, cls))
     kwargs: dict[str, Any] = {}
     for name, value in values.items():
         if name not in hints:

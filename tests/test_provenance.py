@@ -1,0 +1,125 @@
+"""What is said beside weights is believed of the very file and network that it was said of."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from convert import rules
+from convert.dialects import LAYOUTS
+from convert.layout import Facts
+from convert.preprocessing import fitting, statistics
+from convert.reading import Options, read
+from convert.road import plan, stream
+from convert.writing import write
+from vit_jax.config import ViTConfig, parameters
+from vit_jax.errors import UserError
+
+CONFIG = ViTConfig(image=8, patch=4, classes=3, width=8, depth=1, heads=2, hidden=12)
+SAID = {name: getattr(CONFIG, name) for name in ("image", "heads", "eps", "activation", "pool")} | {"mean": 0.5, "std": 0.25}
+HOW = {"image": [8, 8], "channels": 3, "fit": "crop", "size": 9, "interpolation": "bicubic", "background": 0, "mean": [0.5] * 3, "std": [0.25] * 3}
+
+
+def saved(path, seed=0):
+    rng = np.random.default_rng(seed)
+    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in parameters(CONFIG).items()}
+    save_file(rules.write(LAYOUTS["timm"].rows(CONFIG), ours), path)
+    return path
+
+
+def converted(source, target, to="timm", said=SAID):
+    with (reading := read(str(source), Options(sets=said))).source:
+        return write(plan(reading, to), str(target))
+
+
+def config_of(path, **said):
+    with (reading := read(str(path), Options(**said))).source:
+        list(stream(plan(reading, "vit-jax")))
+        return reading.config
+
+
+# ----------------------------------------------------------------------------------- of which file
+
+
+@pytest.mark.parametrize("container", ["npz", "pt"])
+def test_words_beside_a_file_are_not_those_of_one_put_in_its_place(container, tmp_path):
+    first, other = (converted(saved(tmp_path / f"{seed}.safetensors", seed), tmp_path / f"{seed}.{container}").path for seed in (0, 1))
+    assert config_of(first) == CONFIG
+    shutil.copy(other, first)
+    with pytest.raises(UserError, match=rf"remove 0\.{container}\.json"):
+        config_of(first)
+    (tmp_path / f"0.{container}.json").unlink()
+    with pytest.raises(UserError, match="cannot tell"):
+        config_of(first)
+
+
+def test_a_folders_words_are_those_of_the_files_that_it_lists(tmp_path):
+    folder = converted(saved(tmp_path / "a.safetensors"), tmp_path / "out", "torch-ref").path.parent
+    (weights,) = (p for p in folder.iterdir() if p.suffix != ".json")
+    assert config_of(folder).heads == CONFIG.heads
+    shutil.copy(weights, folder / f"other{weights.suffix}")
+    with pytest.raises(UserError, match="cannot tell"):
+        config_of(folder / f"other{weights.suffix}")
+
+
+def test_a_folders_words_are_not_those_of_weights_put_in_their_place(tmp_path):
+    folder = converted(saved(tmp_path / "a.safetensors"), tmp_path / "out").path.parent
+    (folder / "config.json").unlink()
+    assert config_of(folder) == CONFIG
+    saved(folder / "model.safetensors", seed=1)
+    with pytest.raises(UserError, match="cannot tell"):
+        config_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "bad"),
+    [("layout", []), ("config", 1), ("extra", 1), ("optional", {"a": 1}), ("adaptations", [1]), ("class_names", ["a"]), ("preprocess", {"a": 1})],
+)
+def test_damaged_words_are_refused_with_a_remedy_that_helps(key, bad, tmp_path):
+    path = converted(saved(tmp_path / "a.safetensors"), tmp_path / "a.npz").path
+    beside = tmp_path / "a.npz.json"
+    beside.write_text(json.dumps(json.loads(beside.read_text()) | {key: bad}))
+    with pytest.raises(UserError, match=r"its provenance is damaged .*; remove a\.npz\.json"):
+        config_of(path)
+    beside.unlink()
+    assert config_of(path, layout="timm", sets=SAID) == CONFIG
+
+
+# -------------------------------------------------------------------------------- of which network
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("std", 0), ("std", -1), ("std", 1e-300), ("mean", float("inf")), ("mean", 10**400), ("mean", True), ("mean", "a"), ("mean", [0.5, 0.5]), ("fit", "foo"),
+        ("size", "foo"), ("size", -3), ("size", 10**6), ("interpolation", "foo"), ("background", "foo"), ("background", 300),
+    ],
+)  # fmt: skip
+def test_a_preprocessing_that_cannot_be_is_refused_by_its_flag(name, value):
+    with pytest.raises(UserError, match=rf"^--set {name}=.*: give "):
+        statistics(CONFIG, {"mean": 0.5, "std": 0.5, name: value}, None)
+    stated = HOW | {name: value}
+    facts = fitting(Facts(preprocess=stated), CONFIG)
+    assert facts.preprocess is None and name in facts.notes[0]
+
+
+@pytest.mark.parametrize("change", [{"image": [16, 16]}, {"channels": 1, "mean": [0.5], "std": [0.5]}, {"image": [8.0, 8.0]}, {"more": 1}])
+def test_a_preprocessing_of_another_network_is_left_out_with_a_note(change):
+    facts = fitting(Facts(preprocess=HOW | change), CONFIG)
+    assert facts.preprocess is None and "left out" in facts.notes[0]
+    assert fitting(Facts(preprocess=HOW), CONFIG) == Facts(preprocess=HOW)
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "c", "d"], ["a", 1, None], "abc", {"0": "a"}])
+def test_class_names_that_are_not_one_a_class_are_left_out_with_a_note(names):
+    facts = fitting(Facts(class_names=names), CONFIG)
+    assert facts.class_names is None and "class names" in facts.notes[0]
+    assert fitting(Facts(class_names=["a", "b", "c"]), CONFIG).class_names == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("value", [1 << 40, 1 << 62])
+def test_a_config_of_more_than_files_can_hold_is_refused(value, tmp_path):
+    with pytest.raises(UserError, match=r"its config makes position .* more than any file holds"):
+        config_of(saved(tmp_path / "a.safetensors"), sets=SAID | {"image": value})
