@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vit_jax.errors import DONE, Interrupted, UserError, door, say
+from vit_jax.errors import DONE, Interrupted, UserError, door, out_of_memory, say
 
 from .terminal import wrapped
 
@@ -238,7 +238,11 @@ def run(command: str, arguments: argparse.Namespace) -> int:
             signal.signal(getattr(signal, name), ended)
     try:
         return COMMANDS[command](arguments)
-    except OSError as error:
+    except Exception as error:
+        if out_of_memory(error):
+            raise UserError("out of memory: these networks do not fit into what is free here; close other programs, or repeat it where there is more") from error
+        if not isinstance(error, OSError):
+            raise
         if isinstance(error, BrokenPipeError) or error.errno is None:
             raise
         place = error.filename or "the target"

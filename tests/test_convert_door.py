@@ -499,3 +499,12 @@ def test_it_works_from_any_folder_and_under_vit_jax(source, tmp_path):
     done = subprocess.run([*command, *SAID, *STATISTICS], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out.safetensors").exists()
+
+
+def test_memory_that_runs_out_is_said_without_flags_that_the_command_has_not(run, source, monkeypatch):
+    def full(arguments):
+        raise MemoryError
+
+    monkeypatch.setitem(door.COMMANDS, "inspect", full)
+    code, _, error = run("inspect", source)
+    assert code == 2 and error.startswith("vit-jax: error: out of memory: ") and "--" not in error and error.count("\n") == 1

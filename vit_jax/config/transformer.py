@@ -93,7 +93,7 @@ def check_transformer(c: TransformerConfig) -> TransformerConfig:
             raise UserError(f"model.{name} is {getattr(c, name)}: give a positive number")
     for name in ("decoder_depth", "head_width", "eps", "source_vocabulary", "target_vocabulary", "position_offset", "max_length", "outputs"):
         if not 0 <= getattr(c, name) < math.inf:
-            raise UserError(f"model.{name} is {getattr(c, name)}: give 0 or more")
+            raise UserError(f"model.{name} is {getattr(c, name)}: give a finite number, 0 or more")
     if not c.head_width and c.width % c.heads:
         raise UserError(f"model.width {c.width} is not divisible by model.heads {c.heads}: change one, or give model.head_width")
     if c.positions in ("interleaved", "concatenated", "one_frequency") and c.width % 2:

@@ -142,7 +142,7 @@ def check_vit(c: ViTConfig) -> ViTConfig:
     optional = dict(classes=c.classes, head_width=c.head_width, registers=c.registers, head_hidden=c.head_hidden, eps=c.eps)
     for name, number in optional.items():
         if not 0 <= number < math.inf:
-            raise UserError(f"model.{name} is {number}: give 0 or more")
+            raise UserError(f"model.{name} is {number}: give a finite number, 0 or more")
     if min(h, w, ph, pw) < 1 or h % ph or w % pw:
         raise UserError(f"model.image {h}x{w} is not divisible by model.patch {ph}x{pw}: choose a patch that divides the image")
     if not c.head_width and c.width % c.heads:
