@@ -89,7 +89,7 @@ def identify(source: Source, options: Options) -> Reading:
     provenance = own_words(source, files, bool(options.layout))
     _, tensors, left_out = wrappers.choose(source, known, options.key)
     check_whole(source, tensors, bool(options.layout) or provenance.get("layout", "") in LAYOUTS)
-    layout = which_layout(source.path, shapes(tensors), options.layout, provenance.get("layout", ""))
+    layout = which_layout(source.path, shapes(tensors), options.layout, provenance.get("layout", ""), files.get("config.json"))
     if options.otherwise is not None and not isinstance(options.otherwise, layout.network):
         raise UserError(f"{source.path}: holds a {layout.network.__name__.removesuffix('Config')}, which the run does not train; start from a preset of that task")
     aside = layout.left_out(tensors)
@@ -170,8 +170,11 @@ def extras(network: type) -> set[str]:
     return {key for layout in LAYOUTS.values() if layout.network is network for key in layout.extras}
 
 
-def which_layout(path: str, names: Names, asked: str, own: str) -> Layout:
-    """The layout of a file: as asked for, as it says itself, or the only one that recognises its names. Raises UserError."""
+def which_layout(path: str, names: Names, asked: str, own: str, config: Any = None) -> Layout:
+    """The layout of a file: as asked for, as it says itself, or the only one that recognises its names. Raises UserError.
+
+    `config` is the config.json beside it: where no layout is known, it may name a class.
+    """
     if asked:
         found = find(asked, "--from")
         fitting = [layout for layout in found if layout.recognises(names) and not (layout.ambiguous and len(found) > 1)] or found
@@ -189,7 +192,8 @@ def which_layout(path: str, names: Names, asked: str, own: str) -> Layout:
     if found:
         raise UserError(f"{path}: its names fit {', '.join(layout.name for layout in found)}; name one with --from")
     some = ", ".join(list(names)[:3])
-    raise UserError(f"{path}: its {len(names)} tensors ({some}, ...) have no known layout{closest(names)}; `python -m convert formats` lists what is known")
+    named = f" (config.json: model_type {config['model_type'][:60]!r})" if isinstance(config, Mapping) and isinstance(config.get("model_type"), str) else ""
+    raise UserError(f"{path}: its {len(names)} tensors ({some}, ...) have no known layout{named or closest(names)}; `python -m convert formats` lists what is known")
 
 
 def check_accepted(flags: Iterable[str]) -> None:

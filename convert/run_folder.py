@@ -17,6 +17,7 @@ from vit_jax.runs import NEEDED, Run, array_digest, read_json, record_of, text_d
 from .containers import orbax
 from .containers.source import FLOATS, HEADER, Source, Spec, Tensor, leaves
 from .layout import Facts, Json
+from .preprocessing import unprepared
 
 Item = tuple[Mapping[str, Spec], Iterator[tuple[str, np.ndarray]]]  # what comes, and then it comes, under dotted names
 BESIDE = ("preset", "data", *sorted({name for names in NEEDED.values() for name in names}))  # config.json's keys beside `config`
@@ -182,7 +183,7 @@ def needed(run: RunConfig, facts: Facts, path: str) -> tuple[Json, list[str]]:
             vocabulary, made_up = {side: numbered(size) for side, size in sizes.items()}, ["words are called by their ids"]
         return {"vocabulary": vocabulary}, made_up
     if facts.preprocess is None:
-        raise UserError(f"{path}: says nothing of how images are prepared, which a run's folder carries; give --set mean=... --set std=..., or write FILE.safetensors")
+        raise unprepared(path, facts, "write FILE.safetensors with --weights-only")
     names = facts.class_names
     if not names:
         names, made_up = [str(k) for k in range(run.model.classes)], ["classes are called by their numbers"]

@@ -20,6 +20,7 @@ from vit_jax.runs import write_json
 from .containers import SUFFIXES, open_source, writer
 from .containers.source import Source, Spec, leaves
 from .layout import Facts, Json
+from .preprocessing import assumed, unprepared
 from .provenance import NETWORKS, RUN
 from .road import Plan, stream
 from .rules import CARRIED, checksum
@@ -28,6 +29,11 @@ from .training import Training, into_run, into_torch, training
 
 # The name of the weights in a folder that we write, by the container of the layout's choice.
 IN_FOLDER = {"safetensors": "model.safetensors", "npz": "model.npz", "msgpack": "flax_model.msgpack", "torch": "model.pt"}
+# Files of tokenizers, which libraries leave beside the weights of networks that read words.
+TOKENIZER = (
+    "source.spm", "target.spm", "vocab.json", "target_vocab.json", "merges.txt", "sentencepiece.bpe.model", "tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json",
+)  # fmt: skip
 SEPARATORS = {"msgpack": "/"}  # of containers that nest; torch state dicts are flat
 Progress = Callable[[int], None]  # is told the bytes written so far
 
@@ -56,11 +62,8 @@ def write(
         writer(str(goal.path))  # a suffix that is no container's
     folder, name = goal.folder, goal.name
     facts = plan.facts
-    if isinstance(plan.config, ViTConfig) and facts.preprocess is None and not weights_only:
-        raise UserError(
-            f"{plan.reading.path}: says nothing of the images' statistics, which the target is to carry; give --set mean=... --set std=... "
-            "(a value a channel, of pixels in 0..1), or --model NAME, or --weights-only"
-        )
+    if isinstance(plan.config, ViTConfig) and facts.preprocess is None and not weights_only and name != RUN:
+        raise unprepared(plan.reading.path, facts, "--weights-only")
     if folder and not weights_only and (absent := [key for key in plan.layout.extras if key not in facts.extra]):
         flags = " ".join(f"--set {key}=..." for key in absent)
         raise UserError(f"{plan.reading.path}: does not say {', '.join(absent)}, which {plan.layout.name} needs; give {flags}, or --weights-only")
@@ -79,7 +82,20 @@ def write(
         for side, content in sides.items():
             write_json(room / side, content)
         files = goal.settle(room)
-    return Written(goal.weights, files, provenance, notes, "model" if name == RUN or notes else "")
+    return Written(goal.weights, files, provenance, [*notes, *remarks(plan, goal, weights_only)], "model" if name == RUN or notes else "")
+
+
+def remarks(plan: Plan, goal: Target, weights_only: bool) -> list[str]:
+    """What the user is to know of a target, a sentence each: what was assumed, what is not in it, what its library may not open."""
+    reading, kind = plan.reading, SUFFIXES.get(goal.weights.suffix)
+    out = [] if weights_only and goal.name != RUN else assumed(reading.statistics, reading.facts.preprocess)
+    if kind and kind not in plan.layout.containers and plan.layout.dialect != "vit-jax":
+        out.append(f"files of {plan.layout.name} come as {' or '.join(plan.layout.containers)}: its own library may not open a {goal.weights.suffix}")
+    if goal.folder and plan.layout.extras and not weights_only:
+        place = Path(reading.path) if os.path.isdir(reading.path) else Path(reading.path).parent
+        if found := [file for file in TOKENIZER if (place / file).is_file()]:
+            out.append(f"the tokenizer beside the source is not carried: copy {', '.join(found)} to {goal.path}")
+    return out + ([plan.layout.lacks] if plan.layout.lacks else [])
 
 
 def where(plan: Plan, text: str) -> Target:

@@ -239,7 +239,7 @@ def test_networks_of_vectors_and_unknown_images_make_no_run(tmp_path, convert, f
     save_file(weights(vectors), tmp_path / "v.safetensors")
     fields = [x for k, v in to_dict(vectors).items() if k in LAYOUTS["vit-jax@transformer"].fields for x in ("--set", f"{k}={v}")]
     for arguments, told in (([tmp_path / "v.safetensors", *fields], "this network takes or gives vectors; write it as FILE.safetensors"),
-                            ([*foreign, "--weights-only"], "says nothing of how images are prepared")):  # fmt: skip
+                            ([*foreign, "--weights-only"], "says nothing of the images' statistics")):  # fmt: skip
         code, _, error = convert(arguments[0], tmp_path / "out", *arguments[1:])
         assert code == 2 and told in error and not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
 

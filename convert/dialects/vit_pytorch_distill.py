@@ -59,6 +59,7 @@ def _layout(m: Modules) -> Layout:
         "vit-pytorch-distill", m.since, f"vit-pytorch's DistillWrapper with its student, from version {m.since} on", ViTConfig, fields(m),
         lambda c: rows(c, m), (*vit_pytorch.marks(m), TOKEN, SECOND_HEAD.replace(".", r"\.") + r"\.weight"), ("torch", "safetensors"),
         lambda c: vit_pytorch.limits(m, c), lambda c: vit_pytorch.unstated(m, c), refuses=lambda names: vit_pytorch.refuses(m, names), beside=(r"teacher\..*",),
+        lacks="the teacher is not in it: load it into a DistillWrapper with strict=False",
         fits=lambda names: fits(m, names), proven="vit-pytorch 1.26.11" if m is GENERATIONS[-1] else "",
     )  # fmt: skip
 
