@@ -241,7 +241,7 @@ def test_where_no_adaptation_helps_none_is_named(refused, source, tmp_path):
 def test_a_file_of_no_layout_is_told_the_nearest(refused, tmp_path):
     some = tensors()
     save_file({name.replace("attn.qkv", "attn.all"): array for name, array in some.items()}, tmp_path / "x.safetensors")
-    assert "nearest is timm" in refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors")
+    assert "nearest is timm;" in refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors")
 
 
 def test_weights_under_any_prefix_are_named_with_key(refused, run, tmp_path):
