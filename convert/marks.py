@@ -21,6 +21,7 @@ class Seen:
     def __init__(self, names: Iterable[str]):
         self.shapes: Mapping[str, Shape] | None = names if isinstance(names, Mapping) else None
         self.names = dict.fromkeys(names)
+        self._text = "\n".join(self.names)
         self._has: dict[str, bool] = {}
 
     def meets(self, marks: Iterable[str]) -> bool:
@@ -31,7 +32,8 @@ class Seen:
         """Whether some name matches a mark."""
         if mark not in self._has:
             text, whole = certain(mark)
-            self._has[mark] = text in self.names if whole else any(text in name and re.fullmatch(mark, name) for name in self.names)
+            among = self.names if not whole and text in self._text else ()
+            self._has[mark] = text in self.names if whole else any(text in name and re.fullmatch(mark, name) for name in among)
         return self._has[mark]
 
 
