@@ -78,12 +78,18 @@ def place(source: Source, files: Mapping[str, Any]) -> str:
     return PROVENANCE if mine else ""
 
 
-def checked(source: Source, tensors: dict[str, Tensor], digests: Any, side: str) -> dict[str, Tensor]:
-    """The tensors, each compared when it is read with the CRC-32 that the provenance in the side file `side` has of it."""
+def checked(source: Source, tensors: dict[str, Tensor], said: Json, side: str, overruled: bool = False) -> tuple[dict[str, Tensor], Json]:
+    """The tensors, each compared when it is read with the CRC-32 that the provenance in the side file `side` has of it; and that provenance.
+
+    Raises UserError where it is one of other tensors, unless it is `overruled` by what the user says: then there is none.
+    """
+    digests = said.get("digests")
     if digests is None or not side:
-        return tensors
+        return tensors, said
     strange = f"the provenance beside it is not its own; remove {side}, or put the file back that it belongs to"
     if digests.keys() != tensors.keys():
+        if overruled:
+            return tensors, {}
         raise UserError(f"{source.path}: {strange}")
 
     def read(tensor: Tensor, digest: Any) -> np.ndarray:
@@ -92,4 +98,4 @@ def checked(source: Source, tensors: dict[str, Tensor], digests: Any, side: str)
             raise UserError(f"{source.path}: {tensor.name} is damaged, or {strange}")
         return array
 
-    return {name: dataclasses.replace(t, read=functools.partial(read, t, digests[name])) for name, t in tensors.items()}
+    return {name: dataclasses.replace(t, read=functools.partial(read, t, digests[name])) for name, t in tensors.items()}, said

@@ -88,6 +88,7 @@ def identify(source: Source, options: Options) -> Reading:
         files["config.json"] = stated
     provenance = own_words(source, files, bool(options.layout))
     _, tensors, left_out = wrappers.choose(source, known, options.key)
+    tensors, provenance = checked(source, tensors, provenance, place(source, files), bool(options.layout))
     check_whole(source, tensors, bool(options.layout) or provenance.get("layout", "") in LAYOUTS)
     layout = which_layout(source.path, shapes(tensors), options.layout, provenance.get("layout", ""), files.get("config.json"))
     if options.otherwise is not None and not isinstance(options.otherwise, layout.network):
@@ -116,7 +117,6 @@ def identify(source: Source, options: Options) -> Reading:
     rows = rules.narrow(layout.rows(config), names)
     rules.check(rules.file_shapes(rows), names, source.path, options.unfit)
     check_dtypes(source.path, tensors, layout)
-    tensors = checked(source, tensors, own.get("digests"), place(source, files))
     beside = kept_beside(source.path)
     tensors, rows = {**tensors, **beside}, [*rows, *(rules.carried(name, t.shape) for name, t in beside.items())]
     ours = fitting(Facts({}, own.get("preprocess"), own.get("class_names")), config)

@@ -44,10 +44,11 @@ def config_of(path, **said):
 
 
 @pytest.mark.parametrize("container", ["npz", "pt"])
-def test_words_beside_a_file_are_not_those_of_one_put_in_its_place(container, tmp_path):
+@pytest.mark.parametrize("same", [True, False], ids=["of the same layout", "of another"])
+def test_words_beside_a_file_are_not_those_of_one_put_in_its_place(same, container, tmp_path):
     first, other = (converted(saved(tmp_path / f"{seed}.safetensors", seed), tmp_path / f"{seed}.{container}").path for seed in (0, 1))
     assert config_of(first) == CONFIG
-    shutil.copy(other, first)
+    shutil.copy(other if same else converted(saved(tmp_path / "a.safetensors"), tmp_path / f"a.{container}", "torch-ref").path, first)
     with pytest.raises(UserError, match=rf"remove 0\.{container}\.json"):
         config_of(first)
     (tmp_path / f"0.{container}.json").unlink()
