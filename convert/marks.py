@@ -33,7 +33,8 @@ class Seen:
         if mark not in self._has:
             text, whole = certain(mark)
             among = self.names if not whole and text in self._text else ()
-            self._has[mark] = text in self.names if whole else any(text in name and re.fullmatch(mark, name) for name in among)
+            match = re.compile(mark).fullmatch
+            self._has[mark] = text in self.names if whole else any(text in name and match(name) for name in among)
         return self._has[mark]
 
 
