@@ -66,9 +66,10 @@ class Target:
             raise UserError(f"{self.path}: holds {', '.join(foreign[:3])}, which no conversion wrote; choose another folder")
 
     def listed(self) -> set[str]:
-        """The files in a folder that a conversion wrote, by its own list."""
+        """The files in a folder that a conversion wrote, by its own list; what lies elsewhere is none of them."""
         try:
-            return {PROVENANCE, *json.loads((self.path / PROVENANCE).read_text(encoding="utf-8"))["files"]}
+            listed = json.loads((self.path / PROVENANCE).read_text(encoding="utf-8"))["files"]
+            return {PROVENANCE, *(name for name in listed if name == os.path.basename(name))}
         except (OSError, ValueError, KeyError, TypeError):
             return set()
 

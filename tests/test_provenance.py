@@ -88,6 +88,16 @@ def test_damaged_words_are_refused_with_a_remedy_that_helps(key, bad, tmp_path):
     assert config_of(path, layout="timm", sets=SAID) == CONFIG
 
 
+def test_a_list_of_files_removes_none_outside_its_folder(tmp_path):
+    source, other, folder = saved(tmp_path / "a.safetensors"), tmp_path / "other.txt", tmp_path / "out"
+    converted(source, folder)
+    other.write_text("kept")
+    (folder / "provenance.json").write_text(json.dumps({"files": ["../other.txt", str(other), "model.safetensors", "config.json"]}))
+    with (reading := read(str(source), Options(sets=SAID))).source:
+        write(plan(reading, "timm"), str(folder), force=True)
+    assert other.read_text() == "kept"
+
+
 # -------------------------------------------------------------------------------- of which network
 
 
