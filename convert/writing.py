@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -71,8 +72,9 @@ def write(
     provenance = origin(plan, facts)
     if state:  # these go along
         provenance["left_out"] = [what for what in provenance.get("left_out", ()) if what.partition(" ")[0] not in ("optimizer", "ema")]
-    with goal.room() as room:
-        notes, sums = fill(plan, room / name, facts, provenance, progress, state)
+    with goal.room() as room, ThreadPoolExecutor(1) as aside:
+        known = aside.submit(source_hash, plan.reading.source)  # beside the writing: neither waits for the other
+        notes, sums = fill(plan, room / name, facts, provenance, known, progress, state)
         sides = plan.layout.write_side(plan.config, facts) if folder and not weights_only else {}
         digests = {"digests": {tensor: f"{crc:08x}" for tensor, crc in sums.items()}} if name != RUN and not name.endswith(DIGESTED) else {}
         if folder:
@@ -108,11 +110,21 @@ def holds_runs(plan: Plan, name: str) -> bool:
     return name == RUN or (plan.layout.dialect == "torch-ref" and SUFFIXES.get(Path(name).suffix) == "torch")
 
 
-def fill(plan: Plan, path: Path, facts: Facts, provenance: Json, progress: Progress, state: Training | None) -> tuple[list[str], dict[str, int]]:
-    """Write the weights, with the rest of a run in training, and what has no place there beside: (notes, the weights' CRC-32)."""
+def fill(
+    plan: Plan, path: Path, facts: Facts, provenance: Json, known: Future[str], progress: Progress, state: Training | None
+) -> tuple[list[str], dict[str, int]]:  # fmt: skip
+    """Write the weights, with the rest of a run in training, and what has no place there beside: (notes, the weights' CRC-32).
+
+    The source's hash enters the provenance when it is known, which is before the last of the weights is taken for written.
+    """
     kept: dict[str, np.ndarray] = {}
     sums: dict[str, int] | None = None if path.suffix == DIGESTED else {}
-    values = weights(plan, kept, sums, progress)
+
+    def all_of_them() -> Iterator[tuple[str, np.ndarray]]:
+        yield from weights(plan, kept, sums, progress)
+        provenance["source"]["sha256"] = known.result()
+
+    values = all_of_them()
     notes = []
     if path.name == RUN:
         notes = into_run(plan, state, facts, str(path.parent), values)
@@ -155,7 +167,13 @@ def weigh(plan: Plan, path: Path, provenance: Json, values: Iterator[tuple[str, 
         for key in path_:
             node = node.setdefault(key, {})
         node[leaf] = spec
-    write(str(path), tree, ((place(name), array) for name, array in values), {"format": "pt", "provenance": json.dumps(provenance)})
+    metadata = {"format": "pt", "provenance": json.dumps(provenance)}
+
+    def arrays() -> Iterator[tuple[tuple[str | int, ...], np.ndarray]]:
+        yield from ((place(name), array) for name, array in values)
+        metadata["provenance"] = json.dumps(provenance)  # now with the source's hash
+
+    write(str(path), tree, arrays(), metadata)
     read_back(path, plan.specs, sums, separator or ".")
 
 
@@ -182,13 +200,13 @@ def read_back(path: Path, specs: dict[str, Spec], sums: dict[str, int] | None, s
 
 
 def origin(plan: Plan, facts: Facts) -> Json:
-    """What a written file says of itself: where it comes from, its whole config, and what was changed on the way."""
+    """What a written file says of itself: where it comes from (the hash is still to come), its whole config, and what was changed."""
     network = next(name for name, cls in NETWORKS.items() if isinstance(plan.config, cls))
     source = plan.reading.source
     said: Json = {
         "format": 1,
         "made_by": f"vit-jax {version()}",
-        "source": {"name": Path(source.path).name, "sha256": source_hash(source), "layout": plan.reading.layout.name},
+        "source": {"name": Path(source.path).name, "sha256": "0" * 64, "layout": plan.reading.layout.name},
         "layout": plan.layout.name,
         "config": {"network": network, "fields": to_dict(plan.config)},
         "preprocess": facts.preprocess,

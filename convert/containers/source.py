@@ -90,7 +90,8 @@ Path = tuple[str | int, ...]  # where a value lies in a nested tree; (name,) in 
 
 # A writer: write(path, tree, arrays, metadata). `tree` is what the file is to hold, nested where the container nests: a Spec
 # where a tensor goes, plain values elsewhere. `arrays` are (path in the tree, C-ordered array) pairs in any order, each to be
-# let go of before the next is taken. `metadata` goes where the container has a place for it (safetensors), else nowhere.
+# let go of before the next is taken. `metadata` goes where the container has a place for it (safetensors), else nowhere; what it
+# holds after the last array is what is written, and its values keep their lengths.
 Writer = Callable[[str, Mapping[Any, Any], Iterator[tuple[Path, np.ndarray]], Mapping[str, str]], None]
 
 FLOATS = {np.dtype(d) for d in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)}
