@@ -91,43 +91,55 @@ def identify(source: Source, options: Options) -> Reading:
     tensors, provenance = checked(source, tensors, provenance, place(source, files), bool(options.layout))
     check_whole(source, tensors, bool(options.layout) or provenance.get("layout", "") in LAYOUTS)
     layout = which_layout(source.path, shapes(tensors), options.layout, provenance.get("layout", ""), files.get("config.json"))
-    if options.otherwise is not None and not isinstance(options.otherwise, layout.network):
-        raise UserError(f"{source.path}: holds a {layout.network.__name__.removesuffix('Config')}, which the run does not train; start from a preset of that task")
+    check_flags(source.path, layout, options)
     aside = layout.left_out(tensors)
     left_out += [f"{part} ({count} tensors, no part of the network)" for part, count in Counter(name.partition(".")[0] for name in aside).items()]
     tensors = {name: tensor for name, tensor in tensors.items() if name not in aside}
     names = shapes(tensors)
-    if layout.warns and layout.warns.split(":")[0] not in options.accept:
-        flag, _, what = layout.warns.partition(":")
-        raise UserError(f"{source.path}: {layout.title}: {what.strip()}; to convert all the same, add --accept {flag}")
-    facts = layout.read_side(files)
-    extra = {k: options.sets[k] for k in options.sets if k in extras(layout.network)}
-    said = [("--set", {k: v for k, v in options.sets.items() if k not in STATISTICS and k not in extra})]
-    check_fields(said[0][1], layout)
-    own = provenance if provenance.get("layout") == layout.name else {}
-    said += [("its own metadata", own.get("config", {}).get("fields", {})), ("its config.json", facts.config)]
-    model_facts = Facts()
+    own, facts = provenance if provenance.get("layout") == layout.name else {}, layout.read_side(files)
+    model = Facts()
     if options.model:
         from .architectures import lookup
 
-        model_facts = Facts(*lookup(options.model))
-        said.append((f"--model {options.model}", model_facts.config))
-    said.append((FALLBACK, to_dict(options.otherwise) if options.otherwise else {}))
-    config = resolve(layout, names, said, source.path)
+        model = Facts(*lookup(options.model))
+    config = resolve(layout, names, speakers(options, layout, own, facts, model), source.path)
     rows = rules.narrow(layout.rows(config), names)
     rules.check(rules.file_shapes(rows), names, source.path, options.unfit)
     check_dtypes(source.path, tensors, layout)
     beside = kept_beside(source.path)
     tensors, rows = {**tensors, **beside}, [*rows, *(rules.carried(name, t.shape) for name, t in beside.items())]
-    ours = fitting(Facts({}, own.get("preprocess"), own.get("class_names")), config)
+    ours = fitting(Facts({}, own.get("preprocess"), own.get("class_names"), own.get("extra", {})), config)
     if ours.notes:
         raise UserError(f"{source.path}: its provenance is damaged ({ours.notes[0]}); {remedy(place(source, files))}")
-    facts, model_facts = fitting(facts, config), fitting(model_facts, config)
-    images = ours.preprocess or facts.preprocess or model_facts.preprocess
-    notes = facts.notes + (() if images else model_facts.notes)
-    facts = Facts({}, images, ours.class_names or facts.class_names, {**facts.extra, **own.get("extra", {}), **extra}, notes)
+    facts = together(ours, fitting(facts, config), fitting(model, config), {k: options.sets[k] for k in options.sets if k in extras(layout.network)})
     words = {k: options.sets[k] for k in STATISTICS if k in options.sets}
     return Reading(source, layout, config, tensors, rows, facts, [*left_out, *source.skipped], own, words)
+
+
+def speakers(options: Options, layout: Layout, own: Json, facts: Facts, model: Facts) -> list[tuple[str, Json]]:
+    """Who says what of the config, the first to be believed first."""
+    beside = {*STATISTICS, *extras(layout.network)}  # what --set says and is no field
+    sets = {k: v for k, v in options.sets.items() if k not in beside}
+    check_fields(sets, layout)
+    run = to_dict(options.otherwise) if options.otherwise else {}
+    its = own.get("config", {}).get("fields", {})
+    return [("--set", sets), ("its own metadata", its), ("its config.json", facts.config), (f"--model {options.model}", model.config), (FALLBACK, run)]
+
+
+def together(ours: Facts, theirs: Facts, model: Facts, said: Json) -> Facts:
+    """What goes beside the tensors, by our own words, its library's and a model's name; `said` is what the user says of its `extra`."""
+    images = ours.preprocess or theirs.preprocess or model.preprocess
+    notes = theirs.notes + (() if images else model.notes)
+    return Facts({}, images, ours.class_names or theirs.class_names, {**theirs.extra, **ours.extra, **said}, notes)
+
+
+def check_flags(path: str, layout: Layout, options: Options) -> None:
+    """Raise UserError where a run trains another kind of network, or a layout's warning was not accepted."""
+    if options.otherwise is not None and not isinstance(options.otherwise, layout.network):
+        raise UserError(f"{path}: holds a {layout.network.__name__.removesuffix('Config')}, which the run does not train; start from a preset of that task")
+    flag, _, what = layout.warns.partition(":")
+    if flag and flag not in options.accept:
+        raise UserError(f"{path}: {layout.title}: {what.strip()}; to convert all the same, add --accept {flag}")
 
 
 def check_whole(source: Source, tensors: Mapping[str, Tensor], named: bool) -> None:
