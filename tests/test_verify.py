@@ -192,7 +192,7 @@ def renamed(a: str, b: str) -> Callable[[Row], Row]:
 PATCH = dict(c=3, p=2, q=2)
 Q, K, V = slice(0, 8), slice(8, 16), slice(16, 24)
 FAULTS = {
-    # in the file: FORMATS' table of faults and their sizes
+    # in the file: faults that converters have made
     "qkv rows as (h 3 d)": Fault("blocks.0", regrouped("(s h e)", "(h s e)")),
     "heads as (d h)": Fault("blocks.0", regrouped("(s h e)", "(s e h)")),
     "value heads rotated": Fault("blocks.0", rotated()),
