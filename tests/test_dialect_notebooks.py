@@ -98,7 +98,7 @@ def test_the_one_that_attends_across_the_batch_wants_a_flag():
     [
         ("notebook-768", dict(final_norm=True), "final_norm is True"), ("notebook-768", dict(activation="gelu"), "activation is 'gelu'"),
         ("notebook-768", dict(classes=0), "classes is 0"), ("notebook-768", dict(head_width=3), "head_width is 3"),
-        ("notebook-48", dict(activation="gelu"), "activation is 'gelu'"), ("notebook-256", dict(head_hidden=0), "head_activation is"),
+        ("notebook-48", dict(activation="gelu"), "activation is 'gelu'"), ("notebook-256", dict(head_hidden=0), "head_hidden is 0"),
         ("notebook-256", dict(stem_activation="none"), "stem_activation is 'none'"),
     ],
 )  # fmt: skip

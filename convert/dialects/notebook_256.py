@@ -44,6 +44,6 @@ LAYOUTS = (
     Layout(
         "notebook-256", "", "the CIFAR notebook's 256-wide ViT", ViTConfig, FIELDS, rows,
         (r"class_embed", r"pos_embed", r"input\.weight", r"transformer\.0\.attn\.in_proj_weight", r"fc2\.weight"), ("torch", "safetensors"),
-        limits=lambda c: [] if c.classes else ["classes is 0, and it always has a head"],
+        limits=lambda c: [f"{name} is 0, and it always has a head of two layers" for name in ("classes", "head_hidden") if not getattr(c, name)],
     ),
 )  # fmt: skip
