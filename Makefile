@@ -1,7 +1,8 @@
 # make train       set up .venv, then train; ARGS chooses what (default: the digits): make train ARGS="mnist --epochs 1"
 # make test        set up .venv, then run the tests; ARGS goes to pytest
 # make test-slow   the same for the tests that take minutes
-# make parity      compare ours with PyTorch, layer by layer, and print the table; ARGS goes to python -m tests.parity
+# make parity      compare ours with PyTorch and other libraries, layer by layer, and print the table, then run the tests
+#                  that make test skips without these libraries; ARGS goes to python -m tests.parity and leaves the tests out
 # make lint        ruff and mypy
 # make clean       remove .venv and caches; runs/ stays
 #
@@ -13,6 +14,8 @@
 .DELETE_ON_ERROR:
 
 TORCH ?= yes
+LIBRARY_TESTS := $(addprefix tests/,test_bridge.py test_dialect_timm.py test_dialect_torchvision.py test_folders.py test_verify.py)
+comma := ,
 
 ifeq ($(strip $(PYTHON)),)
 PYTHONS := python3 python3.13 python3.12 python3.11 python
@@ -54,8 +57,8 @@ help:
 	@touch .venv/.base .venv/.test .venv/.dev
 
 .venv/.parity: pyproject.toml constraints.txt
-	$(call set-up,[parity])
-	@touch .venv/.base .venv/.parity
+	$(call set-up,[test$(comma)parity])
+	@touch .venv/.base .venv/.test .venv/.parity
 
 train: .venv/.base
 	.venv/bin/python -m vit_jax.train $(ARGS)
@@ -68,6 +71,7 @@ test-slow: .venv/.test
 
 parity: .venv/.parity
 	.venv/bin/python -m tests.parity $(ARGS)
+	@test -n "$(ARGS)" || .venv/bin/python -m pytest -q $(LIBRARY_TESTS)
 
 lint: .venv/.dev
 	.venv/bin/python -m ruff check

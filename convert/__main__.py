@@ -233,9 +233,10 @@ def brief(command: str, arguments: argparse.Namespace) -> int:
 
 def run(command: str, arguments: argparse.Namespace) -> int:
     """A command's body; what the system says of a path becomes one sentence, and a signal to end leaves nothing behind."""
+    before = {}
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name) and threading.current_thread() is threading.main_thread():
-            signal.signal(getattr(signal, name), ended)
+            before[name] = signal.signal(getattr(signal, name), ended)
     try:
         return COMMANDS[command](arguments)
     except Exception as error:
@@ -247,6 +248,9 @@ def run(command: str, arguments: argparse.Namespace) -> int:
             raise
         place = error.filename or "the target"
         raise UserError(f"{place}: {os.strerror(error.errno).lower()}; check the path, its permissions and the disk, nothing was changed") from error
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
 
 
 def ended(number: int, frame: Any) -> None:

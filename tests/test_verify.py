@@ -474,7 +474,7 @@ def test_a_verified_conversion_leaves_a_certificate_and_can_be_verified_again(ti
 @pytest.mark.parametrize(
     ("array", "sentence"),
     [
-        (None, "cannot be read"),
+        (None, "there is no such file"),
         (np.zeros((2, 4, 4, 3), np.uint8), "uint8 [2, 4, 4, 3] is not [B, 4, 4, 3] of floating-point numbers"),
         (np.zeros((4, 4, 3)), "float64 [4, 4, 3] is not [B, 4, 4, 3]"),
         (np.zeros((0, 4, 4, 3)), "float64 [0, 4, 4, 3] is not [B, 4, 4, 3]"),
