@@ -46,7 +46,7 @@ def certify(plan: Plan, written: Written) -> None:
         report.hashes = source_hash(plan.reading.source), source_hash(reading.source)
         report.paths = plan.reading.path, reading.path
     write_json(Path(f"{target}{CERTIFICATE}"), report.certificate())
-    say(report.text())
+    say(f"{report.text()}\nleft      {target}{CERTIFICATE}")
     if not report.same:
         raise CheckFailed(f"{target}: {report.verdict}; the file was written, do not use it")
 
