@@ -1,35 +1,15 @@
-"""Files of tensors: each kind opens to named lazy tensors, and writes from an iterator.
-
-What a file is, its first bytes say; its suffix only where they do not.
-"""
+"""Files of tensors: each kind opens to named lazy tensors, and writes from an iterator."""
 
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Callable
-from importlib import import_module
 
 from vit_jax.errors import UserError
 
-from .positional import PositionalFile
-from .source import HEADER, Source, Writer
-from .zips import members
+from .kinds import SUFFIXES, check_file, open_file, writer
+from .source import Source
 
-MODULES = {"safetensors": "safetensors", "torch": "torch_file", "npz": "npz", "msgpack": "msgpack"}
-SUFFIXES = {".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".bin": "torch", ".ckpt": "torch", ".npz": "npz", ".msgpack": "msgpack"}
-WRITTEN = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".msgpack")
-HEAD = 512  # bytes that tell what a file is
-FOREIGN = (  # what else lies under such names: its first bytes, what it is, what to do
-    (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "run `git lfs pull`, or download it"),
-    (b"\x93NUMPY", "a single array of numpy without names", "save all tensors as one .npz"),
-    (b"\x89HDF", "an HDF5 file", "save it from its library as safetensors, .pt, .npz or msgpack"),
-    (b"GGUF", "a GGUF file", "give the weights that it was made from"),
-    (b"\x1f\x8b", "a gzip archive", "unpack it"),
-    (b"\x28\xb5\x2f\xfd", "a zstd archive", "unpack it"),
-    (b"7z\xbc\xaf", "a 7z archive", "unpack it"),
-    (b"PK\x05\x06", "an empty zip archive", "get the file again"),
-)
+__all__ = ["SUFFIXES", "check_file", "open_source", "writer"]
 
 
 def open_source(path: str, file: str = "", step: int | None = None) -> Source:
@@ -47,74 +27,8 @@ def open_source(path: str, file: str = "", step: int | None = None) -> Source:
         return open_folder(path, file, step)
     if os.path.isfile(path) and (file or step is not None):
         raise UserError(f"{path}: is a file; --file and --step choose in a folder")
-    return open_file(path)
-
-
-def open_file(path: str) -> Source:
-    """Open one file, or the shards that an index lists. Raises UserError as `open_source`."""
     if path.endswith(".index.json"):
         from .folder import open_shards
 
         return open_shards(path)
-    module = import_module(f".{MODULES[container(path)]}", __package__)
-    opened: Source = module.open_file(path)
-    return opened
-
-
-def container(path: str) -> str:
-    """Which container a file is, a key of MODULES, by its first bytes. Raises UserError naming what else it is."""
-    check_file(path)
-    with open(path, "rb") as opened:
-        head = opened.read(HEAD)
-    if not head:
-        raise UserError(f"{path}: is empty (0 bytes); get the file again")
-    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= min(HEADER, os.path.getsize(path)):
-        return "safetensors"
-    suffix = SUFFIXES.get(os.path.splitext(path)[1].lower())
-    for start, what, remedy in FOREIGN:
-        if head.startswith(start):
-            raise UserError(f"{path}: is {what}; {remedy}")
-    if head[257:262] == b"ustar":
-        raise UserError(f"{path}: is a tar archive; unpack it or, where it is of PyTorch before 0.1.10, save it again with a newer one")
-    if head.startswith(b"PK\x03\x04"):
-        return "npz" if _numpy_archive(path) or suffix == "npz" else "torch"
-    if head[0] == 0x80 and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return "torch"  # a pickle
-    if b"\0" not in head and head.lstrip()[:1] in (b"<", b"{", b"["):
-        raise UserError(f"{path}: is a {'web page or XML' if head.lstrip()[:1] == b'<' else 'JSON text'}, not weights; get the file itself")
-    if 0x80 <= head[0] <= 0x8F or head[0] in (0xDE, 0xDF):
-        return "msgpack"  # a map
-    if suffix is None:
-        raise UserError(f"{path}: is no file of weights that is known here (its first bytes are {head[:8]!r}); `python -m convert formats` lists them")
-    return suffix  # whose reader says what is wrong with it
-
-
-def _numpy_archive(path: str) -> bool:
-    """Whether a zip file holds .npy members alone."""
-    file = PositionalFile(path)
-    try:
-        return all(name.endswith(".npy") for name in members(file))
-    finally:
-        file.close()
-
-
-def check_file(path: str) -> None:
-    """Raise UserError unless this is a file that can be read."""
-    try:
-        kind = os.stat(path).st_mode
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: there is no such file or folder; check the path") from error
-    if not stat.S_ISREG(kind):
-        raise UserError(f"{path}: is neither a file nor a folder; copy it into a file first")
-    if not os.access(path, os.R_OK):
-        raise UserError(f"{path}: no permission to read it; change that with chmod")
-
-
-def writer(path: str) -> tuple[str, Writer]:
-    """(container, its writer) for a file of this name. Raises UserError on another suffix."""
-    suffix = os.path.splitext(path)[1].lower()
-    if suffix not in WRITTEN:
-        raise UserError(f"{path}: {suffix or 'no suffix'} is no container's; end the name with {', '.join(WRITTEN)}")
-    name = SUFFIXES[suffix]
-    write: Callable[..., None] = import_module(f".{MODULES[name]}", __package__).write
-    return name, write
+    return open_file(path)

@@ -11,7 +11,8 @@ from typing import Any
 from vit_jax.errors import UserError
 
 from .. import run_folder
-from . import SUFFIXES, check_file, container, open_file, orbax, strict_json
+from . import orbax, strict_json
+from .kinds import SUFFIXES, check_file, container, open_file
 from .source import HEADER, Source, check_names
 
 INDEX, CARRIED = ".index.json", ".carried.safetensors"
@@ -111,7 +112,7 @@ def open_folder(folder: str, file: str = "", step: int | None = None) -> Source:
             raise UserError(f"--file {file}: is not in {folder}; give the path itself as the source")
         if os.path.isfile(place):
             inside(place)
-        return open_folder(place) if os.path.isdir(place) else open_file(place)
+        return open_folder(place) if os.path.isdir(place) else _open(place)
     if not found:
         raise UserError(f"{folder}: holds no weights ({', '.join(SUFFIXES)}, or a checkpoint); give the folder or file that does")
     named = [c for c in found if not file or os.path.normpath(c.path) == place]
@@ -126,7 +127,7 @@ def open_folder(folder: str, file: str = "", step: int | None = None) -> Source:
     if one.container == "orbax":
         return orbax.open_folder(one.path)
     inside(one.path)
-    return open_file(one.path)
+    return _open(one.path)
 
 
 def inside(path: str) -> None:
@@ -162,6 +163,11 @@ def _shards(index: str) -> tuple[dict[str, str], list[str]]:
         if os.path.splitext(file)[1].lower() not in SUFFIXES:
             raise UserError(f"{index}: names the file {file[:100]!a}, which is no file of weights; get the files again from their source")
     return listed, files
+
+
+def _open(path: str) -> Source:
+    """A file, or the shards that an index lists."""
+    return open_shards(path) if path.endswith(INDEX) else open_file(path)
 
 
 def open_shards(index: str) -> Source:

@@ -8,8 +8,8 @@ from typing import Any
 
 from vit_jax.errors import UserError
 
-from . import SUFFIXES
 from .folder import BESIDE, INDEX
+from .kinds import SUFFIXES
 
 ADDRESS = r"hf://([\w.-]+/[\w.-]+)(?:@([^@/]+))?(?:/(.+))?"
 SECONDS = 10  # until the hub counts as out of reach
