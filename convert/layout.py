@@ -332,9 +332,8 @@ PLAIN_VIT: dict[str, Field] = {
     "stem_activation": always("none"), "registers": always(0), "position": always("learned"), "register_position": always(False),
     "layer_scale": always(0.0), "head_width": always(0), "head_hidden": always(0), "head_activation": always("tanh"), "pool": always("cls"),
 }  # fmt: skip
-ASKED_VIT = [name for name in function_fields(ViTConfig) if name not in PLAIN_VIT]  # image, channels, patch, classes, width, depth, heads, hidden, eps, activation
 
 __all__ = [
-    "ASKED_VIT", "FALLBACK", "OUR_WORDS", "PLAIN_VIT", "TRAINING", "UNKNOWN", "UNSEEN", "Facts", "Field", "Json", "Layout", "ModelConfig", "Names", "always", "check",
+    "FALLBACK", "OUR_WORDS", "PLAIN_VIT", "TRAINING", "UNKNOWN", "UNSEEN", "Facts", "Field", "Json", "Layout", "ModelConfig", "Names", "always", "check",
     "count", "function_fields", "has", "length", "look", "normal", "resolve", "stated", "statement", "unknown_field",
 ]  # fmt: skip

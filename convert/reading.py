@@ -19,7 +19,7 @@ from vit_jax.errors import UserError
 from . import rules, wrappers
 from .containers import open_source
 from .containers.folder import shard, side_files
-from .containers.source import FLOATS, Source, Tensor
+from .containers.source import CARRIED_SUFFIX, FLOATS, Source, Tensor
 from .dialects import LAYOUTS, MODULES, refused
 from .layout import FALLBACK, Facts, Json, Layout, Names, resolve, unknown_field
 from .marks import Seen
@@ -27,7 +27,6 @@ from .preprocessing import STATISTICS, fitting
 from .provenance import checked, own_words, place, remedy
 from .rules import Row
 from .run_folder import own_record
-from .target import CARRIED_SUFFIX
 
 
 @dataclass(frozen=True)

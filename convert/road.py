@@ -38,7 +38,6 @@ class Plan:
     config: ModelConfig
     rows: list[Row]  # the target's
     specs: dict[str, Spec]  # {target's name: Spec}
-    carried: list[str]  # our names of tensors that the target has no place for
     dtype: np.dtype | None  # that all become; None: each keeps its own
     facts: Facts  # what goes beside the tensors
     allow_nonfinite: bool = False
@@ -71,8 +70,7 @@ def plan(
     rows = rules.narrow(layout.rows(config), {*reading.optional.get(layout.name, ()), *(n.removeprefix(CARRIED) for n in kept)})
     rules.check(rules.our_shapes(rows), {n: a.shape for n, a in ours.items() if n not in kept or any(n in r.ours for r in rows)}, reading.path)
     made = {t: g for r in rows for t, g in zip(r.theirs, r.write([ours[n] for n in r.ours], common), strict=True)}
-    left = sorted(kept - {n for r in rows for n in r.ours})
-    return Plan(reading, adaptations, layout, config, rows, {n: Spec(g.dtype, g.shape) for n, g in made.items()}, left, to, facts, allow_nonfinite)
+    return Plan(reading, adaptations, layout, config, rows, {n: Spec(g.dtype, g.shape) for n, g in made.items()}, to, facts, allow_nonfinite)
 
 
 def target_layout(name: str, config: ModelConfig) -> Layout:

@@ -20,9 +20,9 @@ from vit_jax.errors import UserError
 from vit_jax.runs import sync_folder
 
 from .containers import open_source
-from .containers.source import Source
+from .containers.source import CARRIED_SUFFIX, Source
 
-PROVENANCE, CERTIFICATE, CARRIED_SUFFIX = "provenance.json", ".certificate.json", ".carried.safetensors"
+PROVENANCE, CERTIFICATE = "provenance.json", ".certificate.json"
 DIGESTED = ".safetensors"  # a file that holds its own provenance, and a digest of every tensor that its reader checks
 
 

@@ -19,13 +19,13 @@ from vit_jax.errors import CheckFailed, UserError
 from vit_jax.runs import write_json
 
 from .containers import SUFFIXES, open_source, writer
-from .containers.source import Source, Spec, leaves
+from .containers.source import CARRIED_SUFFIX, Source, Spec, leaves
 from .layout import Facts, Json
 from .preprocessing import assumed, unprepared
 from .provenance import NETWORKS, RUN
 from .road import Plan, stream
 from .rules import CARRIED, checksum
-from .target import CARRIED_SUFFIX, DIGESTED, PROVENANCE, Target, target
+from .target import DIGESTED, PROVENANCE, Target, target
 from .training import Training, into_run, into_torch, training
 
 # The name of the weights in a folder that we write, by the container of the layout's choice.

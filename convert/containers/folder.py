@@ -13,9 +13,9 @@ from vit_jax.errors import UserError
 from .. import run_folder
 from . import orbax, strict_json
 from .kinds import SUFFIXES, check_file, container, open_file
-from .source import HEADER, Source, check_names
+from .source import CARRIED_SUFFIX, HEADER, Source, check_names
 
-INDEX, CARRIED = ".index.json", ".carried.safetensors"
+INDEX = ".index.json"
 # Files that libraries leave beside weights and that hold none.
 BESIDE = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "scaler.pt", "rng_state.pth")
 RUN = "run of vit-jax"
@@ -63,7 +63,7 @@ def _direct(root: Path) -> list[Candidate]:
             found.append(Candidate(str(path), kind, f"{len(files)} shards", sum(_size(root / file) for file in files)))
     for path in paths:
         name = path.name
-        if _suffix(name) in SUFFIXES and not path.is_dir() and name not in shards and name not in BESIDE and not name.endswith(CARRIED):
+        if _suffix(name) in SUFFIXES and not path.is_dir() and name not in shards and name not in BESIDE and not name.endswith(CARRIED_SUFFIX):
             found.append(_file(path))
         elif path.is_dir():
             found += _checkpoints(path)

@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 # Limits on files from strangers. All are checked against headers, before anything is allocated.
 HEADER, TENSORS, RANK, NAME, NESTING, OPCODES = 16 << 20, 50_000, 8, 512, 8, 1_000_000
 TENSOR_BYTES, RATIO, FREE_BYTES = 16 << 30, 20, 256 << 20  # of one tensor; of a compressed member, above this many bytes
-STORED_SHARE = 1.05  # all distinct storages of a stored file together, against its size
+CARRIED_SUFFIX = ".carried.safetensors"  # of a file beside another: tensors that no network of ours has
 
 
 @dataclass(frozen=True)
