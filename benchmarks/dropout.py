@@ -34,7 +34,7 @@ def main() -> None:
     import jax
 
     from vit_jax import layers
-    from vit_jax.vit import start
+    from vit_jax.models import start
 
     model = preset("cifar10-256x6").run.model
     without = quiet(preset("cifar10-256x6").run, 64)

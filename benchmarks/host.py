@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 
 from benchmarks.machine import describe, heading, load, spread
 from vit_jax import backend, runs
-from vit_jax.config import DataConfig
+from vit_jax.config import ImageData
 from vit_jax.presets import preset
 
 PRESETS = "cifar10-48x4,cifar10-128x6,cifar10-256x6"
@@ -82,7 +82,7 @@ def session(name: str, source: str, folder: Path) -> Any:
     """A run of a preset that is set up as by the command, and saves nothing."""
     from vit_jax.train.session import Caught, set_up
 
-    run = replace(preset(name).run, data=DataConfig(source=source), dir=str(folder), epochs=1000)
+    run = replace(preset(name).run, data=ImageData(source=source), dir=str(folder), epochs=1000)
     s = set_up(run, name, runs.Run(folder / name), Caught())
     s.checkpoints = NoCheckpoints()
     return s
@@ -128,7 +128,7 @@ def device_block(engine: Any, state: Any, batch: Any, steps: int) -> tuple[list[
 
     before = clocks()
     for _ in range(steps):
-        state, metrics = engine.compiled(state, batch, engine.seed)
+        state, metrics = engine.compiled(state, batch, engine.seed, engine.frozen)
     jax.block_until_ready((state, metrics))
     return [b - a for a, b in zip(before, clocks(), strict=True)], state
 
@@ -140,7 +140,7 @@ def compare(name: str, source: str, folder: Path, rounds: int, seconds: float, b
 
     s = session(name, source, folder)
     engine = s.engine
-    batch = jax.device_put({"image": s.setup.dataset.splits["train"].take(np.arange(s.run.batch)), "label": np.zeros(s.run.batch, np.int32)}, engine.sharded)
+    batch = jax.device_put({"image": s.setup.dataset.splits["train"].take(np.arange(s.run.batch)), "label": np.zeros(s.run.batch, np.int32)}, engine.devices.sharded)
     state = engine.place(jax.tree.map(np.asarray, s.state))  # its own: both sides give theirs away
     _, state = device_block(engine, state, batch, 2)
     rough, state = device_block(engine, state, batch, 3)

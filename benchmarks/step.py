@@ -25,8 +25,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
 from benchmarks.machine import Cost, describe, heading, load, measure, spread
-from vit_jax import backend, runs
-from vit_jax.config import AugmentConfig, LossConfig, OptimConfig, RunConfig, ViTConfig
+from vit_jax import backend, config, runs
+from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig
 from vit_jax.presets import preset, sized
 
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
@@ -44,7 +44,7 @@ def configs() -> dict[str, RunConfig]:
     return {
         "48x4": quiet(preset("cifar10-48x4").run, 128),
         "256x6": quiet(preset("cifar10-256x6").run, 64),
-        "s16": quiet(RunConfig(model=sized("vit-s16")), 4),
+        "s16": quiet(RunConfig("classify", sized("vit-s16"), ImageData(), ImageAugment()), 4),
     }
 
 
@@ -52,7 +52,7 @@ def quiet(run: RunConfig, batch: int) -> RunConfig:
     """A run without dropout, augmentation, smoothing, clipping and schedule."""
     off: dict[str, Any] = {name: 0.0 for name in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout", "head_dropout")}
     return replace(
-        run, model=replace(run.model, classes=run.model.classes or 10, **off), batch=batch, augment=AugmentConfig(),
+        run, model=replace(run.model, classes=run.model.classes or 10, **off), batch=batch, augment=ImageAugment(),
         loss=LossConfig(), optim=OptimConfig(lr=1e-4, weight_decay=0.05, schedule="constant"),
     )  # fmt: skip
 
@@ -61,12 +61,14 @@ def ours(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any]) -> C
     """A function that does one step of ours and waits for it."""
     import jax
 
+    from vit_jax.models import definition
     from vit_jax.optim import Optimizer
     from vit_jax.step import Engine
-    from vit_jax.tasks import task
-    from vit_jax.vit import definition
+    from vit_jax.tasks.classify import Classify
 
-    engine = Engine(run, definition(run.model, dtype=run.compute_dtype), task(run, MEAN, STD), Optimizer(run.optim, 10**6, 10**3))
+    task = Classify(ImageAugment(), MEAN, STD, run.loss.label_smoothing)
+    optimizer = Optimizer(run.optim, 10**6, 10**3, config.parameters(run.model))
+    engine = Engine(run, definition(run.model, dtype=run.compute_dtype), task, optimizer)
     state = engine.start(parameters)
 
     def step() -> Any:
@@ -166,7 +168,7 @@ def build(name: str, run: RunConfig, sides: list[str], nnx_jit: bool) -> dict[st
     """{side: one step}, all from the same weights on the same batch."""
     import jax
 
-    from vit_jax.vit import start
+    from vit_jax.models import start
 
     batch, parameters = data(run.model, run.batch), start(run.model, jax.random.key(0))
     works = {"ours": ours(run, batch, parameters)}

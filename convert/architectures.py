@@ -11,10 +11,10 @@ import json
 from importlib import resources
 from typing import Any
 
-from vit_jax.config import ViTConfig, nearest
+from vit_jax.config import NETWORKS, function_fields, nearest
 from vit_jax.errors import UserError
 
-from .layout import Json, function_fields
+from .layout import Json
 
 # A user's own head and images may differ from those that a network was published with.
 OWN = ("channels", "classes", "head_bias", "head_hidden", "head_activation")
@@ -22,8 +22,9 @@ OWN = ("channels", "classes", "head_bias", "head_hidden", "head_activation")
 
 @functools.cache
 def table() -> dict[str, Any]:
-    """`architectures`: {name: {"fields": what is not ViTConfig's default, "tags": {weights: number of its preprocessing}}};
-    `preprocess`: those, by number; `others`: {name: what it has that our network has not}.
+    """`network`: the key in NETWORKS of what it is about; `architectures`: {name: {"fields": what is not its config's
+    default, "tags": {weights: number of its preprocessing}}}; `preprocess`: those, by number; `others`: {name: what it has
+    that our network has not}.
     """
     return dict(json.loads(resources.files(__package__).joinpath("architectures.json").read_text(encoding="utf-8")))
 
@@ -53,7 +54,8 @@ def lookup(name: str) -> tuple[Json, Json | None]:
     if tag and tag not in entry["tags"]:
         raise UserError(f"--model {name}: {architecture} has no weights {tag!r}{nearest(tag, list(entry['tags']))}")
     number = entry["tags"].get(tag or next(iter(entry["tags"]), ""))
-    defaults = {f: getattr(ViTConfig(), f) for f in function_fields(ViTConfig) if f not in OWN}
+    config = NETWORKS[table()["network"]].config
+    defaults = {f: getattr(config(), f) for f in function_fields(config) if f not in OWN}
     preprocess = None if number is None else dict(table()["preprocess"][number])
     image = {"image": preprocess["image"][0]} if preprocess else {}  # all are square
     return defaults | entry["fields"] | image, preprocess

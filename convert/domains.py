@@ -13,42 +13,23 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from vit_jax.config import TransformerConfig, ViTConfig, check_transformer, check_vit
+from vit_jax.config import function_fields, network_of, normal
 from vit_jax.errors import UserError
 
-from .layout import Layout, function_fields, normal
+from .layout import Layout
 
-# Values to try where a layout says any: small sizes that differ from each other, plain ones first.
-SIZES: dict[type, dict[str, tuple[Any, ...]]] = {
-    ViTConfig: {
-        "image": (8, (8, 12)), "patch": (4, (4, 2), 2), "channels": (3, 1), "classes": (5, 0), "width": (12, 8), "depth": (2, 1), "heads": (2, 1),
-        "head_width": (0, 5), "hidden": (20, 16, 24), "registers": (0, 2), "eps": (1e-6, 1e-5, 1e-12, 1e-3), "layer_scale": (0.0, 1.0),
-        "head_hidden": (0, 7, 12),
-    },
-    TransformerConfig: {
-        "width": (12, 8), "heads": (2, 1), "head_width": (0, 5), "hidden": (20,), "encoder_depth": (2, 1), "decoder_depth": (2, 1, 0), "eps": (1e-5, 1e-6),
-        "source_vocabulary": (0, 11, 9), "target_vocabulary": (0, 11, 9), "outputs": (0, 11, 9, 12), "position_offset": (0, 2), "max_length": (6, 512, 0),
-    },
-}  # fmt: skip
-# Where to start from, each a step in several fields at once: single steps alone would not find these.
-STARTS: dict[type, tuple[dict[str, Any], ...]] = {
-    ViTConfig: ({}, {"cls_token": False, "pool": "mean"}, {"cls_token": False, "pool": "mean_all"}),
-    TransformerConfig: (
-        {}, {"source_vocabulary": 11, "target_vocabulary": 11, "outputs": 11, "max_length": 6},
-        {"source_vocabulary": 9, "target_vocabulary": 11, "outputs": 11, "max_length": 6},
-    ),
-}  # fmt: skip
 TRIES = 400
 
 
 @functools.cache
 def values(network: Any, name: str) -> tuple[Any, ...]:
-    """Values of a field to try: those of SIZES, both booleans, or all of a literal."""
-    if name in SIZES[network]:
-        return SIZES[network][name]
+    """Values of a field to try: the row's examples, both booleans, all of a literal, or its default."""
+    if name in (examples := network_of(network).examples):
+        return examples[name]
     hint = typing.get_type_hints(network)[name]
     default = next(f.default for f in fields(network) if f.name == name)
-    found = typing.get_args(hint) or (True, False)
+    literal = typing.get_origin(hint) is typing.Literal
+    found = typing.get_args(hint) if literal else (True, False) if hint is bool else (default,)
     return tuple(sorted(found, key=lambda value: value != default))
 
 
@@ -68,22 +49,17 @@ def members(*layouts: Layout, seed: int = 0, tries: int = TRIES) -> Iterator[Any
     if not all(choices.values()):
         return
     first = {name: some[0] for name, some in choices.items()}
-    starts = [first | {k: v for k, v in start.items() if v in choices[k]} for start in STARTS[network]]
+    starts = [first | {k: v for k, v in start.items() if v in choices[k]} for start in network_of(network).combinations]
     one_off = ({**start, name: v} for start in starts for name, some in choices.items() for v in some[1:])
     chance = ({k: rng.choice(some) if rng.random() < 0.4 else start[k] for k, some in choices.items()} for _ in range(tries) for start in [rng.choice(starts)])
     for picked in itertools.chain(starts, one_off, chance):
         try:
-            config = normal(check(network(**picked)))
+            config = normal(network_of(network).check(network(**picked)))
         except UserError:
             continue
         if config not in seen and not any(layout.cannot(config) for layout in layouts):
             seen.add(config)
             yield config
-
-
-def check(config: Any) -> Any:
-    """The config, or UserError where it cannot be."""
-    return check_vit(config) if isinstance(config, ViTConfig) else check_transformer(config)
 
 
 def shared(a: Layout, b: Layout) -> tuple[Any | None, str]:

@@ -7,6 +7,8 @@ import inspect
 import itertools
 import string
 
+from vit_jax.config import NETWORKS
+
 from .adapt import OPERATIONS
 from .adapt.kernels import PATCHES, POSITIONS
 from .dialects import LAYOUTS, refused
@@ -29,9 +31,9 @@ def pairs() -> dict[tuple[str, str], str]:
 def show(reasons: bool) -> None:
     """Print the layouts, which of them hold common networks, what --adapt can do, and what is refused by name."""
     found, wide = pairs(), max(map(len, LAYOUTS))
-    for network in ("ViTConfig", "TransformerConfig"):
-        some = [layout for layout in LAYOUTS.values() if layout.network.__name__ == network]
-        print(wrapped(f"{network.removesuffix('Config')}: layouts (--from, --to), whose forward pass was compared, the containers that they come in", 5))
+    for network in NETWORKS.values():
+        some = [layout for layout in LAYOUTS.values() if layout.network is network.config]
+        print(wrapped(f"{network.name}: layouts (--from, --to), whose forward pass was compared, the containers that they come in", 5))
         for layout in some:
             print(line(layout, wide))
         print("\n" + matrix(list(dict.fromkeys(layout.dialect for layout in some)), found) + "\n")
@@ -76,4 +78,4 @@ def matrix(dialects: list[str], found: dict[tuple[str, str], str]) -> str:
 def _apart(found: dict[tuple[str, str], str]) -> str:
     other = sum(why == "other networks" for why in found.values())
     rest = sum(bool(why) for why in found.values()) - other
-    return f"{other} join a ViT and a Transformer, {rest} have tables that exclude each other"
+    return f"{other} join networks of different kinds, {rest} have tables that exclude each other"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from vit_jax.config import to_dict
+from vit_jax.config import network_of, to_dict
 from vit_jax.errors import UserError
 
 from . import wrappers
 from .containers import open_source
 from .containers.folder import candidates
 from .containers.source import Source, Tensor
-from .layout import TRAINING
 from .preprocessing import statistics
 from .reading import Options, closest, identify, known, recognised, shapes, why_refused
 from .terminal import wrapped
@@ -56,7 +55,8 @@ def config(source: Source, options: Options, tensors: dict[str, Tensor]) -> None
         print(f"config     {error}")
         return
     plain = to_dict(type(reading.config)())
-    values = {k: v for k, v in to_dict(reading.config).items() if k not in TRAINING and (k in ALWAYS or v != plain[k])}
+    training = network_of(reading.config).training
+    values = {k: v for k, v in to_dict(reading.config).items() if k not in training and (k in ALWAYS or v != plain[k])}
     print(wrapped(f"config     {type(reading.config).__name__}: " + ", ".join(f"{k} {_said(v)}" for k, v in values.items()) + "; the rest by default", INDENT))
     if images := statistics(reading.config, reading.statistics, reading.facts.preprocess):
         print(wrapped("images     " + ", ".join(f"{k} {_said(v)}" for k, v in images.items()), INDENT))

@@ -13,17 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from vit_jax.config import (
-    ModelConfig,
-    TransformerConfig,
-    ViTConfig,
-    check_transformer,
-    check_vit,
-    from_dict,
-    nearest,
-    pair,
-    parameters,
-)
+from vit_jax.config import ModelConfig, from_dict, nearest, network_of, normal, shapes
 from vit_jax.errors import UserError
 
 from .marks import Seen
@@ -35,15 +25,10 @@ UNKNOWN = object()
 THE_LAYOUT, ITS_SHAPES, OUR_WORDS = "its layout", "its shapes", "its own metadata"  # speakers on a config
 FALLBACK = "this run's config"  # the one that says what nobody else does
 
-# Fields that only training uses: they change no forward pass, and no layout has to state them.
-TRAINING = frozenset(
-    {"init", "attention_init", "init_std", "token_std", "position_std", "embedding_std", "head_zero", "drop_path"}
-    | {f"{site}dropout" for site in ("", "embedding_", "patch_", "attention_", "activation_", "head_")}
-)
 # Fields that show in no name and no shape: with --weights-only nothing is said about them.
 UNSEEN = frozenset({"eps", "activation", "heads", "head_activation", "scale_embedding", "causal"})
 LARGEST = 1 << 40  # numbers in one parameter
-DEPTHS = frozenset({"depth", "encoder_depth", "decoder_depth"})  # of every block a file holds tensors
+DEPTH = "depth"  # how the names of fields end that count blocks: a file holds tensors of every block
 
 
 @dataclass(frozen=True)
@@ -102,7 +87,7 @@ class Layout:
     dialect: str  # the file in dialects/, with dashes
     version: str  # "" where there is only one
     title: str
-    network: type[ViTConfig] | type[TransformerConfig]
+    network: type[ModelConfig]
     fields: Mapping[str, Field]
     rows: Callable[[Any], list[Row]]
     marks: tuple[str, ...]
@@ -128,7 +113,7 @@ class Layout:
     def recognises(self, names: Names | Iterable[str] | Seen) -> bool:
         """Whether the names, and the shapes where they are given, are those of this layout."""
         seen = names if isinstance(names, Seen) else Seen(names)
-        return seen.meets(self.marks) and (seen.shapes is None or self.fits(seen.shapes))
+        return bool(self.marks) and seen.meets(self.marks) and (seen.shapes is None or self.fits(seen.shapes))
 
     def left_out(self, names: Iterable[str]) -> list[str]:
         """Those of the names that are no part of the network."""
@@ -137,7 +122,7 @@ class Layout:
     def cannot(self, config: Any, weights_only: bool = False) -> list[str]:
         """Why a config has no file of this layout, a clause each; empty where it has one."""
         if not isinstance(config, self.network):
-            return [f"it holds a {self.network.__name__.removesuffix('Config')}, this is a {type(config).__name__.removesuffix('Config')}"]
+            return [f"it holds a {network_of(self.network).name}, this is a {network_of(config).name}"]
         config = normal(config)
         said = [
             f"{name} is {getattr(config, name)!r}, it says only {' or '.join(map(repr, f.among))}"
@@ -149,45 +134,6 @@ class Layout:
     def _idle(self, config: Any, name: str) -> bool:
         """Whether one of a field's own values would change nothing: a head's bias where there is no head."""
         return any(normal(dataclasses.replace(config, **{name: value})) == config for value in self.fields[name].among)
-
-
-def function_fields(network: type) -> list[str]:
-    """The fields of a config that decide the function; every layout's table has each of them."""
-    return [f.name for f in dataclasses.fields(network) if f.name not in TRAINING]
-
-
-def normal(config: Any) -> Any:
-    """A config with one spelling of everything: equal configs compare equal.
-
-    Square sizes are one number, head_width is 0 where it is width / heads, and fields without an effect have their defaults.
-    """
-    c = config
-    changed: Json = {}
-    if c.head_width and c.head_width * c.heads == c.width:
-        changed["head_width"] = 0
-    if isinstance(c, ViTConfig):
-        if c.position_stored:
-            changed["position"] = "learned"  # trained sinusoids are a start: training's
-        if c.pool == "mean_all" and not c.prefix:
-            changed["pool"] = "mean"
-        for name in ("image", "patch"):
-            rows, columns = pair(getattr(c, name))
-            changed[name] = rows if rows == columns else (rows, columns)
-        without = {
-            "cls_position": c.cls_token, "distill_position": c.distill_token, "register_position": c.registers,
-            "head_activation": c.head_hidden, "head_bias": c.classes, "distill_head": c.classes,
-        }  # fmt: skip
-        if c.position == "none":
-            without |= dict.fromkeys(("cls_position", "distill_position", "register_position", "position_trained"), False)
-        if c.layer_scale:
-            changed["layer_scale"] = 1.0  # its start: training's
-    else:
-        without = {"output_bias": c.outputs, "scale_embedding": c.source_vocabulary or c.target_vocabulary, "causal": c.decoder_depth}
-        if c.positions == "none":
-            changed["max_length"] = 0  # no limit
-    defaults = {f.name: f.default for f in dataclasses.fields(c)}
-    changed |= {name: defaults[name] for name, used in without.items() if not used}
-    return dataclasses.replace(c, **changed)
 
 
 # ------------------------------------------------------------------------------------- side files
@@ -267,27 +213,23 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
     if absent:
         flags = " ".join(f"--set {name}=..." for name in absent)
         raise UserError(f"{what}: its tensors cannot tell {', '.join(absent)}; give --model NAME, or a config.json beside the file, or {flags}")
-    training = {k: v for who, spoken in reversed(said) for k, v in spoken.items() if k in TRAINING}
+    only_training = network_of(layout.network).training
+    training = {k: v for who, spoken in reversed(said) for k, v in spoken.items() if k in only_training}
     config = from_dict(layout.network, {**training, **values})
-    for name in DEPTHS & values.keys():
+    for name in (name for name in values if name.endswith(DEPTH)):
         if getattr(config, name) > len(names):  # before a table is made as long as a stranger says
             raise UserError(f"{what}: {name} is {values[name]} but it holds {len(names)} tensors; correct the config that it carries, or give --set {name}=...")
     for name, who, other, value in others:  # two spellings of one config are no contradiction
         if normal(from_dict(layout.network, {**training, **values, name: value})) != normal(config):
             wrong = other if who in (THE_LAYOUT, ITS_SHAPES) else who
             raise UserError(f"{what}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {wrong}")
-    check(config)
-    for name, shape in parameters(config).items():
+    network_of(layout.network).check(config)
+    for name, shape in shapes(config).items():
         if math.prod(shape) > LARGEST:
             raise UserError(f"{what}: its config makes {name} {list(shape)}, more than any file holds; correct its sizes in the config that it carries, or by --set")
     if reasons := layout.cannot(config, weights_only=True):  # what shows in no tensor is no reason: the file is there
         raise UserError(f"{what}: is not a file of {layout.name}: {'; '.join(reasons)}; name the right layout with --from, or correct the fields with --set")
     return config
-
-
-def check(config: Any) -> Any:
-    """The config. Raises UserError where it cannot be."""
-    return check_vit(config) if isinstance(config, ViTConfig) else check_transformer(config)
 
 
 def idle(layout: Layout, name: str, values: Json) -> bool:
@@ -334,6 +276,6 @@ PLAIN_VIT: dict[str, Field] = {
 }  # fmt: skip
 
 __all__ = [
-    "FALLBACK", "OUR_WORDS", "PLAIN_VIT", "TRAINING", "UNKNOWN", "UNSEEN", "Facts", "Field", "Json", "Layout", "ModelConfig", "Names", "always", "check",
-    "count", "function_fields", "has", "length", "look", "normal", "resolve", "stated", "statement", "unknown_field",
+    "FALLBACK", "OUR_WORDS", "PLAIN_VIT", "UNKNOWN", "UNSEEN", "Facts", "Field", "Json", "Layout", "Names", "always", "count",
+    "has", "length", "look", "resolve", "stated", "statement", "unknown_field",
 ]  # fmt: skip

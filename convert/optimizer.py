@@ -14,16 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import OptimConfig, kind
+from vit_jax.config import OptimConfig, Parameter, roles
 from vit_jax.errors import UserError
 
 from .containers.source import Path, Spec, Tensor
 from .rules import CARRIED, Constant, Row, Tie, narrow
 
-# What torch calls the roles, by the name of our optimizer.
-ROLES = {
-    "adam": {"mu": "exp_avg", "nu": "exp_avg_sq"}, "adamw": {"mu": "exp_avg", "nu": "exp_avg_sq"}, "momentum": {"trace": "momentum_buffer"}, "sgd": {},
-}  # fmt: skip
+TORCH_NAMES = {"mu": "exp_avg", "nu": "exp_avg_sq", "trace": "momentum_buffer"}  # what torch calls the roles
 REFUSED = {
     "amsgrad": "the largest of the second moments is kept, which has no place here",
     "maximize": "it goes up the loss instead of down",
@@ -31,6 +28,7 @@ REFUSED = {
 }
 PREFIXES = ("module.", "_orig_mod.")  # that wrappers of a model put before the names of its parameters
 Groups = list[dict[str, Any]]
+Table = Mapping[str, Parameter]  # a network's parameters by our names
 Places = dict[tuple[str, str], Path]  # {(role, name): where it lies in a torch optimizer's state dict}
 
 
@@ -62,19 +60,20 @@ def _zeros(tensor: Tensor) -> Tensor:
 
 
 def from_torch(
-    saved: Mapping[str, Any], rows: Sequence[Row], weights: Mapping[str, Tensor], c: OptimConfig, what: str, step: int | None = None, grouped: bool = False
+    saved: Mapping[str, Any], rows: Sequence[Row], weights: Mapping[str, Tensor], c: OptimConfig, table: Table, what: str,
+    step: int | None = None, grouped: bool = False,
 ) -> Moments:  # fmt: skip
     """Moments from a torch optimizer's state dict, under the file's own names.
 
     `weights` are the model's in the order of its state dict, and `rows` the file's; `c` is the optimizer that the state is to be
-    of; `step` the updates that the file says were made; `grouped` says that without names the parameters that decay
+    of, `table` the network's; `step` the updates that the file says were made; `grouped` says that without names the parameters that decay
     come first, as in torch_ref. Raises UserError where the state is not that of `c`, or cannot be told apart.
     """
     states, groups = _opened(saved, what)
     rows = moving(rows, weights)
-    names = _names(groups, rows, weights, c, what, grouped)
+    names = _names(groups, rows, weights, c, table, what, grouped)
     order = dict(zip((i for group in groups for i in group["params"]), names, strict=True))
-    kinds = {name: {kind(ours) for ours in r.ours} for r in rows for name in r.theirs}
+    kinds = {name: {table[ours].kind for ours in r.ours} for r in rows for name in r.theirs}
     for number, group in enumerate(groups):
         _check_group(f"{what}: group {number} of its optimizer", group, [(order[i], kinds[order[i]]) for i in group["params"]], c)
     entries = {order[i]: _entries(entry, f"{what}: the optimizer's state of {order[i]}") for i, entry in states.items() if i in order}
@@ -106,7 +105,9 @@ def _are(kind: type, values: Any) -> bool:
     return isinstance(values, list | tuple) and all(type(value) is kind for value in values)
 
 
-def _names(groups: Groups, rows: Sequence[Row], weights: Mapping[str, Tensor], c: OptimConfig, what: str, grouped: bool) -> list[str]:
+def _names(
+    groups: Groups, rows: Sequence[Row], weights: Mapping[str, Tensor], c: OptimConfig, table: Table, what: str, grouped: bool
+) -> list[str]:  # fmt: skip
     """The parameters' names in the order of the groups' indices. Raises UserError where it is not known."""
     expected = parameter_order(rows, weights)
     counts = [len(group["params"]) for group in groups]
@@ -115,7 +116,7 @@ def _names(groups: Groups, rows: Sequence[Row], weights: Mapping[str, Tensor], c
     elif len(groups) == 1:
         found = expected
     elif grouped:
-        decays = {name: any(kind(ours) in c.decay for ours in r.ours) for r in rows for name in r.theirs}
+        decays = _decaying(rows, c, table)
         found = [name for on in (True, False) for name in expected if decays[name] is on]
         if counts != [n for on in (True, False) if (n := sum(decays[name] is on for name in expected))]:
             raise UserError(f"{what}: its optimizer's groups have {counts} parameters, which optim.decay {list(c.decay)} does not give; correct the config")
@@ -129,6 +130,11 @@ def _names(groups: Groups, rows: Sequence[Row], weights: Mapping[str, Tensor], c
         which = f", {lacking[0]} among those that are not in both" if lacking else ""
         raise UserError(f"{what}: its optimizer has {sum(counts)} parameters and the network {len(expected)}{which}; the state of every parameter is needed")
     return found
+
+
+def _decaying(rows: Iterable[Row], c: OptimConfig, table: Table) -> dict[str, bool]:
+    """{tensor: whether it decays}."""
+    return {name: any(table[ours].kind in c.decay for ours in r.ours) for r in rows for name in r.theirs}
 
 
 def _bare(name: str, weights: Mapping[str, Tensor]) -> str:
@@ -206,7 +212,7 @@ def _entries(entry: Any, where: str) -> dict[str, Any]:
     """A parameter's state, with what torch leaves at None left out. Raises UserError on what no Adam and no SGD keeps."""
     if not isinstance(entry, Mapping):
         raise UserError(f"{where} is not a dict; save it anew")
-    known = {"step", *(name for roles in ROLES.values() for name in roles.values())}
+    known = {"step", *TORCH_NAMES.values()}
     if strange := [name for name in entry if name not in known]:
         reason = f": {REFUSED['amsgrad']}" if "max_exp_avg_sq" in strange else ", as neither Adam nor SGD with momentum does"
         raise UserError(f"{where} holds {', '.join(map(str, strange))}{reason}; convert the weights alone with --weights-only")
@@ -217,14 +223,14 @@ def _moments(
     entries: Mapping[str, dict[str, Any]], names: Sequence[str], weights: Mapping[str, Tensor], c: OptimConfig, what: str, step: int | None
 ) -> Moments:  # fmt: skip
     """The roles of all parameters, and the one step. Raises UserError where some have no state, or steps or shapes differ."""
-    roles = ROLES[c.name]
-    lacking = [name for name in names if not set(roles.values()) <= entries.get(name, {}).keys()]
-    if roles and len(lacking) == len(names) and not step:  # nothing was trained yet
-        return Moments(0, {role: {name: _zeros(weights[name]) for name in names} for role in roles})
+    kept = {role: TORCH_NAMES[role] for role in roles(c)}
+    lacking = [name for name in names if not set(kept.values()) <= entries.get(name, {}).keys()]
+    if kept and len(lacking) == len(names) and not step:  # nothing was trained yet
+        return Moments(0, {role: {name: _zeros(weights[name]) for name in names} for role in kept})
     if lacking:
         which = f"{', '.join(lacking[:3])} ({len(lacking)} of {len(names)})"
         raise UserError(f"{what}: its optimizer has no state for {which}, as if no gradient had come there; train them, or convert the weights alone with --weights-only")
-    found = {role: {name: entries[name][theirs] for name in names} for role, theirs in roles.items()}
+    found = {role: {name: entries[name][theirs] for name in names} for role, theirs in kept.items()}
     for tensors in found.values():
         for name, tensor in tensors.items():
             if not isinstance(tensor, Tensor) or tensor.shape != weights[name].shape:
@@ -257,14 +263,16 @@ def registered(names: Sequence[str]) -> list[str]:
     return own + [f"{head}.{rest}" for head, rests in parts.items() if rests != [""] for rest in registered(rests)]
 
 
-def to_torch(rows: Iterable[Row], specs: Mapping[str, Spec], c: OptimConfig, step: int) -> tuple[dict[str, Any], Places]:
+def to_torch(
+    rows: Iterable[Row], specs: Mapping[str, Spec], c: OptimConfig, table: Table, step: int
+) -> tuple[dict[str, Any], Places]:  # fmt: skip
     """(an optimizer's state dict with a Spec where a tensor goes, the path in it of each (role, name)) for torch's optimizer of `c`.
 
-    `rows` and `specs` are those of the file's parameters. Groups are those of torch_ref: what decays, then the rest, with names.
-    Before the first step there is no state, as in torch. The path of a parameter's step is under the role `step`.
+    `rows` and `specs` are those of the file's parameters, `table` is the network's. Groups are those of torch_ref: what
+    decays, then the rest, with names. Before the first step there is no state, as in torch. The path of a parameter's step is under the role `step`.
     """
     kept = moving(rows, specs)
-    decays = {name: any(kind(ours) in c.decay for ours in r.ours) for r in kept for name in r.theirs}
+    decays = _decaying(kept, c, table)
     order = registered(parameter_order(kept, specs))
     groups: Groups = []
     state: dict[int, dict[str, Spec]] = {}
@@ -275,9 +283,9 @@ def to_torch(rows: Iterable[Row], specs: Mapping[str, Spec], c: OptimConfig, ste
             numbered = dict(zip(members, numbers, strict=False))
             groups.append({**_group(c, c.weight_decay * on), "params": list(numbered.values()), "param_names": members})
             for name, i in numbered.items() if step else ():
-                state[i] = {theirs: specs[name] for theirs in ROLES[c.name].values()}
-                places |= {(role, name): ("state", i, theirs) for role, theirs in ROLES[c.name].items()}
-                if "mu" in ROLES[c.name]:
+                state[i] = {TORCH_NAMES[role]: specs[name] for role in roles(c)}
+                places |= {(role, name): ("state", i, TORCH_NAMES[role]) for role in roles(c)}
+                if "mu" in roles(c):
                     state[i] = {"step": Spec(np.dtype(np.float32), ()), **state[i]}
                     places["step", name] = ("state", i, "step")
     return {"state": {i: entry for i, entry in state.items() if entry}, "param_groups": groups}, places

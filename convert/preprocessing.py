@@ -1,4 +1,4 @@
-"""What can be said of a ViT's images and classes, whoever says it: a command's flags, its file's own words, its library's."""
+"""What can be said of a network's images and classes, by whoever says it: a command's flags, its file, its library."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, get_args, get_type_hints
 
-from vit_jax.config import DataConfig, ModelConfig, ViTConfig, pair
+from vit_jax.config import TASKS, ModelConfig, network_of, pixels
+from vit_jax.config.images import are_texts
 from vit_jax.errors import UserError
 
 from .layout import Facts, Json
 
 STATISTICS = ("mean", "std", "fit", "size", "interpolation", "background")  # of preprocessing: --set names them, too
 DEFAULTS = {"fit": "stretch", "interpolation": "bicubic"}  # where only mean and std are said
-FITS, KERNELS = (get_args(get_type_hints(DataConfig)[name]) for name in ("fit", "interpolation"))
+_DATA = next(get_type_hints(row.data) for row in TASKS.values() if "preprocess" in row.keeps)
+FITS, KERNELS = (get_args(_DATA[name]) for name in ("fit", "interpolation"))
 SMALLEST, LARGEST = 1e-6, 1e6  # of a deviation and of a mean: beyond, a float32 pixel that is normalised is nothing or infinite
 RESIZED = 16  # times an image's longer side: more is no side to crop from, it is somebody's memory
 
 
-def requirements(c: ViTConfig) -> dict[str, tuple[Callable[[Any], bool], str]]:
-    """{field of a preprocessing: (whether a value of it can be this network's, what that has to be)}."""
-    (h, w), n = pair(c.image), c.channels
+def requirements(h: int, w: int, n: int) -> dict[str, tuple[Callable[[Any], bool], str]]:
+    """{field of a preprocessing: (whether a value of it can be that of images of this shape, what it has to be)}."""
     longest, numbers = RESIZED * max(h, w), f"{n} numbers, one a channel, such as {','.join(['0.5'] * n)}"
     return {
         "image": (lambda v: _numbers(v, 2) and list(v) == [h, w] and all(type(each) is int for each in v), f"{h}x{w} pixels, which the network takes"),
@@ -38,9 +39,9 @@ def _numbers(value: Any, count: int) -> bool:
     return isinstance(value, list | tuple) and len(value) == count and all(type(each) in (int, float) for each in value)
 
 
-def wrong(said: Any, c: ViTConfig) -> tuple[str, str]:
-    """(the first field of a preprocessing that cannot be this network's, what it has to be); empty texts where all can."""
-    fields = requirements(c)
+def wrong(said: Any, shape: tuple[int, int, int]) -> tuple[str, str]:
+    """(the first field of a preprocessing that cannot be that of images of this shape, what it has to be); or empty texts."""
+    fields = requirements(*shape)
     if not isinstance(said, Mapping) or said.keys() != fields.keys():
         return "preprocess", f"an object of {', '.join(fields)}"
     return next(((name, must) for name, (right, must) in fields.items() if not right(said[name])), ("", ""))
@@ -48,17 +49,17 @@ def wrong(said: Any, c: ViTConfig) -> tuple[str, str]:
 
 def fitting(facts: Facts, c: ModelConfig) -> Facts:
     """The facts, without preprocessing and class names that cannot be this network's: a note says which, and why."""
-    if not isinstance(c, ViTConfig):
-        return replace(facts, preprocess=None, class_names=None)
-    images, names, notes = facts.preprocess, facts.class_names if c.classes else None, list(facts.notes)
-    if images is not None:
-        field, must = wrong(images, c)
+    shape, notes = pixels(c), list(facts.notes)
+    classes = getattr(c, "classes", 0) if "classes" in network_of(c).from_data else 0
+    images, names = facts.preprocess if shape else None, facts.class_names if classes else None
+    if shape and images is not None:
+        field, must = wrong(images, shape)
         if field:
-            said = f"{field} {_short(images[field])}" if field in requirements(c) else _short(images)
+            said = f"{field} {_short(images[field])}" if field in requirements(*shape) else _short(images)
             images = None
             notes.append(f"the preprocessing stated beside the weights is left out: {said} is not {must}")
-    if names is not None and not (isinstance(names, list) and len(names) == c.classes and all(isinstance(name, str) for name in names)):
-        notes.append(f"the class names stated beside the weights are left out: {_short(names)} is no list of {c.classes} texts, one a class")
+    if names is not None and not (are_texts(names) and len(names) == classes):
+        notes.append(f"the class names stated beside the weights are left out: {_short(names)} is no list of {classes} texts, one a class")
         names = None
     return replace(facts, preprocess=images, class_names=names, notes=tuple(notes))
 
@@ -83,16 +84,17 @@ def assumed(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
 def statistics(c: ModelConfig, sets: Mapping[str, Any], stated: Json | None) -> Json | None:
     """Preprocessing as stated, with what --set says of it over that; None where neither does. Raises UserError."""
     said = {k: sets[k] for k in STATISTICS if k in sets}
-    if not isinstance(c, ViTConfig) or not (said or stated):
+    shape = pixels(c)
+    if shape is None or not (said or stated):
         return None
-    h, w = pair(c.image)
+    h, w, channels = shape
     if not stated and not {"mean", "std"} <= said.keys():
         raise UserError("--set mean and --set std belong together: give both, a value a channel, such as --set mean=0.5,0.5,0.5")
     for name in {"mean", "std"} & said.keys():
         values = said[name] if isinstance(said[name], list | tuple) else [said[name]]
-        said[name] = [*values] * (c.channels if len(values) == 1 else 1)
-    out = {"image": [h, w], "channels": c.channels, "size": min(h, w), "background": 0, **DEFAULTS, **(stated or {}), **said}
-    field, must = wrong(out, c)
+        said[name] = [*values] * (channels if len(values) == 1 else 1)
+    out = {"image": [h, w], "channels": channels, "size": min(h, w), "background": 0, **DEFAULTS, **(stated or {}), **said}
+    field, must = wrong(out, shape)
     if field:
         raise UserError(f"--set {field}={_short(sets.get(field, out.get(field)))}: give {must}")
     return out | {name: [float(each) for each in out[name]] for name in ("mean", "std")}

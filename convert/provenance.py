@@ -10,22 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import TransformerConfig, ViTConfig, from_dict, to_dict
+from vit_jax.config import from_dict, kept_anywhere, network_named, to_dict
+from vit_jax.config.images import are_texts
 from vit_jax.errors import UserError
 
 from . import rules
 from .containers import strict_json
 from .containers.source import Source, Tensor
 from .layout import Json
-from .run_folder import KEPT
 from .target import PROVENANCE
 
-NETWORKS: dict[str, type[ViTConfig] | type[TransformerConfig]] = {"ViT": ViTConfig, "Transformer": TransformerConfig}
 RUN = "checkpoints"  # the weights in the folder of a run, whose arrays have digests of the run's own
 
 
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+def _extra(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("generation", {}), dict):
+        return False
+    return all(right(value[key]) for key, right in kept_anywhere().items() if key in value)
 
 
 # What is read of it, and whether it is of the kind that was written. Preprocessing and class names are held against the network later.
@@ -33,9 +34,9 @@ KINDS: dict[str, Callable[[Any], bool]] = {
     "layout": lambda v: isinstance(v, str),
     "dtype": lambda v: isinstance(v, str),
     "source": lambda v: isinstance(v, dict),
-    "config": lambda v: isinstance(v, dict) and isinstance(v.get("network"), str) and v["network"] in NETWORKS and isinstance(v.get("fields"), dict),
-    "extra": lambda v: isinstance(v, dict) and ("vocabulary" not in v or KEPT["vocabulary"](v["vocabulary"])) and isinstance(v.get("generation", {}), dict),
-    "optional": lambda v: isinstance(v, dict) and all(map(_texts, v.values())),
+    "config": lambda v: isinstance(v, dict) and isinstance(v.get("network"), str) and isinstance(v.get("fields"), dict),
+    "extra": _extra,
+    "optional": lambda v: isinstance(v, dict) and all(map(are_texts, v.values())),
     "adaptations": lambda v: isinstance(v, list) and all(isinstance(each, dict) and isinstance(each.get("text"), str) for each in v),
     "digests": lambda v: isinstance(v, dict),
 }
@@ -54,7 +55,7 @@ def own_words(source: Source, files: Mapping[str, Any], overruled: bool = False)
         for key, right in KINDS.items():
             if not right(said[key]) if key in said else key == "config":
                 raise UserError(f"its {key} is not of the kind that was written")
-        fields = to_dict(from_dict(NETWORKS[said["config"]["network"]], said["config"]["fields"]))
+        fields = to_dict(from_dict(network_named(said["config"]["network"]).config, said["config"]["fields"]))
     except UserError as error:
         if overruled:
             return {}

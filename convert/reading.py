@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, nearest, to_dict
+from vit_jax.config import ModelConfig, nearest, network_of, to_dict
 from vit_jax.errors import UserError
 
 from . import rules, wrappers
@@ -135,7 +135,7 @@ def together(ours: Facts, theirs: Facts, model: Facts, said: Json) -> Facts:
 def check_flags(path: str, layout: Layout, options: Options) -> None:
     """Raise UserError where a run trains another kind of network, or a layout's warning was not accepted."""
     if options.otherwise is not None and not isinstance(options.otherwise, layout.network):
-        raise UserError(f"{path}: holds a {layout.network.__name__.removesuffix('Config')}, which the run does not train; start from a preset of that task")
+        raise UserError(f"{path}: holds a {network_of(layout.network).name}, which the run does not train; start from a preset of that task")
     flag, _, what = layout.warns.partition(":")
     if flag and flag not in options.accept:
         raise UserError(f"{path}: {layout.title}: {what.strip()}; to convert all the same, add --accept {flag}")

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import DataConfig, ModelConfig, OptimConfig, RunConfig, TransformerConfig, ViTConfig, from_dict
+from vit_jax.config import RunConfig, from_dict, kept_anywhere, task_row
 from vit_jax.errors import UserError
-from vit_jax.runs import NEEDED, Run, array_digest, read_json, record_of, text_digest, unflatten, write_json
+from vit_jax.runs import Run, array_digest, read_json, record_of, text_digest, unflatten, write_json
 
 from .containers import orbax
 from .containers.source import FLOATS, HEADER, Source, Spec, Tensor, leaves
@@ -20,9 +20,7 @@ from .layout import Facts, Json
 from .preprocessing import unprepared
 
 Item = tuple[Mapping[str, Spec], Iterator[tuple[str, np.ndarray]]]  # what comes, and then it comes, under dotted names
-BESIDE = ("preset", "data", *sorted({name for names in NEEDED.values() for name in names}))  # config.json's keys beside `config`
-NO_DATA = "unknown"  # the data.source of a run that was made of weights alone
-SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0 to 3 of a vocabulary of ours
+BESIDE = ("preset", "data", *sorted(kept_anywhere()))  # config.json's keys beside `config`
 
 
 def is_run(path: str | os.PathLike[str]) -> bool:
@@ -126,80 +124,47 @@ def said(record: Json) -> Facts:
     model = config.get("model") if isinstance(config, dict) else None
     if not isinstance(model, dict):
         return Facts()
-    damaged = [key for key, right in KEPT.items() if key in record and not right(record[key])]
+    kept = kept_anywhere()
+    damaged = [key for key, right in kept.items() if key in record and not right(record[key])]
     if damaged:
         raise UserError(f"the {damaged[0]} in the run's config is damaged; restore config.json, or the file that holds it")
-    extra = {"vocabulary": record["vocabulary"]} if "vocabulary" in record else {}
+    extra = {key: record[key] for key in kept if key in record and key not in ("preprocess", "class_names")}
     return Facts(model, record.get("preprocess"), record.get("class_names"), extra)
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
-def _numbers(value: Any, count: Any) -> bool:
-    return isinstance(value, list) and len(value) == count and all(isinstance(each, int | float) for each in value)
-
-
-def _preprocess(value: Any) -> bool:
-    kinds = {"image": list, "channels": int, "fit": str, "size": int, "interpolation": str, "background": int, "mean": list, "std": list}
-    return (
-        isinstance(value, dict) and value.keys() == kinds.keys() and all(isinstance(value[key], kind) for key, kind in kinds.items())
-        and _numbers(value["image"], 2) and all(_numbers(value[key], value["channels"]) for key in ("mean", "std"))
-    )  # fmt: skip
-
-
-# What a run's config.json keeps for its network, and whether it is of the kind that it has to be.
-KEPT = {
-    "preprocess": _preprocess, "class_names": _texts,
-    "vocabulary": lambda value: isinstance(value, dict) and value.keys() == {"source", "target"} and all(map(_texts, value.values())),
-}  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ writing
 
 
-def untrained(config: ModelConfig) -> RunConfig:
-    """A run that only says what its network is: of no data, and with an optimizer that keeps nothing."""
-    optim = OptimConfig(name="sgd")
-    if isinstance(config, ViTConfig):
-        return RunConfig(task="classify", model=config, data=DataConfig(source=NO_DATA), optim=optim)
-    longest = max(config.max_length, 2)
-    return RunConfig(task="translate", model=config, data=DataConfig(source=NO_DATA, lengths=(longest,), tokens=max(longest, 768)), optim=optim)
-
-
 def needed(run: RunConfig, facts: Facts, path: str) -> tuple[Json, list[str]]:
-    """(what config.json must hold for the network to be used, what of it is made up). Raises UserError on what nobody can make up.
+    """(what config.json must hold for the network to be used, what of it is made up).
 
-    Unknown classes and words are called by their numbers.
+    Raises UserError on what nobody can make up.
     """
+    said = {**facts.extra, "preprocess": facts.preprocess, "class_names": facts.class_names}
+    out: Json = {}
     made_up = []
-    if isinstance(run.model, TransformerConfig):
-        sizes = {"source": run.model.source_vocabulary, "target": run.model.target_vocabulary}
-        if not all(sizes.values()) or not run.model.outputs:
-            raise UserError(f"{path}: a run of ours reads and writes words, and this network takes or gives vectors; write it as FILE.safetensors")
-        vocabulary = facts.extra.get("vocabulary")
-        if not vocabulary:
-            vocabulary, made_up = {side: numbered(size) for side, size in sizes.items()}, ["words are called by their ids"]
-        return {"vocabulary": vocabulary}, made_up
-    if facts.preprocess is None:
-        raise unprepared(path, facts, "write FILE.safetensors with --weights-only")
-    names = facts.class_names
-    if not names:
-        names, made_up = [str(k) for k in range(run.model.classes)], ["classes are called by their numbers"]
-    return {"preprocess": facts.preprocess, "class_names": names}, made_up
-
-
-def numbered(size: int) -> list[str]:
-    """The entries of a vocabulary whose words are not known."""
-    return [*SPECIALS[:size], *(f"id{i}" for i in range(len(SPECIALS), size))]
+    for name, kept in task_row(run.task).keeps.items():
+        if said.get(name) and kept.fits(said[name], run.model):
+            out[name] = said[name]
+        elif kept.made_up is not None:
+            try:
+                out[name], note = kept.made_up(run.model)
+            except UserError as error:
+                raise UserError(f"{path}: {error}") from error
+            made_up.append(note)
+        elif name == "preprocess":
+            raise unprepared(path, facts, "write FILE.safetensors with --weights-only")
+        else:
+            what = f"does not say its {name}, which a run of the task {run.task} keeps"
+            raise UserError(f"{path}: {what}; write FILE.safetensors with --weights-only")
+    return out, made_up
 
 
 def write_run(path: str | os.PathLike[str], config: RunConfig, beside: Json, step: int, items: Mapping[str, Item]) -> None:
     """Write a run's folder with one step, and read it back: `vit_jax.load`, --init and --resume take it.
 
     `path` must not exist, or be empty. `beside` is what config.json says besides the config: preset, data (None where it is not known
-    which examples the run has seen) and what runs.NEEDED names. `items` are model, optimizer ({step, mu.*, nu.*} or {step, trace.*}) and where the run has one
+    which examples the run has seen) and what its task keeps. `items` are model, optimizer ({step, mu.*, nu.*} or {step, trace.*}) and where the run has one
     ema, each read through before the next. Raises UserError where the weights are of a dtype in which no run is trained, or come
     back other than they were written.
     """
@@ -215,7 +180,7 @@ def write_run(path: str | os.PathLike[str], config: RunConfig, beside: Json, ste
         digests[item] = {}
         orbax.write(str(run.checkpoints / str(step) / item), unflatten(specs), _noted(arrays, digests[item]), {})
     notes: Json = {
-        "optimizer": config.optim.name, "best": None, "stale": 0, "due": False, "totals": {"steps": 0, "loss": 0.0, "accuracy": 0.0}, "seconds": 0.0,
+        "optimizer": config.optim.name, "best": None, "stale": 0, "due": False, "totals": {"steps": 0}, "seconds": 0.0,
         "data": beside["data"], "environment": {"versions": {}},
     }  # fmt: skip
     record = {"step": step, "notes": notes, "arrays": digests}

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import OptimConfig, RunConfig, to_dict
+from vit_jax.config import NO_DATA, OptimConfig, RunConfig, parameters, roles, to_dict, untrained
+from vit_jax.config.formats import cannot_go_on
 from vit_jax.errors import CheckFailed, UserError
 from vit_jax.runs import Run, array_digest
 
@@ -25,7 +26,7 @@ from .optimizer import Moments
 from .reading import Reading
 from .road import Plan, stream
 from .rules import Row, ghost
-from .run_folder import BESIDE, NO_DATA, needed, own_record, run_of, untrained, write_run
+from .run_folder import BESIDE, needed, own_record, run_of, write_run
 
 Named = Iterator[tuple[str, np.ndarray]]  # the target's name and the values of each tensor
 
@@ -66,7 +67,8 @@ def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
     # Another loop's step may count anything; torch's Adam keeps its own.
     counted = bool(own_record(tree)) or run.optim.name in ("sgd", "momentum")
     step = tree["step"] if counted and isinstance(tree.get("step"), int) else None
-    moments = optimizer.from_torch(saved, reading.rows, reading.tensors, run.optim, what, step, reading.layout.dialect == "torch-ref")
+    table, grouped = parameters(run.model), reading.layout.dialect == "torch-ref"
+    moments = optimizer.from_torch(saved, reading.rows, reading.tensors, run.optim, table, what, step, grouped)
     return Training(run, {key: value for key, value in own_record(tree).items() if key in BESIDE}, moments, ema)
 
 
@@ -80,14 +82,14 @@ def run_config(source: Source) -> RunConfig | None:
 
 def our_moments(saved: Mapping[str, Any], c: OptimConfig, what: str) -> Moments:
     """The moments in a run's optimizer item. Raises UserError where they are another optimizer's."""
-    roles: dict[str, dict[str, Tensor]] = {role: {} for role in optimizer.ROLES[c.name]}
+    kept: dict[str, dict[str, Tensor]] = {role: {} for role in roles(c)}
     for path, tensor in saved.items():
         role, _, name = path.partition(".")
-        if path != "step" and role not in roles:
+        if path != "step" and role not in kept:
             raise UserError(f"{what}: its optimizer's state holds {role}, which {c.name} does not keep; restore config.json")
         if name:
-            roles[role][name] = tensor
-    return Moments(int(saved["step"].read()), roles)
+            kept[role][name] = tensor
+    return Moments(int(saved["step"].read()), kept)
 
 
 # ------------------------------------------------------------------------------------------ writing
@@ -115,6 +117,8 @@ def into_run(plan: Plan, state: Training | None, facts: Facts, path: str, weight
 
     `weights` are the plan's. Without a state the run is one that has not begun. Raises UserError.
     """
+    if state and plan.reading.source.container == "orbax" and (reason := cannot_go_on(Run(plan.reading.path).record())):
+        raise UserError(f"{plan.reading.path}: {reason}, so its optimizer's state cannot go along; add --weights-only")
     rows = along(plan) if state else []
     told = [f"the optimizer's state goes along, at step {state.moments.step}; the best step so far and the log start anew"] if state else []
     state = state or Training(untrained(plan.config), {}, Moments(0, {}), None)
@@ -142,7 +146,8 @@ def into_torch(plan: Plan, state: Training, path: str, weights: Named) -> list[s
     `weights` are the plan's. Raises UserError.
     """
     rows = along(plan)
-    saved, places = optimizer.to_torch(plan.rows, plan.specs, state.run.optim, state.moments.step)
+    table = parameters(state.run.model)
+    saved, places = optimizer.to_torch(plan.rows, plan.specs, state.run.optim, table, state.moments.step)
     parts = {role: beside_weights(plan, rows, tensors) for role, tensors in state.moments.roles.items() if state.moments.step}
     for (role, name), place in places.items():
         if role in parts:

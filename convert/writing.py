@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import RunConfig, ViTConfig, to_dict
+from vit_jax.config import RunConfig, network_of, pixels, to_dict
 from vit_jax.errors import CheckFailed, UserError
 from vit_jax.runs import write_json
 
@@ -22,7 +22,7 @@ from .containers import SUFFIXES, open_source, writer
 from .containers.source import CARRIED_SUFFIX, Source, Spec, leaves
 from .layout import Facts, Json
 from .preprocessing import assumed, unprepared
-from .provenance import NETWORKS, RUN
+from .provenance import RUN
 from .road import Plan, stream
 from .rules import CARRIED, checksum
 from .target import DIGESTED, PROVENANCE, Target, target
@@ -63,7 +63,7 @@ def write(
         writer(str(goal.path))  # a suffix that is no container's
     folder, name = goal.folder, goal.name
     facts = plan.facts
-    if isinstance(plan.config, ViTConfig) and facts.preprocess is None and not weights_only and name != RUN:
+    if pixels(plan.config) and facts.preprocess is None and not weights_only and name != RUN:
         raise unprepared(plan.reading.path, facts, "--weights-only")
     if folder and not weights_only and (absent := [key for key in plan.layout.extras if key not in facts.extra]):
         flags = " ".join(f"--set {key}=..." for key in absent)
@@ -201,14 +201,13 @@ def read_back(path: Path, specs: dict[str, Spec], sums: dict[str, int] | None, s
 
 def origin(plan: Plan, facts: Facts) -> Json:
     """What a written file says of itself: where it comes from (the hash is still to come), its whole config, and what was changed."""
-    network = next(name for name, cls in NETWORKS.items() if isinstance(plan.config, cls))
     source = plan.reading.source
     said: Json = {
         "format": 1,
         "made_by": f"vit-jax {version()}",
         "source": {"name": Path(source.path).name, "sha256": "0" * 64, "layout": plan.reading.layout.name},
         "layout": plan.layout.name,
-        "config": {"network": network, "fields": to_dict(plan.config)},
+        "config": {"network": network_of(plan.config).name, "fields": to_dict(plan.config)},
         "preprocess": facts.preprocess,
         "class_names": facts.class_names,
         "extra": facts.extra,

@@ -14,10 +14,10 @@ from typing import Any
 
 from convert.architectures import OWN
 from convert.dialects.timm_folder import DEFAULTS, images
-from convert.layout import TRAINING, normal
 from tests.parity.libraries import load
-from vit_jax.config import ViTConfig
+from vit_jax.config import ViTConfig, function_fields, normal
 
+NETWORK = "vit"  # the row that the table is about
 Json = dict[str, Any]
 Entry = tuple[Json, dict[str, Json | None]]  # (what is not ViTConfig's default, {tag of weights: preprocessing}), the default's tag first
 ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "ReLU": "relu", "SiLU": "silu"}
@@ -103,7 +103,7 @@ def timm_entries(names: Iterable[str] = ()) -> Iterator[tuple[str, Entry | str]]
 
 def differing(c: ViTConfig) -> Json:
     """The fields of a config that decide the function, are no user's own and are not ViTConfig's default."""
-    return {f.name: v for f in dataclasses.fields(c) if f.name not in TRAINING and f.name not in OWN and (v := getattr(c, f.name)) != f.default}
+    return {n: v for n in function_fields(c) if n not in OWN and (v := getattr(c, n)) != getattr(ViTConfig(), n)}
 
 
 # ------------------------------------------------------------------------------------- torchvision
@@ -149,14 +149,14 @@ def table() -> Json:
         preprocess += [p for i, p in enumerate(tags.values()) if p is not None and p not in preprocess and p not in list(tags.values())[:i]]
         entries[name] = {"fields": fields, "tags": {tag: None if p is None else preprocess.index(p) for tag, p in tags.items()}}
     versions = {library: metadata.version(library) for library in ("timm", "torchvision")}
-    return {"made_from": versions, "preprocess": preprocess, "architectures": entries, "others": others}
+    return {"network": NETWORK, "made_from": versions, "preprocess": preprocess, "architectures": entries, "others": others}
 
 
 def text(made: Json) -> str:
     """The table as JSON, a line for each entry."""
     preprocess = ",\n".join(f"  {json.dumps(p)}" for p in made["preprocess"])
     entries, others = (",\n".join(f"  {json.dumps(name)}: {json.dumps(v)}" for name, v in made[key].items()) for key in ("architectures", "others"))
-    head = f'"made_from": {json.dumps(made["made_from"])},\n"preprocess": [\n{preprocess}\n]'
+    head = f'"network": {json.dumps(made["network"])},\n"made_from": {json.dumps(made["made_from"])},\n"preprocess": [\n{preprocess}\n]'
     return f'{{\n{head},\n"architectures": {{\n{entries}\n}},\n"others": {{\n{others}\n}}\n}}\n'
 
 

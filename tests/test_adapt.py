@@ -1,7 +1,7 @@
 """--adapt: foldings keep the function, new grids and patches are resampled as published, and what cannot be is refused in a sentence."""
 
 import itertools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -9,9 +9,9 @@ import pytest
 
 from convert import adapt
 from convert.adapt.kernels import POSITIONS, resample
-from convert.adapt.operations import STATISTICS
+from convert.adapt.vit import STATISTICS
 from convert.layout import Facts
-from vit_jax.config import TransformerConfig, ViTConfig, parameters
+from vit_jax.config import NETWORKS, ModelConfig, TransformerConfig, ViTConfig, shapes
 from vit_jax.errors import UserError
 
 VIT = ViTConfig(image=(8, 12), patch=(4, 2), channels=3, classes=5, width=8, depth=2, heads=2, hidden=12, head_width=3)
@@ -20,7 +20,7 @@ DEIT = replace(VIT, distill_token=True, distill_head=True, pool="cls_distill")
 
 def random(config, dtype=np.float64):
     rng = np.random.default_rng(0)
-    return {name: rng.normal(size=shape).astype(dtype) for name, shape in parameters(config).items()}
+    return {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes(config).items()}
 
 
 def adapted(config, *texts, dtype=np.float64):
@@ -67,12 +67,12 @@ def test_the_parameters_made_are_those_of_the_new_config_in_the_dtype_of_the_old
     before = random(EVERY[text], dtype)
     (adaptation,) = adapt.plan(EVERY[text], [text])
     after = adapt.apply(adaptation, before)
-    assert {k: v.shape for k, v in after.items()} == parameters(adaptation.config)
+    assert {k: v.shape for k, v in after.items()} == shapes(adaptation.config)
     assert {v.dtype for v in after.values()} == {np.dtype(dtype)} and all(v.flags.c_contiguous for v in after.values())
     touched = {n for step in adaptation.steps for n in step.takes}
     assert all(after[n] is before[n] for n in before if n not in touched)
     for step in adaptation.steps:
-        assert dict(step.makes) == {n: parameters(adaptation.config)[n] for n in step.makes}
+        assert dict(step.makes) == {n: shapes(adaptation.config)[n] for n in step.makes}
 
 
 # -------------------------------------------------------------------------------------- foldings
@@ -166,7 +166,7 @@ def test_prefix_rows_stay_as_they_are():
 def test_adaptations_follow_each_other():
     config, after = adapted(VIT, "patch=8x4:flexi", "resize=32x32:timm", "head=drop", "eps=1e-5")
     assert (config.patch, config.image, config.grid, config.classes, config.eps) == ((8, 4), 32, (4, 8), 0, 1e-5)
-    assert {k: v.shape for k, v in after.items()} == parameters(config)
+    assert {k: v.shape for k, v in after.items()} == shapes(config)
 
 
 # ------------------------------------------------------------------------------ what lies beside
@@ -256,3 +256,18 @@ def test_a_network_that_an_operation_is_not_for_is_refused(config, text, reason)
 def test_a_transformer_may_have_another_eps_and_activation():
     one, two = adapt.plan(TransformerConfig(), ["eps=1e-5", "activation=relu"])
     assert (two.config.eps, two.config.activation) == (1e-5, "relu") and not (one.steps or two.steps)
+
+
+@dataclass(frozen=True)
+class Tiny(ModelConfig):
+    eps: float = 1e-6
+
+
+def test_any_network_may_have_what_it_has_a_field_for(monkeypatch):
+    monkeypatch.setitem(NETWORKS, "tiny", replace(NETWORKS["vit"], name="Tiny", config=Tiny))
+    (one,) = adapt.plan(Tiny(), ["eps=1e-5"])
+    assert one.config == Tiny(1e-5) and not one.steps
+    for text, whose in (("activation=relu", "networks with a field activation"), ("head=drop", "a ViT")):
+        with pytest.raises(UserError, match=f"is for {whose} and this is a Tiny, which can only have eps changed"):
+            adapt.plan(Tiny(), [text])
+    assert adapt.toward(Tiny(), ["activation=relu", "eps=1e-3"], lambda c: c == Tiny(1e-3)) == ["eps=1e-3"]

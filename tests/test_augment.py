@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vit_jax.augment import augment, normalise
-from vit_jax.config import AugmentConfig
+from vit_jax.config import ImageAugment
 
 
 def keys(seed=0):
@@ -36,7 +36,7 @@ def shifts(image, padding):
 
 def test_a_crop_is_one_of_all_shifts_of_the_padded_image_and_each_is_as_likely():
     padding, images = 2, pictures()
-    got = np.asarray(augment(jnp.asarray(images), keys(), AugmentConfig(crop_padding=padding)))
+    got = np.asarray(augment(jnp.asarray(images), keys(), ImageAugment(crop_padding=padding)))
     assert got.dtype == np.uint8 and got.shape == images.shape
     seen = []
     for before, after in zip(images, got, strict=True):
@@ -50,13 +50,13 @@ def test_a_crop_is_one_of_all_shifts_of_the_padded_image_and_each_is_as_likely()
 
 def test_a_flip_is_left_to_right_and_happens_to_half():
     images = pictures()
-    got = np.asarray(augment(jnp.asarray(images), keys(), AugmentConfig(flip=True)))
+    got = np.asarray(augment(jnp.asarray(images), keys(), ImageAugment(flip=True)))
     flipped = (got == images[:, :, ::-1]).all((1, 2, 3))
     assert (flipped | (got == images).all((1, 2, 3))).all()
     assert abs(flipped.mean() - 0.5) < 4 * 0.5 / math.sqrt(BATCH)
 
 
-BOTH = AugmentConfig(crop_padding=2, flip=True)
+BOTH = ImageAugment(crop_padding=2, flip=True)
 
 
 def test_draws_repeat_with_their_key_and_do_not_depend_on_the_batch():
@@ -75,7 +75,7 @@ def test_draws_repeat_with_their_key_and_do_not_depend_on_the_batch():
 def test_crop_and_flip_are_drawn_apart():
     """Flipped and unflipped images are shifted alike."""
     images = jnp.asarray(pictures())
-    crops = np.asarray(augment(images, keys(), AugmentConfig(crop_padding=2)))
+    crops = np.asarray(augment(images, keys(), ImageAugment(crop_padding=2)))
     both = np.asarray(augment(images, keys(), BOTH))
     flipped = (both == crops[:, :, ::-1]).all((1, 2, 3))
     assert (flipped | (both == crops).all((1, 2, 3))).all()
@@ -85,7 +85,7 @@ def test_crop_and_flip_are_drawn_apart():
 
 def test_without_augmentation_images_stay():
     images = jnp.asarray(pictures())
-    np.testing.assert_array_equal(augment(images, keys(), AugmentConfig()), images)
+    np.testing.assert_array_equal(augment(images, keys(), ImageAugment()), images)
 
 
 @pytest.mark.parametrize(("dtype", "limit"), [("float32", 1e-6), ("float64", 1e-15), ("bfloat16", 2e-2)])

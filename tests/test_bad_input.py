@@ -32,7 +32,7 @@ def place(tmp_path_factory):
     jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("vit_jax.report.gallery.draw_all", lambda *a: None)
+        patch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *a: None)  # the package has a function of this name
         with contextlib.redirect_stdout(io.StringIO()):
             assert train_door.command([*TINY, "--epochs", "2"]) == 0
         yield folder
@@ -115,7 +115,7 @@ def refused(place, capsys):
         "evaluate": ["RUN"],
         "evaluate nothing": ["nothing: no run here", "runs in runs: digits"],
         "evaluate runs": ["runs: no run here"],
-        "evaluate digits --split tset": ["tset", "--split", "test"],
+        "evaluate digits --split tset": ["split 'tset' is not there", "train, validation, test", "choose one of them"],
         "evaluate digits --weights beste": ["beste", "best"],
         "evaluate digits --batch -3": ["batch is -3", "positive"],
         "evaluate digits --bach 3": ["--bach", "--batch"],

@@ -17,9 +17,9 @@ import vit_jax
 from convert import __main__ as convert
 from convert import rules
 from convert.dialects import LAYOUTS
-from vit_jax.config import parameters
-from vit_jax.interop import starting_weights
+from vit_jax.config import shapes
 from vit_jax.train import door as train_door
+from vit_jax.weights import starting_weights
 
 TINY = shlex.split(
     "digits --model.width 16 --model.depth 2 --model.heads 2 --model.hidden 32 --optim.schedule constant "
@@ -35,7 +35,7 @@ def place(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         with pytest.MonkeyPatch.context() as plain, contextlib.redirect_stdout(io.StringIO()):
-            plain.setattr("vit_jax.report.gallery.draw_all", lambda *a: None)
+            plain.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *a: None)  # the package has a function of this name
             assert train_door.command(TINY) == 0
             assert train_door.command([*TINY, "--model.activation", "gelu_tanh", "--name", "tanh"]) == 0
         yield folder
@@ -139,19 +139,19 @@ def test_load_takes_words_about_a_file_that_says_nothing(images):
 def test_training_starts_from_a_file_of_another_layout():
     run("runs/digits", "start.safetensors", "--to", "timm", "--force")
     config = vit_jax.load("digits").run
-    fresh = {name: np.zeros(shape, np.float32) for name, shape in parameters(config.model).items()}
-    given = starting_weights(replace(config, init="start.safetensors"), fresh)
-    again = starting_weights(replace(config, init="runs/digits"), fresh)
+    fresh = {name: np.zeros(shape, np.float32) for name, shape in shapes(config.model).items()}
+    given = starting_weights(replace(config, init="start.safetensors"), fresh, {})
+    again = starting_weights(replace(config, init="runs/digits"), fresh, {})
     assert all(np.array_equal(given[name], again[name]) for name in fresh)
     other = replace(config, model=replace(config.model, eps=1e-5), init="start.safetensors")
     with pytest.raises(vit_jax.UserError, match=r"its eps is 1e-06, here it is 1e-05; give --model.eps 1e-06"):
-        starting_weights(other, fresh)
+        starting_weights(other, fresh, {})
 
 
 def refused(config, init):
     """What training says of a file that it cannot start from."""
     with pytest.raises(vit_jax.UserError) as told:
-        starting_weights(replace(config, init=init, new_head=True), {})
+        starting_weights(replace(config, init=init, new_head=True), {}, {})
     return str(told.value)
 
 
@@ -165,8 +165,8 @@ def test_training_is_told_of_flags_that_it_has():
     assert "--model.query-bias" in given and "--new-head" not in given
     arguments = shlex.split("--model.no-query-bias --model.no-norm-bias --model.image 8 12 --model.width 32")
     run_ = train_door.parse([*TINY, *arguments, *given, "--init", "flags.safetensors", "--new-head"])[1].run()
-    fresh = {name: np.zeros(shape, np.float32) for name, shape in parameters(replace(run_.model, classes=3)).items()}
-    assert starting_weights(run_, fresh)["blocks.0.attention.query.bias"].any()
+    fresh = {name: np.zeros(shape, np.float32) for name, shape in shapes(replace(run_.model, classes=3)).items()}
+    assert starting_weights(run_, fresh, {})["blocks.0.attention.query.bias"].any()
     told = refused(replace(digits, model=replace(digits.model, distill_token=True, pool="cls_distill")), "flags.safetensors")
     assert told.endswith("give --model.no-distill-token --model.pool cls")
 
@@ -181,8 +181,8 @@ def test_what_only_convert_can_be_told_is_said_to_convert():
     assert "--key LABEL" in told and command == ["two.safetensors", "X.safetensors"]
     said = shlex.split("--key teacher --set heads=2 --set eps=1e-6 --set activation=gelu --set pool=cls --set image=8 --set mean=0.5 --set std=0.5 --force")
     assert run(*command, *said) == 0
-    fresh = {name: np.zeros(shape, np.float32) for name, shape in parameters(digits.model).items()}
-    assert all(x.any() for name, x in starting_weights(replace(digits, init="X.safetensors"), fresh).items() if name.endswith("kernel"))
+    fresh = {name: np.zeros(shape, np.float32) for name, shape in shapes(digits.model).items()}
+    assert all(x.any() for name, x in starting_weights(replace(digits, init="X.safetensors"), fresh, {}).items() if name.endswith("kernel"))
 
 
 def test_positions_of_another_grid_are_told_to_the_run():
@@ -198,5 +198,5 @@ def test_a_transformer_is_nothing_to_train_on_images_from():
 
     config = TransformerConfig(width=8, heads=2, hidden=12, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=9, outputs=9)
     rows = LAYOUTS["torch-ref@transformer"].rows(config)
-    save_file(rules.write(rows, {n: np.zeros(s, np.float32) for n, s in parameters(config).items()}), "seq.safetensors")
+    save_file(rules.write(rows, {n: np.zeros(s, np.float32) for n, s in shapes(config).items()}), "seq.safetensors")
     assert refused(vit_jax.load("digits").run, "seq.safetensors").endswith("holds a Transformer, which the run does not train; start from a preset of that task")

@@ -12,7 +12,11 @@ import pytest
 
 from vit_jax import config
 from vit_jax.config import (
+    AugmentConfig,
+    ImageAugment,
+    ImageData,
     RunConfig,
+    SentenceData,
     TransformerConfig,
     ViTConfig,
     check_run,
@@ -21,11 +25,11 @@ from vit_jax.config import (
     differences,
     flops,
     from_dict,
-    kind,
     parameters,
+    shapes,
     to_dict,
 )
-from vit_jax.config.run import check_text
+from vit_jax.config import check as checks
 from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, SIZES, preset, sized
 
@@ -33,7 +37,7 @@ from vit_jax.presets import PRESETS, SIZES, preset, sized
 
 
 def count(c):
-    return sum(math.prod(shape) for shape in parameters(c).values())
+    return sum(math.prod(shape) for shape in shapes(c).values())
 
 
 # The notebooks' own counts; + is what the presets mend: the final LayerNorm that the net lacks.
@@ -151,15 +155,34 @@ BAD_RUNS = [
     *((dict(optim=dict([(name, -1.0)])), f"optim.{name}", "-1.0") for name in ("weight_decay", "clip", "warmup", "final", "eps")),
     *((dict(optim=dict([(name, 1.0)])), f"optim.{name}", "1.0") for name in ("momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start")),
     (dict(augment=dict(crop_padding=-1)), "augment.crop_padding", "-1"),
-    (dict(task="translate"), "task", "translate", "TransformerConfig"),
-    (dict(model=TransformerConfig()), "task", "classify", "ViTConfig"),
-    *(({"task": "translate", "model": TransformerConfig(), **fields}, *words) for fields, *words in BAD_TEXTS),
-]
+    (dict(task="clasify"), "the task", "'clasify'", "classify"),
+    (dict(task="translate", model=ViTConfig()), "task", "translate", "Transformer", "model", "ViT"),
+    (dict(model=TransformerConfig()), "task", "classify", "ViT", "model", "Transformer"),
+    *((dict(task=task, data=other()), "data", other.__name__, task, right.__name__) for task, right, other in (
+        ("classify", ImageData, SentenceData), ("classify", ImageData, config.DataConfig), ("translate", SentenceData, ImageData),
+    )),
+    *((dict(task=task, augment=other()), "augment", other.__name__, task, right.__name__) for task, right, other in (
+        ("classify", ImageAugment, AugmentConfig), ("translate", AugmentConfig, ImageAugment),
+    )),
+    *(({"task": "translate", **fields}, *words) for fields, *words in BAD_TEXTS),
+]  # fmt: skip
+
+
+PARTS = {
+    "classify": {"model": ViTConfig, "data": ImageData, "augment": ImageAugment},
+    "translate": {"model": TransformerConfig, "data": SentenceData, "augment": AugmentConfig},
+}
 
 
 def run_with(fields):
-    parts = {"data": config.DataConfig, "optim": config.OptimConfig, "augment": config.AugmentConfig, "loss": config.LossConfig}
-    return RunConfig(**{name: parts[name](**value) if name in parts else value for name, value in fields.items()})
+    """A run of the task that `fields` name, or on images; what is no dict is taken as it is."""
+    task = fields.get("task", "classify")
+    parts = {**PARTS.get(task, PARTS["classify"]), "optim": config.OptimConfig, "loss": config.LossConfig}
+    made = {name: cls(**value) if isinstance(value := fields.get(name, {}), dict) else value for name, cls in parts.items()}
+    return RunConfig(**{"task": task, **fields, **made})
+
+
+IMAGES, TEXTS = run_with({}), run_with({"task": "translate"})
 
 
 def refusal(check, bad):
@@ -167,7 +190,7 @@ def refusal(check, bad):
     with pytest.raises(UserError) as caught:
         check(bad)
     frame = caught.traceback[-1]
-    return str(caught.value), frame.lineno + 1
+    return str(caught.value), (str(frame.path), frame.lineno + 1)
 
 
 def is_one_sentence(message):
@@ -204,18 +227,31 @@ def test_impossible_runs_are_refused_in_a_sentence_that_names_field_and_value(ca
         assert re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", message), (word, message)
 
 
+def raises_of(*functions):
+    """The lines, (file, number), on which functions raise."""
+    written = set()
+    for function in functions:
+        lines, first = inspect.getsourcelines(function)
+        written |= {(inspect.getfile(function), node.lineno + first - 1) for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.Raise)}
+    return written
+
+
+# Everything that check_run calls: all functions of its module, and each task's own check.
+OF_A_RUN = [f for f in vars(checks).values() if inspect.isfunction(f) and f.__module__ == checks.__name__]
+OF_A_RUN += [row.check for row in config.TASKS.values()]
+
+
 @pytest.mark.parametrize(
-    ("check", "cases", "build"),
+    ("check", "functions", "cases", "build"),
     [
-        (check_vit, BAD_NETWORKS, vit_with),
-        (check_transformer, BAD_TRANSFORMERS, transformer_with),
-        (check_run, BAD_RUNS, run_with),
-        (check_text, BAD_TEXTS, lambda fields: run_with({"model": TransformerConfig(), **fields})),
+        (check_vit, [check_vit], BAD_NETWORKS, vit_with),
+        (check_transformer, [check_transformer], BAD_TRANSFORMERS, transformer_with),
+        (check_run, OF_A_RUN, BAD_RUNS, run_with),
     ],
 )
-def test_no_refusal_is_left_untested(check, cases, build):
-    lines, first = inspect.getsourcelines(check)
-    written = {node.lineno + first - 1 for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.Raise)}
+def test_no_refusal_is_left_untested(check, functions, cases, build):
+    written = raises_of(*functions)
+    assert len(written) >= len(functions)
     assert written - {refusal(check, build(fields))[1] for fields, *_ in cases} == set()
 
 
@@ -225,7 +261,7 @@ def test_presets_pass_their_own_checks(name):
 
 
 def test_a_run_may_leave_its_classes_to_the_data():
-    check_run(RunConfig(model=ViTConfig(classes=0)))
+    check_run(run_with(dict(model=ViTConfig(classes=0))))
 
 
 # ------------------------------------------------------------------------------------ as plain values
@@ -237,7 +273,7 @@ def test_a_run_comes_back_from_json(name):
     assert from_dict(RunConfig, json.loads(json.dumps(to_dict(run)))) == run
 
 
-@pytest.mark.parametrize("run", [RunConfig(), RunConfig(task="translate", model=TransformerConfig())], ids=lambda run: run.task)
+@pytest.mark.parametrize("run", [IMAGES, TEXTS], ids=lambda run: run.task)
 def test_every_field_of_a_run_is_written_and_comes_back(run):
     """Each field, moved away from its default, survives; so none is left out on either way."""
     for name, (value, _) in config.flat(run).items():
@@ -265,7 +301,7 @@ def test_sizes_in_two_directions_come_back_as_tuples():
 
 def test_absent_fields_keep_their_defaults_and_whole_numbers_may_stand_for_floats():
     run = from_dict(RunConfig, {"epochs": 3, "optim": {"lr": 1}})
-    assert run == RunConfig(epochs=3, optim=config.OptimConfig(lr=1.0)) and type(run.optim.lr) is float
+    assert run == dataclasses.replace(IMAGES, epochs=3, optim=config.OptimConfig(lr=1.0)) and type(run.optim.lr) is float
 
 
 @pytest.mark.parametrize(
@@ -297,31 +333,33 @@ def test_unknown_fields_and_wrong_types_are_refused_by_name(values, message):
 
 
 def test_differences_tell_identity_from_execution():
-    old = RunConfig()
-    new = dataclasses.replace(old, batch=64, parallel="pmap", optim=config.OptimConfig(lr=0.5), data=config.DataConfig(dir="elsewhere", source="mnist"))
+    old = IMAGES
+    new = dataclasses.replace(old, batch=64, parallel="pmap", optim=config.OptimConfig(lr=0.5), data=ImageData(dir="elsewhere", source="mnist"))
     assert differences(old, new) == {"batch": (128, 64), "optim.lr": (1e-3, 0.5), "data.source": ("digits", "mnist")}
     assert differences(old, new, execution=True) == {"parallel": ("jit", "pmap"), "data.dir": ("", "elsewhere")}
     assert differences(old, old) == differences(old, old, execution=True) == {}
 
 
 def test_a_run_that_leaves_its_classes_to_the_data_has_the_classes_it_began_with():
-    old, new = (RunConfig(model=ViTConfig(classes=n)) for n in (10, 0))
+    old, new = (run_with(dict(model=ViTConfig(classes=n))) for n in (10, 0))
     assert differences(old, new) == {}
-    assert differences(old, RunConfig(model=ViTConfig(classes=7))) == {"model.classes": (10, 7)}
+    assert differences(old, run_with(dict(model=ViTConfig(classes=7)))) == {"model.classes": (10, 7)}
 
 
 def test_only_what_leaves_the_result_alone_may_change_on_resume():
-    may_change = {name for name, (_, execution) in config.flat(RunConfig()).items() if execution}
-    assert may_change == {
-        *("data.dir", "data.memory", "data.threads", "accumulate", "parallel", "max_steps", "max_minutes"),
+    of_any = {
+        *("accumulate", "parallel", "max_steps", "max_minutes"),
         *("name", "dir", "keep", "save_minutes", "log_every", "tensorboard", "wandb"),
     }
+    for run, more in ((IMAGES, {"data.dir", "data.memory", "data.threads"}), (TEXTS, set())):
+        assert {name for name, (_, execution) in config.flat(run).items() if execution} == of_any | more, run.task
 
 
 def test_every_field_says_what_it_does():
-    for cls in (ViTConfig, TransformerConfig, config.DataConfig, config.AugmentConfig, config.OptimConfig, config.LossConfig, RunConfig):
+    data = (config.DataConfig, ImageData, SentenceData)
+    for cls in (ViTConfig, TransformerConfig, *data, config.AugmentConfig, ImageAugment, config.OptimConfig, config.LossConfig, RunConfig):
         for field in dataclasses.fields(cls):
-            if not dataclasses.is_dataclass(getattr(RunConfig(), field.name, None)):
+            if not dataclasses.is_dataclass(getattr(IMAGES, field.name, None)):
                 assert len(field.metadata["help"]) > 5, field.name
 
 
@@ -379,9 +417,9 @@ def test_kind_of_every_parameter_name():
         depth=1, stem_pre_norm=True, stem_norm=True, distill_token=True, registers=2, pre_norm=True, layer_scale=0.1, qk_norm=True,
         gated=True, pool="map", head_norm=True, head_hidden=7, distill_head=True, distill_norm=True,
     )  # fmt: skip
-    assert {name: kind(name) for name in parameters(check_vit(everything))} == KINDS
+    assert {name: parameter.kind for name, parameter in parameters(check_vit(everything)).items()} == KINDS
     text = TransformerConfig(
         encoder_depth=1, decoder_depth=1, positions="learned", embedding_norm=True, source_vocabulary=5, target_vocabulary=6, outputs=6,
     )  # fmt: skip
-    assert {name: kind(name) for name in parameters(check_transformer(text))} == TEXT_KINDS
+    assert {name: parameter.kind for name, parameter in parameters(check_transformer(text)).items()} == TEXT_KINDS
     assert set(typing.get_args(config.Kind)) == {*KINDS.values(), *TEXT_KINDS.values()}

@@ -19,7 +19,7 @@ from convert import rules, writing
 from convert.adapt import OPERATIONS
 from convert.adapt.kernels import PATCHES, POSITIONS
 from convert.dialects import LAYOUTS
-from vit_jax.config import ViTConfig, parameters
+from vit_jax.config import ViTConfig, shapes
 
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=2, heads=2, hidden=20)
 SAID = ("--set", "heads=2", "--set", "eps=1e-6", "--set", "activation=gelu", "--set", "pool=cls", "--set", "image=8")
@@ -28,7 +28,7 @@ STATISTICS = ("--set", "mean=0.5", "--set", "std=0.25")
 
 def tensors(config=CONFIG, layout="timm", dtype=np.float32, seed=0):
     rng = np.random.default_rng(seed)
-    ours = {name: rng.standard_normal(shape).astype(dtype) for name, shape in parameters(config).items()}
+    ours = {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes(config).items()}
     return rules.write(LAYOUTS[layout].rows(config), ours)
 
 

@@ -12,7 +12,7 @@ import pytest
 from convert import rules
 from convert.dialects import LAYOUTS, torch_ref
 from convert.rules import TRANSPOSE, Order, Row, row
-from vit_jax.config import TransformerConfig, ViTConfig, parameters
+from vit_jax.config import TransformerConfig, ViTConfig, shapes
 from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, preset, sized
 
@@ -32,7 +32,7 @@ CONFIGS = {"vit": VIT, "map": MAP, "seq": SEQ, "tied": TIED}
 
 def random(config, dtype=np.float32, seed=0):
     rng = np.random.default_rng(seed)
-    return {name: rng.normal(size=shape).astype(dtype) for name, shape in parameters(config).items()}
+    return {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes(config).items()}
 
 
 # ---------------------------------------------------------------------------------- operations
@@ -101,7 +101,7 @@ def test_an_order_refuses_what_it_does_not_describe(order, shape):
 def test_rows_make_every_parameter_of_a_network_once(layout, config):
     config = CONFIGS.get(config) or preset(config).run.model
     if not LAYOUTS[layout].cannot(config):
-        assert rules.our_shapes(rules.narrow(LAYOUTS[layout].rows(config))) == parameters(config)
+        assert rules.our_shapes(rules.narrow(LAYOUTS[layout].rows(config))) == shapes(config)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])

@@ -10,14 +10,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.config import AugmentConfig, DataConfig, RunConfig, ViTConfig
-from vit_jax.data import open_dataset, open_image
+from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig
+from vit_jax.data import open_image, open_images
 from vit_jax.errors import UserError
 
 
 def a_run(source, image=8, channels=1, classes=0, seed=0, normalize="set", **data):
     model = ViTConfig(image=image, channels=channels, patch=2, classes=classes)
-    return RunConfig(model=model, data=DataConfig(source=str(source), **data), augment=AugmentConfig(normalize=normalize), seed=seed)
+    return RunConfig("classify", model, ImageData(source=str(source), **data), ImageAugment(normalize=normalize), seed=seed)
+
+
+def open_dataset(run):
+    """As the task opens it, which jax would have to be loaded for."""
+    c = run.model
+    return open_images(run.data, c.image, c.channels, normalize=run.augment.normalize, classes=c.classes, seed=run.seed)
 
 
 def refusal(*args, **kwargs):

@@ -5,10 +5,11 @@ import threading
 import numpy as np
 import pytest
 
-from vit_jax.data import Order, batches, open_dataset, whole
+from vit_jax.data import Order, batches, whole
 from vit_jax.data.order import hold_out
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
+from vit_jax.tasks import TASKS
 
 
 def test_hold_out_takes_its_share_of_every_class_and_never_the_last_example():
@@ -36,12 +37,17 @@ def test_order_is_a_permutation_each_epoch_and_a_function_of_seed_and_step():
         Order(23, 24, 0)
 
 
+def digits(split):
+    run = preset("digits").run
+    return TASKS[run.task].open(run).splits[split]
+
+
 def our_threads():
     return [t for t in threading.enumerate() if t.name.startswith("vit-jax")]
 
 
 def test_batches_are_what_the_order_says_from_any_step_on():
-    split = open_dataset(preset("digits").run).splits["train"]
+    split = digits("train")
     order = Order(len(split), 100, seed=1)
     made = list(batches(split, order, 5, 30))
     assert len(made) == 25 and not our_threads()
@@ -86,7 +92,7 @@ def test_the_prefetch_thread_ends_on_early_close_and_hands_its_errors_on():
 
 @pytest.mark.parametrize("batch", [7, 144, 1000])
 def test_whole_counts_every_example_once(batch):
-    split = open_dataset(preset("digits").run).splits["validation"]
+    split = digits("validation")
     assert len(split) == 144
     made = list(whole(split, batch))
     assert all(b["image"].shape == (batch, 8, 8, 1) and b["label"].shape == (batch,) for b, _ in made)

@@ -8,9 +8,10 @@ import pytest
 from vit_jax.config import TransformerConfig
 from vit_jax.decode import greedy
 from vit_jax.layers import merge, split
-from vit_jax.tasks import translate
+from vit_jax.models import start
+from vit_jax.tasks.translate import translate
 from vit_jax.text import BOS, EOS, PAD
-from vit_jax.transformer import Transformer, start
+from vit_jax.transformer import Transformer
 
 
 def counting(tokens, cache):

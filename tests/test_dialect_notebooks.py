@@ -8,8 +8,8 @@ import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS, notebook_48, notebook_256, notebook_768
-from convert.layout import normal, resolve
-from vit_jax.config import ViTConfig, parameters
+from convert.layout import resolve
+from vit_jax.config import ViTConfig, normal, shapes
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 
@@ -24,7 +24,7 @@ CONFIGS = {"notebook-768": WIDE, "notebook-48": HEADS, "notebook-256": RELU}
 def numbers(config):
     """Parameters that all differ."""
     start, out = 0, {}
-    for name, shape in parameters(config).items():
+    for name, shape in shapes(config).items():
         out[name] = np.arange(start, start + prod(shape), dtype=np.float64).reshape(shape)
         start += prod(shape)
     return out

@@ -9,8 +9,9 @@ import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS, big_vision
-from convert.layout import normal, resolve
-from vit_jax.config import ViTConfig, parameters
+from convert.layout import resolve
+from vit_jax.config import ViTConfig, normal
+from vit_jax.config import shapes as our_shapes
 from vit_jax.errors import UserError
 
 LINEN, PRE_LINEN = LAYOUTS["augreg@linen"], LAYOUTS["augreg@pre-linen"]
@@ -26,7 +27,7 @@ SINCOS = replace(GAP, position="sincos2d", position_trained=False)
 def tensors(layout, config, dtype=np.float32):
     """Random tensors of a file."""
     rng = np.random.default_rng(0)
-    return rules.write(layout.rows(config), {n: rng.standard_normal(s).astype(dtype) for n, s in parameters(config).items()})
+    return rules.write(layout.rows(config), {n: rng.standard_normal(s).astype(dtype) for n, s in our_shapes(config).items()})
 
 
 def shapes(layout, config):

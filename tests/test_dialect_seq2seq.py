@@ -8,9 +8,10 @@ import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS
-from convert.layout import Facts, function_fields, normal, resolve
+from convert.layout import Facts, resolve
 from convert.road import target_layout
-from vit_jax.config import TransformerConfig, parameters
+from vit_jax.config import TransformerConfig, function_fields, normal
+from vit_jax.config import shapes as our_shapes
 from vit_jax.errors import UserError
 
 BASE = TransformerConfig(
@@ -42,7 +43,7 @@ EXTRA = {"pad_token_id": 1, "eos_token_id": 0, "decoder_start_token_id": 1}
 
 def random(config, seed=0):
     rng = np.random.default_rng(seed)
-    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in parameters(config).items()}
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in our_shapes(config).items()}
 
 
 def shapes(layout, config):

@@ -10,11 +10,12 @@ from convert import rules
 from convert.architectures import lookup, names, table
 from convert.dialects import LAYOUTS, refused, timm_folder
 from convert.domains import members
-from convert.layout import Facts, normal, resolve
+from convert.layout import Facts, resolve
 from convert.reading import read, which_layout
 from convert.road import plan
 from convert.writing import write
-from vit_jax.config import ViTConfig, parameters
+from vit_jax.config import ViTConfig, normal
+from vit_jax.config import shapes as our_shapes
 from vit_jax.data import Preprocess
 from vit_jax.errors import UserError
 
@@ -162,7 +163,7 @@ def test_bare_weights_may_have_any_epsilon():
 
 def test_a_norm_after_the_class_token_is_ours_before_it_and_keeps_its_name():
     rng = np.random.default_rng(0)
-    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in parameters(SMALL).items()}
+    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in our_shapes(SMALL).items()}
     usual = rules.write(TIMM.rows(SMALL), ours)
     file = {name.replace("norm.", "fc_norm.", 1) if name.startswith("norm.") else name: value for name, value in usual.items()}
     assert file.keys() - usual.keys() == {"fc_norm.weight", "fc_norm.bias"}

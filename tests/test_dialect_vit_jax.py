@@ -17,10 +17,11 @@ from convert.containers.source import Spec
 from convert.dialects import LAYOUTS
 from convert.dialects import vit_jax as dialect
 from convert.reading import Options, read
-from convert.run_folder import is_run, numbered, open_run, untrained
-from vit_jax import interop
+from convert.run_folder import is_run, open_run
+from vit_jax import weights as trained
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig, parameters, to_dict
+from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig, shapes, task_row, to_dict, untrained
+from vit_jax.config.sentences import numbered_words
 from vit_jax.errors import UserError
 from vit_jax.evaluate import evaluate
 from vit_jax.runs import Run, flatten, text_digest, unflatten
@@ -37,12 +38,13 @@ NAMES = ["ant", "bee", "cat"]
 
 def weights(config, seed=0, dtype=np.float32):
     rng = np.random.default_rng(seed)
-    return {name: rng.normal(size=shape, scale=0.5).astype(dtype) for name, shape in parameters(config).items()}
+    return {name: rng.normal(size=shape, scale=0.5).astype(dtype) for name, shape in shapes(config).items()}
 
 
 def a_run(path, config=VIT, steps=(4, 9), best=None, ema=0.0):
     """A run's folder as training leaves it; the weights of a step are those of its seed, the average's of 100 + step."""
-    run = RunConfig(task="classify" if isinstance(config, ViTConfig) else "translate", model=config, optim=OptimConfig(name="momentum"), ema=ema)
+    task = "classify" if isinstance(config, ViTConfig) else "translate"
+    run = RunConfig(task, config, task_row(task).data(), task_row(task).augment(), OptimConfig(name="momentum"), ema=ema)
     words = {"source": [f"s{i}" for i in range(9)], "target": [f"t{i}" for i in range(7)]}
     needed = {"preprocess": PREPROCESS, "class_names": NAMES} if isinstance(config, ViTConfig) else {"vocabulary": words}
     folder = Run(path)
@@ -77,7 +79,7 @@ def same(found, expected):
 def test_every_parameter_is_a_row_of_its_own(config):
     arrays = weights(config)
     assert rules.write(dialect.rows(config), arrays).keys() == arrays.keys()
-    assert [layout.name for layout in LAYOUTS.values() if layout.recognises(parameters(config)) and layout.dialect == "vit-jax"] == [
+    assert [layout.name for layout in LAYOUTS.values() if layout.recognises(shapes(config)) and layout.dialect == "vit-jax"] == [
         "vit-jax@vit" if isinstance(config, ViTConfig) else "vit-jax@transformer"
     ]
 
@@ -93,7 +95,7 @@ def test_a_run_is_read_with_all_that_it_knows(tmp_path, config):
         else:
             assert reading.facts.extra["vocabulary"]["target"][6] == "t6"
     with read(str(tmp_path / "run"), Options(step=4)).source as source:
-        assert np.array_equal(source.tree["model"][next(iter(parameters(config)))].read(), next(iter(weights(config, 4).values())))
+        assert np.array_equal(source.tree["model"][next(iter(shapes(config)))].read(), next(iter(weights(config, 4).values())))
 
 
 def test_the_last_step_and_the_best_are_a_choice(tmp_path):
@@ -144,8 +146,8 @@ DAMAGES = {
     "an array": (damage_array, "step 9, model.head.bias, is damaged (its digest differs)"),
     "a digest": (damage_digest, "the digest file of step 9 is damaged"),
     "a forged digest": (forge_digest, "the digest file of step 9 is damaged"),
-    "a config": (lambda run: rewrite(run.config_file, config={"task": []}), "config.json: config: task is (), which is not one of classify, translate; restore it"),
-    "a config of its own kind": (lambda run: rewrite(run.config_file, config=[]), "its config is damaged (AttributeError); restore it"),
+    "a config": (lambda run: rewrite(run.config_file, config={"task": []}), "config.json: the task '[]' is not known to this version"),
+    "a config of its own kind": (lambda run: rewrite(run.config_file, config=[]), "config.json: config: list is no group of fields; restore it"),
     "statistics": (lambda run: rewrite(run.config_file, preprocess={**PREPROCESS, "mean": [0.5, 0.5]}), "the preprocess in the run's config is damaged"),
     "names": (lambda run: rewrite(run.config_file, class_names=[1, 2, 3]), "the class_names in the run's config is damaged"),
     "an item": (lambda run: shutil.rmtree(run.checkpoints / "9/model"), "step 9, model, does not hold the arrays that were saved"),
@@ -181,7 +183,7 @@ def test_a_run_becomes_another_layout_and_a_run_again(tmp_path, convert):
     a_run(tmp_path / "run")
     assert convert(tmp_path / "run", tmp_path / "timm.safetensors", "--to", "torch-ref")[0] == 0
     assert convert(tmp_path / "timm.safetensors", tmp_path / "again")[0] == 0
-    same(flatten(interop.weights(Run(tmp_path / "again"), VIT)[1]), weights(VIT, 9))
+    same(flatten(trained.weights(Run(tmp_path / "again"), VIT)[1]), weights(VIT, 9))
     assert Run(tmp_path / "again").record()["class_names"] == NAMES and Run(tmp_path / "again").record()["preprocess"] == PREPROCESS
 
 
@@ -200,7 +202,7 @@ def test_a_network_without_a_run_becomes_one_that_loads_and_predicts(tmp_path, c
     loaded = vit_jax.load(tmp_path / "runs/vit")
     assert loaded.class_names == ("0", "1", "2") and loaded.preprocess.to_dict()["mean"] == [0.3]
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 4, 1)).astype(np.uint8)
-    expected = interop._network(untrained(VIT), unflatten(weights(VIT)))((images / 255 - 0.3) / 0.7)
+    expected = trained._network(untrained(VIT), unflatten(weights(VIT)))((images / 255 - 0.3) / 0.7)
     np.testing.assert_allclose(loaded.logits(list(images)), np.asarray(expected), atol=1e-5)
     assert len(loaded.predict(list(images), top=2)[0]) == 2
 
@@ -208,7 +210,7 @@ def test_a_network_without_a_run_becomes_one_that_loads_and_predicts(tmp_path, c
 def test_such_a_run_starts_others_and_is_itself_of_no_data(tmp_path, monkeypatch, capsys, convert, foreign):
     assert convert(foreign[0], tmp_path / "runs/vit", *foreign[1:], "--set", "mean=0.3", "--set", "std=0.7")[0] == 0
     monkeypatch.chdir(tmp_path)
-    started = interop.starting_weights(RunConfig(model=VIT, init="vit"), {n: np.zeros(s) for n, s in parameters(VIT).items()})
+    started = trained.starting_weights(replace(untrained(VIT), init="vit"), {n: np.zeros(s) for n, s in shapes(VIT).items()}, {})
     same(started, weights(VIT))
     monkeypatch.setattr(sys, "argv", ["train", "--resume", "vit"])
     assert training.main() == 2
@@ -229,7 +231,7 @@ def test_sentences_need_words_or_numbers(tmp_path, convert):
     code, told, error = convert(tmp_path / "bare.safetensors", tmp_path / "numbered", *fields)
     assert code == 0 and "words are called by their ids" in told, error
     translator = vit_jax.load(tmp_path / "numbered")
-    assert translator.target.entries == ("<pad>", "<bos>", "<eos>", "<unk>", "id4", "id5", "id6") == tuple(numbered(7))
+    assert translator.target.entries == ("<pad>", "<bos>", "<eos>", "<unk>", "id4", "id5", "id6") == tuple(numbered_words(7))
     logits = [np.asarray(vit_jax.load(tmp_path / name).model(np.array([[3, 4]]), np.array([[1, 5]]))) for name in ("run", "numbered")]
     assert np.array_equal(*logits)
 
@@ -260,7 +262,7 @@ def test_a_run_holds_float32(tmp_path, convert, foreign):
     code, _, error = convert(foreign[0], tmp_path / "out", *foreign[1:], *statistics)
     assert code == 2 and "is float16, and a run's arrays are float32; add --dtype float32" in error
     assert convert(foreign[0], tmp_path / "out", *foreign[1:], *statistics, "--dtype", "float32")[0] == 0
-    same(flatten(interop.weights(Run(tmp_path / "out"), VIT)[1]), {n: x.astype(np.float32) for n, x in weights(VIT, dtype=np.float16).items()})
+    same(flatten(trained.weights(Run(tmp_path / "out"), VIT)[1]), {n: x.astype(np.float32) for n, x in weights(VIT, dtype=np.float16).items()})
 
 
 def test_digests_are_those_that_training_checks(tmp_path, convert):
@@ -268,7 +270,7 @@ def test_digests_are_those_that_training_checks(tmp_path, convert):
     assert convert(tmp_path / "run", tmp_path / "copy", "--from", "vit-jax")[0] == 0
     ours, copy = (json.loads(Run(tmp_path / name).digest_file(9).read_text()) for name in ("run", "copy"))
     assert ours["arrays"] == copy["arrays"] and copy["digest"] == text_digest({k: v for k, v in copy.items() if k != "digest"})
-    saved, skipped = Checkpoints(Run(tmp_path / "copy")).restore(parameters(VIT))
+    saved, skipped = Checkpoints(Run(tmp_path / "copy")).restore(shapes(VIT))
     assert saved.step == 9 and not skipped
     same(flatten(saved.state.moments["trace"]), weights(VIT, 50))
     assert Run(tmp_path / "copy").config() == Run(tmp_path / "run").config() and Run(tmp_path / "copy").record()["data"] == {"name": "drawn"}

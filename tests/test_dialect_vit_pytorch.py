@@ -8,8 +8,9 @@ import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS, simple_vit, vit_pytorch, vit_pytorch_distill
-from convert.layout import normal, resolve
-from vit_jax.config import ViTConfig, parameters
+from convert.layout import resolve
+from vit_jax.config import ViTConfig, normal
+from vit_jax.config import shapes as our_shapes
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 
@@ -25,7 +26,7 @@ SAID = dict(image=(8, 12), patch=(4, 2), heads=2)
 def numbers(config):
     """Parameters that all differ."""
     start, out = 0, {}
-    for name, shape in parameters(config).items():
+    for name, shape in our_shapes(config).items():
         out[name] = np.arange(start, start + prod(shape), dtype=np.float64).reshape(shape)
         start += prod(shape)
     return out

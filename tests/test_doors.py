@@ -23,6 +23,7 @@ from vit_jax.config import RunConfig, flat, from_dict, to_dict
 from vit_jax.presets import PRESETS, preset
 from vit_jax.train import door as train_door
 
+finish = sys.modules["vit_jax.train.finish"]  # the package has a function of this name
 # A net that learns little but is built in a second or two. At a constant rate the compiled step is the
 # same however long a run is, so that all of these share one.
 TINY = shlex.split(
@@ -47,7 +48,7 @@ def lines(folder: runs.Run, kind: str) -> list:
 
 def kept(folder: runs.Run, which: str = "best") -> dict:
     """{name: array} of a run's weights."""
-    from vit_jax.interop import weights
+    from vit_jax.weights import weights
 
     return runs.flatten(weights(folder, folder.config().model, which)[1])
 
@@ -66,7 +67,7 @@ def place(tmp_path_factory):
 @pytest.fixture
 def plain(monkeypatch):
     """Without pictures, which take longer than these runs."""
-    monkeypatch.setattr("vit_jax.report.gallery.draw_all", lambda *a: None)
+    monkeypatch.setattr(finish, "draw", lambda *a: None)
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +116,11 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"vit-jax {vit_jax.__version__}\n"
 
 
-def test_every_field_has_a_help_text():
-    texts = train_door._help_texts(train_door.Options())
-    assert texts.keys() > {name.replace("_", "-") for name in flat(RunConfig())}
+@pytest.mark.parametrize("name", ["digits", "numbers"])
+def test_every_field_has_a_help_text(name):
+    options = train_door.parse([name])[1]
+    texts = train_door._help_texts(options)
+    assert texts.keys() > {name.replace("_", "-") for name in flat(options.run())}
     assert not [name for name, text in texts.items() if len(text) < 4]
 
 
@@ -132,7 +135,7 @@ def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monk
     for name in PRESETS:
         assert f"  {name} " in text
     shown = " ".join(re.sub(r"[│─╭╮╰╯\s]+", " ", text).split())
-    for name in flat(RunConfig()):
+    for name in flat(preset("mnist").run):
         assert "--" + name.replace("_", "-") in shown
     assert shown.count("outputs of the head; 0: no head (in a run: as many as the data has)") == 1
     assert "those of mnist" in shown
@@ -326,18 +329,17 @@ def test_a_finished_run_shows_its_result(trained, capsys):
 
 def test_the_next_commands_run_as_pasted(place, capsys, plain):
     """Those of a run that its budget ended: predict, evaluate, and resume, to the end of the run."""
-    from vit_jax.data import open_dataset
-
     with pytest.MonkeyPatch.context() as patch:  # samples, but no plots
-        dataset = open_dataset(tiny())
 
-        def draw(folder, *_):
-            from vit_jax.report.gallery import _save_samples
+        def draw(session, _):
+            from vit_jax.tasks.classify import save_samples
 
+            dataset, folder = session.setup.dataset, session.folder
+            split = dataset.splits["test"]
             folder.samples.mkdir()
-            _save_samples(folder, dataset.splits["test"].take(np.arange(4)), dataset.splits["test"], dataset.class_names)
+            save_samples(folder, split.take(np.arange(4)), [dataset.class_names[label] for label in split.labels[:4]])
 
-        patch.setattr("vit_jax.report.gallery.draw_all", draw)
+        patch.setattr(finish, "draw", draw)
         assert train("--epochs", 1, "--name", "pasted", "--max-steps", 15) == 0
     out = capsys.readouterr().out
     assert "stopped: max_steps at step 15" in out
@@ -429,7 +431,7 @@ def test_init_starts_from_another_runs_weights(trained):
 
 
 def test_init_starts_from_an_exported_file(trained, tmp_path):
-    from vit_jax.interop import export
+    from vit_jax.weights import export
 
     file = tmp_path / "weights.safetensors"
     export("runs/trained", file)

@@ -6,17 +6,20 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax import evaluation, tasks
-from vit_jax.config import RunConfig, ViTConfig
+from vit_jax.config import ImageAugment, ViTConfig
 from vit_jax.data import Preprocess, Split
 from vit_jax.data.sources import Arrays
 from vit_jax.data.splits import Images
+from vit_jax.models import definition, start
 from vit_jax.presets import preset
+from vit_jax.step import Evaluator
+from vit_jax.tasks import classify
+from vit_jax.tasks.classify import Classify
 
 
 def score(truth, predicted, classes, loss=None):
     n = len(truth)
-    return tasks.score(np.array(truth), np.array(predicted), np.full(n, 0.5), np.zeros(n) if loss is None else np.array(loss), classes)
+    return classify.score(np.array(truth), np.array(predicted), np.full(n, 0.5), np.zeros(n) if loss is None else np.array(loss), classes)
 
 
 def brute_force(truth, predicted, classes):
@@ -95,7 +98,7 @@ def test_against_brute_force(seed):
 
 def test_the_loss_is_summed_in_double_precision():
     loss = np.concatenate([np.full(1, 1e8, np.float32), np.full(10_000, 1.0, np.float32)])
-    result = tasks.score(np.zeros(10_001, int), np.zeros(10_001, int), loss, loss, 2)
+    result = classify.score(np.zeros(10_001, int), np.zeros(10_001, int), loss, loss, 2)
     assert result.metrics["loss"] == (1e8 + 10_000) / 10_001
 
 
@@ -111,13 +114,13 @@ def numbered(n: int, classes: int = 3) -> Split:
     return Split(images, np.arange(n))
 
 
-class Counting:
-    """Stands for an engine; notes which images it was shown, and answers with a function of the image alone."""
+class Counting(Evaluator):
+    """Notes which images it was shown, and answers with a function of the image alone instead of a network's."""
 
     def __init__(self):
         self.sizes, self.seen = [], []
-        self.run = RunConfig(model=ViTConfig(classes=3))
-        self.task = tasks.task(self.run)
+        self.config = ViTConfig(classes=3)
+        self.task = Classify(ImageAugment(), (0.0,), (1.0,), 0.0)
 
     def outputs(self, parameters, batch):
         number = batch["image"][:, 0, 0, 0].astype(int) * 256 + batch["image"][:, 0, 1, 0]
@@ -128,29 +131,23 @@ class Counting:
 
 @pytest.mark.parametrize("batch", [1, 7, 100, 103, 512])
 def test_every_example_counts_once_with_a_partial_last_batch(batch):
-    engine = Counting()
-    result = evaluation.evaluate(engine, {}, numbered(103), batch)
-    assert set(engine.sizes) == {batch}  # one shape: the last batch does not compile again
-    assert np.concatenate(engine.seen)[:103].tolist() == list(range(103))
+    evaluator = Counting()
+    result = evaluator.evaluate({}, numbered(103), batch)
+    assert set(evaluator.sizes) == {batch}  # one shape: the last batch does not compile again
+    assert np.concatenate(evaluator.seen)[:103].tolist() == list(range(103))
     assert result.confidence.tolist() == np.float32(np.arange(103) / 1000).tolist()
     assert result.predicted.tolist() == [i * 7 % 3 for i in range(103)]
     assert result.metrics["loss"] == sum(range(103)) / 103
     assert result.confusion.sum() == 103
-    assert result.metrics == evaluation.evaluate(Counting(), {}, numbered(103), 10).metrics
+    assert result.metrics == Counting().evaluate({}, numbered(103), 10).metrics
 
 
 def test_batch_size_does_not_change_what_a_network_gets():
-    from vit_jax.optim import Optimizer
-    from vit_jax.step import Engine
-    from vit_jax.tasks import task
-    from vit_jax.vit import definition, start
-
-    run = preset("digits").run
-    run = dataclasses.replace(run, model=dataclasses.replace(run.model, width=16, depth=1, classes=3))
-    engine = Engine(run, definition(run.model), task(run, (0.3,), (0.4,)), Optimizer(run.optim, 1, 1))
-    parameters = jax.device_put(start(run.model, jax.random.key(3)), engine.replicated)
+    c = dataclasses.replace(preset("digits").run.model, width=16, depth=1, classes=3)
+    evaluator = Evaluator(c, definition(c), Classify(ImageAugment(), (0.3,), (0.4,), 0.1))
+    parameters = evaluator.place(start(c, jax.random.key(3)))
     split = numbered(103)
-    results = [evaluation.evaluate(engine, parameters, split, batch) for batch in (103, 40)]
+    results = [evaluator.evaluate(parameters, split, batch) for batch in (103, 40)]
     assert (results[0].predicted == results[1].predicted).all()
     assert results[0].confidence == pytest.approx(results[1].confidence, abs=1e-6)
     assert results[0].metrics == pytest.approx(results[1].metrics, rel=1e-6)

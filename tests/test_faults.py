@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import parameters
+from vit_jax.config import shapes
 from vit_jax.errors import INTERRUPTED, UserError, translate
 from vit_jax.runs import Run
 
@@ -85,15 +85,15 @@ elif moment == "data":
 elif moment == "config.json":
     on_call(os, "replace", die, when=to("config.json"))
 else:
-    import vit_jax.checkpoint, vit_jax.evaluation, vit_jax.report, vit_jax.report.gallery, vit_jax.step
-    evaluation, gallery, engine = sys.modules["vit_jax.evaluation"], sys.modules["vit_jax.report.gallery"], vit_jax.step.Engine
+    import vit_jax.checkpoint, vit_jax.report, vit_jax.step, vit_jax.tasks.classify
+    evaluator, classify, engine = vit_jax.step.Evaluator, vit_jax.tasks.classify, vit_jax.step.Engine
     steps = lambda number: dict(number=number)
     MOMENTS = {
         "compilation": lambda: on_call(engine, "train", soon(0.05)),
         "first step": lambda: on_call(engine, "train", die, after=True),
         "step": lambda: on_call(engine, "train", die, 8, after=True),
         "log": lambda: on_call(vit_jax.report.Log, "write", lambda self, row: (self._file.write('{"kind": "tr'), self._file.flush(), die()), 5),
-        "evaluation": lambda: on_call(evaluation, "evaluate", die, 4),
+        "evaluation": lambda: on_call(evaluator, "evaluate", die, 4),
         "saving": lambda: on_call(checkpoint.Checkpoints, "save", when_there("run/checkpoints/5.orbax-checkpoint-tmp*/*")),
         "saving again": lambda: on_call(checkpoint.Checkpoints, "save", when_there("run/checkpoints/10.orbax-checkpoint-tmp*/*")),
         "renamed": lambda: on_call(checkpoint, "_sync", die),
@@ -104,16 +104,16 @@ else:
         "deletion": lambda: on_call(shutil, "rmtree", half, when=lambda path, *_, **__: Path(path).match("*.deleted*")),
         "last save": lambda: on_call(checkpoint, "_sync", die, 3),
         "last deletion": lambda: on_call(shutil, "rmtree", half, 2, when=lambda path, *_, **__: Path(path).match("*.deleted*")),
-        "test": lambda: on_call(evaluation, "evaluate", die, 8),
-        "pictures": lambda: on_call(gallery, "_draw_result", die),
-        "samples": lambda: on_call(gallery, "_draw_inside", die),
+        "test": lambda: on_call(evaluator, "evaluate", die, 8),
+        "pictures": lambda: on_call(classify, "draw_result", die),
+        "samples": lambda: on_call(classify, "draw_inside", die),
         "summary": lambda: on_call(os, "replace", die, when=to("summary.json")),
         "shown": lambda: on_call(finish, "show", die),
         "": lambda: None,
     }
     MOMENTS[moment]()
     if pictures == "without":
-        gallery.draw_all = lambda *_: None
+        finish.draw = lambda *_: None
 sys.exit(door.main())
 """
 
@@ -146,7 +146,7 @@ class Place:
 
     def end(self) -> dict[str, object]:
         """What is left: the arrays' digests, proved true, the notes, the log and the summary, without clocks."""
-        saved, skipped = Checkpoints(self.run).restore(parameters(self.run.config().model))
+        saved, skipped = Checkpoints(self.run).restore(shapes(self.run.config().model))
         assert saved is not None and not skipped and saved.step == STEPS
         record = json.loads(self.run.digest_file(STEPS).read_text())
         return {

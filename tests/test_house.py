@@ -1,6 +1,7 @@
 """The house: what may import what (read from the source, nothing is run), and that each rule can fail."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 # The order in which to read vit_jax; a file imports only what stands before it. A folder counts as the file of its name.
 ORDER = [
     *("errors", "config", "presets", "runs", "backend"),
-    *("layers", "vit", "transformer", "captioner"),
-    *("text", "data", "augment", "optim", "decode", "tasks", "step", "checkpoint", "interop", "evaluation", "report"),
+    *("layers", "vit", "transformer", "captioner", "models"),
+    *("text", "data", "report", "augment", "optim", "decode", "tasks", "step", "checkpoint", "interop", "weights"),
     *("train", "evaluate", "predict", "cli"),
 ]
 JAX_FREE = ORDER[: ORDER.index("layers")]
@@ -28,9 +29,21 @@ ONLY_WHEN_USED = {"tensorflow_datasets", "array_record", "tensorboard", "wandb"}
 FRAMEWORKS = JAX | {"torch", "torchvision", "torch_ref", "tensorflow"}
 CONVERT_READS = {"errors", "config", "presets", "runs"}
 LAZY = ("convert.verify",)  # it imports frameworks, inside functions
+# Who loads the module that a row names as text, or (the package, the command, the containers) a file of its own by its name.
+LOADERS = ("vit_jax.models", "torch_ref", "convert.verify", "vit_jax", "vit_jax.cli", "convert.containers.kinds")
+ROWS = "vit_jax.config.networks"
+# Where networks and tasks may be named: their own rooms, the tables, public names, presets, dialects, what verify builds with.
+NAMED_IN = (
+    "vit_jax", "vit_jax.presets", "vit_jax.vit", "vit_jax.transformer", "vit_jax.tasks", "vit_jax.tasks.classify", "vit_jax.tasks.translate",
+    *(f"vit_jax.config{name}" for name in ("", ".vit", ".transformer", ".networks", ".tasks", ".formats")),
+    "convert.dialects", "convert.adapt.vit", "convert.verify.libraries",
+)  # fmt: skip
 TWINS = ["layers", "vit", "transformer", "captioner", "", "train"]  # torch_ref's reading order; the package itself exchanges weights
 TWIN_READS = {"": {"errors", "config"}, "train": {"errors", "config", "presets", "runs", "text", "data"}}
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+COMPUTED = "<computed>"  # in place of the name of a module that is not written down where it is imported
 
 
 class Import(NamedTuple):
@@ -58,8 +71,9 @@ def imports(tree: ast.Module, module: str, is_package: bool, modules: set[str]) 
                     continue
                 yield Import(f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base, at_load)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"):
-            for name in (a.value for a in node.args[:1] if isinstance(a, ast.Constant) and isinstance(a.value, str)):
-                yield Import(resolve(name.lstrip("."), len(name) - len(name.lstrip("."))), at_load)
+            for argument in node.args[:1]:
+                name = argument.value if isinstance(argument, ast.Constant) else None
+                yield Import(resolve(name.lstrip("."), len(name) - len(name.lstrip("."))) if isinstance(name, str) else COMPUTED, at_load)
         if isinstance(node, ast.If) and ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING":
             yield from (found for child in node.body for found in walk(child, False))
             yield from (found for child in node.orelse for found in walk(child, at_load))
@@ -84,6 +98,42 @@ def read(root: Path, package: str = "vit_jax") -> dict[str, list[Import]]:
     }
 
 
+def row_texts(root: Path) -> list[str]:
+    """The modules that the rows of networks name as text: `module:class`."""
+    path = root / (ROWS.replace(".", "/") + ".py")
+    tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return sorted({text.partition(":")[0] for text in texts if re.fullmatch(r"(vit_jax|torch_ref)[\w.]*:[A-Z]\w*", text)})
+
+
+def names_of_rows() -> tuple[set[str], set[str]]:
+    """(classes of networks and tasks, the texts that name their rows)."""
+    from vit_jax.config import NETWORKS, TASKS
+    from vit_jax.tasks import TASKS as COMPUTED_TASKS
+
+    classes = {row.config.__name__ for row in NETWORKS.values()} | {row.jax.partition(":")[2] for row in NETWORKS.values()}
+    classes |= {row.torch.partition(":")[2] for row in NETWORKS.values()} | {task.__name__ for task in COMPUTED_TASKS.values()}
+    return classes - {""}, {*NETWORKS, *(row.name for row in NETWORKS.values()), *TASKS}
+
+
+def told_apart(root: Path) -> list[str]:
+    """Where a file that is no room of a network or a task names one: it would have to be edited for the next."""
+    classes, texts = names_of_rows()
+    found = []
+    for package in ("vit_jax", "convert"):
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            if module in NAMED_IN or module.startswith("convert.dialects."):
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+                said = {getattr(node, "id", None), getattr(node, "attr", None), getattr(node, "name", None)} & classes
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    said = {node.value} & texts or set(re.findall(r"\w+", node.value) if re.fullmatch(r"[\w\[\]| .,]{1,200}", node.value) else ()) & classes
+                found += [f"{module}:{getattr(node, 'lineno', 0)}: names {name}; look it up in a row" for name in sorted(said)]
+    return found
+
+
 def room(module: str) -> str:
     """What a module counts as in ORDER: vit_jax.data.folder is data; the package itself is empty."""
     return module.partition(".")[2].partition(".")[0]
@@ -93,8 +143,12 @@ def violations(root: Path) -> list[str]:
     """What breaks the house rules under a root; empty when all is well."""
     found = []
     graph = read(root)
+    if f"{LOADERS[0]}" in graph:  # it imports what the rows name
+        graph[LOADERS[0]] += [Import(name, False) for name in row_texts(root) if name.startswith("vit_jax.")]
     for module, its in graph.items():
         here = room(module)
+        if module not in LOADERS and any(name == COMPUTED for name, _ in its):
+            found.append(f"{module}: loads a module by a name that it puts together; only models loads what a row names")
         if NO_NAMES & set(module.split(".")):
             found.append(f"{module}: name it after its one idea")
         if here and here not in ORDER:
@@ -136,6 +190,8 @@ def convert_violations(root: Path) -> list[str]:
     for module, its in read(root, "convert").items():
         for name, at_load in its:
             top = name.partition(".")[0]
+            if name == COMPUTED and not module.startswith("convert.verify") and module not in LOADERS:
+                found.append(f"{module}: loads a module by a name that it puts together; only its verify loads what a row names")
             if top in FRAMEWORKS and (at_load or not module.startswith(LAZY)):
                 found.append(f"{module}: imports {name}; convert is numpy, and only its verify uses a framework, inside functions")
             if top == "vit_jax" and room(name) not in CONVERT_READS and (at_load or not module.startswith("convert.verify")):
@@ -153,6 +209,8 @@ def twin_violations(root: Path) -> list[str]:
             continue
         for name, _ in its:
             top, there = name.partition(".")[0], room(name)
+            if name == COMPUTED and module not in LOADERS:
+                found.append(f"{module}: loads a module by a name that it puts together; only torch_ref itself loads what a row names")
             if top in JAX:
                 found.append(f"{module}: imports {name}, which torch_ref never does")
             if top == "vit_jax" and there not in TWIN_READS.get(here, {"errors", "config"}):
@@ -171,6 +229,21 @@ def test_the_house_is_in_order():
     assert not violations(ROOT)
 
 
+def test_networks_and_tasks_are_named_in_their_own_rooms_alone():
+    assert not told_apart(ROOT)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["from vit_jax.config import ViTConfig", "def f(c: 'TransformerConfig'): pass", "import vit_jax\nx = vit_jax.vit.ViT", "if task == 'classify': pass",
+     "x = isinstance(y, Translate)", "names = {'ViT': 1}", "x: dict[str, 'ViTConfig | TransformerConfig'] = {}", "def f(kind='transformer'): pass"],
+)  # fmt: skip
+def test_naming_one_elsewhere_is_found(tmp_path, source):
+    plant(tmp_path, {"vit_jax/step.py": source, "convert/reading.py": source, "vit_jax/tasks/classify.py": source, "convert/dialects/timm.py": source})
+    found = told_apart(tmp_path)
+    assert {line.partition(":")[0] for line in found} == {"vit_jax.step", "convert.reading"}, found
+
+
 def test_no_room_is_named_after_nothing():
     for package in ("vit_jax", "convert", "torch_ref", "tests", "benchmarks"):
         assert not [p for p in (ROOT / package).rglob("*.py") if p.stem in NO_NAMES or p.parent.name in NO_NAMES]
@@ -185,6 +258,9 @@ GOOD = {
     "vit_jax/vit.py": "from flax import nnx\nfrom . import layers\nfrom .config import ViTConfig",
     "vit_jax/data/__init__.py": "from .folder import read\nfrom ..errors import UserError",
     "vit_jax/data/folder.py": "from vit_jax.config import ViTConfig\ndef f():\n    import tensorflow_datasets",
+    "vit_jax/models.py": "import importlib\ndef network(row):\n    return importlib.import_module(row.jax)",
+    "vit_jax/tasks/contract.py": "import jax\nfrom ..config import RunConfig",
+    "vit_jax/report/plots.py": "def draw():\n    import matplotlib",
     "vit_jax/interop.py": "def load():\n    from convert import engine",
     "vit_jax/train.py": "from . import __version__\ndef main():\n    from .data.folder import read\n    from .vit import ViT",
     "convert/__init__.py": "import numpy",
@@ -217,6 +293,15 @@ BAD = {
     "tfds at load": ("vit_jax/data/folder.py", "import tensorflow_datasets as tfds", "imports tensorflow_datasets at load"),
     "convert elsewhere": ("vit_jax/train.py", "def f():\n    import convert.rules", "vit_jax uses convert through interop alone"),
     "convert.verify": ("vit_jax/interop.py", "def f():\n    from convert.verify import compare", "and never its verify"),
+    "a row's module": ("vit_jax/step.py", "import importlib\ndef f(row):\n    return importlib.import_module(row.jax)", "vit_jax.step: loads a module by a name"),
+    "a row's module before its loader": ("vit_jax/config.py", "from importlib import import_module\nimport_module('.' + 'vit')", "vit_jax.config: loads a module by"),
+    "a row's module in convert": ("convert/rules.py", "import importlib\ndef f(row):\n    return importlib.import_module(row.torch)", "convert.rules: loads a module"),
+    "a row's module in a twin": ("torch_ref/train.py", "import importlib\nimportlib.import_module(name())", "torch_ref.train: loads a module by a name"),
+    "a row of what comes later": ("vit_jax/config/networks.py", "ROW = 'vit_jax.train:Loop'", "vit_jax.models: imports vit_jax.train, which comes after"),
+    "a task in the report": ("vit_jax/report/plots.py", "from ..tasks.contract import Task", "vit_jax.report.plots: imports vit_jax.tasks.contract, which"),
+    "the step in a task": ("vit_jax/tasks/contract.py", "def f():\n    from ..step import Engine", "vit_jax.tasks.contract: imports vit_jax.step, which comes"),
+    "a door in a task": ("vit_jax/tasks/contract.py", "def f():\n    from ..predict import main", "vit_jax.tasks.contract: imports vit_jax.predict, which"),
+    "a task in a jax-free file": ("vit_jax/presets.py", "def f():\n    from .tasks import TASKS", "vit_jax.presets: imports vit_jax.tasks"),
     "a circle in a folder": ("vit_jax/data/folder.py", "from . import read", "a circle: vit_jax.data"),
     "a file without a place": ("vit_jax/extra.py", "", "vit_jax.extra: not in the reading order"),
     "a folder without a place": ("vit_jax/extra/part.py", "", "vit_jax.extra.part: not in the reading order"),

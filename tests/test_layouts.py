@@ -11,10 +11,10 @@ from convert.containers.source import Source, Tensor
 from convert.dialects import LAYOUTS
 from convert.domains import members, shared
 from convert.formats import pairs
-from convert.layout import Facts, function_fields, normal, resolve
+from convert.layout import Facts, resolve
 from convert.reading import Reading, which_layout
 from convert.road import plan, stream
-from vit_jax.config import TransformerConfig, ViTConfig, parameters
+from vit_jax.config import TransformerConfig, ViTConfig, function_fields, normal, shapes
 from vit_jax.errors import UserError
 
 FEW = 12  # members of a domain that are tried
@@ -27,7 +27,7 @@ def some(layout):
 
 def random(config, dtype=np.float32, seed=0):
     rng = np.random.default_rng(seed)
-    return {name: rng.standard_normal(shape).astype(dtype) for name, shape in parameters(config).items()}
+    return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes(config).items()}
 
 
 def reading(layout, config, tensors):
@@ -54,7 +54,7 @@ def test_a_table_speaks_of_every_field_that_decides_the_function(layout):
 def test_a_layout_has_a_domain_and_its_rows_make_every_parameter_once(layout):
     assert len(some(layout)) >= 2
     for config in some(layout):
-        assert rules.our_shapes(rules.narrow(LAYOUTS[layout].rows(config))) == parameters(config)
+        assert rules.our_shapes(rules.narrow(LAYOUTS[layout].rows(config))) == shapes(config)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.config import OptimConfig
+from vit_jax.config import OptimConfig, Parameter
+from vit_jax.config.tree import ZEROS
 from vit_jax.optim import Optimizer, clip, decay_mask, learning_rate, momentum, one_cycle
 from vit_jax.runs import flatten, unflatten
 
@@ -113,6 +114,7 @@ NAMES = {
     "blocks.0.scale1": "scale",
 }
 SHAPE, STEPS = (3, 4), 10
+TABLE = {name: Parameter(SHAPE, kind, ZEROS) for name, kind in NAMES.items()}
 
 
 def material():
@@ -156,7 +158,7 @@ def by_hand(c, start, gradients):
 
 def trained(c, start, gradients, dtype="float64"):
     """The same with ours, in one compiled loop."""
-    optimizer = Optimizer(c, STEPS, 5)
+    optimizer = Optimizer(c, STEPS, 5, TABLE)
     stacked = {name: np.stack([g[name] for g in gradients]).astype(dtype) for name in NAMES}
 
     def step(carry, item):
@@ -213,7 +215,7 @@ def test_optimizers_keep_float32_and_moments_by_role():
     start, gradients = material()
     roles = {"adamw": {"mu", "nu"}, "adam, L2": {"mu", "nu"}, "momentum": {"trace"}, "sgd": set()}
     for which, expected in roles.items():
-        moments = Optimizer(OPTIMIZERS[which], STEPS, 5).init(unflatten(start))
+        moments = Optimizer(OPTIMIZERS[which], STEPS, 5, TABLE).init(unflatten(start))
         assert moments.keys() == expected
         assert all(flatten(tree).keys() == set(NAMES) for tree in moments.values())
     with jax.enable_x64(True):  # where a wider number slips in, the result is wide
@@ -224,7 +226,7 @@ def test_optimizers_keep_float32_and_moments_by_role():
 def test_decay_falls_on_the_kinds_that_it_names():
     tree = unflatten(dict.fromkeys(NAMES, 0.0))
     for kinds in (("kernel",), ("norm", "token"), ("position", "scale", "bias"), ()):
-        assert flatten(decay_mask(tree, kinds)) == {name: kind in kinds for name, kind in NAMES.items()}
+        assert flatten(decay_mask(tree, TABLE, kinds)) == {name: kind in kinds for name, kind in NAMES.items()}
 
 
 @pytest.mark.parametrize(("largest", "share"), [(10.0, 1.0), (5.0, 5 / (5 + 1e-6)), (1.0, 1 / (5 + 1e-6)), (1e-3, 1e-3 / (5 + 1e-6))])

@@ -24,8 +24,8 @@ from convert.road import plan, stream  # noqa: E402
 from convert.run_folder import open_run  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.train import Trainer  # noqa: E402
-from vit_jax import vit  # noqa: E402
-from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig, parameters  # noqa: E402
+from vit_jax import models  # noqa: E402
+from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig, parameters, shapes, task_row  # noqa: E402
 from vit_jax.errors import UserError  # noqa: E402
 from vit_jax.layers import fold  # noqa: E402
 from vit_jax.optim import Optimizer  # noqa: E402
@@ -55,7 +55,8 @@ WORDS = {side: [f"w{i}" for i in range(9)] for side in ("source", "target")}
 
 
 def run_of(c, optim, dtype="float64", **fields):
-    return RunConfig(task="classify" if isinstance(c, ViTConfig) else "translate", model=c, optim=optim, compute_dtype=dtype, batch=6, **fields)
+    name = "classify" if isinstance(c, ViTConfig) else "translate"
+    return RunConfig(name, c, task_row(name).data(), task_row(name).augment(), optim, compute_dtype=dtype, batch=6, **fields)
 
 
 def beside(c):
@@ -71,7 +72,7 @@ def batch(c, t):
 
 
 def trainer(c, optim, dtype="float64", **fields):
-    return Trainer(run_of(c, optim, dtype, **fields), STEPS, EPOCH, mean=(0.3,), std=(0.7,))
+    return Trainer(run_of(c, optim, dtype, **fields), STEPS, EPOCH, beside(c))
 
 
 def trained(c, optim, steps, **fields):
@@ -89,15 +90,15 @@ QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 def gradients():
     """Compiled once for all optimizers."""
     run = run_of(VIT, OptimConfig())
-    engine = Engine(run, vit.definition(VIT, dtype="float64", param_dtype="float64"), task(run, (0.3,), (0.7,)), Optimizer(run.optim, STEPS, EPOCH))
+    engine = Engine(run, models.definition(VIT, dtype="float64", param_dtype="float64"), task(run, beside(VIT)), Optimizer(run.optim, STEPS, EPOCH, parameters(VIT)))
     keys = fold(jax.random.split(jax.random.key(0), 6), 0)  # of dropout, which is off
-    return jax.jit(lambda p, b: engine.gradients(p, b, keys, engine.task.size(b))[2], compiler_options=QUICK)
+    return jax.jit(lambda p, b: engine.gradients(engine.task, p, b, keys, engine.task.size(b))[2], compiler_options=QUICK)
 
 
 @functools.lru_cache(maxsize=1)
 def update(optim):
     """Compiled once for both directions: parameters and moments after a step."""
-    rule = Optimizer(optim, STEPS, EPOCH)
+    rule = Optimizer(optim, STEPS, EPOCH, parameters(VIT))
 
     def step(gradients, moments, parameters, t):
         updates, moments = rule.update(gradients, moments, parameters, t)
@@ -110,7 +111,7 @@ def ours(optim, weights, moments, first, last):
     """Our weights and moments (flat) after the steps first .. last-1."""
     with jax.enable_x64(True):
         p, m = (unflatten({k: jnp.asarray(v) for k, v in tree.items()}) for tree in (weights, moments))
-        m = m or Optimizer(optim, STEPS, EPOCH).init(p)
+        m = m or Optimizer(optim, STEPS, EPOCH, parameters(VIT)).init(p)
         for t in range(first, last):
             p, m = update(optim)(gradients()(p, batch(VIT, t)), m, p, jnp.int32(t))
         return tuple({k: np.asarray(v) for k, v in flatten(tree).items()} for tree in (p, m))
@@ -237,7 +238,7 @@ def test_a_run_that_was_converted_is_one_of_ours(tmp_path):
     torch.save(saved, tmp_path / "raw.pt")
     for source, key, expected, told in ((file, "model", average, False), (tmp_path / "raw.pt", "", saved["model"], True)):
         folder, notes = to_run(source, tmp_path / f"run-{key}", key)
-        restored, skipped = Checkpoints(Run(folder)).restore(parameters(VIT))
+        restored, skipped = Checkpoints(Run(folder)).restore(shapes(VIT))
         assert restored.step == 4 and not skipped and restored.notes["best"] is None
         assert distance(flatten(restored.state.parameters), torch_ref.parameters(one.model)) == 0
         assert distance(flatten(restored.state.ema), rules.read(dialect.rows(VIT), {k: v.numpy() for k, v in expected.items()})) == 0
@@ -275,7 +276,7 @@ def wrapped(value, name="x"):
 
 
 def moments(saved, weights, c=ADAMW, step=None, grouped=True):
-    return optimizer.from_torch(saved, dialect.rows(VIT), weights, c, "X.pt", step, grouped)
+    return optimizer.from_torch(saved, dialect.rows(VIT), weights, c, parameters(VIT), "X.pt", step, grouped)
 
 
 def group(number=0, **fields):
@@ -436,7 +437,7 @@ def test_tied_copies_have_one_moment_and_computed_parts_none():
     one = torch.optim.AdamW([p], lr=0.1, weight_decay=0.0)
     one.step()
     weights = {name: wrapped(p.detach(), name) for name in ("two", "one")}
-    found = optimizer.from_torch(wrapped(one.state_dict()), [tie], weights, OptimConfig(lr=0.1, schedule="constant"), "X.pt")
+    found = optimizer.from_torch(wrapped(one.state_dict()), [tie], weights, OptimConfig(lr=0.1, schedule="constant"), parameters(SEQ), "X.pt")
     (back,) = tie.read([found.roles["mu"][name].read() for name in tie.theirs])
     np.testing.assert_allclose(back, 0.1 * p.grad, rtol=1e-6)
     half = rules.Row(("qkv.bias",), ("query.bias",), ((3,),), (rules.Concat(0, (3, 3)), rules.zeros((3,), 1)))

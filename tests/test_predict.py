@@ -6,6 +6,7 @@ import dataclasses
 import io
 import re
 import shlex
+import sys
 from types import SimpleNamespace
 
 import jax
@@ -17,17 +18,24 @@ from safetensors.numpy import load_file, save_file
 import vit_jax
 from vit_jax import evaluate, predict, runs
 from vit_jax.config import ViTConfig, pair
-from vit_jax.data import open_dataset
 from vit_jax.errors import UserError
-from vit_jax.report import gallery, plots
-from vit_jax.tasks import score
+from vit_jax.layers import merge
+from vit_jax.models import definition, start
+from vit_jax.report import plots
+from vit_jax.step import Evaluator
+from vit_jax.tasks import TASKS, classify, task
 from vit_jax.train import door as train_door
+from vit_jax.vit import ViT, sinusoids
+from vit_jax.weights import weights
+
+finish = sys.modules["vit_jax.train.finish"]  # the package has a function of this name
 
 TINY = shlex.split(
     "digits --model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32 --optim.schedule constant "
     "--optim.lr 0.01 --optim.weight-decay 0 --loss.label-smoothing 0 --batch 64 --ema 0.9"
 )
 FILES = 70  # more than predict takes at a time
+assert FILES > classify.BATCH
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,7 +46,7 @@ def place(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         with pytest.MonkeyPatch.context() as plain, contextlib.redirect_stdout(io.StringIO()):
-            plain.setattr("vit_jax.report.gallery.draw_all", lambda *a: None)
+            plain.setattr(finish, "draw", lambda *a: None)
             assert train_door.command([*TINY, "--epochs", "3"]) == 0
         split = open_dataset(runs.find("digits").config()).splits["test"]
         (folder / "images" / "deep").mkdir(parents=True)
@@ -48,6 +56,10 @@ def place(tmp_path_factory):
         (folder / "images" / ".hidden.png").write_text("no image either")
         yield folder
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+def open_dataset(run):
+    return TASKS[run.task].open(run)
 
 
 def files() -> list:
@@ -77,22 +89,16 @@ def test_a_file_gets_what_evaluation_gave_that_image(which, capsys):
     assert len({name for ((name, _),) in answers}) > 1
 
 
-def test_logits_are_those_of_the_engine():
-    from vit_jax.optim import Optimizer
-    from vit_jax.step import Engine
-    from vit_jax.vit import definition
-
+def test_logits_are_those_of_evaluation():
     loaded = vit_jax.load("digits")
     run = loaded.run
     assert run == runs.find("digits").config() and loaded.class_names == tuple("0123456789")
     dataset = open_dataset(run)
     assert loaded.preprocess == dataset.preprocess
     images, labels = dataset.splits["test"].take(np.arange(FILES)), dataset.splits["test"].labels[:FILES]
-    engine = Engine(run, definition(run.model), loaded.task, Optimizer(run.optim, 1, 1))
-    from vit_jax.interop import weights
-
-    parameters = jax.device_put(weights(runs.find("digits"), run.model)[1], engine.replicated)
-    out = engine.outputs(parameters, {"image": images, "label": labels})
+    evaluator = Evaluator(run.model, definition(run.model), loaded.task)
+    parameters = evaluator.place(weights(runs.find("digits"), run.model)[1])
+    out = evaluator.outputs(parameters, {"image": images, "label": labels})
     logits = loaded.logits(files())
     assert logits.shape == (FILES, 10) and logits.dtype == np.float32
     log_sum = np.log(np.exp(logits.astype(np.float64)).sum(-1))
@@ -207,8 +213,8 @@ def test_attention_is_drawn_for_the_first_images(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(plots, "draw_attention", lambda *a: (calls.append(a), draw(*a)))
     shown(capsys, "images", "--attention", tmp_path / "maps.png")
     ((images, maps, prefix, grid, has_cls, path),) = calls
-    assert np.array_equal(images, vit_jax.load("digits").pixels(sorted(files())[: predict.SHOWN]))
-    assert maps.shape == (predict.SHOWN, 1, 2, 17, 17)
+    assert np.array_equal(images, vit_jax.load("digits").pixels(sorted(files())[: classify.SHOWN]))
+    assert maps.shape == (classify.SHOWN, 1, 2, 17, 17)
     assert maps.sum(-1) == pytest.approx(1, abs=1e-5)
     assert (prefix, grid, has_cls, path) == (1, (4, 4), True, tmp_path / "maps.png")
     with Image.open(path) as picture:
@@ -227,18 +233,15 @@ PREFIXES = {  # fields: (tokens before the patches, rows of positions before the
 
 @pytest.mark.parametrize("case", PREFIXES)
 def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
-    from vit_jax.vit import ViT, definition, sinusoids, start
-
     fields, tokens, rows, cls_is_read = PREFIXES[case]
     c = ViTConfig(**{"image": (8, 12), "patch": 4, "channels": 1, "classes": 3, "width": 8, "depth": 1, "heads": 2, "hidden": 8, **fields})
     calls = {}
     for name in ("draw_patches", "draw_attention", "draw_positions"):
         monkeypatch.setattr(plots, name, lambda *a, name=name: calls.__setitem__(name, a))
-    parameters = start(c, jax.random.key(0))
+    network: ViT = merge(definition(c), start(c, jax.random.key(0)))
     task = SimpleNamespace(images=lambda batch, dtype: batch["image"].astype(dtype) / 255)
-    engine = SimpleNamespace(run=SimpleNamespace(model=c), definition=definition(c), task=task)
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 1), np.uint8)
-    gallery._draw_inside(SimpleNamespace(plots=tmp_path), images, engine, parameters)
+    classify.draw_inside(network, task, images, SimpleNamespace(plots=tmp_path))
 
     assert pair(calls["draw_patches"][1]) == (4, 4)
     _, maps, prefix, grid, has_cls, _ = calls["draw_attention"]
@@ -250,9 +253,6 @@ def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
         assert np.array_equal(np.float32(position), np.float32(sinusoids(c)))
 
     # A patch of the image reaches the token that the pictures take for it, and no other.
-    from vit_jax.layers import merge
-
-    network: ViT = merge(engine.definition, parameters)
     changed = images.copy()
     changed[:, 4:8, 4:8] = 255 - changed[:, 4:8, 4:8]  # row 1, column 1: patch 4
     before, after = (np.asarray(network.capture(x.astype(np.float32) / 255, ["tokens"])["tokens"]) for x in (images, changed))
@@ -260,15 +260,13 @@ def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
 
 
 def test_no_positions_no_picture_of_them(tmp_path, monkeypatch):
-    from vit_jax.vit import definition, start
-
     c = ViTConfig(image=8, patch=4, channels=1, classes=3, width=8, depth=1, heads=2, hidden=8, position="none")
     for name in ("draw_patches", "draw_attention"):
         monkeypatch.setattr(plots, name, lambda *a: None)
     monkeypatch.setattr(plots, "draw_positions", lambda *a: pytest.fail("there are none"))
     task = SimpleNamespace(images=lambda batch, dtype: batch["image"].astype(dtype))
-    engine = SimpleNamespace(run=SimpleNamespace(model=c), definition=definition(c), task=task)
-    gallery._draw_inside(SimpleNamespace(plots=tmp_path), np.zeros((1, 8, 8, 1), np.uint8), engine, start(c, jax.random.key(0)))
+    network = merge(definition(c), start(c, jax.random.key(0)))
+    classify.draw_inside(network, task, np.zeros((1, 8, 8, 1), np.uint8), SimpleNamespace(plots=tmp_path))
 
 
 def test_samples_are_the_images_that_they_came_from(tmp_path):
@@ -278,7 +276,7 @@ def test_samples_are_the_images_that_they_came_from(tmp_path):
         folder = SimpleNamespace(samples=tmp_path / str(channels))
         folder.samples.mkdir()
         (folder.samples / "old.png").touch()
-        gallery._save_samples(folder, images, SimpleNamespace(labels=[1, 0]), ("a b/$c", "näh" * 100))
+        classify.save_samples(folder, images, ["näh" * 100, "a b/$c"])
         first, second = sorted(folder.samples.iterdir())
         assert first.name.startswith("0-näh") and second.name == "1-a_b__c.png"
         assert len(first.name.encode()) < 250
@@ -289,27 +287,28 @@ def test_samples_are_the_images_that_they_came_from(tmp_path):
 @pytest.mark.parametrize("channels", [2, 4])
 def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatch, capsys):
     """Such data comes as arrays; its pictures show some of the channels, and there are no sample files."""
-    from vit_jax.vit import definition, start
-
     monkeypatch.chdir(tmp_path)
     pixels = np.random.default_rng(0).integers(0, 256, (60, 8, 8, channels), np.uint8)
     np.savez("many.npz", images=pixels, labels=np.arange(60) % 2)
     arguments = f"--data.source many.npz --model.classes 2 --model.channels {channels}".split()
     run = train_door.parse([*TINY, *arguments])[1].run()
     dataset = open_dataset(run)
-    engine = SimpleNamespace(run=run, definition=definition(run.model), task=SimpleNamespace(images=lambda batch, dtype: batch["image"].astype(dtype)))
     tree = start(run.model, jax.random.key(0))
     test = dataset.splits["test"].labels
     folder = runs.Run("many")
-    folder.create(runs.record_of(run, "digits", preprocess=dataset.preprocess.to_dict(), class_names=["a", "b"], data=dataset.identity))
-    result = score(test, 1 - test, np.ones(len(test)), np.ones(len(test)), 2)
+    folder.create(runs.record_of(run, "digits", **dataset.record(), data=dataset.identity))
+    engine = SimpleNamespace(definition=definition(run.model), gather=lambda state: state)
+    session = SimpleNamespace(
+        folder=folder, run=run, task=task(run, dataset.record()), engine=engine, state=SimpleNamespace(parameters=tree), setup=SimpleNamespace(dataset=dataset)
+    )
+    result = classify.score(test, 1 - test, np.ones(len(test)), np.ones(len(test)), 2)
     monkeypatch.setattr(plots, "draw_confusion", lambda *a: None)
     monkeypatch.setattr(plots, "draw_per_class", lambda *a: None)
-    gallery.draw_all(folder, dataset, engine, tree, result)
+    finish.draw(session, result)
     assert {p.name for p in folder.plots.iterdir()} == {"curves.png", "patches.png", "positions.png", "attention.png", "wrong.png"}
     assert not list(folder.samples.iterdir())
 
-    monkeypatch.setattr("vit_jax.interop.weights", lambda *a: (3, tree))
+    monkeypatch.setattr("vit_jax.weights.weights", lambda *a: (3, tree))
     loaded = vit_jax.load("many")
     assert np.array_equal(loaded.pixels(pixels[:2]), pixels[:2]) and loaded.logits(pixels[:2]).shape == (2, 2)
     Image.fromarray(pixels[0, ..., 0]).save("grey.png")
@@ -387,12 +386,10 @@ def test_a_folder_of_a_run_s_name_does_not_hide_it(place):
 
 
 def test_a_run_without_averages_has_none_to_give(tmp_path, monkeypatch):
-    from vit_jax.interop import weights
-
     run = dataclasses.replace(runs.find("digits").config(), ema=0.0)
     assert run.ema == 0
     saved = SimpleNamespace(step=3, state=SimpleNamespace(ema=None, parameters={"x": 1}), notes={})
-    monkeypatch.setattr("vit_jax.interop.Checkpoints", lambda folder: SimpleNamespace(restore=lambda shapes: (saved, [])))
+    monkeypatch.setattr("vit_jax.weights.Checkpoints", lambda folder: SimpleNamespace(restore=lambda shapes: (saved, [])))
     assert weights(runs.find("digits"), run.model) == (3, {"x": 1})
     with pytest.raises(UserError, match=r"keeps no averaged weights; train with --ema 0.999"):
         weights(runs.find("digits"), run.model, ema=True)

@@ -14,7 +14,7 @@ from convert.preprocessing import fitting, statistics
 from convert.reading import Options, read
 from convert.road import plan, stream
 from convert.writing import write
-from vit_jax.config import ViTConfig, parameters
+from vit_jax.config import ViTConfig, shapes
 from vit_jax.errors import UserError
 
 CONFIG = ViTConfig(image=8, patch=4, classes=3, width=8, depth=1, heads=2, hidden=12)
@@ -24,7 +24,7 @@ HOW = {"image": [8, 8], "channels": 3, "fit": "crop", "size": 9, "interpolation"
 
 def saved(path, seed=0):
     rng = np.random.default_rng(seed)
-    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in parameters(CONFIG).items()}
+    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes(CONFIG).items()}
     save_file(rules.write(LAYOUTS["timm"].rows(CONFIG), ours), path)
     return path
 
@@ -86,6 +86,16 @@ def test_damaged_words_are_refused_with_a_remedy_that_helps(key, bad, tmp_path):
         config_of(path)
     beside.unlink()
     assert config_of(path, layout="timm", sets=SAID) == CONFIG
+
+
+def test_a_network_that_this_version_has_not_is_said_with_the_nearest(tmp_path):
+    path = converted(saved(tmp_path / "a.safetensors"), tmp_path / "a.npz").path
+    beside = tmp_path / "a.npz.json"
+    said = json.loads(beside.read_text())
+    assert said["config"]["network"] == "ViT"
+    beside.write_text(json.dumps(said | {"config": said["config"] | {"network": "VitX"}}))
+    with pytest.raises(UserError, match=r"the network 'VitX' is not known to this version of vit-jax; nearest: ViT\b.*; remove a\.npz\.json"):
+        config_of(path)
 
 
 def test_a_list_of_files_removes_none_outside_its_folder(tmp_path):

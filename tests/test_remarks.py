@@ -12,7 +12,7 @@ from convert import __main__ as door
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
-from vit_jax.config import TransformerConfig, ViTConfig, parameters
+from vit_jax.config import TransformerConfig, ViTConfig, shapes
 
 OBLONG = ViTConfig(image=(8, 12), patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
 BART = TransformerConfig(
@@ -23,7 +23,7 @@ BART = TransformerConfig(
 
 def tensors(layout, config):
     rng = np.random.default_rng(0)
-    return rules.write(layout.rows(config), {name: rng.standard_normal(shape).astype(np.float32) for name, shape in parameters(config).items()})
+    return rules.write(layout.rows(config), {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes(config).items()})
 
 
 def library(folder, layout, config, facts, **pretrained):

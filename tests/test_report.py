@@ -53,7 +53,7 @@ def run(console: Console, clock: Clock, steps: int = 100, epochs: int = 10, star
         bar.say("compiling")
         for step in range(start, start + steps):
             clock.now += 0.5
-            bar.update(step, 1.2345 if step % 10 == 0 else None, 0.5 if step % 10 == 0 else None, 12345.0 if step % 10 == 0 else None)
+            bar.update(step, *([{"loss": 1.2345, "accuracy": 0.5}, 12345.0] if step % 10 == 0 else []))
     return frames(console)
 
 
@@ -93,11 +93,11 @@ def test_eta_follows_recent_speed(clock):
     with Progress(10, 100, 1, 64, console=console) as bar:
         for step in range(1, 201):
             clock.now += 60 if step == 1 else 0.25  # compilation is not speed
-            bar.update(step, None, None, None)
+            bar.update(step)
         assert "ETA 3:20" in frames(console)[-1] and "256 images/s" in frames(console)[-1]  # 800 steps at 4 a second, 64 images each
         for step in range(201, 301):
             clock.now += 1
-            bar.update(step, None, None, None)
+            bar.update(step)
         assert "ETA 11:40" in frames(console)[-1]  # 700 at 1 a second
 
 
@@ -106,7 +106,7 @@ def test_not_a_number_is_shown(clock):
     with Progress(1, 10, 1, 8, console=console) as bar:
         for value in (math.nan, math.inf, 1e30, -1e-30):
             clock.now += 1
-            bar.update(1, value, value, 1e12)
+            bar.update(1, {"loss": value, "accuracy": value}, 1e12)
     assert max(map(len, frames(console))) <= 80 and any("loss nan" in line for line in frames(console))
 
 
@@ -130,7 +130,7 @@ def test_long_text_is_not_broken(clock):
 def test_bar_ends_with_an_error(clock):
     console = terminal(80)
     with pytest.raises(RuntimeError), Progress(1, 10, 1, 8, console=console) as bar:
-        bar.update(3, 0.5, None, None)
+        bar.update(3, {"loss": 0.5})
         raise RuntimeError
     assert console.file.buffer.getvalue().endswith(b"\x1b[?25h")  # the cursor is shown again
     assert "loss 0.5000" in frames(console)[-1]
@@ -141,7 +141,7 @@ def test_plain_lines(clock, capsys):
         bar.say("compiling")
         for step in range(1, 151):
             clock.now += 0.25
-            bar.update(step, 0.5, 0.25, 1000.0)
+            bar.update(step, {"loss": 0.5, "accuracy": 0.25}, 1000.0)
     lines = capsys.readouterr().out.splitlines()
     # Every 10 s (40 steps), at the end of the epoch, and where it stopped.
     steps = [int(re.search(r"step (\d+)/200", line)[1]) for line in lines[1:]]
@@ -153,7 +153,7 @@ def test_plain_lines(clock, capsys):
 def test_plain_ends_once(clock, capsys):
     with Progress(2, 5, 1, 64) as bar:
         for step in range(1, 11):
-            bar.update(step, None, None, None)
+            bar.update(step)
     assert [line.split("  ")[:2] for line in capsys.readouterr().out.splitlines()] == [["epoch 1/2", "step 5/10"], ["epoch 2/2", "step 10/10"]]
 
 
@@ -170,7 +170,7 @@ def test_cost_of_update():
         for _ in range(5):
             begun = time.perf_counter()
             for step in range(1, 2001):
-                bar.update(step, 0.5, 0.5, 1.0)
+                bar.update(step, {"loss": 0.5, "accuracy": 0.5}, 1.0)
             best = min(best, (time.perf_counter() - begun) / 2000)
     assert best < 20e-6  # redraws included
 
@@ -181,7 +181,7 @@ def test_redraws_are_rationed(clock):
         before = len(frames(console))
         for step in range(1, 1001):
             clock.now += 0.001
-            bar.update(step, None, None, None)
+            bar.update(step)
         assert len(frames(console)) - before <= 9
 
 

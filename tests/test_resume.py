@@ -6,7 +6,6 @@ kills real ones. One case of a kind runs by default, all of them with the slow o
 """
 
 import dataclasses
-import importlib
 import json
 import os
 import shutil
@@ -24,24 +23,25 @@ import pytest
 import vit_jax.train
 from vit_jax import runs
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import AugmentConfig, DataConfig, OptimConfig, RunConfig, ViTConfig, parameters, to_dict
+from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig, shapes, to_dict
 from vit_jax.errors import CheckFailed, Interrupted, UserError, door
+from vit_jax.models import start
 from vit_jax.runs import Run
-from vit_jax.step import Engine
+from vit_jax.step import Engine, Evaluator
 from vit_jax.train import session, train
-from vit_jax.vit import start
 
 loop, finish = sys.modules["vit_jax.train.loop"], sys.modules["vit_jax.train.finish"]  # the package has functions of these names
 
 slow = pytest.mark.slow
 EPOCH, STEPS = 5, 15  # steps
 TINY = RunConfig(
+    task="classify",
     model=ViTConfig(
         image=8, channels=1, patch=4, classes=0, width=16, depth=1, heads=2, hidden=16, init_std=0.2,
         dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, embedding_dropout=0.1, drop_path=0.2,
     ),
-    data=DataConfig(source="digits"),
-    augment=AugmentConfig(crop_padding=1, flip=True),
+    data=ImageData(source="digits"),
+    augment=ImageAugment(crop_padding=1, flip=True),
     optim=OptimConfig(lr=1e-2, schedule="one_cycle", cycle_momentum=True, clip=1.0, weight_decay=0.01),
     epochs=3, batch=256, accumulate=2, ema=0.8, log_every=4,
 )  # fmt: skip
@@ -64,7 +64,7 @@ class Result:
 
 def result(folder: Run) -> Result:
     run, record = folder.config(), folder.record()
-    saved, skipped = Checkpoints(folder).restore(parameters(run.model))
+    saved, skipped = Checkpoints(folder).restore(shapes(run.model))
     assert saved is not None and not skipped
     tree = {"step": saved.state.step, "model": saved.state.parameters, "moments": saved.state.moments, "ema": saved.state.ema}
     notes = {k: v for k, v in saved.notes.items() if k not in ("seconds", "environment")}
@@ -108,7 +108,7 @@ def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, session.Setup]) 
         return replace(known, stated=stated, run=session.plan(stated, known.dataset)[0])
 
     monkeypatch.setattr(session, "prepare", once)
-    monkeypatch.setattr("vit_jax.report.gallery.draw_all", lambda *_: None)
+    monkeypatch.setattr(finish, "draw", lambda *_: None)
 
 
 @pytest.fixture
@@ -334,7 +334,7 @@ def test_a_signal_at_an_epochs_end_puts_the_evaluation_off(reference, folder, mo
     assert not [r for r in folder.metrics() if r["kind"] == "eval"]
     assert result(folder).notes["due"] is True
     with monkeypatch.context() as patch, pytest.raises(Interrupted):  # and again, before it has made good
-        before(patch, sys.modules["vit_jax.evaluation"], "evaluate", send("SIGTERM"), call=2)
+        before(patch, Evaluator, "evaluate", send("SIGTERM"), call=2)
         go(folder)
     assert not [r for r in folder.metrics() if r["kind"] == "eval"], "half an evaluation is none"
     go(folder, max_steps=EPOCH)
@@ -349,7 +349,7 @@ def test_a_signal_at_an_epochs_end_puts_the_evaluation_off(reference, folder, mo
 def test_a_signal_breaks_an_evaluation_off(reference, folder, monkeypatch, epoch, call):
     """A validation set may take minutes; who sends SIGTERM does not wait for it."""
     with monkeypatch.context() as patch, pytest.raises(Interrupted, match=f"saved at step {epoch * EPOCH};"):
-        before(patch, sys.modules["vit_jax.evaluation"], "evaluate", send("SIGTERM"), call=2 * (epoch - 1) + call)
+        before(patch, Evaluator, "evaluate", send("SIGTERM"), call=2 * (epoch - 1) + call)
         go(folder)
     assert len([r for r in folder.metrics() if r["kind"] == "eval"]) == 2 * (epoch - 1)
     go(folder)
@@ -412,9 +412,9 @@ def test_a_signal_at_the_end_ends_at_once(reference, folder, monkeypatch, capsys
     """All is saved; the test, the pictures and the summary are made again by the next command."""
     with monkeypatch.context() as patch:
         if moment == "test":
-            before(patch, sys.modules["vit_jax.evaluation"], "evaluate", send("SIGTERM"), call=8)
+            before(patch, Evaluator, "evaluate", send("SIGTERM"), call=8)
         elif moment == "pictures":
-            patch.setattr("vit_jax.report.gallery.draw_all", lambda *_: send("SIGTERM")())
+            patch.setattr(finish, "draw", lambda *_: send("SIGTERM")())
         else:
             before(patch, os, "replace", send("SIGTERM"), call=5)  # after config.json and three digests
         assert door(lambda: bool(go(folder)) * 0) == 143
@@ -433,11 +433,11 @@ def test_a_crash_at_the_end_is_made_good(reference, folder, monkeypatch, moment)
         if moment == "loop":
             before(patch, vit_jax.train, "finish", crash)
         elif moment == "test":
-            before(patch, sys.modules["vit_jax.evaluation"], "evaluate", crash, call=8)
+            before(patch, Evaluator, "evaluate", crash, call=8)
         elif moment == "best":
             before(patch, finish, "_best", crash)
         elif moment == "pictures":
-            patch.setattr("vit_jax.report.gallery.draw_all", lambda *_: crash())
+            patch.setattr(finish, "draw", lambda *_: crash())
         else:
             before(patch, runs, "write_text", crash, call=5)
         go(folder)
@@ -461,14 +461,13 @@ def test_a_finished_run_is_shown_and_not_touched(reference, folder, capsys):
 @pytest.fixture
 def early(monkeypatch, folder) -> Run:
     """An uninterrupted run of one epoch's patience, whose validation likes its first epoch best."""
-    evaluation = importlib.import_module("vit_jax.evaluation")
-    evaluate = evaluation.evaluate
+    evaluate = Evaluator.evaluate
 
     def flat(*args):
         out = evaluate(*args)
         return replace(out, metrics={**out.metrics, "accuracy": 0.5, "loss": 1.0})
 
-    monkeypatch.setattr(evaluation, "evaluate", flat)
+    monkeypatch.setattr(Evaluator, "evaluate", flat)
     uninterrupted = Run(folder.path.with_name("early"))
     summary = go(uninterrupted, patience=1)
     assert (summary["status"], summary["step"], summary["best"]["step"]) == ("finished", 2 * EPOCH, EPOCH)
@@ -544,9 +543,8 @@ def test_when_every_checkpoint_is_damaged_nothing_is_lost_or_begun_anew(folder):
 
 @slow
 def test_of_equal_weights_the_best_are_those_of_the_lower_loss(folder, monkeypatch):
-    evaluation = importlib.import_module("vit_jax.evaluation")
-    evaluate, losses = evaluation.evaluate, iter([2.0, 1.0, 3.0, 4.0, 4.0])  # three epochs, then the test of the last and the best
-    monkeypatch.setattr(evaluation, "evaluate", lambda *a: replace(out := evaluate(*a), metrics={**out.metrics, "accuracy": 1.0, "loss": next(losses)}))
+    evaluate, losses = Evaluator.evaluate, iter([2.0, 1.0, 3.0, 4.0, 4.0])  # three epochs, then the test of the last and the best
+    monkeypatch.setattr(Evaluator, "evaluate", lambda *a: replace(out := evaluate(*a), metrics={**out.metrics, "accuracy": 1.0, "loss": next(losses)}))
     summary = go(Run(folder.path.with_name("equals")), ema=0.0)
     assert summary["best"] == {"step": 2 * EPOCH, "accuracy": 1.0, "loss": 1.0}
 
@@ -555,7 +553,7 @@ def test_the_best_weights_may_be_lost_and_the_rest_is_still_told(reference, fold
     with monkeypatch.context() as patch, pytest.raises(Crash):
         before(patch, vit_jax.train, "finish", crash)
         go(folder)
-    saved, _ = Checkpoints(folder).restore(parameters(folder.config().model))
+    saved, _ = Checkpoints(folder).restore(shapes(folder.config().model))
     assert saved is not None
     Checkpoints(folder).note(STEPS, {**saved.notes, "best": {"step": 10, "accuracy": 0.9, "loss": 1.0}})
     damage(folder, 10)
@@ -609,7 +607,7 @@ def test_a_change_of_what_decides_the_last_bits_is_said(folder, capsys):
     capsys.readouterr()
     go(folder, max_steps=4)
     assert "not bit for bit" not in capsys.readouterr().out
-    saved, _ = Checkpoints(folder).restore(parameters(folder.config().model))
+    saved, _ = Checkpoints(folder).restore(shapes(folder.config().model))
     assert saved is not None
     environment = saved.notes["environment"]
     then = {**environment, "cores": 99, "xla_flags": "--other", "devices": 8, "accumulate": 1, "versions": {**environment["versions"], "jax": "0.0"}}
@@ -678,15 +676,14 @@ def test_the_norm_of_the_weights_sees_every_weight():
 
 @pytest.mark.parametrize("call, split", cases([(1, "validation")], [(7, "test")]))
 def test_an_evaluation_that_is_not_finite_ends_the_run(folder, monkeypatch, call, split):
-    evaluation = importlib.import_module("vit_jax.evaluation")
-    evaluate, calls = evaluation.evaluate, []
+    evaluate, calls = Evaluator.evaluate, []
 
     def broken(*args):
         calls.append(args)
         out = evaluate(*args)
         return replace(out, metrics={**out.metrics, "loss": float("inf")}) if len(calls) == call else out
 
-    monkeypatch.setattr(evaluation, "evaluate", broken)
+    monkeypatch.setattr(Evaluator, "evaluate", broken)
     with pytest.raises(CheckFailed, match=rf"the {split} loss \(raw weights\) is inf at step"):
         go(folder)
     assert folder.summary() is None

@@ -11,12 +11,17 @@ import numpy as np
 import pytest
 
 from vit_jax import runs
-from vit_jax.config import DataConfig, OptimConfig, RunConfig, ViTConfig
+from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig
 from vit_jax.errors import UserError
 from vit_jax.runs import Run, choose, find
 from vit_jax.train.door import command
 
-RUN = RunConfig(model=ViTConfig(image=8, channels=1, patch=4, classes=10, width=16, depth=1, heads=2, hidden=16), data=DataConfig(source="digits"))
+RUN = RunConfig(
+    task="classify",
+    model=ViTConfig(image=8, channels=1, patch=4, classes=10, width=16, depth=1, heads=2, hidden=16),
+    data=ImageData(source="digits"),
+    augment=ImageAugment(),
+)
 
 
 def begun(path: Path, run: RunConfig = RUN) -> Run:
@@ -127,7 +132,7 @@ def test_a_config_that_lacks_a_part_or_has_another_format_is_refused(place, tmp_
         with pytest.raises(UserError, match=f"lacks {part}"):
             folder.record()
     runs.write_json(folder.config_file, {**whole, "format": 99})
-    with pytest.raises(UserError, match="format 99 is not 1"):
+    with pytest.raises(UserError, match="format 99 is not 2 or older; this run was made by another version of vit-jax"):
         folder.record()
     assert choose(place, "digits", named=False).path == tmp_path / "digits-2"
 

@@ -16,14 +16,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.config import AugmentConfig, LossConfig, OptimConfig, RunConfig, ViTConfig, parameters
+from vit_jax.config import (
+    ImageAugment,
+    ImageData,
+    LossConfig,
+    OptimConfig,
+    Parameter,
+    RunConfig,
+    ViTConfig,
+    parameters,
+    shapes,
+)
+from vit_jax.config.tree import ZEROS
 from vit_jax.errors import UserError
 from vit_jax.layers import Linear, split
+from vit_jax.models import definition
 from vit_jax.optim import Optimizer
 from vit_jax.runs import flatten, unflatten
-from vit_jax.step import Engine, example_keys
-from vit_jax.tasks import Classify, task
-from vit_jax.vit import definition
+from vit_jax.step import Engine, Evaluator, check_divisible, example_keys
+from vit_jax.tasks import task
+from vit_jax.tasks.classify import Classify
 
 STEPS = 10
 
@@ -66,7 +78,10 @@ def to_host(engine, state):
 class Regression:
     """Squared error of a linear map whose input is disturbed by a draw of each example's own."""
 
-    batches = staticmethod(Classify.batches)
+    frozen = {}  # noqa: RUF012
+
+    def prepare(self, batch, keys):
+        return batch
 
     def size(self, batch):
         return None
@@ -80,14 +95,18 @@ class Regression:
         return {"y": model(batch["x"])}
 
 
+LINEAR = {"kernel": Parameter((3, 2), "kernel", ZEROS), "bias": Parameter((2,), "bias", ZEROS)}
+
+
 def regression(**fields):
     """(engine, parameters, one batch a step) of that task, float64."""
-    run = RunConfig(batch=8, ema=0.9, seed=7, optim=OptimConfig(name="momentum", lr=0.1, momentum=0.8, weight_decay=0.05), **fields)
+    optim = OptimConfig(name="momentum", lr=0.1, momentum=0.8, weight_decay=0.05)
+    run = RunConfig("classify", ViTConfig(), ImageData(), ImageAugment(), batch=8, ema=0.9, seed=7, optim=optim, **fields)
     draw = np.random.default_rng(0)
     graph, tree = split(Linear(3, 2))
     tree = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape)), tree)
     batches = [{"x": draw.normal(size=(8, 3)), "label": draw.normal(size=(8, 2))} for _ in range(STEPS)]
-    return Engine(run, graph, Regression(), Optimizer(run.optim, STEPS, 5)), tree, batches
+    return Engine(run, graph, Regression(), Optimizer(run.optim, STEPS, 5, LINEAR)), tree, batches
 
 
 def by_hand(tree, batches):
@@ -166,7 +185,8 @@ def five_outputs():
     """Of five examples, which eight devices cannot share evenly."""
     with jax.enable_x64(True):
         engine, tree, _ = regression()
-        return engine.outputs(jax.device_put(tree, engine.replicated), FIVE)["y"]
+        evaluator = Evaluator(ViTConfig(), engine.definition, engine.task)  # the config says that no argument is ids
+        return evaluator.outputs(evaluator.place(tree), FIVE)["y"]
 
 
 def test_the_outputs_of_a_batch_are_in_its_order():
@@ -212,7 +232,7 @@ def test_label_smoothing_is_torchs(e):
     """CrossEntropyLoss(label_smoothing=e): the target is 1 - e on the class plus e/K on all K; mean over the batch."""
     target = (1 - e) * np.eye(3)[BATCH["label"]] + e / 3
     with jax.enable_x64(True):
-        classify = Classify(AugmentConfig(), (0.0,), (1.0,), e)
+        classify = Classify(ImageAugment(), (0.0,), (1.0,), e)
         loss, metrics = classify.loss(Fixed(LOGITS), BATCH, jax.random.split(jax.random.key(0), 4))
     assert float(loss) == pytest.approx(-(target * LOG_P).sum(-1).mean(), rel=1e-14)
     assert float(metrics["accuracy"]) == (LOGITS.argmax(-1) == BATCH["label"]).mean()
@@ -220,7 +240,7 @@ def test_label_smoothing_is_torchs(e):
 
 def test_evaluation_gives_each_example_its_loss_class_and_confidence():
     with jax.enable_x64(True):
-        out = Classify(AugmentConfig(), (0.0,), (1.0,), 0.1).outputs(Fixed(LOGITS), BATCH)
+        out = Classify(ImageAugment(), (0.0,), (1.0,), 0.1).outputs(Fixed(LOGITS), BATCH)
     np.testing.assert_allclose(out["loss"], -LOG_P[np.arange(4), BATCH["label"]], rtol=1e-14)  # not smoothed
     np.testing.assert_array_equal(out["predicted"], LOGITS.argmax(-1))
     np.testing.assert_allclose(out["confidence"], np.exp(LOG_P).max(-1), rtol=1e-14)
@@ -237,9 +257,11 @@ def test_training_sees_augmented_images_and_evaluation_does_not():
 
     images = np.random.default_rng(1).integers(1, 255, (4, 6, 6, 1)).astype(np.uint8)
     batch = {**BATCH, "image": images}
-    classify = task(RunConfig(augment=AugmentConfig(crop_padding=2)), (0.5,), (0.25,))
+    run = RunConfig("classify", ViTConfig(), ImageData(), ImageAugment(crop_padding=2))
+    classify = task(run, {"preprocess": {"mean": [0.5], "std": [0.25]}})
+    keys = jax.random.split(jax.random.key(0), 4)
     with jax.enable_x64(True):
-        classify.loss(Watch(LOGITS), batch, jax.random.split(jax.random.key(0), 4))
+        classify.loss(Watch(LOGITS), classify.prepare(batch, keys), keys)
         classify.outputs(Watch(LOGITS), batch)
     (training, with_keys), (evaluation, with_none) = seen
     assert with_keys and not with_none
@@ -252,16 +274,18 @@ def test_training_sees_augmented_images_and_evaluation_does_not():
 
 # Everything that draws is on: each site of dropout, drop path, patch dropout, crops and flips.
 NOISY = RunConfig(
+    task="classify",
     model=ViTConfig(
         image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12, pool="mean", drop_path=0.3, patch_dropout=0.25,
         embedding_dropout=0.1, attention_dropout=0.1, dropout=0.1, activation_dropout=0.1, head_dropout=0.1,
     ),
-    augment=AugmentConfig(crop_padding=2, flip=True),
+    data=ImageData(),
+    augment=ImageAugment(crop_padding=2, flip=True),
     optim=OptimConfig(name="adamw", lr=1e-3, weight_decay=0.05, clip=1.0, schedule="one_cycle", cycle_momentum=True),
     loss=LossConfig(label_smoothing=0.1),
     batch=16,
     ema=0.9,
-    seed=5,
+    seed=6,
 )  # fmt: skip
 CUTS = {"whole": {}, "accumulate": dict(accumulate=2), "pmap": dict(parallel="pmap"), "pmap, accumulate": dict(parallel="pmap", accumulate=2)}
 
@@ -269,8 +293,10 @@ CUTS = {"whole": {}, "accumulate": dict(accumulate=2), "pmap": dict(parallel="pm
 def network(run, dtype):
     """(engine, parameters): all random, biases too, so that a decay on a wrong leaf shows."""
     draw = np.random.default_rng(0)
-    start = {name: draw.normal(name.endswith("scale"), 0.3, shape).astype(dtype) for name, shape in parameters(run.model).items()}
-    engine = Engine(run, definition(run.model, dtype, dtype), task(run, (0.4,), (0.3,)), Optimizer(run.optim, STEPS, 5))
+    start = {name: draw.normal(name.endswith("scale"), 0.3, shape).astype(dtype) for name, shape in shapes(run.model).items()}
+    its = task(run, {"preprocess": {"mean": [0.4], "std": [0.3]}})
+    engine = Engine(run, definition(run.model, dtype, dtype), its, Optimizer(run.optim, STEPS, 5, parameters(run.model)))
+    check_divisible({f"batch {run.batch}": run.batch}, len(engine.devices), run.accumulate)  # as train/session.py does
     return engine, unflatten({name: jnp.asarray(x) for name, x in start.items()})
 
 
@@ -387,7 +413,7 @@ def test_a_bfloat16_step_keeps_its_state_in_float32(x64):
         engine, tree = network(NOISY, "float32")
         engine.definition = definition(NOISY.model, "bfloat16", "float32")
         state = engine.start(tree)
-        after, metrics = jax.eval_shape(engine.train_step, state, examples(16, 0), engine.seed)
+        after, metrics = jax.eval_shape(engine.jit_step, state, examples(16, 0), engine.seed, engine.frozen)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
     assert metrics["loss"].dtype == metrics["grad_norm"].dtype == np.float32
 

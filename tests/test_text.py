@@ -6,10 +6,11 @@ import gzip
 import numpy as np
 import pytest
 
-from vit_jax.config import DataConfig
-from vit_jax.data import TokenOrder, batches, numbers, open_dataset, whole
+from vit_jax.config import SentenceData, with_sizes
+from vit_jax.data import TokenOrder, batches, numbers, whole
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
+from vit_jax.tasks import TASKS
 from vit_jax.text import BOS, EOS, PAD, UNKNOWN, Vocabulary, closed, counted, words
 
 # ------------------------------------------------------------------------------------- vocabularies
@@ -129,6 +130,10 @@ def test_all_numbers_read_back():
 RUN = preset("numbers").run
 
 
+def open_dataset(run):
+    return TASKS[run.task].open(run)
+
+
 def test_no_number_is_in_two_splits():
     data = open_dataset(RUN)
     read = {name: {english_value(data.source.decode(row)) for row in split.source} for name, split in data.splits.items()}
@@ -149,7 +154,7 @@ def test_tied_tables_share_a_vocabulary():
     assert data.source is data.target and len(data.source) == 65
     apart = open_dataset(dataclasses.replace(RUN, model=dataclasses.replace(RUN.model, tie="decoder")))
     assert (len(apart.source), len(apart.target)) == (33, 35)
-    sized = apart.sized(RUN.model)
+    sized = with_sizes(RUN.model, apart.sizes)
     assert (sized.source_vocabulary, sized.target_vocabulary, sized.outputs) == (33, 35, 35)
 
 
@@ -170,7 +175,7 @@ def with_data(**fields):
 
 def test_every_pair_once_an_epoch_within_the_budget():
     data = open_dataset(with_data(tokens=256))
-    train, order = data.splits["train"], data.order(with_data(tokens=256))
+    train, order = data.splits["train"], data.order(RUN.batch, RUN.seed)
     steps = order.steps_per_epoch
     epochs = []
     for start in (0, steps):
@@ -189,7 +194,7 @@ def test_every_pair_once_an_epoch_within_the_budget():
 
 def test_batches_are_a_function_of_seed_and_step():
     data = open_dataset(RUN)
-    order, again, other = data.order(RUN), data.order(RUN), data.order(dataclasses.replace(RUN, seed=1))
+    order, again, other = (data.order(RUN.batch, seed) for seed in (0, 0, 1))
     late = 2 * order.steps_per_epoch + 5
     assert np.array_equal(again.indices(late), order.indices(late))  # asked for first, and after
     assert [order.indices(s).tolist() for s in range(5)] == [again.indices(s).tolist() for s in range(5)]
@@ -240,7 +245,7 @@ def folder(tmp_path):
 
 def on(path, **fields):
     model = dataclasses.replace(RUN.model, tie="decoder")
-    return dataclasses.replace(RUN, model=model, data=DataConfig(source=f"pairs:en-de:{path}", **fields))
+    return dataclasses.replace(RUN, model=model, data=SentenceData(source=f"pairs:en-de:{path}", **fields))
 
 
 def test_pairs_of_files(folder):
@@ -250,7 +255,7 @@ def test_pairs_of_files(folder):
     assert data.target.decode(data.splits["train"].target[2]) == "ein hund , nummer train 2 ."
     # What only validation has is unknown: words come from train.
     assert data.source.decode(data.splits["validation"].source[0]) == "a dog , number <unk> 0 ."
-    turned = open_dataset(dataclasses.replace(on(folder), data=DataConfig(source=f"pairs:de-en:{folder}")))
+    turned = open_dataset(dataclasses.replace(on(folder), data=SentenceData(source=f"pairs:de-en:{folder}")))
     assert np.array_equal(turned.splits["test"].source[:, :15], data.splits["test"].target)
     assert data.identity == open_dataset(on(folder)).identity
     (folder / "val.de").write_text("Ein Hund.\n" * 3)
@@ -269,7 +274,7 @@ def test_pairs_of_files(folder):
 )
 def test_sources_that_are_none(folder, source, says):
     with pytest.raises(UserError, match=says):
-        open_dataset(dataclasses.replace(RUN, data=DataConfig(source=source.format(folder=folder))))
+        open_dataset(dataclasses.replace(RUN, data=SentenceData(source=source.format(folder=folder))))
 
 
 def test_files_that_do_not_fit(folder):

@@ -29,14 +29,17 @@ from torch_ref.train import (  # noqa: E402
 from vit_jax import optim  # noqa: E402
 from vit_jax.config import (  # noqa: E402
     AugmentConfig,
+    ImageAugment,
+    ImageData,
     LossConfig,
     OptimConfig,
     RunConfig,
+    SentenceData,
     TransformerConfig,
     ViTConfig,
     from_dict,
-    kind,
     parameters,
+    shapes,
 )
 from vit_jax.presets import preset  # noqa: E402
 
@@ -57,14 +60,15 @@ def images(seed=0, batch=6):
 
 
 def run(config=VIT, **fields):
-    task = "classify" if isinstance(config, ViTConfig) else "translate"
+    of_images = isinstance(config, ViTConfig)
+    task, data, augment = ("classify", ImageData(), ImageAugment()) if of_images else ("translate", SentenceData(), AugmentConfig())
     optimizer = OptimConfig(**{"schedule": "constant", **fields.pop("optim", {})})
-    return RunConfig(task=task, model=config, optim=optimizer, compute_dtype="float64", **fields)
+    return RunConfig(task, config, data, fields.pop("augment", augment), optimizer, compute_dtype="float64", **fields)
 
 
 def trainer(config=VIT, steps=10, epoch=5, **fields):
-    moments = {"mean": (0.5, 0.4), "std": (0.2, 0.3)} if isinstance(config, ViTConfig) else {}
-    return Trainer(run(config, **fields), steps, epoch, **moments)
+    kept = {"preprocess": {"mean": [0.5, 0.4], "std": [0.2, 0.3]}} if isinstance(config, ViTConfig) else {}
+    return Trainer(run(config, **fields), steps, epoch, kept)
 
 
 # ---------------------------------------------------------------------------------------- losses
@@ -119,7 +123,7 @@ def test_crops_and_flips_are_those_that_can_be():
         crop = padded[top : top + 4, left : left + 6]
         possible[(crop[:, ::-1] if flip else crop).tobytes()] = (top, left, flip)
     torch.manual_seed(0)
-    out = augmented(image.expand(2000, -1, -1, -1), AugmentConfig(crop_padding=2, flip=True))
+    out = augmented(image.expand(2000, -1, -1, -1), ImageAugment(crop_padding=2, flip=True))
     assert out.shape == (2000, 1, 4, 6) and out.dtype == torch.uint8
     counts = np.zeros((5, 5, 2))
     for one in out.numpy():
@@ -127,13 +131,13 @@ def test_crops_and_flips_are_those_that_can_be():
     assert len(possible) == 50
     assert ((counts - 40) ** 2 / 40).sum() < 100  # chi-squared of 49 degrees: above 94.6 once in 10,000
     colours = torch.stack([image[0], image[0] + 100], 1)
-    both = augmented(colours, AugmentConfig(crop_padding=1))
+    both = augmented(colours, ImageAugment(crop_padding=1))
     assert torch.equal(both[:, 1][both[:, 1] > 0], both[:, 0][both[:, 1] > 0] + 100)  # channels go together
 
 
 def test_no_augmentation_leaves_images_alone():
     x = torch.randint(256, (3, 2, 4, 6), dtype=torch.uint8)
-    assert torch.equal(augmented(x, AugmentConfig()), x)
+    assert torch.equal(augmented(x, ImageAugment()), x)
     y = normalised(x, (0.5, 0.25), (0.5, 2.0), torch.float64)
     np.testing.assert_allclose(y[:, 1], (x[:, 1].numpy() / 255 - 0.25) / 2.0, rtol=1e-15)
 
@@ -187,7 +191,7 @@ def test_what_decays_is_told_by_modules_as_ours_tells_it_by_names(config, sort):
     model = torch_ref.build(config)
     decaying = {id(p) for group in decay_groups(model, OptimConfig(weight_decay=0.1, decay=(sort,))) if group["weight_decay"] for p in group["params"]}
     found = torch_ref.named(model, {n: torch.full_like(p, id(p) in decaying) for n, p in model.named_parameters()})
-    assert {n for n, x in found.items() if x.all()} == {n for n in parameters(config) if kind(n) == sort}
+    assert {n for n, x in found.items() if x.all()} == {n for n, p in parameters(config).items() if p.kind == sort}
 
 
 @pytest.mark.parametrize(
@@ -244,7 +248,7 @@ def test_moments_come_under_our_names(name, roles):
     assert set(moments) == roles
     for role, factor, power in (("trace", 1, 1), ("mu", 0.1, 1), ("nu", 0.001, 2)):
         for parameter, x in moments.get(role, {}).items():
-            assert x.shape == parameters(VIT)[parameter]
+            assert x.shape == shapes(VIT)[parameter]
             np.testing.assert_allclose(x, factor * gradients[parameter] ** power, rtol=1e-12, atol=1e-18)
 
 
@@ -258,7 +262,7 @@ def test_a_fixed_batch_is_learnt(config):
 
 
 def test_one_seed_is_one_run():
-    fields = dict(augment=AugmentConfig(crop_padding=1, flip=True))
+    fields = dict(augment=ImageAugment(crop_padding=1, flip=True))
     dropping = replace(VIT, dropout=0.2)
     first, again, other = (trainer(dropping, seed=seed, **fields) for seed in (1, 1, 2))
     runs = []
@@ -271,7 +275,7 @@ def test_one_seed_is_one_run():
 
 def test_the_compute_dtype_is_that_of_the_run():
     for name, dtype in (("float32", torch.float32), ("float64", torch.float64), ("bfloat16", torch.float32)):
-        one = Trainer(replace(run(), compute_dtype=name), 4, 4, mean=(0.5, 0.5), std=(0.5, 0.5))
+        one = Trainer(replace(run(), compute_dtype=name), 4, 4, {"preprocess": {"mean": [0.5, 0.5], "std": [0.5, 0.5]}})
         assert {p.dtype for p in one.model.parameters()} == {dtype}
         loss = one.step(images())
         assert np.isfinite(loss)
@@ -313,7 +317,7 @@ def test_the_command_leaves_model_optimizer_step_and_config(monkeypatch, tmp_pat
 def test_a_run_starts_from_given_weights(monkeypatch, tmp_path):
     """One step at a rate of nothing keeps what was given, by our names or by torch's."""
     config = preset("digits").run.model
-    weights = {n: np.random.default_rng(0).normal(size=s).astype(np.float32) for n, s in parameters(config).items()}
+    weights = {n: np.random.default_rng(0).normal(size=s).astype(np.float32) for n, s in shapes(config).items()}
     save_file(weights, tmp_path / "ours.safetensors")
     state = torch_ref.load(torch_ref.build(config), weights).state_dict()
     torch.save(state, tmp_path / "plain.pt")
@@ -326,11 +330,11 @@ def test_a_run_starts_from_given_weights(monkeypatch, tmp_path):
 
 
 def test_weights_that_pytorch_trained_go_on_in_jax_and_back(monkeypatch, tmp_path):
-    from vit_jax.interop import starting_weights
+    from vit_jax.weights import starting_weights
 
     assert door(monkeypatch, tmp_path, "digits", *QUICK) == 0
     run = replace(preset("digits").run, init="runs/digits-torch.safetensors")
-    begun = starting_weights(run, {name: np.zeros(shape) for name, shape in parameters(run.model).items()})
+    begun = starting_weights(run, {name: np.zeros(shape) for name, shape in shapes(run.model).items()}, {})
     state = torch.load("runs/digits-torch.pt", weights_only=True)["model"]
     theirs = torch_ref.parameters(torch_ref.build(run.model)).keys()
     assert begun.keys() == theirs and np.array_equal(begun["head.kernel"], state["head.weight"].T)

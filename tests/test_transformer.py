@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax.config import TransformerConfig, parameters
+from vit_jax.config import TransformerConfig, shapes
 from vit_jax.layers import Attention, attention_mask, from_torch_mask, merge, split
+from vit_jax.models import definition, start
 from vit_jax.presets import PRESETS, preset
 from vit_jax.runs import flatten, unflatten
-from vit_jax.transformer import Transformer, definition, sinusoids, start
+from vit_jax.transformer import Transformer, sinusoids
 
 TINY = TransformerConfig(
     width=8, heads=2, hidden=12, encoder_depth=2, decoder_depth=2, source_vocabulary=11, target_vocabulary=11, outputs=11, max_length=9
@@ -41,7 +42,7 @@ def float64():
 def random_weights(c: TransformerConfig, seed: int = 0) -> dict:
     """Every parameter random, biases and norms too."""
     draw = np.random.default_rng(seed)
-    return {name: jnp.asarray(draw.normal(0, 0.5, shape)) for name, shape in parameters(c).items()}
+    return {name: jnp.asarray(draw.normal(0, 0.5, shape)) for name, shape in shapes(c).items()}
 
 
 @functools.cache
@@ -75,15 +76,15 @@ variants = pytest.mark.parametrize("c", VARIANTS.values(), ids=VARIANTS)
 @variants
 def test_parameters_of_the_config_are_those_of_the_modules(c):
     real = {name: x.shape for name, x in flatten(split(Transformer(c, rngs=nnx.Rngs(0)))[1]).items()}
-    assert real == parameters(c)
+    assert real == shapes(c)
     assert {name: x.shape for name, x in flatten(start(c, jax.random.key(0))).items()} == real
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if preset(name).run.task == "translate"])
 def test_parameters_of_presets_are_those_of_the_modules(name):
-    c = dataclasses.replace(preset(name).run.transformer, source_vocabulary=11, target_vocabulary=11, outputs=11)
-    shapes = jax.eval_shape(lambda: split(Transformer(c))[1])
-    assert {name: x.shape for name, x in flatten(shapes).items()} == parameters(c)
+    c = dataclasses.replace(preset(name).run.model, source_vocabulary=11, target_vocabulary=11, outputs=11)
+    real = jax.eval_shape(lambda: split(Transformer(c))[1])
+    assert {name: x.shape for name, x in flatten(real).items()} == shapes(c)
 
 
 # ------------------------------------------------------------------------------------------ masks
@@ -227,7 +228,7 @@ def test_a_tied_table_gets_the_gradients_of_all_its_uses():
     def gradients(config, weights):
         return jax.grad(lambda w: jnp.square(network(config, w)(source, target)).mean())(weights)
 
-    one, three = gradients(c, tied), gradients(untied, {name: apart[name] for name in parameters(untied)})
+    one, three = gradients(c, tied), gradients(untied, {name: apart[name] for name in shapes(untied)})
     assert largest(one["target.embedding"], three["source.embedding"] + three["target.embedding"] + three["head.kernel"].T) < 1e-13
 
 
@@ -235,8 +236,8 @@ def test_capture_gives_the_inner_values_and_costs_the_plain_call_nothing():
     model, (source, target) = network(TINY), sentences(TINY)
     names = ["encoder.blocks.1", "memory", "decoder.blocks.0", "encoder.attention", "decoder.self_attention", "decoder.cross_attention", "logits"]
     got = model.capture(source, target, names)
-    shapes = [(3, 5, 8), (3, 5, 8), (3, 4, 8), (3, 2, 2, 5, 5), (3, 2, 2, 4, 4), (3, 2, 2, 4, 5), (3, 4, 11)]
-    assert [got[n].shape for n in names] == shapes
+    promised = [(3, 5, 8), (3, 5, 8), (3, 4, 8), (3, 2, 2, 5, 5), (3, 2, 2, 4, 4), (3, 2, 2, 4, 5), (3, 4, 11)]
+    assert [got[n].shape for n in names] == promised
     assert jnp.array_equal(got["logits"], model(source, target)) and largest(got["decoder.cross_attention"].sum(-1), 1) < 1e-12
     assert largest(got["memory"], model.encoder.norm(got["encoder.blocks.1"])) == 0
     plain, empty = (str(jax.make_jaxpr(f)(source, target)) for f in (model, lambda s, t: model.capture(s, t, ["logits"])["logits"]))
@@ -327,14 +328,14 @@ ALONE = dataclasses.replace(TINY, decoder_depth=0, target_vocabulary=0, outputs=
 
 def test_an_encoder_alone_is_the_encoder_of_the_whole():
     weights = random_weights(dataclasses.replace(TINY, positions="learned", embedding_norm=True))
-    assert parameters(ALONE) == {name: x.shape for name, x in weights.items() if name.startswith(("source.", "encoder."))}
+    assert shapes(ALONE) == {name: x.shape for name, x in weights.items() if name.startswith(("source.", "encoder."))}
     whole = network(dataclasses.replace(TINY, positions="learned", embedding_norm=True), weights)
-    alone = network(ALONE, {name: weights[name] for name in parameters(ALONE)})
+    alone = network(ALONE, {name: weights[name] for name in shapes(ALONE)})
     padding = jnp.arange(5) < jnp.array([[5], [3], [1]])
     assert largest(alone(SOURCE, source_padding=padding), whole.encode(SOURCE, padding)) == 0
     seen = alone.capture(SOURCE, None, ["encoder.blocks.1", "memory", "logits"], source_padding=padding)
     assert largest(seen["memory"], seen["logits"]) == 0
-    assert {name: x.shape for name, x in flatten(split(Transformer(ALONE, rngs=nnx.Rngs(0)))[1]).items()} == parameters(ALONE)
+    assert {name: x.shape for name, x in flatten(split(Transformer(ALONE, rngs=nnx.Rngs(0)))[1]).items()} == shapes(ALONE)
 
 
 def test_an_encoder_alone_takes_and_says_no_target():

@@ -30,7 +30,7 @@ from convert.verify.weights import noise
 from tests.parity.groups import quick_compilation
 from tests.parity.libraries import load
 from tests.parity.weights import weights
-from vit_jax.config import TransformerConfig, ViTConfig
+from vit_jax.config import NETWORKS, TransformerConfig, ViTConfig
 from vit_jax.errors import UserError
 
 VIT = ViTConfig(image=(6, 4), patch=2, classes=5, width=8, depth=3, heads=2, hidden=12)
@@ -329,7 +329,7 @@ def test_a_file_that_its_library_does_not_load_is_caught(timm):
 
 @pytest.mark.parametrize("name", ["imagenet", "none"])
 def test_other_statistics_are_caught(timm, name):
-    half, other = (dict(zip(("mean", "std"), adapt.operations.STATISTICS[n], strict=True)) for n in ("half", name))
+    half, other = (dict(zip(("mean", "std"), adapt.vit.STATISTICS[n], strict=True)) for n in ("half", name))
     a, b = replace(source(), facts=Facts(preprocess=half)), written(TIMM, ours())
     assert verify(a, replace(b, facts=Facts(preprocess=half)), reference=reference()).same
     report = verify(a, replace(b, facts=Facts(preprocess=other)), reference=reference())
@@ -370,6 +370,17 @@ def test_without_torch_tensors_are_compared_and_the_report_says_so(monkeypatch):
     assert "forward not compared: PyTorch cannot be imported" in report.text()
     report = verify(source(), planted(FAULTS["key bias dropped"]))
     assert not report.same and report.where == "blocks.0.attention.key.bias, blocks.1.attention.key.bias, blocks.2.attention.key.bias"
+
+
+def test_of_a_network_without_a_twin_tensors_are_compared_and_the_report_says_so(monkeypatch):
+    monkeypatch.setitem(NETWORKS, "vit", replace(NETWORKS["vit"], torch=""))
+    mine = LAYOUTS["vit-jax@vit"]
+    report = verify(written(mine, ours(), name="a"), written(mine, ours()), dtype=np.dtype(np.float32))
+    assert report.same and report.verdict == "the same tensors (forward not compared)"
+    assert report.notes.count("forward not compared: torch_ref has no twin of a ViT") == 1
+    wrong = ours() | {"head.bias": np.zeros(5, np.float32)}
+    report = verify(written(mine, ours(), name="a"), written(mine, wrong))
+    assert not report.same and report.where == "head.bias"
 
 
 def test_networks_of_other_inputs_are_told_apart_without_a_forward_pass():

@@ -14,12 +14,13 @@ from flax import nnx
 from scipy.special import erf
 
 import vit_jax
-from vit_jax.config import ViTConfig, flops, pair, parameters
+from vit_jax.config import ViTConfig, flops, pair, shapes
 from vit_jax.errors import UserError
 from vit_jax.layers import merge, split
+from vit_jax.models import definition, start
 from vit_jax.presets import PRESETS, SIZES, preset, sized
 from vit_jax.runs import flatten, unflatten
-from vit_jax.vit import ViT, definition, sinusoids, start
+from vit_jax.vit import ViT, sinusoids
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -257,7 +258,7 @@ def test_the_cases_have_every_value_of_every_slot():
 def random_weights(c):
     """All of them random, and large enough that nothing can hide: biases, norms, tokens and scales too."""
     draw, weights = np.random.default_rng(1), Weights()
-    for name, shape in parameters(c).items():
+    for name, shape in shapes(c).items():
         spread = 1.5 / math.sqrt(shape[0]) if name.endswith("kernel") else 0.5
         weights[name] = draw.normal(1.0 if name.endswith("scale") else 0.0, spread, shape)
     return weights
@@ -355,27 +356,27 @@ def modules(c):
 
 @configs
 def test_parameters_are_those_of_the_modules(c):
-    assert parameters(c) == modules(c)
+    assert shapes(c) == modules(c)
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if preset(name).run.task == "classify"])
 def test_parameters_of_presets_are_those_of_the_modules(name):
     c = preset(name).run.model
     c = c if c.classes else dataclasses.replace(c, classes=7)
-    assert parameters(c) == modules(c)
+    assert shapes(c) == modules(c)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_parameters_of_sizes_are_those_of_the_modules(size):
     c = sized(f"vit-{size}14")
-    assert parameters(c) == modules(c)
+    assert shapes(c) == modules(c)
 
 
 @pytest.mark.parametrize("case", ["base", "two heads, with norms", "attention pooling, other slots"])
 def test_starting_values_have_the_names_and_shapes_of_the_parameters(case):
     c = dataclasses.replace(BASE, **CASES[case])
     values = flatten(jax.eval_shape(lambda: start(c, jax.random.key(0))))
-    assert {name: x.shape for name, x in values.items()} == parameters(c)
+    assert {name: x.shape for name, x in values.items()} == shapes(c)
 
 
 @pytest.mark.parametrize("case", ["sincos1d, trained", "sincos2d, trained"])
@@ -453,7 +454,7 @@ def test_capture_gives_only_what_it_was_asked_for():
 @pytest.mark.parametrize("name", ["blocks.3", "blocks.-1", "logit", "attention.0"])
 def test_capture_refuses_what_it_does_not_know(name):
     model, images, _ = captured()
-    with pytest.raises(ValueError, match=f"cannot capture '{name}'; there are tokens, blocks.0, .* attention, logits"):
+    with pytest.raises(ValueError, match=f"cannot capture '{name}'; there are tokens, blocks.0, .* logits, attention"):
         model.capture(images, ["tokens", name])
 
 
@@ -470,7 +471,7 @@ def test_an_unused_capture_adds_nothing_to_the_compiled_program():
         return jax.jit(forward).lower(tree, images).as_text()
 
     plain = program(lambda model, x: model(x))
-    assert program(lambda model, x: model.forward(x, None, {})) == plain
+    assert program(lambda model, x: model.classify(model.encode(x, tape={}), None, {})) == plain
     assert program(lambda model, x: model.capture(x, ["logits"])["logits"]) == plain
     assert program(lambda model, x: (lambda got: (got["logits"], got["attention"]))(model.capture(x, ["attention", "logits"]))) != plain
 
@@ -515,7 +516,7 @@ READABLE = ViTConfig(image=2, channels=1, patch=1, classes=0, width=8, depth=3, 
 
 def readable(ones=(), **fields):
     c = dataclasses.replace(READABLE, **fields)
-    weights = {name: np.zeros(shape) for name, shape in parameters(c).items()}
+    weights = {name: np.zeros(shape) for name, shape in shapes(c).items()}
     for name in weights:
         weights[name] += float(name in ones)
         weights[name] += {"attention.out.bias": 1.0, "mlp.fc2.bias": 10.0}.get(name.partition(".")[2].partition(".")[2], 0.0) * (not ones)
@@ -528,7 +529,8 @@ def trained(model, batch, names):
     @jax.jit
     def forward(keys):
         tape = dict.fromkeys([*names, "out"])
-        return tape | {"out": model.forward(jnp.zeros((batch, *pair(model.config.image), 1)), keys, tape)}
+        images = jnp.zeros((batch, *pair(model.config.image), 1))
+        return tape | {"out": model.classify(model.encode(images, keys, tape=tape), keys, tape)}
 
     return {name: np.asarray(x) for name, x in forward(keys(batch)).items()}
 
@@ -591,7 +593,7 @@ def test_head_dropout_falls_on_the_pooled_feature():
 @pytest.mark.parametrize(("rate", "left"), [(0.4, 7), (0.5, 6), (0.99, 1)])
 def test_patch_dropout_keeps_a_share_of_the_patches_in_order_and_every_prefix_token(rate, left):
     batch, c = 1024, dataclasses.replace(READABLE, image=(3, 4), registers=2, register_position=True, patch_dropout=rate)
-    weights = {name: np.zeros(shape) for name, shape in parameters(c).items()}
+    weights = {name: np.zeros(shape) for name, shape in shapes(c).items()}
     weights["position"] += np.arange(3 + 12)[:, None]  # a token holds its own number
     number = trained(network(c, weights), batch, ["tokens"])["tokens"][..., 0]  # [B, N]
     assert number.shape == (batch, 3 + left)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 
 import numpy as np
 import torch
 
 from convert import rules
 from convert.dialects import torch_ref as dialect
-from vit_jax.config import TransformerConfig, ViTConfig
+from vit_jax.config import ModelConfig, network_of
+from vit_jax.errors import UserError
 
 from .transformer import Transformer
 from .vit import ViT
@@ -19,9 +21,13 @@ Model = ViT | Transformer
 __all__ = ["Model", "Transformer", "ViT", "build", "gradients", "load", "named", "parameters"]
 
 
-def build(config: ViTConfig | TransformerConfig) -> Model:
-    """The network of a config, with initial weights drawn by torch's generator."""
-    return ViT(config) if isinstance(config, ViTConfig) else Transformer(config)
+def build(config: ModelConfig) -> Model:
+    """The network of a config, with initial weights drawn by torch's generator. Raises UserError on a kind that has no twin here."""
+    row = network_of(config)
+    module, _, name = row.torch.partition(":")
+    if not name:
+        raise UserError(f"torch_ref has no twin of a {row.name}; train it with python -m vit_jax.train")
+    return getattr(import_module(module), name)(config)
 
 
 def load(model: Model, parameters: Mapping[str, np.ndarray]) -> Model:

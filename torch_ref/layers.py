@@ -6,7 +6,8 @@ class here. Letters: B batch, N tokens, D width, H heads, Dh head width, I = H*D
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,6 +15,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 Tape = dict[str, Any]  # what a caller wants captured: {name: None} before, {name: tensor} after
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """A model in evaluation mode; afterwards each of its modules is in the mode that it was in, also after an exception."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": nn.Identity(),

@@ -26,8 +26,20 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from vit_jax.config import AugmentConfig, LossConfig, OptimConfig, RunConfig, check_run, differences, from_dict, to_dict
-from vit_jax.data import Dataset, batches, open_dataset
+from convert.optimizer import TORCH_NAMES
+from vit_jax.config import (
+    LossConfig,
+    OptimConfig,
+    RunConfig,
+    check_run,
+    differences,
+    from_dict,
+    nearest,
+    roles,
+    to_dict,
+    with_sizes,
+)
+from vit_jax.data import batches, open_images, open_sentences
 from vit_jax.errors import DONE, CheckFailed, UserError, door
 from vit_jax.presets import preset
 from vit_jax.text import BOS, EOS, PAD
@@ -41,7 +53,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.
 # --------------------------------------------------------------------------------------- losses
 
 
-def augmented(images: Tensor, c: AugmentConfig) -> Tensor:
+def augmented(images: Tensor, c: Any) -> Tensor:
     """Randomly shifted and flipped images [B, C, h, w]: a crop of the image padded with black, mirrored or not."""
     batch, _, h, w = images.shape
     if c.crop_padding:
@@ -85,6 +97,53 @@ def shifted(target: Tensor) -> tuple[Tensor, Tensor]:
     return read, labels.scatter(1, lengths, end)
 
 
+class Classify:
+    """Classes of images: batches {image: uint8 [B, h, w, C], label [B]}."""
+
+    def __init__(self, run: RunConfig, kept: Mapping[str, Any]):
+        self.run, self.mean, self.std = run, tuple(kept["preprocess"]["mean"]), tuple(kept["preprocess"]["std"])
+
+    @staticmethod
+    def open(run: RunConfig) -> Any:
+        """The data of a run. Raises UserError."""
+        c: Any = run.model
+        return open_images(run.data, c.image, c.channels, normalize=run.augment.normalize, classes=c.classes, seed=run.seed)  # type: ignore[arg-type, attr-defined]
+
+    def loss(self, model: ViT, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+        """The loss of a batch; a model in training sees its images augmented."""
+        images = batch["image"].permute(0, 3, 1, 2)  # [B, h, w, C] -> [B, C, h, w]
+        images = augmented(images, self.run.augment) if model.training else images
+        return classify_loss(model, normalised(images, self.mean, self.std, dtype), batch["label"].long(), self.run.loss)
+
+
+class Translate:
+    """Sentences from sentences: batches {source [B, S], target [B, T]}."""
+
+    def __init__(self, run: RunConfig, kept: Mapping[str, Any]):
+        self.run = run
+
+    @staticmethod
+    def open(run: RunConfig) -> Any:
+        """The data of a run. Raises UserError."""
+        c: Any = run.model
+        wanted = {name: getattr(c, name) for name in ("source_vocabulary", "target_vocabulary", "outputs")}
+        return open_sentences(run.data, one_vocabulary=c.one_embedding, wanted=wanted, seed=run.seed)  # type: ignore[arg-type]
+
+    def loss(self, model: Transformer, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+        """The loss of a batch."""
+        return translate_loss(model, batch["source"].long(), batch["target"].long(), self.run.loss)
+
+
+TASKS: dict[str, Any] = {"classify": Classify, "translate": Translate}
+
+
+def task_of(run: RunConfig) -> Any:
+    """The class of a run's task. Raises UserError where this reference has none."""
+    if run.task not in TASKS:
+        raise UserError(f"task is {run.task}, which the PyTorch reference does not have{nearest(run.task, list(TASKS))}")
+    return TASKS[run.task]
+
+
 # ------------------------------------------------------------------------ optimizers and schedules
 
 
@@ -103,9 +162,13 @@ def sort(module: nn.Module, name: str) -> str:
         return "norm"
     if isinstance(module, nn.Embedding):
         return "embedding"
-    if name in ("weight", "bias"):
-        return "kernel" if name == "weight" else "bias"
-    return {"position": "position", "scale1": "scale", "scale2": "scale"}.get(name, "token")
+    kinds = {
+        "weight": "kernel", "bias": "bias", "position": "position", "scale1": "scale", "scale2": "scale",
+        "cls_token": "token", "distill_token": "token", "register_tokens": "token", "probe": "token",
+    }  # fmt: skip
+    if name not in kinds:
+        raise ValueError(f"{type(module).__name__}.{name} is no parameter that weight decay knows: say here what it is")
+    return kinds[name]
 
 
 def make_optimizer(model: nn.Module, c: OptimConfig) -> Optimizer:
@@ -146,15 +209,13 @@ def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int, 
 class Trainer:
     """A run in training: `trainer.step(batch) -> loss`.
 
-    `steps` are those of the whole run and `epoch` those of an epoch, which is what schedules go by;
-    `mean` and `std` belong to pixels in 0..1. The run's network must have its data's sizes.
+    `steps` are those of the whole run and `epoch` those of an epoch, which is what schedules go by; `kept` is what the
+    run keeps of its data. The run's network must have its data's sizes.
     """
 
-    def __init__(
-        self, run: RunConfig, steps: int, epoch: int, *, mean: tuple[float, ...] = (), std: tuple[float, ...] = (), device: str = "cpu",
-    ):  # fmt: skip
+    def __init__(self, run: RunConfig, steps: int, epoch: int, kept: Mapping[str, Any], *, device: str = "cpu"):
         torch.manual_seed(run.seed)
-        self.run, self.mean, self.std = run, mean or (0.0,), std or (1.0,)
+        self.run, self.task = run, task_of(run)(run, kept)
         self.device, self.dtype = torch.device(device), DTYPES[run.compute_dtype]
         self.model: Model = build(run.model).to(self.device, self.dtype)
         self.optimizer = make_optimizer(self.model, run.optim)
@@ -186,15 +247,10 @@ class Trainer:
         return self
 
     def loss(self, batch: Batch) -> Tensor:
-        """The training loss of a batch {image: uint8 [B, h, w, C], label [B]} or {source [B, S], target [B, T]}."""
+        """The training loss of a batch {name: array}, as the task has it."""
         tensors = {name: torch.from_numpy(np.ascontiguousarray(array)).to(self.device) for name, array in batch.items()}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.run.compute_dtype == "bfloat16"):
-            if isinstance(self.model, Transformer):
-                return translate_loss(self.model, tensors["source"].long(), tensors["target"].long(), self.run.loss)
-            images = tensors["image"].permute(0, 3, 1, 2)  # [B, h, w, C] -> [B, C, h, w]
-            images = augmented(images, self.run.augment) if self.model.training else images
-            images = normalised(images, self.mean, self.std, self.dtype)
-            return classify_loss(self.model, images, tensors["label"].long(), self.run.loss)
+            return self.task.loss(self.model, tensors, self.dtype)
 
     def step(self, batch: Batch) -> float:
         """One update; the loss before it. What is drawn at random depends on the seed and the step alone."""
@@ -216,11 +272,10 @@ class Trainer:
 
     def moments(self) -> dict[str, dict[str, np.ndarray]]:
         """The optimizer's state by role, {mu, nu} or {trace} or nothing, under vit_jax's dotted names; zeros before the first step."""
-        roles = {"adam": {"mu": "exp_avg", "nu": "exp_avg_sq"}, "momentum": {"trace": "momentum_buffer"}, "sgd": {}}
         state = self.optimizer.state
         return {
-            role: named(self.model, {name: state[p].get(key, torch.zeros_like(p)) for name, p in self.model.named_parameters()})
-            for role, key in roles[self.run.optim.name.removesuffix("w")].items()
+            role: named(self.model, {name: state[p].get(TORCH_NAMES[role], torch.zeros_like(p)) for name, p in self.model.named_parameters()})
+            for role in roles(self.run.optim)
         }
 
     def save(self, path: Path, **beside: Any) -> None:
@@ -318,13 +373,12 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
     With `file` it goes on with what was saved there, and saves it there again.
     """
     check_supported(check_run(run))
-    data = open_dataset(run)
-    run = replace(run, model=data.sized(run.model))  # type: ignore[arg-type]  # each kind of data sizes its own kind of network
-    order = data.order(run)
+    data = task_of(run).open(run)
+    run = replace(run, model=with_sizes(run.model, data.sizes))
+    order = data.order(run.batch, run.seed)
     epoch = order.steps_per_epoch
     steps = run.epochs * epoch
-    mean, std = (data.preprocess.mean, data.preprocess.std) if isinstance(data, Dataset) else ((), ())
-    trainer = Trainer(run, steps, epoch, mean=mean, std=std, device="cuda" if torch.cuda.is_available() else "cpu")
+    trainer = Trainer(run, steps, epoch, data.record(), device="cuda" if torch.cuda.is_available() else "cpu")
     beside = {"preset": name, "data": data.identity, **data.record()}
     if file:
         saved = checkpoint(file)

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vit_jax.config import TransformerConfig, check_transformer
+from vit_jax.config.transformer import transformer_captured
 
-from .layers import Attention, Mlp, Tape, attention_mask, initialise
+from .layers import Attention, Mlp, Tape, attention_mask, evaluating, initialise
 
 
 class Embedding(nn.Module):
@@ -179,6 +180,45 @@ class Decoder(nn.Module):
         _note_maps(tape, "decoder.cross_attention", cross_maps)
         return x if self.norm is None else self.norm(x)
 
+    # One token at a time.
+
+    def init_cache(self, memory: Tensor, memory_padding: Tensor | None, length: int) -> Cache:
+        """What `step` needs for up to `length` tokens over a memory [B, S, D], padded [B, S] or not.
+
+        Keys and values of the memory are projected here, once. Raises ValueError on a wrong padding or a length below 1.
+        """
+        if length < 1:
+            raise ValueError(f"length is {length}: give 1 or more")
+        memory_mask = attention_mask(len(memory), 1, memory.shape[1], padding=memory_padding)
+        crossed = [block.cross_attention.project(memory, memory) for block in self.blocks]  # type: ignore[union-attr, operator]
+        return Cache(0, length, [None] * len(self.blocks), crossed, memory_mask)
+
+    def check(self, tokens: Tensor, cache: Cache) -> None:
+        """Raise ValueError where tokens [B, ...] or this decoder are not those of the cache, or it is full."""
+        batch, heads, _, width = cache.memory[0][0].shape
+        attention: Any = self.blocks[0].self_attention
+        own, mine = (heads, width, len(cache.own)), (attention.heads, attention.head_width, len(self.blocks))
+        if tokens.shape[:1] != (batch,) or own != mine:
+            raise ValueError(
+                f"a cache of batch {batch}, {heads} heads of {width} and {len(cache.own)} blocks does not fit tokens {list(tokens.shape)} "
+                f"and a decoder of {mine[0]} heads of {mine[1]} and {mine[2]} blocks: make one with init_cache"
+            )
+        if cache.index == cache.length:
+            raise ValueError(f"the cache holds {cache.length} tokens and is full: give init_cache a larger length")
+
+    def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+        """The tokens at one place, [B, D] -> [B, D], each seeing those before it, and the cache after them.
+
+        Raises ValueError on a cache of another batch or another decoder, or one that is full.
+        """
+        self.check(x, cache)
+        x, pairs = x[:, None], []
+        for block, past, memory in zip(self.blocks, cache.own, cache.memory, strict=True):
+            x, pair = block.step(x, past, memory, None, cache.memory_mask)  # type: ignore[operator]
+            pairs.append(pair)
+        x = x if self.norm is None else self.norm(x)
+        return x[:, 0], replace(cache, index=cache.index + 1, own=pairs)
+
 
 class Head(nn.Module):
     """Logits, by a weight of its own or by the target's table."""
@@ -248,14 +288,12 @@ class Transformer(nn.Module):
         [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] are all layers' weights; logits,
         which are what a call returns. Raises ValueError on any other name.
         """
-        c, maps = self.config, ("encoder.attention", "memory", "decoder.self_attention", "decoder.cross_attention", "logits")
-        blocks = [f"{stack}.blocks.{i}" for stack, depth in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)) for i in range(depth)]
+        known = [*transformer_captured(self.config), "encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
         tape: Tape = dict.fromkeys(names)
-        if unknown := [n for n in tape if n not in (*blocks, *maps)]:
-            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join((*blocks, *maps))}")
-        training = self.training
-        _note(tape, "logits", self.eval()(source, target, tape=tape, **masks))
-        self.train(training)
+        if unknown := [n for n in tape if n not in known]:
+            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
+        with evaluating(self):
+            _note(tape, "logits", self(source, target, tape=tape, **masks))
         return tape
 
     def encode(
@@ -291,31 +329,18 @@ class Transformer(nn.Module):
             raise ValueError("causal is False: each token of such a decoder sees all others, so it cannot be run one at a time")
         if length < 1 or (c.max_length and length > c.max_length):
             raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
-        memory_mask = attention_mask(len(memory), 1, memory.shape[1], padding=memory_padding)
-        crossed = [block.cross_attention.project(memory, memory) for block in self.decoder.blocks]  # type: ignore[union-attr, operator]
-        return Cache(0, length, [None] * c.decoder_depth, crossed, memory_mask)
+        return self.decoder.init_cache(memory, memory_padding, length)
 
     def decode_step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
         """The tokens at one place, ids [B] or vectors [B, D], to logits [B, K] of the next, and the cache after it.
 
         Raises ValueError on a cache of another batch or another network, or one that is full.
         """
-        c, (batch, heads, _, width) = self.config, cache.memory[0][0].shape
-        if len(tokens) != batch or (heads, width, len(cache.own)) != (c.heads, c.dim_head, c.decoder_depth):
-            raise ValueError(
-                f"a cache of batch {batch}, {heads} heads of {width} and {len(cache.own)} blocks does not fit tokens {list(tokens.shape)} "
-                f"and a decoder of {c.heads} heads of {c.dim_head} and {c.decoder_depth} blocks: make one with init_cache"
-            )
-        if cache.index == cache.length:
-            raise ValueError(f"the cache holds {cache.length} tokens and is full: give init_cache a larger length")
         assert self.target is not None and self.decoder is not None  # else there were no cache
+        self.decoder.check(tokens, cache)
         x = self.target.placed(self.target.lookup(tokens, self.table)[:, None], cache.index)  # [B, 1, D]
-        own = []
-        for block, past, memory in zip(self.decoder.blocks, cache.own, cache.memory, strict=True):
-            x, pair = block.step(x, past, memory, None, cache.memory_mask)  # type: ignore[operator]
-            own.append(pair)
-        x = x if self.decoder.norm is None else self.decoder.norm(x)
-        return self.logits(x[:, 0]), replace(cache, index=cache.index + 1, own=own)
+        x, cache = self.decoder.step(x[:, 0], cache)
+        return self.logits(x), cache
 
     @torch.no_grad()
     def start(self) -> None:

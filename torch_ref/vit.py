@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vit_jax.config import ViTConfig, check_vit, pair
+from vit_jax.config.vit import vit_captured
 
-from .layers import ACTIVATIONS, Attention, AttentionPool, Mlp, Tape, drop_path, initialise
+from .layers import ACTIVATIONS, Attention, AttentionPool, Mlp, Tape, drop_path, evaluating, initialise
 
 
 class Patches(nn.Conv2d):
@@ -103,10 +104,33 @@ class ViT(nn.Module):
 
     def forward(self, images: Tensor, *, tape: Tape | None = None) -> Tensor:
         """Images [B, C, h, w], normalised, to logits [B, K] (or features [B, D] without a head)."""
-        c = self.config
-        expected = (c.channels, *pair(c.image))
+        return self.classify(self.encode(images, tape=tape), tape)
+
+    def capture(self, images: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
+        """Inner values of the evaluation pass, by name.
+
+        tokens [B, N, D] enter the first block; blocks.I [B, N, D] leaves block I; features
+        [B, N, D] follow the last norm; pooled [B, D] is what the head gets; attention
+        [B, L, H, N, N] are all layers' weights; logits [B, K]. Raises ValueError on any other name.
+        """
+        known = [*vit_captured(self.config), "attention"]
+        tape: Tape = dict.fromkeys(names)
+        if unknown := [n for n in tape if n not in known]:
+            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
+        with evaluating(self):
+            _note(tape, "logits", self(images, tape=tape))
+        return tape
+
+    def encode(self, images: Tensor, *, tape: Tape | None = None) -> Tensor:
+        """Images [B, C, h, w], normalised, to the tokens [B, N, D] that the head pools: after the last block and norm.
+
+        Raises ValueError on images of another shape, or of integers: pixels are normalised first.
+        """
+        expected = (self.config.channels, *pair(self.config.image))
         if images.ndim != 4 or images.shape[1:] != expected:
             raise ValueError(f"images {list(images.shape)} are not [B, {', '.join(map(str, expected))}], which this network takes")
+        if not images.is_floating_point():
+            raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
         x = self.embed(images.to(self.patch.weight.dtype))  # [B, N, D]
         _note(tape, "tokens", x)
         maps = []
@@ -119,23 +143,7 @@ class ViT(nn.Module):
             _note(tape, "attention", torch.stack(maps, dim=1))  # [B, L, H, N, N]
         x = x if self.norm is None else self.norm(x)
         _note(tape, "features", x)
-        return self.classify(x, tape)
-
-    def capture(self, images: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
-        """Inner values of the evaluation pass, by name.
-
-        tokens [B, N, D] enter the first block; blocks.I [B, N, D] leaves block I; features
-        [B, N, D] follow the last norm; pooled [B, D] is what the head gets; attention
-        [B, L, H, N, N] are all layers' weights; logits [B, K]. Raises ValueError on any other name.
-        """
-        known = ["tokens", *(f"blocks.{i}" for i in range(self.config.depth)), "features", "pooled", "attention", "logits"]
-        tape: Tape = dict.fromkeys(names)
-        if unknown := [n for n in tape if n not in known]:
-            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
-        training = self.training
-        _note(tape, "logits", self.eval()(images, tape=tape))
-        self.train(training)
-        return tape
+        return x
 
     def embed(self, images: Tensor) -> Tensor:
         """Patch tokens with positions, behind the prefix tokens: [B, C, h, w] -> [B, N, D]."""

@@ -8,10 +8,11 @@ if TYPE_CHECKING:
     from . import evaluate, predict, train
     from .config import RunConfig, TransformerConfig, ViTConfig
     from .errors import UserError
-    from .interop import build, export, load
+    from .models import build
     from .presets import preset
     from .transformer import Transformer
     from .vit import ViT
+    from .weights import export, load
 
     __version__: str
 
@@ -20,9 +21,9 @@ _HOMES = {
     "TransformerConfig": "config",
     "ViTConfig": "config",
     "UserError": "errors",
-    "build": "interop",
-    "export": "interop",
-    "load": "interop",
+    "build": "models",
+    "export": "weights",
+    "load": "weights",
     "preset": "presets",
     "Transformer": "transformer",
     "ViT": "vit",

@@ -1,6 +1,7 @@
 """Images on the device, a whole batch at once: random crops and flips, then normalisation.
 
-Draws come from one key an example, so they do not depend on how the batch is cut.
+Draws come from one key an example, so they do not depend on how the batch is cut; their dtypes are said, so that
+they do not depend on jax_enable_x64 either.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .config import AugmentConfig
+from .config import ImageAugment
 from .layers import fold
 
 
-def augment(images: Array, keys: Array, config: AugmentConfig) -> Array:
+def augment(images: Array, keys: Array, config: ImageAugment) -> Array:
     """Randomly shifted and flipped images: uint8 [B, h, w, C] -> uint8 [B, h, w, C].
 
     A crop of the image's own size is taken from the image padded with black on all sides.
@@ -24,15 +25,15 @@ def augment(images: Array, keys: Array, config: AugmentConfig) -> Array:
     if config.crop_padding:
         images = jax.vmap(_crop, (0, 0, None))(images, fold(keys, 0), config.crop_padding)
     if config.flip:
-        flipped = jax.vmap(jax.random.bernoulli)(fold(keys, 1))
+        flipped = jax.vmap(lambda key: jax.random.uniform(key, dtype=jnp.float32) < 0.5)(fold(keys, 1))
         images = jnp.where(flipped[:, None, None, None], images[:, :, ::-1], images)
     return images
 
 
 def _crop(image: Array, key: Array, padding: int) -> Array:
     padded = jnp.pad(image, ((padding, padding), (padding, padding), (0, 0)))
-    row, column = jax.random.randint(key, (2,), 0, 2 * padding + 1)
-    return jax.lax.dynamic_slice(padded, (row, column, 0), image.shape)
+    row, column = jax.random.randint(key, (2,), 0, 2 * padding + 1, jnp.int32)
+    return jax.lax.dynamic_slice(padded, (row, column, jnp.int32(0)), image.shape)
 
 
 def normalise(images: Array, mean: Sequence[float], std: Sequence[float], dtype: Any) -> Array:

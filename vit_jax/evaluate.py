@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from . import backend, runs
+from .config import DataConfig, RunConfig
 from .errors import DONE, UserError, door
 
 if TYPE_CHECKING:
@@ -25,31 +26,36 @@ def evaluate(
         raise UserError(f"batch is {batch}: give a positive number, or 0 for as many as in training")
     folder = runs.find(path)
     run = folder.config()
+    if data_dir:
+        run = replace(run, data=_moved(run.data, data_dir))
     backend.prepare()
     import jax
-    import jax.numpy as jnp
 
-    from . import evaluation
-    from .data import open_dataset
-    from .interop import weights
-    from .optim import Optimizer
-    from .step import Engine
-    from .tasks import task
+    with jax.enable_x64(run.compute_dtype == "float64"):
+        return _evaluate(folder, run, split, which, ema, batch or run.batch)
 
-    run = replace(run, batch=batch or run.batch, accumulate=1, parallel="jit", data=replace(run.data, dir=data_dir or run.data.dir))
-    run = replace(run, batch=run.batch + -run.batch % jax.device_count())
-    if run.compute_dtype == "float64":
-        jax.config.update("jax_enable_x64", True)
+
+def _moved(data: DataConfig, folder: str) -> DataConfig:
+    """The data, which lies elsewhere now."""
+    if not hasattr(data, "dir"):
+        raise UserError(f"data.dir is {folder}, but this run reads its data from data.source {data.source}: leave the flag out")
+    return replace(data, dir=folder)  # type: ignore[call-arg]  # it has that field
+
+
+def _evaluate(folder: runs.Run, run: RunConfig, split: str, which: str, ema: bool | None, batch: int) -> tuple[int, Evaluation]:
+    from .models import definition
+    from .step import Evaluator
+    from .tasks import TASKS, task
+    from .weights import weights
+
     step, tree = weights(folder, run.model, which, ema)
-    dataset = open_dataset(run)
+    dataset = TASKS[run.task].open(run)
     if folder.record()["data"] not in (None, dataset.identity):  # none: of a converted run, whose file did not say
         raise UserError(f"{folder}: data.source {run.data.source} is not the data that this run was trained on; restore it")
     if split not in dataset.splits:
         raise UserError(f"split {split!r} is not there: this run's data has {', '.join(dataset.splits)}; choose one of them")
-    its = task(run, *dataset.statistics)
-    engine = Engine(run, its.network.definition(run.model, dtype=run.compute_dtype), its, Optimizer(run.optim, 1, 1))
-    parameters = jax.device_put(jax.tree.map(jnp.asarray, tree), engine.replicated)
-    return step, evaluation.evaluate(engine, parameters, dataset.splits[split], run.batch)
+    evaluator = Evaluator(run.model, definition(run.model, dtype=run.compute_dtype), task(run, dataset.record()))
+    return step, evaluator.evaluate(evaluator.place(tree), dataset.splits[split], batch)
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,10 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class Options:
-    """Evaluate a run on a whole split: loss and accuracy; of classes precision, recall and F1, of sentences exact match."""
+    """Evaluate a run on a whole split: the loss and what its task measures."""
 
     run: str = field(metadata={"help": "a run's folder, or its name inside runs/"})
-    split: Literal["train", "validation", "test", "longer"] = field(default="test", metadata={"help": "which part of the data (longer: of numbers)"})
+    split: str = field(default="test", metadata={"help": "which part of the data: train, validation, test, or another that it has"})
     weights: Literal["best", "last"] = field(
         default="best", metadata={"help": "those that validation liked best (the last where nothing was chosen), or the last"}
     )

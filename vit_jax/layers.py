@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from .config import kind
+from .config import Parameter
 
 Tape = dict[str, Any]  # what a caller wants captured: {name: None} before, {name: array} after
 
@@ -306,54 +306,23 @@ def _integers(tree: Any) -> Any:
 
 
 def initial_values(
-    shapes: Mapping[str, tuple[int, ...]], key: Array, *, init: str, attention_init: str, init_std: float,
-    token_std: float, position_std: float, scale: float = 0.0, head_zero: bool = False, dtype: Any = jnp.float32,
-) -> dict[str, Array]:  # fmt: skip
-    """Random starts {dotted name: array} for parameters {dotted name: shape}.
+    parameters: Mapping[str, Parameter], key: Array, dtype: Any = jnp.float32, computed: Mapping[str, Any] | None = None
+) -> dict[str, Array]:
+    """Initial values {dotted name: array} as their table says; `computed` {dotted name: array} are those that it leaves to the network.
 
-    A parameter's key is folded from its name, so a network with one layer more starts the others
-    alike. `init` is as in ViTConfig; biases are 0 except torch's, norms 1 and 0, layer scales `scale`.
+    A parameter's key is folded from its name, so a network with one layer more starts the others alike.
     """
     values = {}
-    for name, shape in shapes.items():
+    for name, (shape, _, start) in parameters.items():
         own = jax.random.fold_in(key, zlib.crc32(name.encode()))
-        sort, parent = kind(name), name.rpartition(".")[0]
-        if sort == "norm":
-            values[name] = jnp.full(shape, float(name.endswith("scale")), dtype)
-        elif sort == "scale":
-            values[name] = jnp.full(shape, scale, dtype)
-        elif sort in ("token", "position", "embedding"):
-            std = position_std if sort == "position" else token_std
-            values[name] = jax.random.normal(own, shape, dtype) * std
-        elif head_zero and parent in ("head", "distill_head"):
-            values[name] = jnp.zeros(shape, dtype)
-        elif sort == "kernel":
-            values[name] = _kernel(own, shape, _scheme(parent, init, attention_init), init_std, dtype)
+        if start.how == "constant":
+            values[name] = jnp.full(shape, start.size, dtype)
+        elif start.how == "normal":
+            values[name] = jax.random.normal(own, shape, dtype) * start.size
+        elif start.how == "truncated":
+            values[name] = jax.random.truncated_normal(own, -2, 2, shape, dtype) * start.size
+        elif start.how == "uniform":
+            values[name] = jax.random.uniform(own, shape, dtype, -start.size, start.size)
         else:
-            tied = f"{parent}.kernel" not in shapes
-            zero = init != "torch" or tied or (attention_init == "torch" and "attention." in name)
-            bound = 0.0 if zero else shapes[f"{parent}.kernel"][0] ** -0.5
-            values[name] = jax.random.uniform(own, shape, dtype, -bound, bound) if bound else jnp.zeros(shape, dtype)
+            values[name] = jnp.asarray((computed or {})[name], dtype)
     return values
-
-
-def _scheme(parent: str, init: str, attention_init: str) -> str:
-    """How the kernel of one linear map starts."""
-    if attention_init == "torch" and parent.endswith(("attention.query", "attention.key", "attention.value")):
-        return "xavier_of_three"
-    if init == "torchvision":
-        return "fan_in" if parent == "patch" else "xavier" if ".mlp." in parent else "torch"
-    return init
-
-
-def _kernel(key: Array, shape: tuple[int, ...], init: str, std: float, dtype: Any) -> Array:
-    n_in, n_out = shape
-    if init == "normal":
-        return jax.random.normal(key, shape, dtype) * std
-    if init in ("trunc_normal", "fan_in"):
-        # Cutting at two standard deviations shrinks the spread to 0.87962566; undo that.
-        std = (std if init == "trunc_normal" else n_in**-0.5) / 0.87962566103423978
-        return jax.random.truncated_normal(key, -2, 2, shape, dtype) * std
-    fans = {"xavier": n_in + n_out, "xavier_of_three": n_in + 3 * n_out}
-    bound = (6 / fans[init]) ** 0.5 if init in fans else n_in**-0.5
-    return jax.random.uniform(key, shape, dtype, -bound, bound)

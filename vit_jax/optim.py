@@ -7,7 +7,7 @@ checkpoints and weight conversion hold it; optax computes the updates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from .config import OptimConfig, kind
+from .config import OptimConfig, Parameter, roles
 from .runs import flatten, unflatten
 
 Schedule = Callable[[Array | int], Array]
@@ -75,17 +75,23 @@ def momentum(c: OptimConfig, steps: int) -> Schedule | float:
 
 
 class Optimizer:
-    """`init(parameters) -> moments`, `update(gradients, moments, parameters, step) -> updates, moments`."""
+    """`init(parameters) -> moments`, `update(gradients, moments, parameters, step) -> updates, moments`.
 
-    def __init__(self, config: OptimConfig, steps: int, epoch: int):
-        self.config = config
+    `table` says what each parameter is.
+    """
+
+    def __init__(self, config: OptimConfig, steps: int, epoch: int, table: Mapping[str, Parameter]):
+        self.config, self.table = config, table
         self.rate = learning_rate(config, steps, epoch)
         self.momentum = momentum(config, steps)
 
     def init(self, parameters: Tree) -> Tree:
-        """Zero moments, by role."""
-        roles = {"adam": ("mu", "nu"), "adamw": ("mu", "nu"), "momentum": ("trace",), "sgd": ()}[self.config.name]
-        return {role: jax.tree.map(jnp.zeros_like, parameters) for role in roles}
+        """Zero moments, by role. Raises ValueError on a parameter that the table lacks."""
+        flat = known(parameters, self.table)
+        return {
+            role: unflatten({name: jnp.zeros_like(x) for name, x in flat.items() if role in roles(self.config, self.table[name])})
+            for role in roles(self.config)
+        }
 
     def update(self, gradients: Tree, moments: Tree, parameters: Tree, step: Array) -> tuple[Tree, Tree]:
         """What to add to the parameters at step t = 0, 1, ..., and the moments after it."""
@@ -115,13 +121,21 @@ class Optimizer:
         """Updates plus weight_decay * parameter, for the kinds of parameter that decay."""
         if not self.config.weight_decay:
             return updates
-        mask = decay_mask(parameters, self.config.decay)
+        mask = decay_mask(parameters, self.table, self.config.decay)
         return jax.tree.map(lambda u, p, on: u + self.config.weight_decay * p if on else u, updates, parameters, mask)
 
 
-def decay_mask(parameters: Tree, kinds: tuple[str, ...]) -> Tree:
-    """The tree with True where a parameter's kind is among those that decay."""
-    return unflatten({name: kind(name) in kinds for name in flatten(parameters)})
+def decay_mask(parameters: Tree, table: Mapping[str, Parameter], kinds: tuple[str, ...]) -> Tree:
+    """The tree with True where a parameter's kind is among those that decay. Raises ValueError on one that the table lacks."""
+    return unflatten({name: table[name].kind in kinds for name in known(parameters, table)})
+
+
+def known(parameters: Tree, table: Mapping[str, Parameter]) -> dict[str, Any]:
+    """The tree flat. Raises ValueError on a parameter that the table lacks: nobody knows its kind, and so whether it decays."""
+    flat = flatten(parameters)
+    if unknown := sorted(flat.keys() - table.keys()):
+        raise ValueError(f"{unknown[0]} is not in the network's table of parameters (config.parameters): add it there, with its kind and its start")
+    return flat
 
 
 def clip(gradients: Tree, largest: float) -> Tree:

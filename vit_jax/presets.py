@@ -5,10 +5,20 @@ A preset is a RunConfig with a help text: what it is, what was repaired, and wha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from .config import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig, TransformerConfig, ViTConfig, nearest
+from .config import (
+    ImageAugment,
+    ImageData,
+    LossConfig,
+    OptimConfig,
+    RunConfig,
+    SentenceData,
+    TransformerConfig,
+    ViTConfig,
+    nearest,
+)
 from .errors import UserError
 
 
@@ -33,7 +43,7 @@ SIZES = {
 }
 
 
-def sized(name: str, classes: int = 1000, image: int = 224, **fields: object) -> ViTConfig:
+def sized(name: str, classes: int = 1000, image: int = 224, **fields: Any) -> ViTConfig:
     """The config called `vit-SIZEPATCH`, such as vit-s16, vit-b32, vit-h14.
 
     Raises UserError on a name that is no such size.
@@ -42,7 +52,7 @@ def sized(name: str, classes: int = 1000, image: int = 224, **fields: object) ->
     if not name.lower().startswith("vit-") or size not in SIZES or not patch or int(patch) < 1:
         raise UserError(f"there is no network {name!r}{nearest(name, [f'vit-{s}{p}' for s in SIZES for p in (14, 16, 32)])}")
     shape = SIZES[size]._asdict()
-    return ViTConfig(image=image, patch=int(patch), classes=classes, **{**shape, **fields})  # type: ignore[arg-type]
+    return ViTConfig(image=image, patch=int(patch), classes=classes, **{**shape, **fields})
 
 
 @dataclass(frozen=True)
@@ -60,8 +70,10 @@ def _digits() -> Preset:
     )  # fmt: skip
     return Preset(
         RunConfig(
+            task="classify",
             model=model,
-            data=DataConfig(source="digits"),
+            data=ImageData(source="digits"),
+            augment=ImageAugment(),
             optim=OptimConfig(lr=2e-3, beta2=0.99, weight_decay=0.05, schedule="one_cycle", pct_start=0.2),
             loss=LossConfig(label_smoothing=0.1),
             epochs=30,
@@ -80,7 +92,7 @@ def _numbers() -> Preset:
         RunConfig(
             task="translate",
             model=model,
-            data=DataConfig(source="numbers"),
+            data=SentenceData(source="numbers"),
             optim=OptimConfig(name="adam", lr=2e-3, schedule="inverse_sqrt", warmup=1.6),
             loss=LossConfig(label_smoothing=0.1),
             epochs=8,
@@ -101,7 +113,7 @@ def _transformer_512x6() -> Preset:
         RunConfig(
             task="translate",
             model=model,
-            data=DataConfig(source="pairs:en-de:multi30k", tokens=4608, lengths=(12, 16, 24, 48)),
+            data=SentenceData(source="pairs:en-de:multi30k", tokens=4608, lengths=(12, 16, 24, 48)),
             optim=OptimConfig(name="adam", lr=5e-4, beta2=0.98, schedule="inverse_sqrt", warmup=10, clip=1.0),
             loss=LossConfig(label_smoothing=0.1),
             epochs=30,
@@ -121,9 +133,10 @@ def _mnist() -> Preset:
     )  # fmt: skip
     return Preset(
         RunConfig(
+            task="classify",
             model=model,
-            data=DataConfig(source="mnist"),
-            augment=AugmentConfig(crop_padding=2),
+            data=ImageData(source="mnist"),
+            augment=ImageAugment(crop_padding=2),
             optim=OptimConfig(lr=3e-3, beta2=0.99, weight_decay=0.05, schedule="one_cycle"),
             epochs=5,
             batch=128,
@@ -139,9 +152,10 @@ def _mnist_20x1() -> Preset:
     )  # fmt: skip
     return Preset(
         RunConfig(
+            task="classify",
             model=model,
-            data=DataConfig(source="mnist"),
-            augment=AugmentConfig(normalize="none"),
+            data=ImageData(source="mnist"),
+            augment=ImageAugment(normalize="none"),
             optim=OptimConfig(lr=2e-2, beta2=0.99, schedule="one_cycle"),
             epochs=5,
             batch=32,
@@ -160,9 +174,10 @@ def _cifar100_768x3() -> Preset:
     )  # fmt: skip
     return Preset(
         RunConfig(
+            task="classify",
             model=model,
-            data=DataConfig(source="cifar100"),
-            augment=AugmentConfig(crop_padding=4, flip=True),
+            data=ImageData(source="cifar100"),
+            augment=ImageAugment(crop_padding=4, flip=True),
             optim=OptimConfig(lr=5e-4, weight_decay=0.1, warmup=1, clip=1.0),
             epochs=50,
             batch=128,
@@ -180,9 +195,10 @@ def _vit_1024x6() -> Preset:
     )  # fmt: skip
     return Preset(
         RunConfig(
+            task="classify",
             model=model,
-            data=DataConfig(source="folder:images"),
-            augment=AugmentConfig(crop_padding=16, flip=True),
+            data=ImageData(source="folder:images"),
+            augment=ImageAugment(crop_padding=16, flip=True),
             optim=OptimConfig(lr=3e-4, weight_decay=0.05, warmup=5, clip=1.0),
             epochs=100,
             batch=128,
@@ -198,9 +214,10 @@ def _cifar10_48x4() -> Preset:
     )  # fmt: skip
     return Preset(
         RunConfig(
+            task="classify",
             model=model,
-            data=DataConfig(source="cifar10"),
-            augment=AugmentConfig(crop_padding=4, flip=True),
+            data=ImageData(source="cifar10"),
+            augment=ImageAugment(crop_padding=4, flip=True),
             optim=OptimConfig(lr=2e-3, weight_decay=0.05, warmup=5, clip=1.0),
             epochs=100,
             batch=256,
@@ -210,16 +227,17 @@ def _cifar10_48x4() -> Preset:
     )
 
 
-def _cifar10_128x6() -> Preset:
+def _cifar10_128x6(**fields: Any) -> Preset:
     model = ViTConfig(
         image=32, patch=8, classes=10, width=128, depth=6, heads=4, hidden=256,
-        init="torchvision", attention_init="torch", token_std=0.0, head_zero=True,
+        init="torchvision", attention_init="torch", token_std=0.0, head_zero=True, **fields,
     )  # fmt: skip
     return Preset(
         RunConfig(
+            task="classify",
             model=model,
-            data=DataConfig(source="cifar10"),
-            augment=AugmentConfig(flip=True),
+            data=ImageData(source="cifar10"),
+            augment=ImageAugment(flip=True),
             optim=OptimConfig(lr=1e-3, beta2=0.99, weight_decay=0.05, schedule="one_cycle"),
             epochs=2,
             batch=64,
@@ -230,10 +248,8 @@ def _cifar10_128x6() -> Preset:
 
 
 def _cifar10_128x6_gap() -> Preset:
-    base = _cifar10_128x6().run
-    model = replace(base.vit, cls_token=False, pool="mean", position="sincos1d", position_trained=False)
     return Preset(
-        replace(base, model=model),
+        _cifar10_128x6(cls_token=False, pool="mean", position="sincos1d", position_trained=False).run,
         "cifar10-128x6 as its notebook's text describes it: average pooling and fixed 1-D sinusoids.",
     )
 
@@ -245,9 +261,10 @@ def _relu_stem(depth: int, classes: int, source: str, lr: float, dropout: float)
         head_hidden=512, head_activation="relu", init="torch", attention_init="torch", token_std=1.0, position_std=1.0,
     )  # fmt: skip
     return RunConfig(
+        task="classify",
         model=model,
-        data=DataConfig(source=source),
-        augment=AugmentConfig(crop_padding=4, flip=True),
+        data=ImageData(source=source),
+        augment=ImageAugment(crop_padding=4, flip=True),
         optim=OptimConfig(lr=lr, weight_decay=0.05, schedule="one_cycle", clip=1.0),
         loss=LossConfig(label_smoothing=0.1),
         epochs=180,

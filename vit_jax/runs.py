@@ -23,12 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from .config import RunConfig, differences, from_dict, to_dict
+from .config import RunConfig, differences, from_dict, task_row, to_dict
+from .config.formats import FORMAT
 from .errors import UserError
-
-FORMAT = 1
-# What config.json keeps of a run's data, by task, so that its network can be used without them.
-NEEDED = {"classify": ("preprocess", "class_names"), "translate": ("vocabulary",)}
 
 
 class Run:
@@ -60,7 +57,7 @@ class Run:
         write_json(self.config_file, {"format": FORMAT, **record})
 
     def record(self) -> dict[str, Any]:
-        """config.json: `config` (a RunConfig as plain values), `data` (its identity) and what NEEDED says.
+        """config.json: `config` (a RunConfig as plain values), `data` (its identity) and what its task keeps.
 
         Raises UserError where there is no run or its config.json cannot be read.
         """
@@ -69,10 +66,13 @@ class Run:
         record = read_json(self.config_file)
         if "format" not in record:
             raise UserError(f"{self}: no run here (its config.json is another program's); give the folder of a run, or start one from these weights with --init {self}")
-        if record["format"] != FORMAT:
-            raise UserError(f"{self.config_file}: format {record['format']!r} is not {FORMAT}; this run was made by another version of vit-jax")
-        task = record["config"].get("task", "classify") if isinstance(record.get("config"), dict) else ""
-        if missing := sorted({"preset", "config", "data", *NEEDED.get(str(task), ())} - record.keys()):
+        if record["format"] not in range(1, FORMAT + 1):
+            raise UserError(f"{self.config_file}: format {record['format']!r} is not {FORMAT} or older; this run was made by another version of vit-jax")
+        try:
+            keeps = task_row(str(record["config"].get("task"))).keeps if isinstance(record.get("config"), dict) else {}
+        except UserError as error:
+            raise UserError(f"{self.config_file}: {error}; restore the file, or read it with the version that wrote it") from error
+        if missing := sorted({"preset", "config", "data", *keeps} - record.keys()):
             raise UserError(f"{self.config_file}: lacks {', '.join(missing)}; restore the file or start a new run with --name")
         return record
 

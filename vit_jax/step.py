@@ -1,12 +1,13 @@
-"""One training step and one evaluation step, compiled, on one device or many.
+"""The training step and the evaluation step, compiled, on one device or many.
 
-The step is a pure function of (state, batch): all randomness is folded from (seed, step, the
-example's place in the global batch), so jit, pmap and accumulation draw the same numbers.
+Both are pure functions: all randomness of training is folded from (seed, step, the example's place in the
+global batch), so jit, pmap and accumulation draw the same numbers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,13 +18,15 @@ import optax
 from jax import Array
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from .config import RunConfig
+from .config import ModelConfig, RunConfig, network_of
+from .data import whole
 from .errors import UserError
 from .layers import merge
 from .optim import Optimizer
-from .tasks import Batch, Task
+from .tasks import Batch, Evaluation, Task
 
 Tree = dict[str, Any]
+OF_THE_STEP = ("lr", "grad_norm", "param_norm", "update_norm")  # its metrics that are not means over the batch
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema"], meta_fields=[])
@@ -43,42 +46,103 @@ def example_keys(seed: Array | int, step: Array, places: Array) -> Array:
     return jax.vmap(jax.random.fold_in, (None, 0))(key, places)
 
 
+def with_frozen(task: Task, frozen: Mapping[str, Any]) -> Task:
+    """The task with its frozen arrays as they arrived in a compiled step."""
+    return replace(task, frozen=frozen) if frozen else task  # type: ignore[type-var]  # a task is a dataclass
+
+
+class Devices:
+    """All devices as one axis: where arrays live that each has whole, and those whose examples are dealt out to them."""
+
+    def __init__(self) -> None:
+        self.all = jax.devices()
+        mesh = jax.make_mesh((len(self.all),), ("data",), axis_types=(AxisType.Auto,))
+        self.replicated = NamedSharding(mesh, PartitionSpec())
+        self.sharded = NamedSharding(mesh, PartitionSpec("data"))
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+
+class Evaluator:
+    """The evaluation step of a network on a task. It needs no optimizer, and takes batches of any size."""
+
+    def __init__(self, config: ModelConfig, definition: Any, task: Task):
+        self.config, self.task, self.devices = config, task, Devices()
+        self.frozen = jax.device_put(dict(task.frozen), self.devices.replicated)
+        self.compiled = jax.jit(lambda parameters, batch, frozen: with_frozen(task, frozen).outputs(merge(definition, parameters), batch))
+
+    def place(self, parameters: Tree) -> Tree:
+        """Parameters on every device."""
+        return jax.device_put(parameters, self.devices.replicated)
+
+    def outputs(self, parameters: Tree, batch: Batch) -> dict[str, np.ndarray]:
+        """The task's per-example outputs. Raises UserError on ids that the network has no row for."""
+        check_ids(self.config, batch)
+        size = _rows(batch)
+        padding = -size % len(self.devices)
+        if padding:
+            batch = {k: np.concatenate([x, np.repeat(x[-1:], padding, 0)]) for k, x in batch.items()}
+        out = self.compiled(parameters, jax.device_put(batch, self.devices.sharded), self.frozen)
+        return {k: np.asarray(v)[:size] for k, v in out.items()}
+
+    def evaluate(self, parameters: Tree, split: Any, batch: int) -> Evaluation:
+        """Run a network (parameters on the devices) over a whole split, every example once, so many at a time."""
+        parts = []
+        for examples, real in whole(split, batch):
+            parts.append({k: v[:real] for k, v in self.outputs(parameters, examples).items()})
+        out = {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
+        return self.task.score(self.config, split, out)
+
+
+def check_ids(config: ModelConfig, batch: Batch) -> None:
+    """Raise UserError where a batch on the host has ids outside a network's tables: a device would read another row in silence."""
+    for argument in network_of(config).inputs(config):
+        ids = batch.get(argument.name)
+        if argument.kind == "ids" and ids is not None and ids.size and not 0 <= ids.min() <= ids.max() < argument.size:
+            raise UserError(f"{argument.name} has ids from {ids.min()} to {ids.max()}, but the network knows {argument.size}: give those of its vocabulary")
+
+
+def check_divisible(sizes: Mapping[str, int], devices: int, accumulate: int) -> None:
+    """Raise UserError where a batch, under the name that a user has for it, cannot be cut into so many parts."""
+    parts = devices * accumulate
+    for name, size in sizes.items():
+        if size % parts:
+            raise UserError(f"{name} is not divisible by {devices} devices x accumulate {accumulate}: choose a multiple of {parts}")
+
+
 class Engine:
-    """The compiled steps of a run, and where their arrays live."""
+    """The compiled training step of a run, and where its arrays live."""
 
     def __init__(self, run: RunConfig, definition: Any, task: Task, optimizer: Optimizer):
         self.run, self.definition, self.task, self.optimizer = run, definition, task, optimizer
-        self.devices = jax.devices()
+        self.devices = Devices()
         self.seed = np.uint32(run.seed)  # an argument of the step, so that runs of other seeds share its program
-        per_step = len(self.devices) * run.accumulate
-        for name, size in task.batches(run).items():
-            if size % per_step:
-                raise UserError(f"{name} is not divisible by {len(self.devices)} devices x accumulate {run.accumulate}: choose a multiple of {per_step}")
-        mesh = jax.make_mesh((len(self.devices),), ("data",), axis_types=(AxisType.Auto,))
-        self.replicated = NamedSharding(mesh, PartitionSpec())
-        self.sharded = NamedSharding(mesh, PartitionSpec("data"))
+        self.frozen = self.place(dict(task.frozen))
         if run.parallel == "pmap":
-            self.compiled: Any = jax.pmap(self.train_step, axis_name="data", donate_argnums=0)
+            self.prepared = jax.jit(self.prepare_and_cut, out_shardings=self.devices.sharded)
+            self.compiled: Any = jax.pmap(self.pmap_step, axis_name="data", donate_argnums=0)
         else:
             # Outputs are pinned to the same sharding, so the second step finds the state as the first did.
-            self.compiled = jax.jit(self.train_step, donate_argnums=0, out_shardings=self.replicated)
-        self._outputs = jax.jit(lambda parameters, batch: task.outputs(merge(definition, parameters), batch))
+            self.compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=self.devices.replicated)
 
     # What the host calls.
 
     def start(self, parameters: Tree) -> State:
         """A state before the first step."""
         moments = self.optimizer.init(parameters)
-        ema = jax.tree.map(jnp.copy, parameters) if self.run.ema else None
+        ema = parameters if self.run.ema else None
         return self.place(State(jnp.zeros((), jnp.int32), parameters, moments, ema))
 
-    def place(self, state: State) -> State:
-        """A host state on the devices: replicated, or with a leading axis of replicas for pmap."""
+    def place(self, tree: Any) -> Any:
+        """A host tree on the devices: replicated, or with a leading axis of replicas for pmap. Its arrays stay the caller's."""
         if self.run.parallel != "pmap":
-            # may_alias=False: the state is donated, and the arrays given may be the caller's own.
-            return jax.device_put(state, self.replicated, may_alias=False)
+            # The state is donated. device_put copies numpy arrays, but over several devices it shares a jax array with the
+            # device that has it, whatever may_alias says.
+            copied = jax.tree.map(lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, tree)
+            return jax.device_put(copied, self.devices.replicated, may_alias=False)
         n = len(self.devices)
-        return jax.device_put(jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *jnp.shape(x))), state), self.sharded)
+        return jax.device_put(jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *jnp.shape(x))), tree), self.devices.sharded)
 
     def gather(self, state: State) -> State:
         """The state without the replicas' axis."""
@@ -86,36 +150,38 @@ class Engine:
 
     def train(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
         """Do one step; the given state is used up. Metrics stay on the device until they are read."""
+        batch = jax.device_put(batch, self.devices.sharded)
         if self.run.parallel == "pmap":
-            n = len(self.devices)
-            batch = {k: x.reshape(n, -1, *x.shape[1:]) for k, x in batch.items()}
-            state, metrics = self.compiled(state, batch, np.repeat(self.seed, n))
+            pieces = self.prepared(state.step, batch, self.seed, self.frozen)
+            state, metrics = self.compiled(state, pieces, np.repeat(self.seed, len(self.devices)), self.frozen)
             return state, {k: v[0] for k, v in metrics.items()}
-        return self.compiled(state, jax.device_put(batch, self.sharded), self.seed)
-
-    def outputs(self, parameters: Tree, batch: Batch) -> dict[str, np.ndarray]:
-        """The task's per-example outputs for a batch of any size."""
-        size = _rows(batch)
-        padding = -size % len(self.devices)
-        if padding:
-            batch = {k: np.concatenate([x, np.repeat(x[-1:], padding, 0)]) for k, x in batch.items()}
-        out = self._outputs(parameters, jax.device_put(batch, self.sharded))
-        return {k: np.asarray(v)[:size] for k, v in out.items()}
+        return self.compiled(state, batch, self.seed, self.frozen)
 
     # What is compiled.
 
-    def train_step(self, state: State, batch: Batch, seed: Array) -> tuple[State, dict[str, Array]]:
-        """state, batch, seed -> the next state and {loss, accuracy, lr, *_norm}, all scalars."""
-        rows = _rows(batch)
-        pmap = self.run.parallel == "pmap"
-        places = jnp.arange(rows) + (jax.lax.axis_index("data") * rows if pmap else 0)
-        keys = example_keys(seed, state.step, places)
-        size = self.task.size(batch)
-        if pmap and size is not None:
+    def jit_step(self, state: State, batch: Batch, seed: Array, frozen: Tree) -> tuple[State, dict[str, Array]]:
+        """state, batch, seed, frozen arrays -> the next state and {loss, the task's metrics, lr, *_norm}, all scalars."""
+        task, keys = with_frozen(self.task, frozen), example_keys(seed, state.step, jnp.arange(_rows(batch)))
+        batch = task.prepare(batch, keys)
+        return self.update(state, *self.gradients(task, state.parameters, batch, keys, task.size(batch)))
+
+    def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, frozen: Tree) -> Batch:
+        """The whole batch prepared, then cut into a piece a device, {name: [devices, B / devices, ...]}; step and frozen have a replica each."""
+        keys = example_keys(seed, step[0], jnp.arange(_rows(batch)))
+        batch = with_frozen(self.task, jax.tree.map(lambda x: x[0], frozen)).prepare(batch, keys)
+        return jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
+
+    def pmap_step(self, state: State, batch: Batch, seed: Array, frozen: Tree) -> tuple[State, dict[str, Array]]:
+        """`jit_step` for one device's piece of a prepared batch."""
+        task, rows = with_frozen(self.task, frozen), _rows(batch)
+        keys = example_keys(seed, state.step, jnp.arange(rows) + jax.lax.axis_index("data") * rows)
+        size = task.size(batch)
+        if size is not None:
             size = jax.lax.pmean(size, "data")
-        loss, metrics, gradients = self.gradients(state.parameters, batch, keys, size)
-        if pmap:
-            loss, metrics, gradients = jax.lax.pmean((loss, metrics, gradients), "data")
+        return self.update(state, *jax.lax.pmean(self.gradients(task, state.parameters, batch, keys, size), "data"))
+
+    def update(self, state: State, loss: Array, metrics: dict[str, Array], gradients: Tree) -> tuple[State, dict[str, Array]]:
+        """The state after an optimizer's step, and all metrics."""
         updates, moments = self.optimizer.update(gradients, state.moments, state.parameters, state.step)
         parameters = optax.apply_updates(state.parameters, updates)
         ema = state.ema
@@ -130,7 +196,7 @@ class Engine:
         }
         return State(state.step + 1, parameters, moments, ema), metrics
 
-    def gradients(self, parameters: Tree, batch: Batch, keys: Array, size: Array | None) -> tuple[Array, dict[str, Array], Tree]:
+    def gradients(self, task: Task, parameters: Tree, batch: Batch, keys: Array, size: Array | None) -> tuple[Array, dict[str, Array], Tree]:
         """(loss, metrics, gradients), each a mean over the batch, taken in `accumulate` parts.
 
         `size` is that of the batch where its parts may differ in theirs: each is divided by the mean size of a part.
@@ -139,7 +205,7 @@ class Engine:
         size = size if size is None else size / parts
 
         def loss(parameters: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
-            return self.task.loss(merge(self.definition, parameters), batch, keys, size)  # type: ignore[arg-type]  # the task's own
+            return task.loss(merge(self.definition, parameters), batch, keys, size)
 
         differentiate = jax.value_and_grad(loss, has_aux=True)
         if parts == 1:

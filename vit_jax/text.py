@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from .config import nearest
+from .config import SPECIALS, nearest
 from .errors import UserError
 
 PAD, BOS, EOS, UNKNOWN = range(4)  # padding, begin, end, and (in an open vocabulary) any other word
-SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 
 
 def words(text: str) -> list[str]:

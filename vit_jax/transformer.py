@@ -21,7 +21,8 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from .config import TransformerConfig, check_transformer, parameters
+from .config import TransformerConfig, check_transformer
+from .config.transformer import transformer_captured, transformer_parameters
 from .layers import (
     Attention,
     LayerNorm,
@@ -33,7 +34,6 @@ from .layers import (
     initial_values,
     note,
     replace_parameters,
-    split,
     wide,
 )
 from .runs import unflatten
@@ -142,34 +142,34 @@ class DecoderBlock(nnx.Module):
     ) -> Array:  # fmt: skip
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
         crossed = self.cross_attention.project(memory, memory)
-        if self.norm_first:
-            y = self.norm1(x)
-            x = x + self.attend(y, self.self_attention.project(y, y), mask, keys, tape)
-            x = x + self.look(self.norm2(x), crossed, memory_mask, keys, cross_tape)
-            return x + self.feed(self.norm3(x), keys)
-        x = self.norm1(x + self.attend(x, self.self_attention.project(x, x), mask, keys, tape))
-        x = self.norm2(x + self.look(x, crossed, memory_mask, keys, cross_tape))
-        return self.norm3(x + self.feed(x, keys))
+        return self.step(x, None, None, crossed, mask, memory_mask, keys=keys, tape=tape, cross_tape=cross_tape)[0]
 
-    def step(self, x: Array, cache: Pair, index: Array, memory: Pair, mask: Array, memory_mask: Array | None) -> tuple[Array, Pair]:
-        """The same for the one token at `index`, [B, 1, D], with all earlier keys and values from a cache [B, H, T, Dh]."""
+    def step(
+        self, x: Array, past: Pair | None, index: Array | None, memory: Pair, mask: Array | None, memory_mask: Array | None, *,
+        keys: Array | None = None, tape: Tape | None = None, cross_tape: Tape | None = None,
+    ) -> tuple[Array, Pair]:  # fmt: skip
+        """The same for tokens [B, N, D] at `index` behind others, whose keys and values [B, H, T, Dh] have room for theirs.
+
+        Returns the keys and values of all of them too. `past` None: these tokens are all.
+        """
         y = self.norm1(x) if self.norm_first else x
-        cache = _insert(cache, self.self_attention.project(y, y), index)
+        own = self.self_attention.project(y, y)
+        own = own if past is None or index is None else _insert(past, own, index)
         if self.norm_first:
-            x = x + self.attend(y, cache, mask)
-            x = x + self.look(self.norm2(x), memory, memory_mask)
-            return x + self.feed(self.norm3(x)), cache
-        x = self.norm1(x + self.attend(x, cache, mask))
-        x = self.norm2(x + self.look(x, memory, memory_mask))
-        return self.norm3(x + self.feed(x)), cache
+            x = x + self.attend(y, own, mask, keys, tape)
+            x = x + self.look(self.norm2(x), memory, memory_mask, keys, cross_tape)
+            return x + self.feed(self.norm3(x), keys), own
+        x = self.norm1(x + self.attend(x, own, mask, keys, tape))
+        x = self.norm2(x + self.look(x, memory, memory_mask, keys, cross_tape))
+        return self.norm3(x + self.feed(x, keys)), own
 
-    def attend(self, x: Array, pair: Pair, mask: Array | None, keys: Array | None = None, tape: Tape | None = None) -> Array:
+    def attend(self, x: Array, pair: Pair, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
         return dropout(self.self_attention.attend(x, *pair, mask, keys=fold(keys, 0), tape=tape), self.dropout, fold(keys, 1))
 
-    def look(self, x: Array, pair: Pair, mask: Array | None, keys: Array | None = None, tape: Tape | None = None) -> Array:
+    def look(self, x: Array, pair: Pair, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
         return dropout(self.cross_attention.attend(x, *pair, mask, keys=fold(keys, 2), tape=tape), self.dropout, fold(keys, 3))
 
-    def feed(self, x: Array, keys: Array | None = None) -> Array:
+    def feed(self, x: Array, keys: Array | None) -> Array:
         return dropout(self.mlp(x, keys=fold(keys, 4)), self.dropout, fold(keys, 5))
 
 
@@ -196,6 +196,47 @@ class Decoder(nnx.Module):
         _note_maps(tape, "decoder.self_attention", maps)
         _note_maps(tape, "decoder.cross_attention", cross_maps)
         return x if self.norm is None else self.norm(x)
+
+    # One token at a time.
+
+    def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
+        """What `step` needs for up to `length` tokens over a memory [B, S, D], padded [B, S] or not.
+
+        Keys and values of the memory are projected here, once. Raises ValueError on a wrong padding or a length below 1.
+        """
+        if length < 1:
+            raise ValueError(f"length is {length}: give 1 or more")
+        attention = self.blocks[0].self_attention
+        empty = jnp.zeros((memory.shape[0], attention.heads, length, attention.head_width), memory.dtype)
+        memory_mask = attention_mask(memory.shape[0], 1, memory.shape[1], padding=memory_padding)
+        crossed = [block.cross_attention.project(memory, memory) for block in self.blocks]
+        return Cache(jnp.zeros((), jnp.int32), [(empty, empty)] * len(self.blocks), crossed, memory_mask)
+
+    def check(self, tokens: Array, cache: Cache) -> None:
+        """Raise ValueError where tokens [B, ...] or this decoder are not those of the cache."""
+        batch, heads, _, width = cache.own[0][0].shape
+        attention = self.blocks[0].self_attention
+        own, mine = (heads, width, len(cache.own)), (attention.heads, attention.head_width, len(self.blocks))
+        if tokens.shape[:1] != (batch,) or own != mine:
+            raise ValueError(
+                f"a cache of batch {batch}, {heads} heads of {width} and {len(cache.own)} blocks does not fit tokens {list(tokens.shape)} "
+                f"and a decoder of {mine[0]} heads of {mine[1]} and {mine[2]} blocks: make one with init_cache"
+            )
+
+    def step(self, x: Array, cache: Cache) -> tuple[Array, Cache]:
+        """The tokens at one place, [B, D] -> [B, D], each seeing those before it, and the cache after them.
+
+        Raises ValueError on a cache of another batch or another decoder. Past the cache's length the result is
+        undefined: it is for the caller to stop.
+        """
+        self.check(x, cache)
+        mask = (jnp.arange(cache.length, dtype=jnp.int32) <= cache.index)[None, None, None]  # [1, 1, 1, T]
+        x, pairs = x[:, None], []
+        for block, past, memory in zip(self.blocks, cache.own, cache.memory, strict=True):
+            x, pair = block.step(x, past, cache.index, memory, mask, cache.memory_mask)
+            pairs.append(pair)
+        x = x if self.norm is None else self.norm(x)
+        return x[:, 0], replace(cache, index=cache.index + jnp.int32(1), own=pairs)
 
 
 class Head(nnx.Module):
@@ -231,7 +272,7 @@ class Transformer(nnx.Module):
         self.decoder = Decoder(c, param_dtype) if c.decoder_depth else None
         self.head = Head(c, param_dtype) if c.outputs else None
         if rngs is not None:
-            replace_parameters(self, start(c, rngs.params(), param_dtype))
+            replace_parameters(self, unflatten(initial_values(transformer_parameters(c), rngs.params(), param_dtype)))
 
     def __call__(
         self, source: Array, target: Array | None = None, *, source_padding: Array | None = None, target_padding: Array | None = None,
@@ -256,11 +297,10 @@ class Transformer(nnx.Module):
         [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] are all layers' weights; logits,
         which are what a call returns. Raises ValueError on any other name.
         """
-        c, maps = self.config, ("encoder.attention", "memory", "decoder.self_attention", "decoder.cross_attention", "logits")
-        blocks = [f"{stack}.blocks.{i}" for stack, depth in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)) for i in range(depth)]
+        known = [*transformer_captured(self.config), "encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
         tape: Tape = dict.fromkeys(names)
-        if unknown := [n for n in tape if n not in (*blocks, *maps)]:
-            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join((*blocks, *maps))}")
+        if unknown := [n for n in tape if n not in known]:
+            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
         note(tape, "logits", self.forward(source, target, None, tape, **masks))
         return tape
 
@@ -316,17 +356,14 @@ class Transformer(nnx.Module):
         Keys and values of the memory are projected here, once. Raises ValueError on a wrong padding,
         a length beyond max_length, or a decoder that is not causal or not there.
         """
-        c, batch = self.config, memory.shape[0]
+        c = self.config
         if self.decoder is None:
             raise ValueError("decoder_depth is 0: an encoder alone says no tokens")
         if not c.causal:
             raise ValueError("causal is False: each token of such a decoder sees all others, so it cannot be run one at a time")
         if length < 1 or (c.max_length and length > c.max_length):
             raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
-        empty = jnp.zeros((batch, c.heads, length, c.dim_head), self.dtype)
-        memory_mask = attention_mask(batch, 1, memory.shape[1], padding=memory_padding)
-        crossed = [block.cross_attention.project(memory, memory) for block in self.decoder.blocks]
-        return Cache(jnp.zeros((), jnp.int32), [(empty, empty)] * c.decoder_depth, crossed, memory_mask)
+        return self.decoder.init_cache(memory, memory_padding, length)
 
     def decode_step(self, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
         """The tokens at one place, ids [B] or vectors [B, D], to logits [B, K] of the next, and the cache after it.
@@ -334,25 +371,15 @@ class Transformer(nnx.Module):
         Raises ValueError on a cache of another batch or another network. Past the cache's length the
         result is undefined: it is for the caller to stop.
         """
-        c, (batch, heads, length, width) = self.config, cache.own[0][0].shape
-        if tokens.shape[:1] != (batch,) or (heads, width, len(cache.own)) != (c.heads, c.dim_head, c.decoder_depth):
-            raise ValueError(
-                f"a cache of batch {batch}, {heads} heads of {width} and {len(cache.own)} blocks does not fit tokens {list(tokens.shape)} "
-                f"and a decoder of {c.heads} heads of {c.dim_head} and {c.decoder_depth} blocks: make one with init_cache"
-            )
         assert self.target is not None and self.decoder is not None  # else there were no cache
-        x = self.target.lookup(tokens, self.table, self.dtype)[:, None]  # [B, 1, D]
-        places = self.target.places(length, self.dtype)
+        self.decoder.check(tokens, cache)
+        x = self.target.lookup(tokens, self.table, self.dtype)  # [B, D]
+        places = self.target.places(cache.length, self.dtype)
         if places is not None:
             x = x + jax.lax.dynamic_slice_in_dim(places, cache.index, 1)
         x = x if self.target.norm is None else self.target.norm(x)
-        mask = (jnp.arange(length, dtype=jnp.int32) <= cache.index)[None, None, None]  # [1, 1, 1, T]
-        own = []
-        for block, mine, memory in zip(self.decoder.blocks, cache.own, cache.memory, strict=True):
-            x, mine = block.step(x, mine, cache.index, memory, mask, cache.memory_mask)
-            own.append(mine)
-        x = x if self.decoder.norm is None else self.decoder.norm(x)
-        return self.logits(x[:, 0]), replace(cache, index=cache.index + jnp.int32(1), own=own)
+        x, cache = self.decoder.step(x, cache)
+        return self.logits(x), cache
 
 
 Pair = tuple[Array, Array]  # keys and values per head, [B, H, N, Dh] each
@@ -367,6 +394,11 @@ class Cache:
     own: list[Pair]  # of the target so far, [B, H, length, Dh]
     memory: list[Pair]  # of the memory, [B, H, S, Dh]
     memory_mask: Array | None  # bool [B, 1, 1, S]
+
+    @property
+    def length(self) -> int:
+        """The most tokens that there is room for."""
+        return self.own[0][0].shape[2]
 
 
 def _insert(cache: Pair, new: Pair, index: Array) -> Pair:
@@ -387,20 +419,6 @@ def _wants(tape: Tape | None, name: str) -> Tape | None:
 def _note_maps(tape: Tape | None, name: str, maps: list[Any]) -> None:
     if maps:
         note(tape, name, jnp.stack(maps, axis=1))  # [B, L, H, Nq, Nk]
-
-
-def start(config: TransformerConfig, key: Array, dtype: Any = jnp.float32) -> dict[str, Any]:
-    """Random initial parameters of a network, as the nested dict that `layers.split` gives."""
-    c = config
-    return unflatten(initial_values(
-        parameters(c), key, init=c.init, attention_init=c.attention_init, init_std=c.init_std,
-        token_std=c.embedding_std, position_std=c.position_std, dtype=dtype,
-    ))  # fmt: skip
-
-
-def definition(config: TransformerConfig, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32) -> Any:
-    """The network without weights, for `layers.merge`; nothing is allocated."""
-    return split(nnx.eval_shape(lambda: Transformer(config, dtype=dtype, param_dtype=param_dtype)))[0]
 
 
 def sinusoids(kind: str, length: int, width: int) -> np.ndarray:

@@ -15,7 +15,8 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from .config import ViTConfig, check_vit, pair, parameters
+from .config import ViTConfig, check_vit, pair
+from .config.vit import vit_captured, vit_parameters
 from .layers import (
     ACTIVATIONS,
     Attention,
@@ -30,7 +31,6 @@ from .layers import (
     initial_values,
     note,
     replace_parameters,
-    split,
     wide,
 )
 from .runs import unflatten
@@ -125,14 +125,21 @@ class ViT(nnx.Module):
         self.distill_norm = _norm(c.distill_norm, c, param_dtype)
         self.distill_head = Linear(c.width, c.classes, c.head_bias, param_dtype) if c.distill_head and c.classes else None
         if rngs is not None:
-            replace_parameters(self, start(c, rngs.params(), param_dtype))
+            start = initial_values(vit_parameters(c), rngs.params(), param_dtype, self.computed(c))
+            replace_parameters(self, unflatten(start))
+
+    @staticmethod
+    def computed(c: ViTConfig) -> dict[str, np.ndarray]:
+        """Parameters that start at values of their own: trained sinusoids."""
+        return {"position": sinusoids(c)} if c.position_stored and c.position != "learned" else {}
 
     def __call__(self, images: Array, *, keys: Array | None = None) -> Array:
         """Images [B, h, w, C], normalised, to logits [B, K] (or features [B, D] without a head).
 
         `keys` [B], one an example, mean training: dropout and drop path. None means evaluation.
+        Raises ValueError on images of another shape, or of integers: pixels are normalised first.
         """
-        return self.forward(images, keys, None)
+        return self.classify(self.encode(images, keys), keys)
 
     def capture(self, images: Array, names: Iterable[str]) -> dict[str, Array]:
         """Inner values of the evaluation pass, by name.
@@ -142,19 +149,23 @@ class ViT(nnx.Module):
         [B, L, H, N, N] are all layers' weights, float32; logits [B, K].
         Raises ValueError on any other name.
         """
-        known = ["tokens", *(f"blocks.{i}" for i in range(self.config.depth)), "features", "pooled", "attention", "logits"]
+        known = [*vit_captured(self.config), "attention"]
         tape: Tape = dict.fromkeys(names)
         if unknown := [n for n in tape if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
-        note(tape, "logits", self.forward(images, None, tape))
+        note(tape, "logits", self.classify(self.encode(images, tape=tape), None, tape))
         return tape
 
-    def forward(self, images: Array, keys: Array | None, tape: Tape | None) -> Array:
-        """The one forward pass behind both calls."""
-        c = self.config
-        expected = (*pair(c.image), c.channels)
+    def encode(self, images: Array, keys: Array | None = None, *, tape: Tape | None = None) -> Array:
+        """Images [B, h, w, C], normalised, to the tokens [B, N, D] that the head pools: after the last block and norm.
+
+        `keys` and errors are as in a call.
+        """
+        expected = (*pair(self.config.image), self.config.channels)
         if images.ndim != 4 or images.shape[1:] != expected:
             raise ValueError(f"images {images.shape} are not [B, {', '.join(map(str, expected))}], which this network takes")
+        if not jnp.issubdtype(images.dtype, jnp.floating):
+            raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
         x = self.embed(images.astype(self.dtype), keys)  # [B, N, D]
         note(tape, "tokens", x)
         maps = []
@@ -167,7 +178,7 @@ class ViT(nnx.Module):
             note(tape, "attention", jnp.stack(maps, axis=1))  # [B, L, H, N, N]
         x = x if self.norm is None else self.norm(x)
         note(tape, "features", x)
-        return self.classify(x, keys, tape)
+        return x
 
     def embed(self, images: Array, keys: Array | None) -> Array:
         """Patch tokens with positions, behind the prefix tokens: [B, h, w, C] -> [B, N, D]."""
@@ -201,7 +212,7 @@ class ViT(nnx.Module):
         chosen = jax.vmap(lambda key: jnp.sort(jax.random.permutation(key, n)[:kept]))(keys)  # [B, kept]
         return jnp.take_along_axis(x, chosen[..., None], axis=1)
 
-    def classify(self, x: Array, keys: Array | None, tape: Tape | None) -> Array:
+    def classify(self, x: Array, keys: Array | None, tape: Tape | None = None) -> Array:
         """Pool the tokens [B, N, D] and apply the head: logits [B, K]."""
         c = self.config
         first = sum(n for _, n, _ in c.prefix)  # the first patch token
@@ -238,23 +249,6 @@ def _token(present: bool, shape: tuple[int, ...], dtype: Any) -> nnx.Param[Array
 
 def _norm(present: bool, c: ViTConfig, dtype: Any) -> LayerNorm | None:
     return LayerNorm(c.width, c.eps, c.norm_bias, dtype) if present else None
-
-
-def start(config: ViTConfig, key: Array, dtype: Any = jnp.float32) -> dict[str, Any]:
-    """Random initial parameters of a network, as the nested dict that `layers.split` gives."""
-    c = config
-    flat = initial_values(
-        parameters(c), key, init=c.init, attention_init=c.attention_init, init_std=c.init_std,
-        token_std=c.token_std, position_std=c.position_std, scale=c.layer_scale, head_zero=c.head_zero, dtype=dtype,
-    )  # fmt: skip
-    if c.position_stored and c.position != "learned":
-        flat["position"] = jnp.asarray(sinusoids(c), dtype)
-    return unflatten(flat)
-
-
-def definition(config: ViTConfig, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32) -> Any:
-    """The network without weights, for `layers.merge`; nothing is allocated."""
-    return split(nnx.eval_shape(lambda: ViT(config, dtype=dtype, param_dtype=param_dtype)))[0]
 
 
 # ------------------------------------------------------------------------------------- positions

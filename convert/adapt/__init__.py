@@ -10,16 +10,22 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from vit_jax.config import ModelConfig, TransformerConfig, ViTConfig, nearest
+from vit_jax.config import ModelConfig, NetworkRow, nearest, network_of
 from vit_jax.errors import UserError
 
-from .operations import ANY_NETWORK, OPERATIONS
+from . import operations, vit
 from .step import Adaptation, Step, apply
 
 __all__ = ["ANY_NETWORK", "OPERATIONS", "Adaptation", "Step", "apply", "plan", "toward"]
 
-SAME_FUNCTION = ("fold=layer_scale", "fold=positions", "fold=cls_position", "unfold=cls_position", "unfold=qkv_bias")
+Operation = Callable[[Any, str, str], Adaptation]  # (config, text, value)
+
+OPERATIONS: dict[str, Operation] = {f.__name__: f for f in (*vit.OPERATIONS, *operations.OPERATIONS)}
+ANY_NETWORK = tuple(f.__name__ for f in operations.OPERATIONS)  # with a field of the name
+# Of the others, the network that each is for.
+NETWORK: dict[str, NetworkRow] = {f.__name__: vit.NETWORK for f in vit.OPERATIONS}
 
 
 def plan(config: ModelConfig, texts: Sequence[str]) -> list[Adaptation]:
@@ -34,16 +40,20 @@ def plan(config: ModelConfig, texts: Sequence[str]) -> list[Adaptation]:
             raise UserError(f"--adapt {text}: there is no operation {name!r}{nearest(name, list(OPERATIONS))}")
         if not equals or not value:
             raise UserError(f"--adapt {text}: {name} needs a value, as in {OPERATIONS[name].__doc__}")
-        if isinstance(config, TransformerConfig) and name not in ANY_NETWORK:
-            raise UserError(f"--adapt {text}: {name} is for a ViT and this is a Transformer, which can only have {' and '.join(ANY_NETWORK)} changed")
+        row = network_of(config)
+        possible = [each for each in OPERATIONS if (NETWORK[each] is row if each in NETWORK else hasattr(config, each))]
+        if name not in possible:
+            whose = f"a {NETWORK[name].name}" if name in NETWORK else f"networks with a field {name}"
+            can = f"can only have {' and '.join(possible)} changed" if possible else "can have nothing changed"
+            raise UserError(f"--adapt {text}: {name} is for {whose} and this is a {row.name}, which {can}")
         out.append(OPERATIONS[name](config, text, value))
         config = out[-1].config
     return out
 
 
 def toward(config: ModelConfig, more: Sequence[str], fits: Callable[[ModelConfig], bool]) -> list[str]:
-    """The fewest of SAME_FUNCTION and, after them, of `more` that leave a network that fits; empty where none do."""
-    known = [*(SAME_FUNCTION if isinstance(config, ViTConfig) else ()), *more]
+    """The fewest texts that leave a network that fits: of those that keep the function and, after them, of `more`; else none."""
+    known = [*vit.SAME_FUNCTION, *more]
     for count in range(1, len(known) + 1):
         for texts in itertools.combinations(known, count):
             with contextlib.suppress(UserError):  # not for this network

@@ -1,284 +1,53 @@
-"""The operations of --adapt: (config, text, value) -> Adaptation; each docstring begins with how it is written."""
+"""The operations of --adapt that any network with a field of their name can have: (config, text, value) -> Adaptation.
+
+Each docstring begins with how it is written.
+"""
 
 from __future__ import annotations
 
-import re
 import typing
-import zlib
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from vit_jax.config import Activation, ModelConfig, Size, ViTConfig, check_vit, nearest, pair, parameters
+from vit_jax.config import nearest
 from vit_jax.errors import UserError
 
-from ..layout import Facts
-from ..rules import Arrays
-from . import positions
-from .kernels import PATCHES, POSITIONS, resample, resample_patches
-from .step import Adaptation, Step
-
-STAYS = "the function stays"  # but for rounding
-# Mean and standard deviation of pixels in 0..1, by the names under which models are published.
-STATISTICS = {
-    "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-    "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
-}
+from .step import Adaptation
 
 
-def resize(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """resize=HEIGHTxWIDTH:KERNEL: other image sizes; the positions of patches are resampled, prefix rows stay."""
-    size, kernel = _pair(text, value, POSITIONS)
-    after = check_vit(replace(c, image=size))
-    old, new, prefix = c.grid, after.grid, c.positions - c.patches
-    if old == new:
-        return Adaptation(text, c, after, (), f"image is {_size(c.image)} already: {STAYS}")
-    steps: tuple[Step, ...] = ()
-    said = "positions are computed for the new grid" if c.position != "none" else "there are no positions"
-    if c.position_stored:
-        for which, grid in (("old", old), ("new", new)):
-            if which in POSITIONS[kernel].square and grid[0] != grid[1]:
-                oblong = [name for name, k in POSITIONS.items() if which not in k.square]
-                raise UserError(f"--adapt {text}: {kernel} knows no {which} grid of {grid[0]}x{grid[1]}; take {' or '.join(oblong)}")
-
-        def table(arrays: Arrays) -> Arrays:
-            (rows,) = arrays
-            return [np.concatenate([rows[:prefix], resample(rows[prefix:], old, new, POSITIONS[kernel])])]
-
-        steps = (_step(after, "position", compute=table),)
-        said = f"positions are resampled by {kernel} from {old[0]}x{old[1]} to {new[0]}x{new[1]}"
-    says = f"image {_size(c.image)} becomes {_size(after.image)}: {said}, the function changes"
-    return Adaptation(text, c, after, steps, says, lambda facts: _resized(facts, c.image, after.image))
-
-
-def patch(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """patch=SIZE:KERNEL: other patches on the same grid, so that images grow or shrink with them."""
-    size, kernel = _pair(text, value, PATCHES)
-    _without_pixel_norm(c, text)
-    rows, columns = c.grid
-    old, new = pair(c.patch), pair(size)
-    after = check_vit(replace(c, patch=size, image=_square((rows * new[0], columns * new[1]))))
-
-    def kernels(arrays: Arrays) -> Arrays:
-        (w,) = arrays  # (p q c) d
-        return [resample_patches(w.reshape(old[0] * old[1], -1), old, new, PATCHES[kernel]).reshape(-1, c.width)]
-
-    steps = (_step(after, "patch.kernel", compute=kernels),) if old != new else ()
-    says = f"patch {_size(c.patch)} becomes {_size(size)} by {kernel} and image {_size(c.image)} {_size(after.image)}: the function changes"
-    return Adaptation(text, c, after, steps, says, lambda facts: _resized(facts, c.image, after.image))
-
-
-def head(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """head=drop, or head=new:CLASSES, with zeros, or head=new:CLASSES:normal, drawn with a standard deviation of 0.02."""
-    names = [n for n in parameters(c) if n.startswith(("head.", "head_hidden.", "distill_head.", "distill_norm."))]
-    if value == "drop":
-        after = replace(c, classes=0, head_hidden=0, distill_head=False, distill_norm=False)
-        return Adaptation(text, c, after, (Step(tuple(names), {}, lambda arrays: []),) if names else (), "the head is dropped", _nameless)
-    found = re.fullmatch(r"new:([1-9]\d{0,6})(?::(zero|normal))?", value)
-    if not found:
-        raise UserError(f"--adapt {text}: {value!r} is none of drop, new:CLASSES, new:CLASSES:zero, new:CLASSES:normal; give one of these")
-    start, after = found[2] or "zero", replace(c, classes=int(found[1]))
-    old = tuple(n for n in names if n.startswith(("head.", "distill_head.")))
-    made = {n: shape for n, shape in parameters(after).items() if n.startswith(("head.", "distill_head."))}
-
-    def fresh(arrays: Arrays) -> list[np.ndarray]:
-        drawn = start == "normal"
-        return [_normal(n, shape) if drawn and n.endswith("kernel") else np.zeros(shape) for n, shape in made.items()]
-
-    # Where there was no head the dtype is that of another parameter, which passes.
-    step = Step(old, made, fresh) if old else _step(after, "patch.kernel", makes=tuple(made), compute=lambda arrays: [*arrays, *fresh(arrays)])
-    return Adaptation(text, c, after, (step,), f"the head is new, {start}, for {after.classes} classes", _nameless)
-
-
-def fold(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """fold=layer_scale, fold=cls_position or fold=positions: what the weights can take over, so that it need not be stored."""
-    return _one_of({"layer_scale": _fold_layer_scale, "cls_position": _fold_cls_position, "positions": _fold_positions}, c, text, value)
-
-
-def unfold(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """unfold=cls_position or unfold=qkv_bias: parameters of zeros, where a layout has to have them."""
-    return _one_of({"cls_position": _unfold_cls_position, "qkv_bias": _unfold_qkv_bias}, c, text, value)
-
-
-def _fold_layer_scale(c: ViTConfig, text: str) -> Adaptation:
-    _need(c.layer_scale > 0, text, "this network has no layer scale")
-    after, steps = replace(c, layer_scale=0.0), []
-    for i in range(c.depth):
-        for scale, last in (("scale1", "attention.out"), ("scale2", "mlp.fc2")):
-            names = [n for n in (f"blocks.{i}.{last}.kernel", f"blocks.{i}.{last}.bias") if n in parameters(c)]
-            steps.append(_step(after, *names, f"blocks.{i}.{scale}", compute=lambda arrays: [a * arrays[-1] for a in arrays[:-1]]))
-    return Adaptation(text, c, after, tuple(steps), f"layer scale is folded into the projections before it: {STAYS}")
-
-
-def _fold_cls_position(c: ViTConfig, text: str) -> Adaptation:
-    _need(c.cls_token and c.cls_position and c.position != "none", text, "its class token has no position")
-    after = replace(c, cls_position=False)
-    says = f"the class token's position is added to the token: {STAYS}"
-    if not c.position_stored:  # computed: a prefix token's row is zero in 2-D, and shifts the patches' rows in 1-D
-        _need(c.position == "sincos2d", text, "its computed positions count the class token; give fold=positions first")
-        return Adaptation(text, c, after, (), says)
-    return Adaptation(text, c, after, (_step(after, "cls_token", "position", compute=lambda a: [a[0] + a[1][0], a[1][1:]]),), says)
-
-
-def _unfold_cls_position(c: ViTConfig, text: str) -> Adaptation:
-    _need(c.cls_token and not c.cls_position and c.position == "learned", text, "only a class token without one can get a row of learned positions")
-    after = replace(c, cls_position=True)
-    step = _step(after, "position", compute=lambda a: [np.concatenate([np.zeros((1, c.width)), a[0]])])
-    return Adaptation(text, c, after, (step,), f"the class token's position is a row of zeros: {STAYS}")
-
-
-def _fold_positions(c: ViTConfig, text: str) -> Adaptation:
-    _need(c.position in ("sincos2d", "sincos1d"), text, f"its positions are {c.position}")
-    after = replace(c, position="learned", position_trained=True)
-    stored = _step(after, "patch.kernel", makes=("position",), compute=lambda a: [a[0], positions.computed(c)])
-    return Adaptation(text, c, after, () if c.position_stored else (stored,), f"computed positions become a table: {STAYS}")
-
-
-def _unfold_qkv_bias(c: ViTConfig, text: str) -> Adaptation:
-    absent = [n for n in ("query", "key", "value") if not getattr(c, f"{n}_bias")]
-    _need(bool(absent), text, "query, key and value all have one")
-    after = replace(c, query_bias=True, key_bias=True, value_bias=True)
-    steps = [
-        _step(after, f"{layer}.kernel", makes=(f"{layer}.bias",), compute=lambda a: [a[0], np.zeros(a[0].shape[1])])
-        for layer in (f"blocks.{i}.attention.{n}" for i in range(c.depth) for n in absent)
-    ]
-    return Adaptation(text, c, after, tuple(steps), f"{', '.join(absent)} get a bias of zeros: {STAYS}")
-
-
-def channels(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """channels=N: from 3; the colours' sum for one, else the colours over and over, times 3/N (timm's adapt_input_conv)."""
-    n = _number(text, value, int, 1)
-    _need(c.channels == 3, text, f"this network takes {c.channels} channels, and only 3 are known to become others")
-    _without_pixel_norm(c, text)
-    after = replace(c, channels=n)
-
-    def kernels(arrays: Arrays) -> Arrays:
-        w = arrays[0].reshape(-1, 3, c.width)  # (p q) c d
-        w = w.sum(1, keepdims=True) if n == 1 else w[:, np.arange(n) % 3] * (3 / n)
-        return [w.reshape(-1, c.width)]
-
-    says = f"images have {n} channels instead of 3: the function changes, and the preprocessing is no longer known"
-    return Adaptation(text, c, after, (_step(after, "patch.kernel", compute=kernels),), says, lambda facts: replace(facts, preprocess=None))
-
-
-def statistics(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """statistics=FROM:TO: pixels normalised by TO instead of FROM, each none, half, imagenet or clip."""
-    names = value.split(":")
-    if len(names) != 2 or not set(names) <= set(STATISTICS):
-        raise UserError(f"--adapt {text}: {value!r} is not FROM:TO, each one of {', '.join(STATISTICS)}; give the two")
-    _need(c.channels == 3, text, f"these are statistics of 3 channels, and this network takes {c.channels}")
-    _without_pixel_norm(c, text)
-    (mean_before, std_before), (mean, std) = ((np.array(a), np.array(b)) for a, b in (STATISTICS[n] for n in names))
-    after = replace(c, stem_bias=True)
-
-    def stem(arrays: Arrays) -> Arrays:
-        w = arrays[0].reshape(-1, 3, c.width)
-        shift = np.einsum("pcd,c->d", w, (mean - mean_before) / std_before)
-        return [(w * (std / std_before)[:, None]).reshape(-1, c.width), shift + (arrays[1] if c.stem_bias else 0.0)]
-
-    def facts(given: Facts) -> Facts:
-        if given.preprocess is None:
-            return given
-        said = tuple(np.round(given.preprocess[k], 4).tolist() for k in ("mean", "std"))
-        if said != tuple(np.round(s, 4).tolist() for s in STATISTICS[names[0]]):
-            raise UserError(f"--adapt {text}: the files say mean {said[0]} and std {said[1]}, which is not {names[0]}; correct the first name")
-        return replace(given, preprocess={**given.preprocess, "mean": mean.tolist(), "std": std.tolist()})
-
-    leaves = ("patch.kernel", "patch.bias") if c.stem_bias else ("patch.kernel",)
-    step = _step(after, *leaves, makes=("patch.bias",), compute=stem)
-    return Adaptation(text, c, after, (step,), f"pixels are normalised by {names[1]} instead of {names[0]}: of the same pictures {STAYS}", facts)
-
-
-def eps(c: ModelConfig, text: str, value: str) -> Adaptation:
+def eps(c: Any, text: str, value: str) -> Adaptation:
     """eps=NUMBER: the epsilon of every LayerNorm."""
-    after = replace(c, eps=_number(text, value, float, 0.0))
+    after = replace(c, eps=number(text, value, float, 0.0))
     return Adaptation(text, c, after, (), f"eps {c.eps} becomes {after.eps}: the function changes")
 
 
-def activation(c: ModelConfig, text: str, value: str) -> Adaptation:
+def activation(c: Any, text: str, value: str) -> Adaptation:
     """activation=NAME: the activation inside every mlp."""
-    known = list(typing.get_args(Activation))
+    known = list(typing.get_args(typing.get_type_hints(type(c))["activation"]))
     if value not in known:
         raise UserError(f"--adapt {text}: there is no activation {value!r}{nearest(value, known)}")
-    after = replace(c, activation=typing.cast(Activation, value))
+    after = replace(c, activation=value)
     return Adaptation(text, c, after, (), f"activation {c.activation} becomes {value}: the function changes")
 
 
-OPERATIONS: dict[str, Callable[[Any, str, str], Adaptation]] = {
-    f.__name__: f for f in (resize, patch, head, fold, unfold, channels, statistics, eps, activation)
-}  # fmt: skip
-ANY_NETWORK = ("eps", "activation")
+OPERATIONS = (eps, activation)
 
 
 # ------------------------------------------------------------------------------- what they share
 
 
-def _step(after: ViTConfig, *takes: str, makes: tuple[str, ...] = (), compute: Callable[[Arrays], Any]) -> Step:
-    """A step that gives, of what it takes, those that the new network has, and then `makes`."""
-    shapes = parameters(after)
-    return Step(takes, {n: shapes[n] for n in dict.fromkeys((*(n for n in takes if n in shapes), *makes))}, compute)
-
-
-def _one_of(values: dict[str, Callable[[ViTConfig, str], Adaptation]], c: ViTConfig, text: str, value: str) -> Adaptation:
-    if value not in values:
-        raise UserError(f"--adapt {text}: there is no {value!r} to do so with{nearest(value, list(values))}")
-    return values[value](c, text)
-
-
-def _need(holds: bool, text: str, reason: str) -> None:
+def need(holds: bool, text: str, reason: str) -> None:
+    """Raise UserError unless it holds."""
     if not holds:
         raise UserError(f"--adapt {text}: {reason}; leave this flag out")
 
 
-def _without_pixel_norm(c: ViTConfig, text: str) -> None:
-    _need(not c.stem_pre_norm, text, "its patches are normalised pixel by pixel before their projection, which has no such form")
-
-
-def _number(text: str, value: str, cls: type, least: float) -> Any:
+def number(text: str, value: str, cls: type, least: float) -> Any:
+    """A text as a number of at least `least`. Raises UserError."""
     try:
-        number = cls(value)
+        found = cls(value)
     except ValueError:
-        number = least - 1
-    if not least <= number < float("inf"):
+        found = least - 1
+    if not least <= found < float("inf"):
         raise UserError(f"--adapt {text}: {value!r} is not {'a whole number' if cls is int else 'a number'} of at least {least:g}; give one")
-    return number
-
-
-def _pair(text: str, value: str, kernels: dict[str, Any]) -> tuple[Size, str]:
-    """HEIGHTxWIDTH:KERNEL, or SIZE:KERNEL."""
-    size, _, kernel = value.partition(":")
-    found = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", size)
-    if not found:
-        raise UserError(f"--adapt {text}: {size!r} is not a size in pixels; give HEIGHTxWIDTH, as in 224x224")
-    if kernel not in kernels:
-        close = nearest(kernel, list(kernels)) if kernel else f"; known: {', '.join(kernels)}"
-        raise UserError(f"--adapt {text}: there is no kernel {kernel!r}{close}")
-    return _square((int(found[1]), int(found[2] or found[1]))), kernel
-
-
-def _square(size: tuple[int, int]) -> Size:
-    return size[0] if size[0] == size[1] else size
-
-
-def _size(size: Size) -> str:
-    return "x".join(map(str, pair(size)))
-
-
-def _normal(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    return np.random.default_rng(zlib.crc32(name.encode())).normal(0.0, 0.02, shape)
-
-
-def _nameless(facts: Facts) -> Facts:
-    return replace(facts, class_names=None)
-
-
-def _resized(facts: Facts, before: Size, after: Size) -> Facts:
-    """Images of the new size, the resized side that they are cropped from in proportion."""
-    if facts.preprocess is None:
-        return facts
-    scaled = round(facts.preprocess["size"] * min(pair(after)) / min(pair(before)))
-    return replace(facts, preprocess={**facts.preprocess, "image": list(pair(after)), "size": scaled})
+    return found

@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Mapping
 
-from vit_jax.config import ViTConfig, pair, parameters
+from vit_jax.config import ViTConfig, pair, shapes
 
 from ..layout import PLAIN_VIT, Field, Layout, Names, always, count, has, length
 from ..rules import BfloatAsVoid, Operation, Order, Row, row
@@ -31,7 +31,7 @@ def inside(modules: tuple[str, ...]) -> dict[str, str]:
 
 def rows(config: ViTConfig, modules: tuple[str, ...]) -> list[Row]:
     """One row for each parameter."""
-    return [row(place(name, TOP, modules), name, shape, BfloatAsVoid(), *order(config, name)) for name, shape in parameters(config).items()]
+    return [row(place(name, TOP, modules), name, shape, BfloatAsVoid(), *order(config, name)) for name, shape in shapes(config).items()]
 
 
 def place(name: str, top: Mapping[str, str], modules: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ import functools
 from dataclasses import dataclass
 from math import isqrt
 
-from vit_jax.config import ViTConfig, parameters
+from vit_jax.config import ViTConfig, shapes
 
 from ..layout import Field, Layout, Names, always, has, length
 from ..rules import BfloatAsVoid, Row, Stack, row
@@ -43,8 +43,8 @@ class Version:
 
 def rows(config: ViTConfig, version: Version) -> list[Row]:
     """One row for each parameter; where blocks are stacked, one for each of a block."""
-    shapes, out = parameters(config), []
-    for name, shape in shapes.items():
+    out = []
+    for name, shape in shapes(config).items():
         theirs, operations = augreg.place(name, version.top, LINEN), augreg.order(config, name)
         if not (version.scan and name.startswith("blocks.")):
             out.append(row(theirs, name, shape, BfloatAsVoid(), *operations))

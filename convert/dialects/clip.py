@@ -13,8 +13,8 @@ import re
 from vit_jax.config import ViTConfig
 
 from ..layout import PLAIN_VIT, Field, Layout, always, count, length
-from ..modules import Tensors, module_rows, oblong
 from ..rules import Row
+from .modules import Tensors, module_rows, oblong
 
 TEXT = (r"token_embedding\.weight|positional_embedding|transformer\..*|ln_final\..*|text_projection|logit_(scale|bias)|attn_mask",)
 SETTINGS = (r"input_resolution|context_length|vocab_size",)  # numbers that OpenAI's files hold as tensors

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from vit_jax.config import ViTConfig, kind, pair, parameters
+from vit_jax.config import ViTConfig, normal, pair, parameters
 from vit_jax.errors import UserError
 
-from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, Names, count, length, normal, stated, statement
+from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, Names, count, length, stated, statement
 from ..rules import CARRIED, TRANSPOSE, Order, Row, carried, row
 from .huggingface_images import preprocess, processor
 
@@ -65,9 +65,8 @@ def rows(config: ViTConfig, version: str) -> list[Row]:
     """One row for each parameter; and for a mask token, which models for masked images have."""
     (p, q), c, d = pair(config.patch), config.channels, config.width
     out = [carried(f"{b}embeddings.mask_token", (1, 1, d)) for b in dict.fromkeys((body(config), named_body(config)))]
-    for name, shape in parameters(config).items():
+    for name, (shape, sort, _) in parameters(config).items():
         path, _, leaf = name.rpartition(".")
-        sort = kind(name)
         if sort in ("token", "position"):
             out.append(row(place(config, name, version), name, shape, Order("1 n d", "n d") if len(shape) == 2 else Order("1 1 d", "d")))
             continue

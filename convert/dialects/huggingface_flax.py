@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from vit_jax.config import ViTConfig, pair, parameters
+from vit_jax.config import ViTConfig, pair, shapes
 
 from ..layout import Field, Layout, Names, always
 from ..rules import Order, Row, row
@@ -23,7 +23,7 @@ def rows(config: ViTConfig) -> list[Row]:
         "position": Order("1 n d", "n d"),
         "patch.kernel": Order("p q c d", "(p q c) d", dict(p=p, q=q, c=c)),
     }
-    for name, shape in parameters(config).items():
+    for name, shape in shapes(config).items():
         path, _, leaf = name.rpartition(".")
         theirs = f"{huggingface.place(config, path)}.{leaf}" if path else huggingface.place(config, name)
         out.append(row(theirs.replace(".", "/"), name, shape, *([orders[name]] if name in orders else [])))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import TransformerConfig, parameters
+from vit_jax.config import TransformerConfig, shapes
 from vit_jax.errors import UserError
 
 from ..layout import Facts, Field, Json, Layout, Names, always, count, length, stated, statement
@@ -87,7 +87,7 @@ def marks(style: Style, embedding_norm: bool, final_norm: bool) -> tuple[str, ..
 def rows(c: TransformerConfig, style: Style = TORCH) -> list[Row]:
     """A row for each tensor of a file; copies of tied tables are optional, and the sinusoids, which only the class without a head always saves."""
     out = []
-    for name, shape in parameters(c).items():
+    for name, shape in shapes(c).items():
         path, _, leaf = name.rpartition(".")
         if name == "head.bias":
             out.append(row("final_logits_bias", name, shape, Order("1 v", "v")))

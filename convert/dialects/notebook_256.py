@@ -9,8 +9,8 @@ from __future__ import annotations
 from vit_jax.config import ViTConfig, pair
 
 from ..layout import PLAIN_VIT, Field, Json, Layout, Names, always, count, length
-from ..modules import TOKEN, TOKENS, Tensors, module_rows
 from ..rules import Order, Row
+from .modules import TOKEN, TOKENS, Tensors, module_rows
 
 BLOCK = {
     "attention.query": "attn.in_proj_", "attention.out": "attn.out_proj.", "norm1": "norm1.", "norm2": "norm2.", "mlp.fc1": "fc1.", "mlp.fc2": "fc2.",

@@ -11,8 +11,8 @@ from dataclasses import replace
 from vit_jax.config import ViTConfig
 
 from ..layout import PLAIN_VIT, Field, Layout, Names, always, count, length
-from ..modules import TOKEN, TOKENS, Tensors, module_rows
 from ..rules import Concat, Reversed, Row
+from .modules import TOKEN, TOKENS, Tensors, module_rows
 
 PATCH, HEADS = "embedding.patch_embeddings.projection", r"encoder\.blocks\.0\.attention\.heads\.(\d+)\.query\.weight"
 QUERY = "encoder.blocks.0.attention.heads.0.query.weight"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from vit_jax.config import ViTConfig
 
 from ..layout import PLAIN_VIT, Field, Layout, always, count, length
-from ..modules import TOKENS, module_rows
 from ..rules import Row
+from .modules import TOKENS, module_rows
 
 LAYER = "transformer_encoder.layers"
 BLOCK = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from vit_jax.config import TransformerConfig, parameters
+from vit_jax.config import TransformerConfig, shapes
 
 from ..layout import Field, Layout, Names, always, count, length
 from ..rules import TRANSPOSE, Concat, Reversed, Row, row
@@ -28,7 +28,7 @@ INNER = {"query": "q", "key": "k", "value": "v", "out": "linear", "fc1": "0", "f
 def rows(c: TransformerConfig) -> list[Row]:
     """A row for each parameter; query, key and value are a tensor a head."""
     out = []
-    for name, shape in parameters(c).items():
+    for name, shape in shapes(c).items():
         path, _, leaf = name.rpartition(".")
         turned = (TRANSPOSE,) if leaf == "kernel" else ()
         if path.endswith((".query", ".key", ".value")):

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from vit_jax.config import ViTConfig, pair
 
 from ..layout import PLAIN_VIT, Field, Json, Layout, Names, always, count, has, length
-from ..modules import TOKEN, TOKENS, Tensors, module_rows
 from ..rules import Order, Row
+from .modules import TOKEN, TOKENS, Tensors, module_rows
 from .timm_folder import read_side, unstated, write_side
 
 QKV = ("query", "key", "value")

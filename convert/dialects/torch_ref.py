@@ -1,52 +1,55 @@
 """The state dict of torch_ref's models: our names, with torch's leaves, orders and axes.
 
-Linear weights are (out, in), patches a convolution's (D, C, p, q), norms weight and bias, 
+Linear weights are (out, in), patches a convolution's (D, C, p, q), norms weight and bias,
 embeddings modules of their own; a ViT's tokens and positions have a batch axis of one.
 """
 
 from __future__ import annotations
 
-from vit_jax.config import TransformerConfig, ViTConfig, kind, pair, parameters
+from collections.abc import Callable
+from typing import Any
 
-from ..layout import Field, Layout, function_fields
-from ..rules import TRANSPOSE, Order, Row, Shape, row
+from vit_jax.config import NETWORKS, ModelConfig, Parameter, ViTConfig, function_fields, network_of, parameters
+
+from ..layout import Field, Layout
+from ..rules import TRANSPOSE, Order, Row, row
 from ..run_folder import said
+from .modules import TOKEN, TOKENS, convolution
 
 
-def rows(config: ViTConfig | TransformerConfig) -> list[Row]:
+def rows(config: ModelConfig) -> list[Row]:
     """One row for each parameter of a network, in the config's order."""
-    return [_row(config, name, shape) for name, shape in parameters(config).items()]
+    special = SPECIAL.get(network_of(config).name, lambda config, name, p: None)
+    return [special(config, name, p) or _row(name, p) for name, p in parameters(config).items()]
 
 
-def _row(config: ViTConfig | TransformerConfig, name: str, shape: Shape) -> Row:
+def _row(name: str, p: Parameter) -> Row:
     path, _, leaf = name.rpartition(".")
-    sort = kind(name)
-    if isinstance(config, ViTConfig):
-        (p, q), c = pair(config.patch), config.channels
-        if name == "patch.kernel":
-            return row("patch.weight", name, shape, Order("d c p q", "(p q c) d", dict(c=c, p=p, q=q)))
-        if path == "patch.pre_norm":  # over a patch as torch unfolds it
-            theirs = "patch.pre_norm.weight" if leaf == "scale" else name
-            return row(theirs, name, shape, Order("(c p q)", "(p q c)", dict(c=c, p=p, q=q)))
-        if sort in ("token", "position"):
-            return row(name, name, shape, Order("1 n d", "n d") if len(shape) == 2 else Order("1 1 d", "d"))
-    if sort == "kernel":
-        return row(f"{path}.weight", name, shape, TRANSPOSE)
-    if sort == "norm" and leaf == "scale":
-        return row(f"{path}.weight", name, shape)
-    if sort == "embedding":
-        return row(f"{name}.weight", name, shape)
-    return row(name, name, shape)
+    if p.kind == "kernel":
+        return row(f"{path}.weight", name, p.shape, TRANSPOSE)
+    if p.kind == "norm" and leaf == "scale":
+        return row(f"{path}.weight", name, p.shape)
+    return row(f"{name}.weight" if p.kind == "embedding" else name, name, p.shape)
 
 
-def _layout(network: type[ViTConfig] | type[TransformerConfig], title: str, marks: tuple[str, ...]) -> Layout:
-    """It says every config, and no field follows from its names: the file states them, or the user does."""
-    fields = {name: Field() for name in function_fields(network)}
-    return Layout("torch-ref", "vit" if network is ViTConfig else "transformer", title, network, fields, rows, marks, ("torch", "safetensors"),
-                  read_side=lambda files: said(files.get("config.json", {})))  # fmt: skip
+def _of_vit(config: ViTConfig, name: str, p: Parameter) -> Row | None:
+    """The row of a parameter that has another form here than elsewhere."""
+    path, _, leaf = name.rpartition(".")
+    if name == "patch.kernel":
+        return row("patch.weight", name, p.shape, convolution(config))
+    if path == "patch.pre_norm":  # over a patch as torch unfolds it
+        theirs = "patch.pre_norm.weight" if leaf == "scale" else name
+        return row(theirs, name, p.shape, Order("(c p q)", "(p q c)", convolution(config).sizes))
+    return row(name, name, p.shape, TOKENS if len(p.shape) == 2 else TOKEN) if p.kind in ("token", "position") else None
 
 
-LAYOUTS = (
-    _layout(TransformerConfig, "torch_ref's Transformer", (r"encoder\.blocks\.0\.attention\.query\.weight",)),
-    _layout(ViTConfig, "torch_ref's ViT", (r"patch\.weight", r"blocks\.0\.attention\.query\.weight")),
-)
+SPECIAL: dict[str, Callable[[Any, str, Parameter], Row | None]] = {"ViT": _of_vit}
+# They say every config, and no field follows from their names: the file states them, or the user does.
+LAYOUTS = tuple(
+    Layout(
+        "torch-ref", key, f"torch_ref's {network.name}", network.config, dict.fromkeys(function_fields(network.config), Field()),
+        rows, network.torch_names, ("torch", "safetensors"), read_side=lambda files: said(files.get("config.json", {})),
+    )
+    for key, network in reversed(NETWORKS.items())
+    if network.torch
+)  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from vit_jax.config import TransformerConfig, parameters
+from vit_jax.config import TransformerConfig, shapes
 
 from ..layout import Field, Layout, Names, always, count, has, length
 from ..rules import TRANSPOSE, Concat, Row, row
@@ -24,7 +24,7 @@ LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 def rows(c: TransformerConfig) -> list[Row]:
     """A row for each tensor of the module."""
     out, outer = [], "" if c.decoder_depth else "encoder."  # an encoder alone has no name to itself
-    for name, shape in parameters(c).items():
+    for name, shape in shapes(c).items():
         path, _, leaf = name.rpartition(".")
         turned = (TRANSPOSE,) if leaf == "kernel" else ()
         attention, _, part = path.rpartition(".")

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from vit_jax.config import ViTConfig
 
 from ..layout import PLAIN_VIT, Field, Layout, always, count, length
-from ..modules import TOKEN, TOKENS, module_rows, oblong
 from ..rules import Row
+from .modules import TOKEN, TOKENS, module_rows, oblong
 
 BLOCK = "encoder.layers.encoder_layer_"
 MLP = {"1": ("linear_1", "linear_2"), "2": ("0", "3")}

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
-from vit_jax.config import TransformerConfig, ViTConfig, parameters
+from vit_jax.config import NETWORKS, ModelConfig, function_fields, shapes
 from vit_jax.errors import UserError
 
-from ..layout import Facts, Field, Json, Layout, function_fields
+from ..layout import Facts, Field, Json, Layout
 from ..rules import Row, row
 from ..run_folder import said
 
 
-def rows(config: ViTConfig | TransformerConfig) -> list[Row]:
+def rows(config: ModelConfig) -> list[Row]:
     """One row for each parameter, which is what it is."""
-    return [row(name, name, shape) for name, shape in parameters(config).items()]
+    return [row(name, name, shape) for name, shape in shapes(config).items()]
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
@@ -30,13 +29,11 @@ def read_side(files: Mapping[str, Json]) -> Facts:
         raise UserError("the config in the file's metadata is damaged; export the run anew, or say the config with --set") from error
 
 
-def _layout(network: Any, kind: str, title: str, marks: tuple[str, ...]) -> Layout:
-    """It says every config, and no field follows from its names: the file or its run states them, or the user does."""
-    fields = {name: Field() for name in function_fields(network)}
-    return Layout("vit-jax", kind, title, network, fields, rows, marks, ("orbax", "safetensors"), read_side=read_side)
-
-
-LAYOUTS = (
-    _layout(TransformerConfig, "transformer", "our Transformer", (r"encoder\.blocks\.0\.attention\.query\.kernel",)),
-    _layout(ViTConfig, "vit", "our ViT", (r"patch\.kernel", r"blocks\.0\.attention\.query\.kernel")),
-)
+# They say every config, and no field follows from their names: the file or its run states them, or the user does.
+LAYOUTS = tuple(
+    Layout(
+        "vit-jax", key, f"our {network.name}", network.config, dict.fromkeys(function_fields(network.config), Field()),
+        rows, network.names, ("orbax", "safetensors"), read_side=read_side,
+    )
+    for key, network in reversed(NETWORKS.items())
+)  # fmt: skip

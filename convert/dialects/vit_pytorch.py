@@ -16,8 +16,8 @@ from vit_jax.config import ViTConfig, pair
 from vit_jax.errors import UserError
 
 from ..layout import PLAIN_VIT, Field, Json, Layout, Names, always, count, length
-from ..modules import Tensors, module_rows
 from ..rules import TRANSPOSE, Order, Row, zeros
+from .modules import Tensors, module_rows
 
 
 @dataclass(frozen=True)

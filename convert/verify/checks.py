@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vit_jax.config import ModelConfig
+from vit_jax.config import ModelConfig, function_fields, network_of, normal
 
-from ..layout import Facts, function_fields, normal
+from ..layout import Facts
 from ..rules import same
 from .libraries import Built
 from .sides import Ours, Theirs
@@ -57,7 +57,7 @@ def configs(a: str, b: str, first: ModelConfig, second: ModelConfig) -> Check:
     if type(first) is not type(second):
         return Check(a, b, "config", np.inf, 0.0, f"{type(first).__name__} and {type(second).__name__}")
     x, y = normal(first), normal(second)
-    apart = [f"{n} {getattr(x, n)!r} and {getattr(y, n)!r}" for n in function_fields(type(first)) if getattr(x, n) != getattr(y, n)]
+    apart = [f"{n} {getattr(x, n)!r} and {getattr(y, n)!r}" for n in function_fields(first) if getattr(x, n) != getattr(y, n)]
     return Check(a, b, "config", float(len(apart)), 0.0, ", ".join(apart))
 
 
@@ -122,7 +122,7 @@ class Reference:
 
     def __init__(self, name: str, config: ModelConfig, parameters: Arrays, inputs: Inputs | None = None):
         self.name, self.config, self.parameters = name, config, parameters
-        self.inputs = noise(config) if inputs is None else inputs
+        self.inputs, self.outputs = noise(config) if inputs is None else inputs, network_of(config).captured(config)[-1]
         self._values: dict[str, Arrays] = {}
         self._gradients: Arrays | None = None
 
@@ -135,7 +135,7 @@ class Reference:
     @property
     def cotangent(self) -> np.ndarray:
         """What the outputs are weighed with where one number is needed: for gradients, and as a target of steps."""
-        return np.random.default_rng(1).standard_normal(self.values("float64")["logits"].shape)
+        return np.random.default_rng(1).standard_normal(self.values("float64")[self.outputs].shape)
 
     def gradients(self) -> Arrays:
         """Of every parameter."""
@@ -154,10 +154,11 @@ def compared(weights: Weights, reference: Reference, built: Built, steps: int = 
     theirs = Theirs(built, weights.config, "float64")
     found = theirs.capture(reference.inputs)
     yield forward(subject, against, found, reference.values("float64"), "float64")
-    if found["logits"].shape != reference.values("float64")["logits"].shape:
+    out = reference.outputs
+    if found[out].shape != reference.values("float64")[out].shape:
         return  # other classes: nothing that is computed of outputs can be compared
     alone = theirs.capture({k: v[:1] for k, v in reference.inputs.items()})
-    yield forward(subject, "itself", {"a batch of one": alone["logits"]}, {"a batch of one": found["logits"][:1]}, "float64")
+    yield forward(subject, "itself", {"a batch of one": alone[out]}, {"a batch of one": found[out][:1]}, "float64")
     yield from gradients(subject, against, theirs.gradients(reference.inputs, reference.cotangent), reference.gradients())
     if steps:  # on a copy, which they change
         trained = Theirs(replace(built, module=copy.deepcopy(built.module)), weights.config, "float64")

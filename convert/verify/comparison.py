@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from vit_jax.config import ModelConfig, network_of
+
 from .. import adapt as adapting
 from .checks import Check, Reference, bits, compared, configs, relative, returned, statistics
-from .libraries import Refused, build
+from .libraries import Refused, Unavailable, build
 from .report import Report
 from .weights import Inputs, Weights
 
@@ -56,6 +57,10 @@ def of_one(weights: Weights, reference: Reference, report: Report, steps: int = 
         built, why = build(weights)
     except Refused as error:
         return [Check(weights.name, "its own library", "loading", float("inf"), 0.0, str(error))]
+    except Unavailable as error:
+        note = f"forward not compared: {error}"
+        report.notes += [note] if note not in report.notes else []
+        return []
     if why:
         report.notes.append(f"{weights.name}: {why}; torch_ref stands in, by our reading of the names")
     return list(compared(weights, reference, built, steps))
@@ -63,15 +68,17 @@ def of_one(weights: Weights, reference: Reference, report: Report, steps: int = 
 
 def changed(before: Reference, after: Reference) -> list[str]:
     """How much an adaptation or another dtype changes the outputs, in words; nothing where their shapes changed."""
-    first, second = (r.values("float64")["logits"] for r in (before, after))
+    first, second = (r.values("float64")[r.outputs] for r in (before, after))
     if before.inputs is not after.inputs or first.shape != second.shape:
         return []
     return [f"the change moves outputs by {relative(second, first):.1e} of their largest"]
 
 
-def shapes_apart(first: Any, second: Any) -> str:
+def shapes_apart(first: ModelConfig, second: ModelConfig) -> str:
     """A clause where one network cannot take the other's inputs."""
     if type(first) is not type(second):
         return f"one is a {type(first).__name__}, the other a {type(second).__name__}"
-    names = [n for n in ("image", "channels", "source_vocabulary", "target_vocabulary") if getattr(first, n, None) != getattr(second, n, None)]
+    rows = (network_of(c).inputs(c) for c in (first, second))
+    some, others = ({one.name: (one.kind, one.shape, one.size) for one in row} for row in rows)
+    names = [name for name in some | others if some.get(name) != others.get(name)]
     return f"their inputs differ in {', '.join(names)}" if names else ""

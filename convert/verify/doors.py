@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, ViTConfig, pair
+from vit_jax.config import ModelConfig, function_fields, network_of
 from vit_jax.errors import CHECK, DONE, CheckFailed, UserError, say
 from vit_jax.runs import write_json
 
 from .. import adapt as adapting
 from ..containers import check_file
-from ..layout import Json, function_fields
+from ..layout import Json
 from ..target import CERTIFICATE, free
 from .checks import Reference
 from .comparison import changed, shapes_apart, verify
 from .report import Report
-from .weights import Inputs, Weights
+from .weights import Inputs, Weights, noise
 
 if TYPE_CHECKING:
     from ..reading import Options, Reading
@@ -102,7 +102,7 @@ def second(path: str, options: Options, a: Reading) -> tuple[Reading, str]:
     try:
         return read(path, Options(accept=options.accept)), ""
     except UserError as error:
-        fields = {name: getattr(a.config, name) for name in function_fields(type(a.config))}
+        fields = {name: getattr(a.config, name) for name in function_fields(a.config)}
         try:
             return read(path, Options(accept=options.accept, sets={**fields, **options.sets})), "B does not say its config: it was read by that of A"
         except UserError:
@@ -118,12 +118,22 @@ def leave(report: Report, json: str, markdown: str) -> None:
 
 
 def images(path: str, c: ModelConfig, preprocess: Json | None) -> Inputs:
-    """Pictures as a network takes them: a .npy of [B, h, w, C], or an image or folder by the file's own preprocessing. Raises UserError."""
-    if not isinstance(c, ViTConfig):
-        raise UserError(f"--images {path}: this is a Transformer, which takes none; leave the flag out")
+    """Pictures as a network takes them, and noise for its other inputs. Raises UserError.
+
+    They are a .npy of [B, h, w, C], or an image or folder, prepared as the file of the network says.
+    """
+    row = network_of(c)
+    taken = next((one for one in row.inputs(c) if one.kind == "pixels"), None)
+    if taken is None:
+        raise UserError(f"--images {path}: this is a {row.name}, which takes none; leave the flag out")
     if not Path(path).is_dir():
         check_file(path)  # one that waits for a writer would be waited for
-    shape = (*pair(c.image), c.channels)
+    given = pictures(path, taken.shape, preprocess)
+    return noise(c, len(given)) | {taken.name: given}
+
+
+def pictures(path: str, shape: tuple[int, ...], preprocess: Json | None) -> np.ndarray:
+    """The pictures of a .npy, an image or a folder as float64 [B, h, w, C]. Raises UserError."""
     if path.endswith(".npy"):
         try:
             given = np.lib.format.open_memmap(path, mode="r")  # which asks for no more memory than the file has bytes
@@ -133,7 +143,7 @@ def images(path: str, c: ModelConfig, preprocess: Json | None) -> Inputs:
             raise UserError(f"--images {path}: {given.dtype.name} {list(given.shape)} is not [B, {', '.join(map(str, shape))}] of floating-point numbers; give such")
         if not np.isfinite(given).all():
             raise UserError(f"--images {path}: holds NaN or infinity, on which no two networks are equal; give finite numbers")
-        return {"images": np.array(given, np.float64)}
+        return np.array(given, np.float64)
     if preprocess is None:
         raise UserError(f"--images {path}: the file says nothing of its preprocessing; give --model NAME, or a .npy of [B, {', '.join(map(str, shape))}]")
     from PIL import Image
@@ -147,4 +157,4 @@ def images(path: str, c: ModelConfig, preprocess: Json | None) -> Inputs:
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         pixels = np.stack([way.apply(open_image(file)) for file in files]) / 255
-    return {"images": (pixels - np.array(way.mean)) / np.array(way.std)}
+    return np.asarray((pixels - np.array(way.mean)) / np.array(way.std))

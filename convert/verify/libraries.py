@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import TransformerConfig, ViTConfig, pair
+from vit_jax.config import TransformerConfig, ViTConfig, network_of, pair
 
 from .. import rules
 from ..dialects import LAYOUTS
@@ -26,6 +26,8 @@ from ..rules import Row
 from .weights import Weights
 
 Places = dict[str, tuple[str, str]]  # {our name of a value: (a module's path, "in" or "out")}
+# Where torch_ref's networks have values that are not the outputs of a module of their name.
+TWIN: Places = {"tokens": ("blocks.0", "in"), "features": ("norm", "out"), "memory": ("encoder", "out")}
 
 
 class Unavailable(Exception):
@@ -88,21 +90,21 @@ def _declare_operators() -> Any:
 
 
 def twin(weights: Weights) -> Built:
-    """torch_ref's network, from our reading of the tensors."""
+    """torch_ref's network, from our reading of the tensors. Raises Unavailable where it has none."""
+    c: Any = weights.config
+    row = network_of(c)
+    if not row.torch:
+        raise Unavailable(f"torch_ref has no twin of a {row.name}")
     import torch_ref
 
-    module = torch_ref.load(torch_ref.build(weights.config).double(), {n: a.astype(np.float64) for n, a in weights.parameters.items()})
-    c = weights.config
-    if isinstance(c, ViTConfig):
-        places = {"tokens": ("blocks.0", "in"), **{f"blocks.{i}": (f"blocks.{i}", "out") for i in range(c.depth)}}
-        places |= {"features": ("norm", "out")} if c.final_norm else {}
-        return Built("torch_ref", module, twin_names.rows(c), _images, places)
-    stacks = (("encoder", c.encoder_depth), ("decoder", c.decoder_depth))
-    places = {f"{stack}.blocks.{i}": (f"{stack}.blocks.{i}", "out") for stack, depth in stacks for i in range(depth)} | {"memory": ("encoder", "out")}
+    wide = {n: a.astype(np.float64) for n, a in weights.parameters.items()}
+    module = torch_ref.load(torch_ref.build(c).double(), wide)
+    inside, inputs = dict(module.named_modules()), row.inputs(c)
+    places = {n: at for n in row.captured(c) if (at := TWIN.get(n, (n, "out")))[0] in inside}
 
     def call(module: Any, given: dict[str, Any]) -> Any:
-        sides = [given[side] for side in ("source", "target") if side in given]
-        return module(*sides, source_padding=given["source_padding"])
+        sides = [given[one.name].permute(0, 3, 1, 2) if one.kind == "pixels" else given[one.name] for one in inputs]
+        return module(*sides, **{one.padding: given[one.padding] for one in inputs if one.padding})
 
     return Built("torch_ref", module, twin_names.rows(c), call, places)
 

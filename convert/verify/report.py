@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 
-from vit_jax.config import ModelConfig, ViTConfig, to_dict
+from vit_jax.config import ModelConfig, network_of, to_dict
 
 from ..layout import Json
 from .checks import Check, failed
@@ -85,9 +85,8 @@ class Report:
         for c in self.checks:
             of = next((f"{word}{c.subject.removeprefix(name)}" for name, word in names.items() if c.subject.startswith(name)), c.subject)
             differences[f"{of}: {c.quantity}"] = _finite(c.difference)
-        network = "ViT" if isinstance(self.config, ViTConfig) else "Transformer"
         return {
-            "format": 1, "source": files[0], "target": files[1], "config": {"network": network, "fields": to_dict(self.config)},
+            "format": 1, "source": files[0], "target": files[1], "config": {"network": network_of(self.config).name, "fields": to_dict(self.config)},
             "adaptations": list(self.adaptations), "differences": differences, "versions": versions(), "verdict": self.verdict,
         }  # fmt: skip
 

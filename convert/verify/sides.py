@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, ViTConfig
+from vit_jax.config import ModelConfig, network_of
 
 from .. import rules
 from ..rules import CARRIED, Constant, Operation, Row, Tie
 from .libraries import Built
-from .weights import Arrays, Inputs, captured
+from .weights import Arrays, Inputs
 
 RATE, MOMENTUM = 1e-2, 0.9  # of SGD: Adam would make steps of the rounding where a gradient is 0
 
@@ -30,14 +30,13 @@ class Ours:
         import jax.numpy as jnp
 
         from vit_jax.layers import replace_parameters
+        from vit_jax.models import network
         from vit_jax.runs import unflatten
-        from vit_jax.transformer import Transformer
-        from vit_jax.vit import ViT
 
-        self.config, self.dtype = config, dtype
+        self.row, self.dtype, self.captured = network_of(config), dtype, network_of(config).captured(config)
         with _on_cpu(dtype):
             kinds: dict[str, Any] = dict(dtype=jnp.dtype(dtype), param_dtype=jnp.dtype(dtype))
-            self.model: Any = ViT(config, **kinds) if isinstance(config, ViTConfig) else Transformer(config, **kinds)
+            self.model: Any = network(config)(config, **kinds)
             self.tree = unflatten({n: jnp.asarray(a.astype(dtype)) for n, a in parameters.items()})
             replace_parameters(self.model, self.tree)
 
@@ -48,8 +47,8 @@ class Ours:
 
         with self._arrays(inputs) as (given, masks):
             definition = split(self.model)[0]
-            seen = jax.jit(lambda tree: merge(definition, tree).capture(*given, captured(self.config), **masks))(self.tree)
-            return {n: np.asarray(seen[n]) for n in captured(self.config)}
+            seen = jax.jit(lambda tree: merge(definition, tree).capture(*given, self.captured, **masks))(self.tree)
+            return {n: np.asarray(seen[n]) for n in self.captured}
 
     def gradients(self, inputs: Inputs, cotangent: np.ndarray) -> Arrays:
         import jax
@@ -92,7 +91,8 @@ class Ours:
 
         with _on_cpu(self.dtype):
             given = {k: jax.numpy.asarray(v) for k, v in cast(inputs, self.dtype).items()}
-            yield _split(given)
+            by_place = self.row.arguments  # the others are masks, which it takes by name
+            yield [given.get(name) for name in by_place], {k: v for k, v in given.items() if k not in by_place}
 
 
 class Theirs:
@@ -101,7 +101,7 @@ class Theirs:
     def __init__(self, built: Built, config: ModelConfig, dtype: str):
         import torch
 
-        self.built, self.config, self.dtype = built, config, dtype
+        self.built, self.captured, self.dtype = built, network_of(config).captured(config), dtype
         self.module = built.module.to(getattr(torch, dtype)).eval()
         named = dict(self.module.named_parameters(remove_duplicate=False))
         self.rows = [r for row in built.rows if (r := _trained(row, named)) is not None]
@@ -126,10 +126,10 @@ class Theirs:
             else:
                 hooks.append(module.register_forward_hook(lambda m, given, made, name=name: keep(name, made)))
         with torch.no_grad(), _exact_attention():
-            seen["logits"] = self._run(inputs).numpy()
+            seen[self.captured[-1]] = self._run(inputs).numpy()
         for hook in hooks:
             hook.remove()
-        return {n: seen[n] for n in captured(self.config) if n in seen}
+        return {n: seen[n] for n in self.captured if n in seen}
 
     def gradients(self, inputs: Inputs, cotangent: np.ndarray) -> Arrays:
         import torch
@@ -174,12 +174,6 @@ def _on_cpu(dtype: str) -> Iterator[None]:
 def cast(inputs: Inputs, dtype: str) -> Inputs:
     """Floating-point inputs in this dtype; ids and masks as they are."""
     return {k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in inputs.items()}
-
-
-def _split(inputs: Inputs) -> tuple[list[Any], Inputs]:
-    """What a network takes by position, and by name; an encoder alone has no target."""
-    given = [inputs["images"]] if "images" in inputs else [inputs["source"], inputs.get("target")]
-    return given, {k: v for k, v in inputs.items() if k.endswith(("_padding", "_mask"))}
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, TransformerConfig, ViTConfig, pair
+from vit_jax.config import ModelConfig, network_of
 
 from .. import rules
 from ..layout import Facts, Layout
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, np.ndarray]
 Inputs = dict[str, Any]
+LENGTHS = 7, 5  # of the sequences that a network takes, in their order
 
 
 @dataclass
@@ -55,22 +56,18 @@ class Weights:
 
 
 def noise(c: ModelConfig, batch: int = 3) -> Inputs:
-    """Seeded inputs of a network: images [B, h, w, C]; or source and target, ids or vectors, the sources of unequal length."""
-    rng = np.random.default_rng(0)
-    if isinstance(c, ViTConfig):
-        return {"images": rng.standard_normal((batch, *pair(c.image), c.channels))}
-    source, target = (min(n, c.max_length or n) for n in (7, 5))
-    sides = (("source", source, c.source_vocabulary), ("target", target, c.target_vocabulary))[: 2 if c.decoder_depth else 1]
-    out = {side: _tokens(rng, c, (batch, n), vocabulary) for side, n, vocabulary in sides}
-    return out | {"source_padding": np.arange(source) < source - np.arange(batch)[:, None] % (source - 1)}
-
-
-def _tokens(rng: np.random.Generator, c: TransformerConfig, shape: tuple[int, int], vocabulary: int) -> np.ndarray:
-    return rng.integers(min(4, vocabulary - 1), vocabulary, shape) if vocabulary else rng.standard_normal((*shape, c.width))
-
-
-def captured(c: ModelConfig) -> list[str]:
-    """What is compared of a forward pass, in its order."""
-    if isinstance(c, ViTConfig):
-        return ["tokens", *(f"blocks.{i}" for i in range(c.depth)), "features", "pooled", "logits"]
-    return [*(f"encoder.blocks.{i}" for i in range(c.encoder_depth)), "memory", *(f"decoder.blocks.{i}" for i in range(c.decoder_depth)), "logits"]
+    """Seeded inputs of a network: images [B, h, w, C], ids, vectors; sequences whose padding is said are of unequal length."""
+    rng, lengths = np.random.default_rng(0), iter(LENGTHS)
+    inputs: Inputs = {}
+    padding: Inputs = {}
+    for one in network_of(c).inputs(c):
+        if one.kind == "pixels":
+            inputs[one.name] = rng.standard_normal((batch, *one.shape))
+            continue
+        n = next(lengths, LENGTHS[-1])
+        n = min(n, one.longest or n)
+        ids, size = one.kind == "ids", one.size
+        inputs[one.name] = rng.integers(min(4, size - 1), size, (batch, n)) if ids else rng.standard_normal((batch, n, size))
+        if one.padding:
+            padding[one.padding] = np.arange(n) < n - np.arange(batch)[:, None] % max(n - 1, 1)
+    return inputs | padding

@@ -19,9 +19,8 @@ from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.reading import Options, read
 from convert.road import plan
-from convert.run_folder import untrained
 from convert.writing import write
-from vit_jax.config import ViTConfig, parameters, to_dict
+from vit_jax.config import ViTConfig, shapes, to_dict, untrained
 from vit_jax.data import Preprocess
 from vit_jax.errors import UserError
 
@@ -45,7 +44,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Weights of a layout with the side files that its library writes; or what a conversion wrote, in a file that has no room for words."""
     layout = LAYOUTS["timm" if request.param == "converted" else request.param]
     rng = np.random.default_rng(0)
-    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in parameters(CONFIG).items()}
+    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes(CONFIG).items()}
     save_file(rules.write(layout.rows(CONFIG), ours), tmp_path / "model.safetensors")
     sides = layout.write_side(CONFIG, Facts(preprocess=HOW, class_names=NAMES))
     if layout.dialect == "vit-jax":

@@ -15,7 +15,7 @@ from convert.containers.source import Spec
 from convert.dialects import LAYOUTS
 from tests.hostile.child import run
 from tests.hostile.converting import convert
-from vit_jax.config import ViTConfig, parameters
+from vit_jax.config import ViTConfig, shapes
 
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
 SAID = [word for said in ("heads=2", "eps=1e-6", "activation=gelu", "pool=cls", "image=8", "mean=0.5", "std=0.5") for word in ("--set", said)]
@@ -24,7 +24,7 @@ HEAD = np.linspace(-1, 1, 60, dtype=np.float32).reshape(12, 5)
 
 def model(path: Path) -> Path:
     """A whole network as one of timm's files."""
-    ours = {name: HEAD if name == "head.kernel" else np.ones(shape, np.float32) for name, shape in parameters(CONFIG).items()}
+    ours = {name: HEAD if name == "head.kernel" else np.ones(shape, np.float32) for name, shape in shapes(CONFIG).items()}
     theirs = rules.write(LAYOUTS["timm"].rows(CONFIG), ours)
     writer(str(path))[1](str(path), {n: Spec(a.dtype, a.shape) for n, a in theirs.items()}, (((n,), a) for n, a in theirs.items()), {})
     return path

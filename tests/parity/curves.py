@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ import numpy as np
 
 from torch_ref.train import Trainer
 from vit_jax import backend
-from vit_jax.config import AugmentConfig, RunConfig, to_dict
+from vit_jax.config import RunConfig, task_row, to_dict
 from vit_jax.data import batches
+from vit_jax.models import start
 from vit_jax.presets import preset
 from vit_jax.runs import flatten
 from vit_jax.train.session import Setup, prepare
@@ -29,8 +30,7 @@ LIMIT = 1e-9  # of a loss
 
 def quiet(run: RunConfig) -> RunConfig:
     """A run without random numbers in its steps, in float64."""
-    off: dict[str, Any] = {f.name: 0.0 for f in fields(run.model) if f.name.endswith("dropout") or f.name == "drop_path"}
-    return replace(run, model=replace(run.model, **off), augment=AugmentConfig(normalize=run.augment.normalize), compute_dtype="float64")
+    return replace(task_row(run.task).quiet(run), compute_dtype="float64")
 
 
 def ours(setup: Setup, parameters: dict[str, Any], seen: list[dict[str, np.ndarray]]) -> np.ndarray:
@@ -44,8 +44,7 @@ def ours(setup: Setup, parameters: dict[str, Any], seen: list[dict[str, np.ndarr
 
 def theirs(setup: Setup, parameters: dict[str, Any], seen: list[dict[str, np.ndarray]]) -> np.ndarray:
     """The losses of PyTorch's steps."""
-    mean, std = setup.dataset.statistics or ((), ())
-    trainer = Trainer(setup.run, setup.steps, setup.order.steps_per_epoch, mean=mean, std=std)
+    trainer = Trainer(setup.run, setup.steps, setup.order.steps_per_epoch, setup.dataset.record())
     trainer.load({name: np.asarray(x) for name, x in flatten(parameters).items()})
     return np.array([trainer.step(batch) for batch in seen])
 
@@ -54,7 +53,7 @@ def losses(name: str, steps: int = 50) -> tuple[np.ndarray, np.ndarray]:
     """A preset's first losses, ours and PyTorch's: float64 [steps] each."""
     with jax.enable_x64(True):
         setup = prepare(quiet(preset(name).run))
-        parameters = setup.engine.task.network.start(setup.run.model, jax.random.key(0), "float64")
+        parameters = start(setup.run.model, jax.random.key(0), "float64")
         seen = list(batches(setup.dataset.splits["train"], setup.order, 0, steps))
         assert to_dict(setup.run)["compute_dtype"] == "float64"
         return ours(setup, parameters, seen), theirs(setup, parameters, seen)

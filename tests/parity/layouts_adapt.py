@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from convert import adapt
-from convert.adapt.positions import computed
+from convert.adapt.vit import computed
 from vit_jax.config import ViTConfig, pair
 
 from . import weights

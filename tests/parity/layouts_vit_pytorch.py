@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from convert import rules
 from convert.dialects import LAYOUTS
-from convert.layout import normal, resolve
-from vit_jax.config import ViTConfig, pair
+from convert.layout import resolve
+from vit_jax.config import ViTConfig, normal, pair
 
 from . import libraries
 from .cases import VIT

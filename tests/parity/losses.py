@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from torch_ref import train as reference
-from vit_jax import tasks
-from vit_jax.config import AugmentConfig, LossConfig
+from vit_jax.config import ImageAugment, LossConfig
+from vit_jax.tasks import translate as sentences
+from vit_jax.tasks.classify import Classify
 
 from .compare import Result, distance
 from .sides import doubles
@@ -39,7 +40,7 @@ class Says:
 def shifts() -> Iterator[Result]:
     """What the decoder reads and what it is to say, real places only."""
     with doubles("float64"):
-        read, said, real = (np.asarray(x) for x in tasks.shifted(jnp.asarray(TARGET), jnp.asarray(SOURCE)))
+        read, said, real = (np.asarray(x) for x in sentences.shifted(jnp.asarray(TARGET), jnp.asarray(SOURCE)))
     yield Result("shifted: where it is real", HAND, "ids", float((real != REAL).sum()), 0)
     yield Result("shifted: what is read", HAND, "ids", float((read != READ)[REAL].sum()), 0)
     yield Result("shifted: what is said", HAND, "ids", float((said != SAID)[REAL].sum()), 0)
@@ -56,7 +57,7 @@ def translate(smoothing: float) -> Iterator[Result]:
     expected.backward()
     subject, batch = f"translation, smoothing {smoothing:g}", {"source": SOURCE, "target": TARGET}
     with doubles("float64"):
-        task = tasks.Translate(smoothing, 5)
+        task = sentences.Translate(smoothing, 5)
         given = {k: jnp.asarray(v) for k, v in batch.items()}
         loss, back = jax.vjp(lambda x: task.loss(Says(x), given, None, task.size(given))[0], jnp.asarray(logits))  # type: ignore[arg-type]
         slope = np.asarray(back(jnp.ones_like(loss))[0])
@@ -75,7 +76,7 @@ def classify(smoothing: float) -> Iterator[Result]:
     expected.backward()
     subject, batch = f"classification, smoothing {smoothing:g}", {"image": np.zeros((4, 2, 2, 1), np.uint8), "label": labels}
     with doubles("float64"):
-        task, keys = tasks.Classify(AugmentConfig(), (0.0,), (1.0,), smoothing), jax.random.split(jax.random.key(0), 4)
+        task, keys = Classify(ImageAugment(), (0.0,), (1.0,), smoothing), jax.random.split(jax.random.key(0), 4)
         loss, back = jax.vjp(lambda x: task.loss(Says(x), batch, keys)[0], jnp.asarray(logits))
         slope = np.asarray(back(jnp.ones_like(loss))[0])
     yield Result(subject, CROSS, "loss", abs(float(loss) - expected.item()), 1e-12)

@@ -17,8 +17,9 @@ import numpy as np
 import optax
 
 from convert import rules
-from vit_jax import layers, optim, tasks, transformer, vit
+from vit_jax import layers, optim, transformer, vit
 from vit_jax.layers import Attention, LayerNorm, Linear, Mlp
+from vit_jax.tasks import translate
 
 from . import dropping, losses, torch_nn, training, twins
 from .cases import TRANSFORMER, VIT
@@ -219,7 +220,7 @@ def faults() -> list[Fault]:
         Fault("grid transposed", wrapped(vit.Patches, "__call__", transposed_grid), "forward", vit_a),
         Fault("colours reversed", wrapped(vit.Patches, "__call__", lambda f, self, x: f(self, x[..., ::-1])), "forward", vit_a),
         Fault("square kernels transposed", wrapped(Linear, "__call__", transposed_kernel), "forward", vit_a),
-        Fault("final norm missing", wrapped(vit.ViT, "forward", without("norm")), "forward", vit_a),
+        Fault("final norm missing", wrapped(vit.ViT, "encode", without("norm")), "forward", vit_a),
         Fault("encoder's final norm missing", wrapped(transformer.Encoder, "__call__", without("norm")), "forward", seq),
         Fault("pre-norm for post-norm", wrapped(vit.Block, "__call__", lambda f, self, *a, **k: _with(f, self, "norm_first", True, *a, **k)), "forward", forward(POST)),
         Fault("norm1 and norm2 swapped", wrapped(vit.Block, "__call__", swapped("norm1", "norm2")), "forward", vit_a),
@@ -234,10 +235,10 @@ def faults() -> list[Fault]:
         Fault("memory padding forgotten", wrapped(transformer.Transformer, "forward", lambda f, *a, **k: f(*a, **{**k, "memory_padding": None})), "forward", seq),
         Fault("cache off by one", wrapped(transformer, "_insert", late_insert), "decoding", lambda: twins.decoding("sabotaged", T)),
         Fault("tied head without gradient", wrapped(transformer.Head, "__call__", stopped_table), "gradients", backward(TIED)),
-        Fault("target shifted by one too many", wrapped(tasks, "shifted", shift), "shifts", losses.shifts),
-        Fault("mean over padding", wrapped(tasks.Translate, "size", all_places), "losses", lambda: losses.translate(0.0)),
+        Fault("target shifted by one too many", wrapped(translate, "shifted", shift), "shifts", losses.shifts),
+        Fault("mean over padding", wrapped(translate.Translate, "size", all_places), "losses", lambda: losses.translate(0.0)),
         Fault("smoothing e/(V-1)", wrapped(optax, "smooth_labels", smoothing), "losses", lambda: losses.classify(0.1)),
-        Fault("decay on every leaf", wrapped(optim, "decay_mask", lambda f, tree, kinds: jax.tree.map(lambda _: True, tree)), "ten steps", steps(adamw)),
+        Fault("decay on every leaf", wrapped(optim, "decay_mask", lambda f, tree, table, kinds: jax.tree.map(lambda _: True, tree)), "ten steps", steps(adamw)),
         Fault("no optimizer step", wrapped(optim.Optimizer, "update", no_step), "ten steps", steps("SGD")),
         Fault("clipping left out", wrapped(optim, "clip", lambda f, gradients, largest: gradients), "ten steps", steps(clipped)),
         Fault("one cycle by optax's phases", wrapped(optim, "one_cycle", optax_one_cycle), "ten steps", steps(cycle)),

@@ -12,9 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from torch_ref.train import Trainer
-from vit_jax import transformer, vit
-from vit_jax.config import LossConfig, OptimConfig, RunConfig, ViTConfig
+from vit_jax.config import (
+    AugmentConfig,
+    ImageAugment,
+    ImageData,
+    LossConfig,
+    OptimConfig,
+    RunConfig,
+    SentenceData,
+    ViTConfig,
+    parameters,
+)
 from vit_jax.layers import fold
+from vit_jax.models import definition
 from vit_jax.optim import Optimizer
 from vit_jax.runs import flatten, unflatten
 from vit_jax.step import Engine
@@ -41,8 +51,12 @@ OPTIMIZERS = {
 
 
 def make_run(c: Config, optim: OptimConfig, dtype: str) -> RunConfig:
-    kind = "classify" if isinstance(c, ViTConfig) else "translate"
-    return RunConfig(task=kind, model=c, optim=replace(optim, lr=1e-3), loss=LossConfig(label_smoothing=0.1), compute_dtype=dtype, batch=4)  # type: ignore[arg-type]
+    kind = ("classify", c, ImageData(), ImageAugment()) if isinstance(c, ViTConfig) else ("translate", c, SentenceData(), AugmentConfig())
+    return RunConfig(*kind, optim=replace(optim, lr=1e-3), loss=LossConfig(label_smoothing=0.1), compute_dtype=dtype, batch=4)  # type: ignore[arg-type]
+
+
+# What such a run keeps of its data: the statistics of pixels, and a vocabulary of words alone.
+KEPT = {"preprocess": {"mean": [0.3], "std": [0.7]}, "vocabulary": {"source": [], "target": []}}
 
 
 def batches(c: Config) -> list[dict[str, np.ndarray]]:
@@ -64,12 +78,11 @@ def batches(c: Config) -> list[dict[str, np.ndarray]]:
 def compiled(c: Config, dtype: str) -> Any:
     """(loss, gradients) of a batch, compiled once for all optimizers."""
     run = make_run(c, OptimConfig(), dtype)
-    network = vit if isinstance(c, ViTConfig) else transformer
-    engine = Engine(run, network.definition(c, dtype=dtype, param_dtype=dtype), task(run, (0.3,), (0.7,)), Optimizer(run.optim, STEPS_RUN, EPOCH))
+    engine = Engine(run, definition(c, dtype=dtype, param_dtype=dtype), task(run, KEPT), Optimizer(run.optim, STEPS_RUN, EPOCH, parameters(c)))
 
-    def gradients(parameters: Any, batch: Any) -> Any:
+    def gradients(tree: Any, batch: Any) -> Any:
         keys = fold(jax.random.split(jax.random.key(0), 4), 0)  # of dropout, which is off
-        return engine.gradients(parameters, batch, keys, engine.task.size(batch))
+        return engine.gradients(engine.task, tree, engine.task.prepare(batch, keys), keys, engine.task.size(batch))
 
     return jax.jit(gradients)
 
@@ -77,15 +90,15 @@ def compiled(c: Config, dtype: str) -> Any:
 def ours(c: Config, optim: OptimConfig, dtype: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[float]]:
     """Our parameters, moments and losses after ten steps."""
     with doubles(dtype):
-        optimizer = Optimizer(make_run(c, optim, dtype).optim, STEPS_RUN, EPOCH)
-        parameters = unflatten({k: jnp.asarray(v, dtype) for k, v in weights(c).items()})
-        moments, losses = optimizer.init(parameters), []
+        optimizer = Optimizer(make_run(c, optim, dtype).optim, STEPS_RUN, EPOCH, parameters(c))
+        tree = unflatten({k: jnp.asarray(v, dtype) for k, v in weights(c).items()})
+        moments, losses = optimizer.init(tree), []
         for step, batch in enumerate(batches(c)):
-            loss, _, gradients = compiled(c, dtype)(parameters, batch)
-            updates, moments = optimizer.update(gradients, moments, parameters, jnp.int32(step))
-            parameters = jax.tree.map(jnp.add, parameters, updates)
+            loss, _, gradients = compiled(c, dtype)(tree, batch)
+            updates, moments = optimizer.update(gradients, moments, tree, jnp.int32(step))
+            tree = jax.tree.map(jnp.add, tree, updates)
             losses.append(float(loss))
-        return _numpy(parameters), _numpy(moments), losses
+        return _numpy(tree), _numpy(moments), losses
 
 
 def _numpy(tree: Any) -> dict[str, np.ndarray]:
@@ -94,12 +107,12 @@ def _numpy(tree: Any) -> dict[str, np.ndarray]:
 
 def theirs(c: Config, optim: OptimConfig, dtype: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[float]]:
     """The same of torch_ref's Trainer."""
-    from torch_ref import parameters
+    import torch_ref
 
-    trainer = Trainer(make_run(c, optim, dtype), STEPS_RUN, EPOCH, mean=(0.3,), std=(0.7,))
+    trainer = Trainer(make_run(c, optim, dtype), STEPS_RUN, EPOCH, KEPT)
     trainer.load({k: v.astype(dtype) for k, v in weights(c).items()})
     losses = [trainer.step(batch) for batch in batches(c)]
-    return parameters(trainer.model), {f"{role}.{k}": v for role, tree in trainer.moments().items() for k, v in tree.items()}, losses
+    return torch_ref.parameters(trainer.model), {f"{role}.{k}": v for role, tree in trainer.moments().items() for k, v in tree.items()}, losses
 
 
 def ten_steps(name: str, c: Config, optim: OptimConfig, dtype: str = "float64") -> Iterator[Result]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import TransformerConfig, ViTConfig, kind, parameters
+from vit_jax.config import TransformerConfig, ViTConfig, parameters
 
 from .cases import Case, Config, grid
 
@@ -22,9 +22,9 @@ def weights(config: Config, which: str = "A", seed: int = 0) -> dict[str, np.nda
     attention stays alive.
     """
     out = {}
-    for name, shape in parameters(config).items():
+    for name, (shape, sort, _) in parameters(config).items():
         rng = np.random.default_rng([zlib.crc32(name.encode()), seed])
-        value, sort = rng.standard_normal(shape), kind(name)
+        value = rng.standard_normal(shape)
         if sort == "kernel":
             value = value / np.sqrt(shape[0])
         elif sort == "bias":
@@ -46,11 +46,10 @@ def starts(case: Case) -> dict[str, np.ndarray]:
     """A network's own initial parameters, as float64."""
     import jax
 
-    from vit_jax import transformer, vit
+    from vit_jax.models import start
     from vit_jax.runs import flatten
 
-    module = vit if isinstance(case.config, ViTConfig) else transformer
-    return {k: np.asarray(v, np.float64) for k, v in flatten(module.start(case.config, jax.random.key(0))).items()}
+    return {k: np.asarray(v, np.float64) for k, v in flatten(start(case.config, jax.random.key(0))).items()}
 
 
 def inputs(c: Config, batch: int = 3, which: str = "A", mean: float = 0.0, seed: int = 0, lengths: tuple[int, int] = (5, 4)) -> Inputs:

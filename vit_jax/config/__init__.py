@@ -2,17 +2,38 @@
 
 A field that changes the result is part of a run's *identity*; one that only says where or for how
 long it runs (devices, logging, budget, where data lies) is *execution* and may change on resume.
+Read fields, tree, vit, transformer, networks; run, images, sentences, tasks; check, values.
 """
 
-from .fields import Activation, Kind, Size, pair
-from .run import AugmentConfig, DataConfig, LossConfig, ModelConfig, OptimConfig, RunConfig, check_run
+from .check import check_run
+from .fields import Activation, Kind, ModelConfig, Size, pair
+from .images import ImageAugment, ImageData
+from .nearest import nearest
+from .networks import (
+    NETWORKS,
+    Input,
+    NetworkRow,
+    function_fields,
+    network_named,
+    network_of,
+    normal,
+    parameters,
+    pixels,
+    shapes,
+    with_sizes,
+)
+from .run import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig, roles
+from .sentences import SPECIALS, SentenceData
+from .tasks import NO_DATA, TASKS, Kept, TaskRow, kept_anywhere, network_row, task_row, untrained, without_dropout
 from .transformer import TransformerConfig, check_transformer
-from .tree import kind, parameters
-from .values import differences, flat, from_dict, nearest, to_dict
+from .tree import Parameter, Start, Table
+from .values import differences, flat, from_dict, to_dict
 from .vit import ViTConfig, check_vit, flops
 
 __all__ = [
-    "Activation", "AugmentConfig", "DataConfig", "Kind", "LossConfig", "ModelConfig", "OptimConfig", "RunConfig", "Size",
-    "TransformerConfig", "ViTConfig", "check_run", "check_transformer", "check_vit", "differences", "flat", "flops",
-    "from_dict", "kind", "nearest", "pair", "parameters", "to_dict",
+    "NETWORKS", "NO_DATA", "SPECIALS", "TASKS", "Activation", "AugmentConfig", "DataConfig", "ImageAugment", "ImageData", "Input", "Kept", "Kind",
+    "LossConfig", "ModelConfig", "NetworkRow", "OptimConfig", "Parameter", "RunConfig", "SentenceData", "Size", "Start", "Table", "TaskRow",
+    "TransformerConfig", "ViTConfig", "check_run", "check_transformer", "check_vit", "differences", "flat", "flops", "from_dict", "function_fields", "kept_anywhere",
+    "nearest", "network_named", "network_of", "network_row", "normal", "pair", "parameters", "pixels", "roles", "shapes", "task_row", "to_dict", "untrained",
+    "with_sizes", "without_dropout",
 ]  # fmt: skip

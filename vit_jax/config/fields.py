@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Size = int | tuple[int, int]
@@ -23,3 +23,8 @@ def execution(default: Any, help: str) -> Any:
 def pair(size: Size) -> tuple[int, int]:
     """A size in two directions (height, width)."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A network: each kind of network has a config class of its own, with a row in networks.py."""

@@ -1,18 +1,19 @@
-"""The encoder-decoder Transformer's config."""
+"""The encoder-decoder Transformer's config, and what follows from it: its parameters, what it captures."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import UserError
-from .fields import Activation, identity
+from .fields import Activation, ModelConfig, identity
+from .tree import ZEROS, Parameter, Start, Table
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(ModelConfig):
     """Every choice that makes one encoder-decoder Transformer differ from another (Vaswani et al. 2017, arXiv 1706.03762).
 
     With vocabularies and outputs at 0 it is torch.nn.Transformer: vectors in, vectors out. With decoder_depth
@@ -113,3 +114,54 @@ def check_transformer(c: TransformerConfig) -> TransformerConfig:
         if f.name.endswith("dropout") and not 0 <= getattr(c, f.name) < 1:
             raise UserError(f"model.{f.name} is {getattr(c, f.name)}: give a rate of at least 0 and below 1")
     return c
+
+
+def normal_transformer(c: TransformerConfig) -> TransformerConfig:
+    """The config with one spelling of everything: equal functions compare equal.
+
+    head_width is 0 where it is width / heads, and fields without an effect have their defaults.
+    """
+    changed: dict[str, Any] = {"head_width": 0} if c.head_width * c.heads == c.width else {}
+    used = {"output_bias": c.outputs, "scale_embedding": c.source_vocabulary or c.target_vocabulary, "causal": c.decoder_depth}
+    if c.positions == "none":
+        changed["max_length"] = 0  # no limit
+    defaults = {f.name: f.default for f in dataclasses.fields(c)}
+    changed |= {name: defaults[name] for name, on in used.items() if not on}
+    return dataclasses.replace(c, **changed)
+
+
+def transformer_parameters(c: TransformerConfig) -> dict[str, Parameter]:
+    """Every parameter, in reading order. A tied table stands once, as target.embedding; an encoder alone has no target."""
+    d, inner = c.width, c.heads * c.dim_head
+    table = Table(c.norm_bias, c.init, c.attention_init, c.init_std)
+    embedding, position = Start("normal", c.embedding_std), Start("normal", c.position_std)
+    sides = (("source", 0 if c.one_embedding else c.source_vocabulary), ("target", c.target_vocabulary))
+    for side, vocabulary in sides[: 2 if c.decoder_depth else 1]:
+        if vocabulary:
+            table[f"{side}.embedding"] = Parameter((vocabulary, d), "embedding", embedding)
+        if c.position_rows:
+            table[f"{side}.position"] = Parameter((c.position_rows, d), "position", position)
+        if c.embedding_norm:
+            table.norm(f"{side}.norm", d)
+    for stack, depth in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)):
+        for i in range(depth):
+            block = f"{stack}.blocks.{i}"
+            names = ("attention",) if stack == "encoder" else ("self_attention", "cross_attention")
+            for n, name in enumerate(names, 1):
+                table.norm(f"{block}.norm{n}", d)
+                table.attention(f"{block}.{name}", d, inner, c.bias, c.bias, c.bias, c.bias)
+            table.norm(f"{block}.norm{len(names) + 1}", d)
+            table.mlp(f"{block}.mlp", d, c.hidden, c.bias)
+        if c.final_norm and depth:
+            table.norm(f"{stack}.norm", d)
+    if c.outputs and not c.tied_head:
+        table.dense("head", d, c.outputs, c.output_bias)
+    elif c.outputs and c.output_bias:  # a tied head's bias starts at 0 whatever init says
+        table["head.bias"] = Parameter((c.outputs,), "bias", ZEROS)
+    return table
+
+
+def transformer_captured(c: TransformerConfig) -> list[str]:
+    """The inner values of a forward pass that `capture` gives for any input, in their order, and the logits."""
+    encoder, decoder = ([f"{stack}.blocks.{i}" for i in range(depth)] for stack, depth in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)))
+    return [*encoder, "memory", *decoder, "logits"]

@@ -1,135 +1,95 @@
-"""The canonical parameter tree: what checkpoints hold and what weight conversion is a table over."""
+"""The canonical parameter tree: every parameter of a network with its shape, what sort it is, and how it starts.
+
+It is what checkpoints hold and what weight conversion is a table over. A network's file beside builds its
+table with `Table`; whatever needs to know about a parameter looks it up there, and nothing reads it from a name.
+"""
 
 from __future__ import annotations
 
-import typing
+from typing import Literal, NamedTuple
 
-from .fields import Kind, pair
-from .transformer import TransformerConfig
-from .vit import ViTConfig
+from .fields import Kind
 
-
-def parameters(c: ViTConfig | TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """Every parameter of a network as {dotted name: shape}, in reading order."""
-    return vit(c) if isinstance(c, ViTConfig) else transformer(c)
+# Cutting a normal distribution at two standard deviations shrinks its spread to this share.
+CUT = 0.87962566103423978
 
 
-class Shapes(dict[str, tuple[int, ...]]):
-    """{dotted name: shape}, filled a layer at a time."""
+class Start(NamedTuple):
+    """How a parameter's initial values are drawn.
 
-    def __init__(self, norm_bias: bool):
+    constant: all are `size`. normal: of standard deviation `size`. truncated: `size` times a standard normal cut at 2.
+    uniform: between -size and size. computed: the network says (sinusoids, for instance).
+    """
+
+    how: Literal["constant", "normal", "truncated", "uniform", "computed"]
+    size: float = 0.0
+
+
+ZEROS, ONES = Start("constant", 0.0), Start("constant", 1.0)
+
+
+class Parameter(NamedTuple):
+    """One parameter. `kind` decides whether it decays."""
+
+    shape: tuple[int, ...]
+    kind: Kind
+    start: Start
+
+
+class Table(dict[str, Parameter]):
+    """{dotted name: Parameter}, filled a layer at a time, in reading order.
+
+    `init`, `attention_init` and `init_std` are a config's fields of these names.
+    """
+
+    def __init__(self, norm_bias: bool, init: str, attention_init: str, init_std: float):
         super().__init__()
-        self.norm_bias = norm_bias
+        self.norm_bias, self.init, self.init_std = norm_bias, init, init_std
+        self.like_torch = attention_init == "torch"
 
-    def dense(self, name: str, n_in: int, n_out: int, bias: bool = True) -> None:
-        self[f"{name}.kernel"] = (n_in, n_out)
-        if bias:
-            self[f"{name}.bias"] = (n_out,)
+    def dense(self, name: str, n_in: int, n_out: int, bias: bool = True, *, torchvision: str = "torch", zero: bool = False) -> None:
+        """A linear map. `torchvision` is its scheme where init is torchvision; `zero`: kernel and bias start at 0."""
+        scheme = torchvision if self.init == "torchvision" else self.init
+        self._dense(name, n_in, n_out, ZEROS if zero else self._kernel(n_in, n_out, scheme), bias, ZEROS if zero else self._bias(n_in))
 
-    def norm(self, name: str, width: int) -> None:
-        self[f"{name}.scale"] = (width,)
-        if self.norm_bias:
-            self[f"{name}.bias"] = (width,)
+    def attention(self, name: str, width: int, inner: int, query: bool, key: bool, value: bool, out: bool, norm: int = 0) -> None:
+        """An attention's four linear maps, each with a bias or without, and norms of `norm` values over queries and keys (0: none)."""
+        inward = self._kernel(width, inner, "xavier_of_three" if self.like_torch else "torch" if self.init == "torchvision" else self.init)
+        outward = self._kernel(inner, width, "torch" if self.init == "torchvision" else self.init)
+        biases = (ZEROS, ZEROS) if self.like_torch else (self._bias(width), self._bias(inner))
+        for part, has_bias in (("query", query), ("key", key), ("value", value)):
+            self._dense(f"{name}.{part}", width, inner, inward, has_bias, biases[0])
+        if norm:
+            self.norm(f"{name}.query_norm", norm)
+            self.norm(f"{name}.key_norm", norm)
+        self._dense(f"{name}.out", inner, width, outward, out, biases[1])
 
     def mlp(self, name: str, width: int, hidden: int, bias: bool, gated: bool = False) -> None:
-        self.dense(f"{name}.fc1", width, hidden, bias)
+        """The linear maps of an mlp."""
+        self.dense(f"{name}.fc1", width, hidden, bias, torchvision="xavier")
         if gated:
-            self.dense(f"{name}.gate", width, hidden, bias)
-        self.dense(f"{name}.fc2", hidden, width, bias)
+            self.dense(f"{name}.gate", width, hidden, bias, torchvision="xavier")
+        self.dense(f"{name}.fc2", hidden, width, bias, torchvision="xavier")
 
+    def norm(self, name: str, width: int) -> None:
+        """A LayerNorm."""
+        self[f"{name}.scale"] = Parameter((width,), "norm", ONES)
+        if self.norm_bias:
+            self[f"{name}.bias"] = Parameter((width,), "norm", ZEROS)
 
-def vit(c: ViTConfig) -> dict[str, tuple[int, ...]]:
-    """A ViT's parameters."""
-    d, (ph, pw), inner = c.width, pair(c.patch), c.heads * c.dim_head
-    shapes = Shapes(c.norm_bias)
-    if c.stem_pre_norm:
-        shapes.norm("patch.pre_norm", ph * pw * c.channels)
-    shapes.dense("patch", ph * pw * c.channels, d, c.stem_bias)
-    if c.stem_norm:
-        shapes.norm("patch.norm", d)
-    for name, count, _ in c.prefix:
-        shapes[name] = (count, d) if name == "register_tokens" else (d,)
-    if c.position_stored:
-        shapes["position"] = (c.positions, d)
-    if c.pre_norm:
-        shapes.norm("pre_norm", d)
-    for i in range(c.depth):
-        block = f"blocks.{i}"
-        shapes.norm(f"{block}.norm1", d)
-        shapes.dense(f"{block}.attention.query", d, inner, c.query_bias)
-        shapes.dense(f"{block}.attention.key", d, inner, c.key_bias)
-        shapes.dense(f"{block}.attention.value", d, inner, c.value_bias)
-        if c.qk_norm:
-            shapes.norm(f"{block}.attention.query_norm", c.dim_head)
-            shapes.norm(f"{block}.attention.key_norm", c.dim_head)
-        shapes.dense(f"{block}.attention.out", inner, d, c.out_bias)
-        if c.layer_scale:
-            shapes[f"{block}.scale1"] = (d,)
-        shapes.norm(f"{block}.norm2", d)
-        shapes.mlp(f"{block}.mlp", d, c.hidden, c.mlp_bias, c.gated)
-        if c.layer_scale:
-            shapes[f"{block}.scale2"] = (d,)
-    if c.final_norm:
-        shapes.norm("norm", d)
-    if c.pool == "map":
-        shapes["pool.probe"] = (d,)
-        for name in ("query", "key", "value", "out"):
-            shapes.dense(f"pool.{name}", d, d)
-        shapes.norm("pool.norm", d)
-        shapes.mlp("pool.mlp", d, c.hidden, c.mlp_bias, c.gated)
-    if c.head_norm:
-        shapes.norm("head_norm", d)
-    if c.head_hidden:
-        shapes.dense("head_hidden", d, c.head_hidden)
-    if c.classes:
-        shapes.dense("head", c.head_hidden or d, c.classes, c.head_bias)
-    if c.distill_norm:
-        shapes.norm("distill_norm", d)
-    if c.distill_head and c.classes:
-        shapes.dense("distill_head", d, c.classes, c.head_bias)
-    return shapes
+    def _dense(self, name: str, n_in: int, n_out: int, kernel: Start, has_bias: bool, bias: Start) -> None:
+        self[f"{name}.kernel"] = Parameter((n_in, n_out), "kernel", kernel)
+        if has_bias:
+            self[f"{name}.bias"] = Parameter((n_out,), "bias", bias)
 
+    def _kernel(self, n_in: int, n_out: int, scheme: str) -> Start:
+        if scheme == "normal":
+            return Start("normal", self.init_std)
+        if scheme in ("trunc_normal", "fan_in"):
+            return Start("truncated", (self.init_std if scheme == "trunc_normal" else n_in**-0.5) / CUT)
+        fans = {"xavier": n_in + n_out, "xavier_of_three": n_in + 3 * n_out}
+        return Start("uniform", (6 / fans[scheme]) ** 0.5 if scheme in fans else n_in**-0.5)
 
-def transformer(c: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """An encoder-decoder Transformer's parameters. A tied table stands once, as target.embedding; an encoder alone has no target."""
-    d, inner, shapes = c.width, c.heads * c.dim_head, Shapes(c.norm_bias)
-
-    def attention(name: str) -> None:
-        for part in ("query", "key", "value"):
-            shapes.dense(f"{name}.{part}", d, inner, c.bias)
-        shapes.dense(f"{name}.out", inner, d, c.bias)
-
-    for side, vocabulary in (("source", 0 if c.one_embedding else c.source_vocabulary), ("target", c.target_vocabulary))[: 2 if c.decoder_depth else 1]:
-        if vocabulary:
-            shapes[f"{side}.embedding"] = (vocabulary, d)
-        if c.position_rows:
-            shapes[f"{side}.position"] = (c.position_rows, d)
-        if c.embedding_norm:
-            shapes.norm(f"{side}.norm", d)
-    for stack, depth in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)):
-        for i in range(depth):
-            block, names = f"{stack}.blocks.{i}", ("attention",) if stack == "encoder" else ("self_attention", "cross_attention")
-            for n, name in enumerate(names, 1):
-                shapes.norm(f"{block}.norm{n}", d)
-                attention(f"{block}.{name}")
-            shapes.norm(f"{block}.norm{len(names) + 1}", d)
-            shapes.mlp(f"{block}.mlp", d, c.hidden, c.bias)
-        if c.final_norm and depth:
-            shapes.norm(f"{stack}.norm", d)
-    if c.outputs and not c.tied_head:
-        shapes["head.kernel"] = (d, c.outputs)
-    if c.outputs and c.output_bias:
-        shapes["head.bias"] = (c.outputs,)
-    return shapes
-
-
-def kind(name: str) -> Kind:
-    """What sort of parameter a dotted name is; decay masks and initial values go by it."""
-    *path, leaf = name.split(".")
-    if path and "norm" in path[-1]:
-        return "norm"
-    if leaf in ("kernel", "bias"):
-        return typing.cast(Kind, leaf)
-    if leaf in ("scale1", "scale2"):
-        return "scale"
-    return typing.cast(Kind, leaf) if leaf in ("position", "embedding") else "token"
+    def _bias(self, n_in: int) -> Start:
+        """Of a linear map of `n_in` values: torch draws it, all others begin at 0."""
+        return Start("uniform", n_in**-0.5) if self.init == "torch" else ZEROS

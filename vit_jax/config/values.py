@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import sys
 import types
@@ -11,32 +10,39 @@ import typing
 from typing import Any, Literal, TypeVar
 
 from ..errors import UserError
-from .run import NETWORKS, ModelConfig, RunConfig
+from .formats import FORMAT, upgraded
+from .nearest import nearest
+from .networks import network_of
+from .run import RunConfig
+from .tasks import network_row, task_row
 
 T = TypeVar("T")
 _hints = functools.cache(typing.get_type_hints)
-LONGEST, LISTED = 200, 20  # letters of a mistaken name that are compared; known names that are listed
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A config as JSON's own types (tuples become lists)."""
-    return {
+    """A config as JSON's own types (tuples become lists); a run's begins with the number of its format."""
+    number = {"format": FORMAT} if isinstance(config, RunConfig) else {}
+    return number | {
         f.name: to_dict(v) if dataclasses.is_dataclass(v := getattr(config, f.name)) else list(v) if isinstance(v, tuple) else v
         for f in dataclasses.fields(config)
     }
 
 
 def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
-    """The config that `to_dict` wrote. Absent fields keep their defaults.
+    """The config that `to_dict` wrote, in this version or an older one. Absent fields keep their defaults.
 
-    Raises UserError on a field that does not exist or a value of the wrong type.
+    Raises UserError on a field that does not exist, one that is missing, a value of the wrong type or an unknown task.
     """
     hints = _hints(typing.cast(Any, cls))
+    if cls is RunConfig:
+        values = upgraded(values)
+        hints = hints | _parts(values.get("task"))
     kwargs: dict[str, Any] = {}
     for name, value in values.items():
         if name not in hints:
             raise UserError(f"config: there is no field {where}{name}{nearest(name, list(hints))}")
-        hint = NETWORKS.get(values.get("task", "classify"), ModelConfig) if hints[name] is ModelConfig else hints[name]
+        hint = hints[name]
         if dataclasses.is_dataclass(hint):
             if not isinstance(value, dict):
                 raise UserError(f"config: {where}{name} is {value!r}, which is not a group of fields")
@@ -47,7 +53,18 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
             if not _fits(value, hint):
                 raise UserError(f"config: {where}{name} is {value!r}, which is not {_described(hint)}")
             kwargs[name] = value
+    for name in hints.keys() - values.keys():
+        if dataclasses.is_dataclass(hints[name]):
+            kwargs[name] = typing.cast(Any, hints[name])()
     return cls(**kwargs)
+
+
+def _parts(task: Any) -> dict[str, type]:
+    """The classes of the parts that a run of a task has."""
+    if not isinstance(task, str):
+        raise UserError(f"config: task is {task!r}, which is no text")
+    row = task_row(task)
+    return {"model": network_row(task).config, "data": row.data, "augment": row.augment}
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -90,13 +107,6 @@ def differences(old: RunConfig, new: RunConfig, execution: bool = False) -> dict
     A size that the data decides takes the old run's where the new one leaves it at 0.
     """
     a, b = flat(old), flat(new)
-    from_data = {f"model.{name}" for name in ("classes", "source_vocabulary", "target_vocabulary", "outputs")}
+    from_data = {f"model.{name}" for name in network_of(new.model).from_data}
     pairs = {k: (a.get(k, (None,))[0], v, is_execution) for k, (v, is_execution) in b.items()}
     return {k: (x, y) for k, (x, y, on) in pairs.items() if on == execution and x != y and not (k in from_data and y == 0)}
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """A clause naming the known names most like a mistaken one: '; nearest: ...'."""
-    close = difflib.get_close_matches(name[:LONGEST], known, n=3, cutoff=0.4)
-    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
-    return f"; nearest: {', '.join(close)}" if close else f"; known: {', '.join(sorted(known)[:LISTED])}{more}"

@@ -1,18 +1,19 @@
-"""The Vision Transformer's config."""
+"""The Vision Transformer's config, and what follows from it: its parameters, what it takes, what it costs."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import UserError
-from .fields import Activation, Size, identity, pair
+from .fields import Activation, ModelConfig, Size, identity, pair
+from .tree import Parameter, Start, Table
 
 
 @dataclass(frozen=True)
-class ViTConfig:
+class ViTConfig(ModelConfig):
     """Every choice that makes one published Vision Transformer differ from another.
 
     Defaults are ViT-B/16 (Dosovitskiy et al. 2021, arXiv 2010.11929) as timm and DeiT write it.
@@ -166,6 +167,87 @@ def check_vit(c: ViTConfig) -> ViTConfig:
         if (f.name.endswith("dropout") or f.name == "drop_path") and not 0 <= value < 1:
             raise UserError(f"model.{f.name} is {value}: give a rate of at least 0 and below 1")
     return c
+
+
+def normal_vit(c: ViTConfig) -> ViTConfig:
+    """The config with one spelling of everything: equal functions compare equal.
+
+    Square sizes are one number, head_width is 0 where it is width / heads, and fields without an effect have their defaults.
+    """
+    changed: dict[str, Any] = {"head_width": 0} if c.head_width * c.heads == c.width else {}
+    if c.position_stored:
+        changed["position"] = "learned"  # trained sinusoids are a start: training's
+    if c.pool == "mean_all" and not c.prefix:
+        changed["pool"] = "mean"
+    for name in ("image", "patch"):
+        rows, columns = pair(getattr(c, name))
+        changed[name] = rows if rows == columns else (rows, columns)
+    used = {
+        "cls_position": c.cls_token, "distill_position": c.distill_token, "register_position": c.registers,
+        "head_activation": c.head_hidden, "head_bias": c.classes, "distill_head": c.classes,
+    }  # fmt: skip
+    if c.position == "none":
+        used |= dict.fromkeys(("cls_position", "distill_position", "register_position", "position_trained"), False)
+    if c.layer_scale:
+        changed["layer_scale"] = 1.0  # its start: training's
+    defaults = {f.name: f.default for f in dataclasses.fields(c)}
+    changed |= {name: defaults[name] for name, on in used.items() if not on}
+    return dataclasses.replace(c, **changed)
+
+
+def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
+    """Every parameter, in reading order."""
+    d, (ph, pw), inner = c.width, pair(c.patch), c.heads * c.dim_head
+    table = Table(c.norm_bias, c.init, c.attention_init, c.init_std)
+    token, scale = Start("normal", c.token_std), Start("constant", c.layer_scale)
+    if c.stem_pre_norm:
+        table.norm("patch.pre_norm", ph * pw * c.channels)
+    table.dense("patch", ph * pw * c.channels, d, c.stem_bias, torchvision="fan_in")
+    if c.stem_norm:
+        table.norm("patch.norm", d)
+    for name, count, _ in c.prefix:
+        table[name] = Parameter((count, d) if name == "register_tokens" else (d,), "token", token)
+    if c.position_stored:
+        drawn = Start("normal", c.position_std) if c.position == "learned" else Start("computed")
+        table["position"] = Parameter((c.positions, d), "position", drawn)
+    if c.pre_norm:
+        table.norm("pre_norm", d)
+    for i in range(c.depth):
+        block = f"blocks.{i}"
+        table.norm(f"{block}.norm1", d)
+        table.attention(
+            f"{block}.attention", d, inner, c.query_bias, c.key_bias, c.value_bias, c.out_bias, norm=c.dim_head if c.qk_norm else 0
+        )
+        if c.layer_scale:
+            table[f"{block}.scale1"] = Parameter((d,), "scale", scale)
+        table.norm(f"{block}.norm2", d)
+        table.mlp(f"{block}.mlp", d, c.hidden, c.mlp_bias, c.gated)
+        if c.layer_scale:
+            table[f"{block}.scale2"] = Parameter((d,), "scale", scale)
+    if c.final_norm:
+        table.norm("norm", d)
+    if c.pool == "map":
+        table["pool.probe"] = Parameter((d,), "token", token)
+        for name in ("query", "key", "value", "out"):
+            table.dense(f"pool.{name}", d, d)
+        table.norm("pool.norm", d)
+        table.mlp("pool.mlp", d, c.hidden, c.mlp_bias, c.gated)
+    if c.head_norm:
+        table.norm("head_norm", d)
+    if c.head_hidden:
+        table.dense("head_hidden", d, c.head_hidden)
+    if c.classes:
+        table.dense("head", c.head_hidden or d, c.classes, c.head_bias, zero=c.head_zero)
+    if c.distill_norm:
+        table.norm("distill_norm", d)
+    if c.distill_head and c.classes:
+        table.dense("distill_head", d, c.classes, c.head_bias, zero=c.head_zero)
+    return table
+
+
+def vit_captured(c: ViTConfig) -> list[str]:
+    """The inner values of a forward pass that `capture` gives for any input, in their order, and the logits."""
+    return ["tokens", *(f"blocks.{i}" for i in range(c.depth)), "features", "pooled", "logits"]
 
 
 def flops(c: ViTConfig) -> int:

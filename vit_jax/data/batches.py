@@ -9,9 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from .order import Order, TokenOrder
-from .sentences import Sentences
-from .splits import Split
+from .contract import Order, Split
 
 DEPTH = 2  # batches made ahead: one is being made while one waits
 Batch = dict[str, np.ndarray]
@@ -19,12 +17,12 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-def batches(split: Split | Sentences, order: Order | TokenOrder, start: int, stop: int) -> Generator[Batch, None, None]:
+def batches(split: Split, order: Order, start: int, stop: int) -> Generator[Batch, None, None]:
     """The batches of steps start..stop-1: {'image': uint8 [B, h, w, C], 'label': int32 [B]}, or what else the split makes."""
     return _ahead(lambda step: split.batch(order.indices(step)), range(start, stop))
 
 
-def whole(split: Split | Sentences, batch: int) -> Generator[tuple[Batch, int], None, None]:
+def whole(split: Split, batch: int) -> Generator[tuple[Batch, int], None, None]:
     """Every example once, in order: batches of one size and how many of their examples are real.
 
     The last batch repeats the last example up to that size.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..config import RunConfig, TransformerConfig
+from ..config import SentenceData
 from ..errors import UserError
 from ..runs import array_digest, text_digest
 from ..text import Vocabulary, closed, counted, words
@@ -67,7 +67,6 @@ class Texts:
     splits: dict[str, Sentences]  # train, then validation, test and others where there are any
     identity: dict[str, Any]
     notes: tuple[str, ...]  # worth printing once
-    statistics: tuple[()] = ()  # of pixels, in a set of images
 
     @property
     def contents(self) -> str:
@@ -78,47 +77,60 @@ class Texts:
         """What config.json keeps, so that a run can be used without its data."""
         return {"vocabulary": {"source": list(self.source.entries), "target": list(self.target.entries)}}
 
-    def sized(self, model: TransformerConfig) -> TransformerConfig:
-        """The network with the sizes that the data decides."""
-        return replace(model, source_vocabulary=len(self.source), target_vocabulary=len(self.target), outputs=len(self.target))
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of a network that these words decide."""
+        return {"source_vocabulary": len(self.source), "target_vocabulary": len(self.target), "outputs": len(self.target)}
 
-    def order(self, run: RunConfig, batches: int = 0) -> TokenOrder:
+    @property
+    def rows(self) -> dict[int, int]:
+        """{length: pairs of a step of that length}."""
+        train = self.splits["train"]
+        return {length: train.tokens // length for length in train.lengths}
+
+    def step_sizes(self, batch: int) -> dict[str, int]:
+        """{what a user calls it: examples of a step}; `batch` is only for evaluation."""
+        return {f"data.tokens {self.splits['train'].tokens} // length {length}": rows for length, rows in self.rows.items()}
+
+    def order(self, batch: int, seed: int, batches: int = 0) -> TokenOrder:
         """The order of training, over as many of the first pairs as so many batches of the longest hold (0: all)."""
-        rows = {length: run.data.tokens // length for length in run.data.lengths}
-        return TokenOrder(self.splits["train"].padded[: batches * rows[run.data.lengths[-1]] or None], rows, run.seed)
+        train = self.splits["train"]
+        return TokenOrder(train.padded[: batches * self.rows[train.lengths[-1]] or None], self.rows, seed)
 
 
-def open_sentences(run: RunConfig) -> Texts:
-    """The sentences of a run as ids, checked and split. Raises UserError."""
-    pairs, vocabularies = _open_pairs(run)
-    source, target = vocabularies
-    _check_sizes(run, source, target)
-    splits = {name: _encoded(run, some, name, source, target) for name, some in pairs.items()}
+def open_sentences(data: SentenceData, *, one_vocabulary: bool = False, wanted: Mapping[str, int] | None = None, seed: int = 0) -> Texts:
+    """Pairs of sentences as ids, checked and split.
+
+    `one_vocabulary` gives both sides the same ids, `seed` chooses the validation split, and `wanted` are the sizes that the
+    network has {source_vocabulary, target_vocabulary, outputs} (0 or absent: as many as there are words). Raises UserError.
+    """
+    pairs, (source, target) = _open_pairs(data, one_vocabulary, seed)
+    _check_sizes(data, wanted or {}, source, target)
+    splits = {name: _encoded(data, some, name, source, target) for name, some in pairs.items()}
     identity: dict[str, Any] = {
-        "name": run.data.source.partition(":")[0],
+        "name": data.source.partition(":")[0],
         "sizes": {name: len(split) for name, split in splits.items()},
         "vocabulary": text_digest([source.entries, target.entries]),
         "content": text_digest([[array_digest(split.source), array_digest(split.target)] for split in splits.values()]),
     }
     notes = tuple(f"{name}: the best guess without a source is right in {splits[name].chance:.4f}" for name in ("validation", "test") if name in splits)
-    if run.data.shuffle_sources:
+    if data.shuffle_sources:
         train = splits["train"]
-        shuffled = train.source[permutation(len(train), SHUFFLE, run.seed)]
+        shuffled = train.source[permutation(len(train), SHUFFLE, seed)]
         splits["train"] = Sentences(shuffled, train.target, train.lengths, train.tokens, train.title)
         notes += ("a control: the sources of train are shuffled, so that nothing can be learnt from them",)
     return Texts(identity["name"], source, target, splits, identity, notes)
 
 
-def _open_pairs(run: RunConfig) -> tuple[dict[str, Pairs], tuple[Vocabulary, Vocabulary]]:
-    """The pairs of each split, and both vocabularies (one and the same where the network's tables are tied)."""
-    one = run.transformer.one_embedding
-    if run.data.source == "numbers":
-        pairs = _cut(run, numbers.pairs())
+def _open_pairs(data: SentenceData, one: bool, seed: int) -> tuple[dict[str, Pairs], tuple[Vocabulary, Vocabulary]]:
+    """The pairs of each split, and both vocabularies (one and the same, if asked)."""
+    if data.source == "numbers":
+        pairs = _cut(data, numbers.pairs(), seed)
         both = closed((*numbers.ENGLISH, *numbers.GERMAN))
         return pairs, (both, both) if one else (closed(numbers.ENGLISH), closed(numbers.GERMAN))
-    if not run.data.source.startswith("pairs:"):
-        raise UserError(f"data.source is {run.data.source}, which has no sentences: give numbers or pairs:FROM-TO:FOLDER")
-    pairs = _cut(run, _files(run.data.source))
+    if not data.source.startswith("pairs:"):
+        raise UserError(f"data.source is {data.source}, which has no sentences: give numbers or pairs:FROM-TO:FOLDER")
+    pairs = _cut(data, _files(data.source), seed)
     left, right = ([pair[side] for pair in pairs["train"]] for side in (0, 1))
     if one:
         both = counted([*left, *right])
@@ -126,13 +138,13 @@ def _open_pairs(run: RunConfig) -> tuple[dict[str, Pairs], tuple[Vocabulary, Voc
     return pairs, (counted(left), counted(right))
 
 
-def _cut(run: RunConfig, pairs: dict[str, Pairs]) -> dict[str, Pairs]:
+def _cut(data: SentenceData, pairs: dict[str, Pairs], seed: int) -> dict[str, Pairs]:
     """With the splits that the source lacks held out from train: test the same for every seed, validation by seed."""
-    for name, share, seed in (("test", run.data.test, (TEST,)), ("validation", run.data.validation, (VALIDATION, run.seed))):
+    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
         if name in pairs or not share:
             continue
         train = pairs["train"]
-        stay, held = hold_out(np.zeros(len(train), np.int64), share, *seed)
+        stay, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
         if not len(held):
             raise UserError(f"data.{name} {share} of {len(train)} pairs leaves {name} empty: give a larger share, or 0 for no such split")
         pairs = {**pairs, "train": [train[i] for i in stay], name: [train[i] for i in held]}
@@ -174,22 +186,21 @@ def _lines(source: str, folder: Path, name: str) -> list[str]:
         raise UserError(f"data.source {source}: {name} cannot be read ({error}); give UTF-8 text, a sentence a line") from error
 
 
-def _check_sizes(run: RunConfig, source: Vocabulary, target: Vocabulary) -> None:
-    c = run.transformer
+def _check_sizes(data: SentenceData, wanted: Mapping[str, int], source: Vocabulary, target: Vocabulary) -> None:
     for name, size in (("source_vocabulary", len(source)), ("target_vocabulary", len(target)), ("outputs", len(target))):
-        if getattr(c, name) not in (0, size):
-            raise UserError(f"model.{name} is {getattr(c, name)} but data.source {run.data.source} has {size} ids: give --model.{name.replace('_', '-')} 0")
+        if wanted.get(name, 0) not in (0, size):
+            raise UserError(f"model.{name} is {wanted[name]} but data.source {data.source} has {size} ids: give --model.{name.replace('_', '-')} 0")
 
 
-def _encoded(run: RunConfig, pairs: Pairs, split: str, source: Vocabulary, target: Vocabulary) -> Sentences:
+def _encoded(data: SentenceData, pairs: Pairs, split: str, source: Vocabulary, target: Vocabulary) -> Sentences:
     """Pairs as padded ids. Raises UserError naming the first pair that is empty or too long."""
-    longest = run.data.lengths[-1]
+    longest = data.lengths[-1]
     ids = np.zeros((len(pairs), longest), np.int32), np.zeros((len(pairs), longest - 1), np.int32)
     for i, texts in enumerate(pairs):
         for side, (text, vocabulary) in enumerate(zip(texts, (source, target), strict=True)):
             found, room = len(words(text)), longest - side
             if not found or found > room:
                 what = "is empty" if not found else f"has {found} words, which is more than {room}"
-                raise UserError(f"data.source {run.data.source}: {split}[{i}] {text[:40]!r} {what}; mend it, or raise the last of --data.lengths")
+                raise UserError(f"data.source {data.source}: {split}[{i}] {text[:40]!r} {what}; mend it, or raise the last of --data.lengths")
             ids[side][i, :found] = vocabulary.encode(text)
-    return Sentences(*ids, run.data.lengths, run.data.tokens, split)
+    return Sentences(*ids, data.lengths, data.tokens, split)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..config import DataConfig, nearest
+from ..config import ImageData, nearest
 from ..errors import UserError
 from .images import EXTENSIONS
 
@@ -45,7 +45,7 @@ class Source:
     notes: tuple[str, ...] = ()
 
 
-def open_source(data: DataConfig) -> Source:
+def open_source(data: ImageData) -> Source:
     """The source that `data.source` names. Raises UserError where there is none or it cannot be used."""
     if data.source == "digits":
         return _digits()
@@ -236,7 +236,7 @@ def _features(record: bytes) -> Any:
     return tf_example_pb2.Example.FromString(record).features.feature
 
 
-def _tfds(data: DataConfig) -> Source:
+def _tfds(data: ImageData) -> Source:
     """A prepared TFDS set, opened from its folder: by name, TFDS would insist on the version that its code has."""
     folder = _prepared(data)
     import tensorflow_datasets as tfds
@@ -287,7 +287,7 @@ def _scan(records: Any) -> tuple[np.ndarray, list[bytes]]:
     return labels, first
 
 
-def _prepared(data: DataConfig) -> Path:
+def _prepared(data: ImageData) -> Path:
     """The folder of the newest prepared version of a TFDS set. Raises UserError with what to do instead.
 
     TFDS itself answers an absent folder with a NotImplementedError about TFRECORD.

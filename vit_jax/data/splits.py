@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..config import RunConfig, ViTConfig, pair
+from ..config import ImageData, Size, pair
 from ..errors import UserError
 from ..runs import array_digest, text_digest
 from .images import Preprocess, decode_image
@@ -144,11 +144,6 @@ class Dataset:
     notes: tuple[str, ...]  # worth printing once
 
     @property
-    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and std of each channel, for pixels in 0..1."""
-        return self.preprocess.mean, self.preprocess.std
-
-    @property
     def contents(self) -> str:
         """What there is, in a few words."""
         return f"{len(self.class_names)} classes"
@@ -157,34 +152,41 @@ class Dataset:
         """What config.json keeps, so that a run can be used without its data."""
         return {"preprocess": self.preprocess.to_dict(), "class_names": list(self.class_names)}
 
-    def sized(self, model: ViTConfig) -> ViTConfig:
-        """The network with the sizes that the data decides."""
-        return replace(model, classes=len(self.class_names))
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of a network that these images decide."""
+        return {"classes": len(self.class_names)}
 
-    def order(self, run: RunConfig, batches: int = 0) -> Order:
+    def step_sizes(self, batch: int) -> dict[str, int]:
+        """{what a user calls it: examples of a step}."""
+        return {f"batch {batch}": batch}
+
+    def order(self, batch: int, seed: int, batches: int = 0) -> Order:
         """The order of training, over the images of the first batches (0: all). Raises UserError where they are fewer than one."""
-        n = min(len(self.splits["train"]), batches * run.batch or len(self.splits["train"]))
-        if n < run.batch:
-            raise UserError(f"batch {run.batch} is larger than the training set of {n}: lower --batch")
-        return Order(n, run.batch, run.seed)
+        n = min(len(self.splits["train"]), batches * batch or len(self.splits["train"]))
+        if n < batch:
+            raise UserError(f"batch {batch} is larger than the training set of {n}: lower --batch")
+        return Order(n, batch, seed)
 
 
-def open_images(run: RunConfig) -> Dataset:
-    """The images of a run, decoded, checked and split. Raises UserError."""
-    _check_fields(run)
-    source = open_source(run.data)
-    preprocess = Preprocess(
-        pair(run.vit.image), run.vit.channels, run.data.fit, run.data.size, run.data.interpolation, run.data.background, mean=(), std=()
-    )
-    _check_source(run, source, preprocess)
+def open_images(data: ImageData, image: Size, channels: int, *, normalize: str = "set", classes: int = 0, seed: int = 0) -> Dataset:
+    """A set of images for a network that takes them in this size, decoded, checked and split.
+
+    `normalize` is ImageAugment's, `seed` chooses the validation split, and `classes` is how many the network has (0: as many
+    as there are). Raises UserError.
+    """
+    _check_fields(data, pair(image))
+    source = open_source(data)
+    preprocess = Preprocess(pair(image), channels, data.fit, data.size, data.interpolation, data.background, mean=(), std=())
+    _check_source(data, source, preprocess, classes)
 
     total = sum(len(examples.labels) for examples in source.splits.values())
-    keep = total * math.prod(preprocess.image) * preprocess.channels <= run.data.memory * 1e9
-    images = {name: Images(examples, preprocess, keep, run.data.threads) for name, examples in source.splits.items()}
-    rows, content, notes = _readable(run, images)
-    splits = _cut(run, images, rows)
+    keep = total * math.prod(preprocess.image) * channels <= data.memory * 1e9
+    images = {name: Images(examples, preprocess, keep, data.threads) for name, examples in source.splits.items()}
+    rows, content, notes = _readable(data, images)
+    splits = _cut(data, images, rows, seed)
 
-    mean, std = _statistics(run, preprocess, splits["train"])
+    mean, std = _statistics(normalize, data.source, preprocess, splits["train"])
     identity = {
         "name": source.name,
         "sizes": {name: len(split) for name, split in splits.items()},
@@ -194,20 +196,19 @@ def open_images(run: RunConfig) -> Dataset:
     return Dataset(source.name, source.class_names, splits, replace(preprocess, mean=mean, std=std), identity, source.notes + notes)
 
 
-def _check_fields(run: RunConfig) -> None:
-    data, model = run.data, run.vit
+def _check_fields(data: ImageData, image: tuple[int, int]) -> None:
     if not 0 <= data.background <= 255:
         raise UserError(f"data.background is {data.background}: give a grey level of 0 to 255")
     if data.size < 0 or data.threads < 0 or data.memory < 0:
         raise UserError(f"data.size, data.threads and data.memory are {data.size}, {data.threads} and {data.memory}: give 0 or more")
     if data.size and data.fit != "crop":
         raise UserError(f"data.size is {data.size} but data.fit is {data.fit}: only crop scales to a size first, set data.size to 0")
-    if 0 < data.size < min(pair(model.image)):
-        raise UserError(f"data.size {data.size} is smaller than model.image {model.image}: give at least that, or 0 for just enough to cover")
+    if 0 < data.size < min(image):
+        raise UserError(f"data.size {data.size} is smaller than model.image {image[0]}x{image[1]}: give at least that, or 0 for just enough to cover")
 
 
-def _check_source(run: RunConfig, source: Source, preprocess: Preprocess) -> None:
-    field, classes = f"data.source {run.data.source}", len(source.class_names)
+def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wanted: int) -> None:
+    field, classes = f"data.source {data.source}", len(source.class_names)
     for name, examples in source.splits.items():
         labels = examples.labels
         if not len(labels):
@@ -219,11 +220,11 @@ def _check_source(run: RunConfig, source: Source, preprocess: Preprocess) -> Non
     present = np.unique(source.splits["train"].labels)
     if len(present) < 2:
         raise UserError(f"{field}: its only class is {source.class_names[present[0]]}; classification needs two or more")
-    if run.vit.classes not in (0, classes):
-        raise UserError(f"model.classes is {run.vit.classes} but {field} has {classes} classes: give --model.classes {classes}, or 0 for as many")
+    if wanted not in (0, classes):
+        raise UserError(f"model.classes is {wanted} but {field} has {classes} classes: give --model.classes {classes}, or 0 for as many")
 
 
-def _readable(run: RunConfig, images: dict[str, Images]) -> tuple[dict[str, np.ndarray], str, tuple[str, ...]]:
+def _readable(data: ImageData, images: dict[str, Images]) -> tuple[dict[str, np.ndarray], str, tuple[str, ...]]:
     """Rows of each split that can be read, a digest of all content, and a note on what was left out.
 
     Test images of a container that checks itself are not decoded yet: they are read once, at the end.
@@ -241,46 +242,46 @@ def _readable(run: RunConfig, images: dict[str, Images]) -> tuple[dict[str, np.n
         content.append(array_digest(labels[rows[split]]))
         names += [some.examples.name(row) for row in unreadable]
         lost = set(labels) - set(labels[rows[split]])
-        if lost and run.data.skip_unreadable:
+        if lost and data.skip_unreadable:
             example = next(some.examples.name(row) for row in unreadable if labels[row] in lost)
-            raise UserError(f"data.source {run.data.source}: no {split} image of a class can be read, such as {example}; replace them or remove the class")
+            raise UserError(f"data.source {data.source}: no {split} image of a class can be read, such as {example}; replace them or remove the class")
     if not names:
         return rows, text_digest(content), ()
     listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
     count = f"{len(names)} unreadable image{'s' if len(names) > 1 else ''}"
-    if not run.data.skip_unreadable:
-        raise UserError(f"data.source {run.data.source}: {count}: {listed}; replace or remove them, or leave them out with --data.skip-unreadable")
+    if not data.skip_unreadable:
+        raise UserError(f"data.source {data.source}: {count}: {listed}; replace or remove them, or leave them out with --data.skip-unreadable")
     return rows, text_digest(content), (f"{count} left out: {listed}",)
 
 
-def _cut(run: RunConfig, images: dict[str, Images], rows: dict[str, np.ndarray]) -> dict[str, Split]:
+def _cut(data: ImageData, images: dict[str, Images], rows: dict[str, np.ndarray], seed: int) -> dict[str, Split]:
     """Train, validation and test; those that the source lacks are held out from train, by class."""
     splits = {name: Split(images[name], rows[name]) for name in rows}
     # Test first, without the run's seed, so that it is the same for every seed and validation share.
-    for name, share, seed in (("test", run.data.test, (TEST,)), ("validation", run.data.validation, (VALIDATION, run.seed))):
+    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
         if name in splits or not share:
             continue
         train = splits["train"]
-        stay, held = hold_out(train.labels, share, *seed)
+        stay, held = hold_out(train.labels, share, *salt)
         if not len(held):
             raise UserError(f"data.{name} {share} of {len(train)} examples leaves {name} empty: give a larger share, or 0 for no such split")
         splits["train"], splits[name] = train.part(stay), train.part(held)
     return {name: splits[name] for name in ("train", "validation", "test") if name in splits}
 
 
-def _statistics(run: RunConfig, preprocess: Preprocess, train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _statistics(normalize: str, source: str, preprocess: Preprocess, train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std of each channel, for pixels in 0..1."""
     channels = preprocess.channels
-    if run.augment.normalize == "none":
+    if normalize == "none":
         return (0.0,) * channels, (1.0,) * channels
-    if run.augment.normalize == "half":
+    if normalize == "half":
         return (0.5,) * channels, (0.5,) * channels
-    if run.augment.normalize == "imagenet":
+    if normalize == "imagenet":
         if channels not in (1, 3):
             raise UserError(f"augment.normalize is imagenet but model.channels is {channels}: ImageNet's statistics are for 3 channels; choose set or half")
         mean, std = _IMAGENET
         return (mean, std) if channels == 3 else ((sum(mean) / 3,), (sum(std) / 3,))
-    known = _KNOWN.get(run.data.source.partition(":")[0])
+    known = _KNOWN.get(source.partition(":")[0])
     return known[1:] if known and preprocess.keeps(*known[0]) else _measured(train, channels)
 
 

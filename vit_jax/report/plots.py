@@ -80,28 +80,39 @@ def _nothing(path: Path_, text: str) -> None:
 # -------------------------------------------------------------------------------------- curves
 
 
-def draw_curves(rows: list[dict[str, Any]], path: Path_, label_smoothing: float = 0.0) -> None:
-    """Loss, accuracy, learning rate and gradient norm over epochs, from the rows of metrics.jsonl.
+def draw_curves(rows: list[dict[str, Any]], path: Path_, label_smoothing: float = 0.0, chosen: str = "accuracy") -> None:
+    """Loss, the task's metric, learning rate and gradient norm over epochs, from the rows of metrics.jsonl.
 
-    Values may be absent or None; there may be no evaluation, or only one row. The training loss is named
-    after its label smoothing, because evaluations are not smoothed and lie below it.
+    `chosen` is the metric of evaluations that chooses among checkpoints; in training the same is shown, or the task's first one.
+    Values may be absent or None; there may be no evaluation, or only one row. The training loss is named after its label
+    smoothing, because evaluations are not smoothed and lie below it.
     """
     train = [row for row in rows if row.get("kind") == "train"]
+    metric = trained_metric(train, chosen)
     with page(path, 11, 7.5) as figure:
         figure.suptitle("Training curves")
-        titles = {"loss": "Loss", "accuracy": "Accuracy", "lr": "Learning rate", "grad_norm": "Gradient norm"}
-        for ax, (name, title) in zip(figure.subplots(2, 2).flat, titles.items(), strict=True):
+        titles = {"loss": "Loss", metric: metric.replace("_", " ").capitalize(), "lr": "Learning rate", "grad_norm": "Gradient norm"}
+        for ax, (name, title) in zip(figure.subplots(2, 2).flat, titles.items(), strict=False):
             ax.set(title=title, xlabel="epoch", ylabel=title.lower())
             label = f"train (labels smoothed by {label_smoothing:g})" if name == "loss" and label_smoothing else "train"
             _trained(ax, train, name, label, smoothed=name != "lr")
             if name == "grad_norm":
                 _log_axis(ax, column(train, name))
             elif name != "lr":
-                exact = name == "accuracy" and any("exact_match" in row for row in rows)  # of sentences: what counts is the whole
-                _evaluated(ax, rows, "exact_match" if exact else name)
+                _evaluated(ax, rows, chosen if name == metric else name, name)
                 ax.legend()
             if not ax.get_lines():
                 ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", color=GREY)
+
+
+# What a row of training has besides the task's metrics.
+_NO_METRICS = {"kind", "step", "epoch", "loss", "lr", "grad_norm", "param_norm", "update_norm", "memory"}
+
+
+def trained_metric(train: list[dict[str, Any]], chosen: str) -> str:
+    """The metric of training to show beside one of evaluation: the same, else the task's first, else none of that name."""
+    names = [name for row in train for name in row if name not in _NO_METRICS and not name.endswith("_per_second")]
+    return chosen if chosen in names or not names else names[0]
 
 
 def _trained(ax: Axes, rows: list[dict[str, Any]], name: str, label: str, smoothed: bool) -> None:
@@ -117,15 +128,15 @@ def _trained(ax: Axes, rows: list[dict[str, Any]], name: str, label: str, smooth
     ax.plot(x, smooth(y, len(y) // 25), color=BLUE, marker=marker, label=label)
 
 
-def _evaluated(ax: Axes, rows: list[dict[str, Any]], name: str) -> None:
-    """The evaluations, a line for each split and each of raw and averaged weights."""
+def _evaluated(ax: Axes, rows: list[dict[str, Any]], name: str, beside: str) -> None:
+    """The evaluations, a line for each split and each of raw and averaged weights; named where `beside` is another metric."""
     for split, color in {"train": SKY, "validation": ORANGE, "test": GREEN}.items():
         for weights, line in {"raw": "-", "ema": "--"}.items():
             chosen = [r for r in rows if r.get("kind") == "eval" and r.get("split") == split and r.get("weights", "raw") == weights]
             x, y = column(chosen, "epoch"), column(chosen, name)
             if np.isfinite(y).any():
                 label = ("whole train split" if split == "train" else split) + (" (EMA)" if weights == "ema" else "")
-                label += ", whole sentences" if name == "exact_match" else ""
+                label += "" if name == beside else f", {name.replace('_', ' ')}"
                 look = {"ls": "", "marker": "o", "ms": 8} if len(y) == 1 else {"ls": line, "marker": "o" if len(y) <= 40 else "", "ms": 4}
                 ax.plot(x, y, color=color, mfc="white" if weights == "ema" else color, label=label, **look)
 

@@ -18,11 +18,11 @@ WINDOW = 20.0  # seconds of the past from which speed is taken
 # What the bar shows, from wide to narrow: the first row that leaves its bar the least width is taken.
 # least bar, long words, columns
 LAYOUTS: tuple[tuple[int, bool, tuple[str, ...]], ...] = (
-    (24, True, ("epoch", "bar", "step", "loss", "accuracy", "speed", "eta")),
-    (8, True, ("epoch", "bar", "loss", "accuracy", "speed", "eta")),
-    (8, False, ("epoch", "bar", "loss", "accuracy", "speed", "eta")),
-    (4, False, ("epoch", "bar", "loss", "accuracy", "eta")),
-    (0, False, ("epoch", "loss", "accuracy", "eta")),
+    (24, True, ("epoch", "bar", "step", "loss", "metric", "speed", "eta")),
+    (8, True, ("epoch", "bar", "loss", "metric", "speed", "eta")),
+    (8, False, ("epoch", "bar", "loss", "metric", "speed", "eta")),
+    (4, False, ("epoch", "bar", "loss", "metric", "eta")),
+    (0, False, ("epoch", "loss", "metric", "eta")),
     (0, False, ("epoch", "loss", "eta")),
     (0, False, ("epoch", "loss")),
     (0, False, ("epoch",)),
@@ -50,8 +50,7 @@ class Progress:
         self.unit = unit
         self.stop = stop or epochs * self.steps_per_epoch
         self.step = max(start - 1, 0)
-        self.loss: float | None = None
-        self.accuracy: float | None = None
+        self.values: dict[str, float] = {}
         self.examples_per_second: float | None = None
         self._begun = self._tick_due = time.monotonic()
         self._line_due = self._begun + PLAIN
@@ -78,13 +77,14 @@ class Progress:
         elif self.step > self._line_step:
             self._print_line()
 
-    def update(self, step: int, loss: float | None, accuracy: float | None, speed: float | None) -> None:
-        """Say that `step` is done. A value of None is unchanged since the last call."""
+    def update(self, step: int, values: dict[str, float] | None = None, speed: float | None = None) -> None:
+        """Say that `step` is done. `values` are the loss and the task's metrics; the first of these is shown beside it.
+
+        What is None is unchanged since the last call.
+        """
         self.step = step
-        if loss is not None:
-            self.loss = loss
-        if accuracy is not None:
-            self.accuracy = accuracy
+        if values is not None:
+            self.values = values
         if speed is not None:
             self.examples_per_second = speed
         now = time.monotonic()
@@ -133,10 +133,11 @@ class Progress:
         speed = self._speed()
         examples = self.examples_per_second if self.examples_per_second is not None else speed and speed * self.batch
         cells = {"epoch": f"{'epoch ' if words else ''}{epoch}/{self.epochs}", "step": f"step {self.step}/{self.stop}"}
-        if self.loss is not None:
-            cells["loss"] = "loss " + _number(self.loss, words)
-        if self.accuracy is not None:
-            cells["accuracy"] = f"accuracy {self.accuracy:.3f}" if words else f"acc {self.accuracy:.2f}"
+        if "loss" in self.values:
+            cells["loss"] = "loss " + _number(self.values["loss"], words)
+        metric = next((name for name in self.values if name != "loss"), None)
+        if metric is not None:
+            cells["metric"] = f"{metric} {self.values[metric]:.3f}" if words else f"{metric[:3]} {self.values[metric]:.2f}"
         if examples:
             cells["speed"] = f"{examples:,.0f} {self.unit}/s" if words else f"{examples:,.0f}/s"
         if self._ended:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from .. import backend, runs
-from ..config import RunConfig, check_run
-from .finish import finish, show
+from ..config import RunConfig, check_run, task_row
+from .finish import finish, show, splits
 from .loop import loop, signals
-from .session import set_up
+from .session import precision, set_up
 
 __all__ = ["train", "train_seeds"]
 
@@ -38,6 +38,7 @@ def train(run: RunConfig, *, preset: str = "run", folder: runs.Run | None = None
             return summary
         caught = stack.enter_context(signals())
         backend.prepare()
+        stack.enter_context(precision(run))
         session = set_up(run, preset, folder, caught)
         stack.callback(session.log.close)
         return finish(session, loop(session))
@@ -60,15 +61,16 @@ def train_seeds(run: RunConfig, seeds: int, *, preset: str = "run") -> dict[str,
     summary: dict[str, Any] = {"status": ", ".join(ended), "seeds": numbers, "metrics": spread(members)}
     runs.write_json(group.summary_file, summary)
     print(f"\n{group}: {seeds} seeds, mean and standard deviation")
+    told = ("seconds", *task_row(run.task).headlines)
     for name, row in summary["metrics"].items():
-        if name.endswith(("exact_match", "accuracy", "f1_macro", "loss", "seconds")):
+        if name.endswith(told):
             print(f"  {name:28} {row['mean']:.4f} +- {row['std']:.4f}")
     return summary
 
 
 def spread(summaries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """{metric: {mean, std (with n-1), values}} of the numbers that all summaries have."""
-    rows = [_numbers({k: v for k, v in s.items() if k in ("train", "validation", "test", "longer", "seconds")}) for s in summaries]
+    rows = [_numbers({**splits(s), "seconds": s["seconds"]}) for s in summaries]
     table = {}
     for name in rows[0]:
         if all(name in row for row in rows):

@@ -6,17 +6,13 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from .. import runs
+from ..config import task_row
 from ..errors import Interrupted, UserError
 from .loop import chosen_split, evaluate_all
 from .session import Session
 
 if TYPE_CHECKING:
-    from ..data import Sentences, Split
     from ..tasks import Evaluation
-
-
-HEADLINES = {"exact_match": "exact match", "accuracy": "accuracy", "f1_macro": "f1", "loss": "loss"}  # metric: how it is called
-
 
 def finish(s: Session, status: str) -> dict[str, Any]:
     """Read the test split once, draw the pictures, write summary.json and say where things are.
@@ -26,8 +22,6 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     if s.caught.name:
         done = f"saved at step {s.step}" if s.saved == s.step else "nothing was to be saved yet"
         raise Interrupted(f"{s.caught.name}: {done}; go on with: python -m vit_jax.train --resume {shlex.quote(str(s.folder))}", s.caught.name)
-    from ..report.gallery import draw_all
-
     summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
     watched, split = chosen_split(s)
     if split is not None:
@@ -43,18 +37,26 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         result = results["raw"] if name == "test" else result
         if s.best is not None and (best := _best(s, part, results)) is not None:
             summary[name]["best"] = best.metrics
-    draw_all(s.folder, s.setup.dataset, s.engine, s.engine.gather(s.state).parameters, result)
+    draw(s, result)
     runs.write_json(s.folder.summary_file, summary)
     show(s.folder, summary)
     return summary
 
 
-def _best(s: Session, test: Split | Sentences, results: dict[str, Evaluation]) -> Evaluation | None:
+def draw(s: Session, result: Evaluation | None) -> None:
+    """The curves, and what the task has to show of the weights; `result` is the evaluation of the test split."""
+    from ..layers import merge
+    from ..report import draw_curves
+
+    for place in (s.folder.plots, s.folder.samples):
+        place.mkdir(exist_ok=True)
+    draw_curves(s.folder.metrics(), s.folder.plots / "curves.png", s.run.loss.label_smoothing, s.task.chosen[0])
+    network = merge(s.engine.definition, s.engine.gather(s.state).parameters)
+    s.task.pictures(network, s.setup.dataset, result, s.folder)
+
+
+def _best(s: Session, test: Any, results: dict[str, Evaluation]) -> Evaluation | None:
     """The test result of the weights that validation chose; None, and a line that says so, where they are lost."""
-    import jax
-
-    from ..evaluation import evaluate
-
     assert s.best is not None
     if s.best["step"] == s.step:
         return results.get("ema", results["raw"])
@@ -64,18 +66,25 @@ def _best(s: Session, test: Split | Sentences, results: dict[str, Evaluation]) -
         print(f"skipped  the test of the best weights: {error}")
         return None
     tree = saved.state.ema if saved.state.ema is not None else saved.state.parameters
-    return evaluate(s.engine, jax.device_put(tree, s.engine.replicated), test, s.run.batch)
+    return s.setup.evaluator.evaluate(s.setup.evaluator.place(tree), test, s.run.batch)
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:
     return {k: v for k, v in row.items() if isinstance(v, float) and k != "epoch"}
 
 
+def splits(summary: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """The results in a summary, {split: {weights: metrics}}, train and validation first."""
+    found = {name: value for name, value in summary.items() if isinstance(value, dict) and all(isinstance(each, dict) for each in value.values())}
+    return {name: found[name] for name in dict.fromkeys(("train", "validation", *found)) if name in found}
+
+
 def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     """The result, where things are, and what one may do next."""
-    for split in ("train", "validation", "test", "longer"):
-        for weights, m in summary.get(split, {}).items():
-            told = "  ".join(f"{word} {m[name]:.4f}" for name, word in HEADLINES.items() if name in m)
+    headlines = task_row(folder.config().task).headlines
+    for split, results in splits(summary).items():
+        for weights, m in results.items():
+            told = "  ".join(f"{word} {m[name]:.4f}" for name, word in headlines.items() if name in m)
             print(f"{split:10} {'last' if weights == 'raw' else weights:8} {told}")
     print(f"{summary['status']} at step {summary['step']} after {summary['seconds']:.0f} s; pictures are in {folder}/plots")
     place = shlex.quote(str(folder))

@@ -16,7 +16,6 @@ from ..errors import CheckFailed, Interrupted
 from .session import Caught, Session
 
 if TYPE_CHECKING:
-    from ..data import Sentences, Split
     from ..tasks import Evaluation
 
 
@@ -76,7 +75,7 @@ def loop(s: Session) -> str:
 
 def first_step(s: Session, batch: dict[str, Any]) -> Meter:
     """The step that compiles; its time is said, and left out of the speed."""
-    meter, began = Meter(s.setup.order.batch, s.engine.task.unit, s.totals), time.monotonic()
+    meter, began = Meter(s.setup.order.batch, s.task.unit, s.totals), time.monotonic()
     s.progress.say("compiling the training step ...")
     s.state, metrics = s.engine.train(s.state, batch)
     s.step += 1
@@ -95,9 +94,9 @@ def after_step(s: Session, meter: Meter) -> None:
         check_finite(s, meter.settle())
         row = meter.row(s.step, s.epoch, in_turn)
         s.log.write(row | {"memory": backend.memory_peak()})
-        s.progress.update(s.step, row["loss"], row["accuracy"], row[meter.speed])
+        s.progress.update(s.step, {name: row[name] for name in meter.means}, row[meter.speed])
     else:
-        s.progress.update(s.step, None, None, None)
+        s.progress.update(s.step)
     s.due = evaluation_due(s)
     if s.due and not s.caught.name:
         with contextlib.suppress(KeyboardInterrupt):  # a run that is told to end evaluates when it goes on
@@ -118,8 +117,8 @@ def why_end(s: Session) -> str:
 class Meter:
     """Collects the device's metrics one step late, so that the host never waits for the step just sent.
 
-    `totals` sums steps, loss and accuracy since the last line of the log; checkpoints keep it, so that
-    a run that goes on writes the lines that it would have written.
+    `totals` counts steps and sums the loss and the task's metrics since the last line of the log; checkpoints
+    keep it, so that a run that goes on writes the lines that it would have written.
     """
 
     def __init__(self, batch: float, unit: str, totals: dict[str, float]):
@@ -149,16 +148,23 @@ class Meter:
         self.pending = None
         self.last = {k: float(v) for k, v in jax.device_get(metrics).items()}
         self.totals["steps"] += 1
-        for name in ("loss", "accuracy"):
-            self.totals[name] += self.last[name]
+        for name in self.means:
+            self.totals[name] = self.totals.get(name, 0.0) + self.last[name]
         return step, self.last
 
+    @property
+    def means(self) -> list[str]:
+        """The metrics that are means over a batch: the loss, then the task's own."""
+        from ..step import OF_THE_STEP
+
+        return ["loss", *(name for name in self.last if name not in ("loss", *OF_THE_STEP))]
+
     def row(self, step: int, epoch: float, in_turn: bool) -> dict[str, Any]:
-        """One line of metrics.jsonl: loss and accuracy are means since the last line that came in turn."""
-        means = {k: self.totals[k] / self.totals["steps"] for k in ("loss", "accuracy")}
+        """One line of metrics.jsonl: the loss and the task's metrics are means since the last line that came in turn."""
+        means = {name: self.totals[name] / self.totals["steps"] for name in self.means}
         speed = self.counted * self.batch / max(time.monotonic() - self.clock, 1e-9) if self.counted else None
         if in_turn:
-            self.totals.update(steps=0, loss=0.0, accuracy=0.0)
+            self.totals.update(dict.fromkeys(self.totals, 0))
         self.restart()
         return {"kind": "train", "step": step, "epoch": epoch, **self.last, **means, self.speed: speed}
 
@@ -196,30 +202,34 @@ def evaluate_epoch(s: Session) -> None:
     s.due = False
     if not results:
         return
-    chosen = s.engine.task.chosen
+    chosen, sign = s.task.chosen
     metrics = results["ema" if "ema" in results else "raw"].metrics
     if name == "validation":
         now = {"step": s.step, chosen: metrics[chosen], "loss": metrics["loss"]}
-        better = s.best is None or now[chosen] > s.best[chosen]
+        better = s.best is None or sign * now[chosen] > sign * s.best[chosen]
         # Of equals the one with the lower loss: where all are right, the first of them is not the best.
         equal = s.best is not None and now[chosen] == s.best[chosen] and now["loss"] < s.best["loss"]
         s.best = now if better or equal else s.best
         s.stale = 0 if better else s.stale + 1
     s.progress.say(f"epoch {s.step // s.setup.order.steps_per_epoch}: " + "  ".join(
-        f"{name}{' ' + weights if weights != 'raw' else ''} {chosen.replace('_', ' ')} {e.metrics[chosen]:.4f} loss {e.metrics['loss']:.4f}"
+        f"{name}{' ' + weights if weights != 'raw' else ''} {_headline(chosen, e.metrics)}"
         for weights, e in results.items()
     ))  # fmt: skip
 
 
-def evaluate_all(s: Session, name: str, split: Split | Sentences) -> dict[str, Evaluation]:
-    """Evaluate the weights and their average on a split, and log both. A signal breaks it off, with nothing logged."""
-    from ..evaluation import evaluate
+def _headline(chosen: str, metrics: dict[str, float]) -> str:
+    """The metric that chooses and the loss, in words."""
+    told = {chosen.replace("_", " "): metrics[chosen], "loss": metrics["loss"]}
+    return " ".join(f"{name} {value:.4f}" for name, value in told.items())
 
+
+def evaluate_all(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
+    """Evaluate the weights and their average on a split, and log both. A signal breaks it off, with nothing logged."""
     state, results = s.engine.gather(s.state), {}
     with s.caught.waiting(False):
         for weights, tree in (("raw", state.parameters), ("ema", state.ema)):
             if tree is not None:
-                results[weights] = evaluate(s.engine, tree, split, s.run.batch)
+                results[weights] = s.setup.evaluator.evaluate(tree, split, s.run.batch)
     for weights, result in results.items():
         if not math.isfinite(result.metrics["loss"]):
             raise not_finite(s, f"{name} loss ({weights} weights)", result.metrics["loss"], s.step)
@@ -228,7 +238,7 @@ def evaluate_all(s: Session, name: str, split: Split | Sentences) -> dict[str, E
     return results
 
 
-def chosen_split(s: Session) -> tuple[str, Split | Sentences | None]:
+def chosen_split(s: Session) -> tuple[str, Any]:
     """The split that is watched during training."""
     if s.run.overfit_batches:
         return "train", s.setup.dataset.splits["train"].part(np.arange(s.setup.order.n))

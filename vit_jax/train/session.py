@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import time
 from collections.abc import Iterator
@@ -11,14 +10,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import backend, runs
-from ..config import AugmentConfig, RunConfig, parameters, to_dict
+from ..config import RunConfig, network_of, parameters, roles, shapes, task_row, to_dict, with_sizes
+from ..config.formats import cannot_go_on
 from ..errors import UserError
 
 if TYPE_CHECKING:
     from ..checkpoint import Checkpoints
-    from ..data import Dataset, Order, Texts, TokenOrder
+    from ..data import Data
+    from ..data.contract import Order
     from ..report import Log, Progress
-    from ..step import Engine, State
+    from ..step import Engine, Evaluator, State
+    from ..tasks import Task
 
 OVERFIT_STEPS = 100
 
@@ -27,12 +29,14 @@ OVERFIT_STEPS = 100
 class Setup:
     """What follows from a run's config and its data alone."""
 
-    stated: RunConfig  # as the user gave it, with the classes of the data
+    stated: RunConfig  # as the user gave it, with the sizes that the data decides
     run: RunConfig  # as it is run: overfitting resolved
-    dataset: Dataset | Texts
-    order: Order | TokenOrder
+    dataset: Data
+    order: Order
     epochs: int
+    task: Task
     engine: Engine
+    evaluator: Evaluator
     environment: dict[str, Any]
 
     @property
@@ -84,7 +88,7 @@ class Session:
     best: dict[str, Any] | None = None  # {step, and the metric that chooses} of the weights that validation likes most
     stale: int = 0  # epochs since then
     due: bool = False  # an evaluation was put off because the process had to end
-    totals: dict[str, float] = field(default_factory=lambda: {"steps": 0, "loss": 0.0, "accuracy": 0.0})  # since the last line of the log
+    totals: dict[str, float] = field(default_factory=lambda: {"steps": 0})  # and the sum of each metric, since the last line of the log
     seconds: float = 0.0  # spent on the run up to the newest checkpoint, by all processes
     clock: float = field(default_factory=time.monotonic)  # when `seconds` was counted
 
@@ -95,6 +99,10 @@ class Session:
     @property
     def engine(self) -> Engine:
         return self.setup.engine
+
+    @property
+    def task(self) -> Task:
+        return self.setup.task
 
     @property
     def epoch(self) -> float:
@@ -123,33 +131,37 @@ def set_up(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) -> Ses
     folder.drop_metrics(lambda row: comes_again(row, step, notes))
     tensorboard = folder.path / "tensorboard" if run.tensorboard else None
     log = Log(folder.metrics_file, step, tensorboard, run.wandb, folder.path.name, to_dict(setup.stated))
-    progress = Progress(setup.epochs, setup.order.steps_per_epoch, step + 1, setup.order.batch, setup.stop, unit=setup.engine.task.unit)
+    progress = Progress(setup.epochs, setup.order.steps_per_epoch, step + 1, setup.order.batch, setup.stop, unit=setup.task.unit)
     deadline = time.monotonic() + run.max_minutes * 60 if run.max_minutes else math.inf
     print(f"run      {folder}: {setup.epochs} epochs of {setup.order.steps_per_epoch} steps" + (f"; going on after step {step}" if step else ""), flush=True)
     return Session(setup, folder, checkpoints, log, progress, caught, deadline, state, step, saved=step if notes else -1, **kept)
 
 
-def prepare(run: RunConfig) -> Setup:
-    """Open the data and build the compiled steps. Raises UserError."""
+def precision(run: RunConfig) -> Any:
+    """While this is entered, jax computes in float64 if and only if the run does, whatever was set before."""
     import jax
 
-    from ..data import open_dataset
-    from ..optim import Optimizer
-    from ..step import Engine
-    from ..tasks import task
+    return jax.enable_x64(run.compute_dtype == "float64")
 
-    if run.compute_dtype == "float64":
-        jax.config.update("jax_enable_x64", True)
-    dataset = open_dataset(run)
-    stated = replace(run, model=dataset.sized(run.model))  # type: ignore[arg-type]  # the kind that its data is for
+
+def prepare(run: RunConfig) -> Setup:
+    """Open the data and build the compiled steps. Raises UserError."""
+    from ..models import definition
+    from ..optim import Optimizer
+    from ..step import Engine, Evaluator, check_divisible
+    from ..tasks import TASKS, task
+
+    dataset = TASKS[run.task].open(run)
+    stated = replace(run, model=with_sizes(run.model, dataset.sizes))
     run, order, epochs = plan(stated, dataset)
-    its = task(run, *dataset.statistics)
-    network = its.network.definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
+    its = task(run, dataset.record())
+    network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
     # The schedule spans the whole run, whatever the budget.
-    optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch)
+    optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch, parameters(run.model))
     engine = Engine(run, network, its, optimizer)
+    check_divisible(dataset.step_sizes(run.batch), len(engine.devices), run.accumulate)
     environment = backend.environment() | {"accumulate": run.accumulate, "parallel": run.parallel}
-    return Setup(stated, run, dataset, order, epochs, engine, environment)
+    return Setup(stated, run, dataset, order, epochs, its, engine, Evaluator(run.model, network, its), environment)
 
 
 def parameter_dtype(run: RunConfig) -> str:
@@ -157,22 +169,16 @@ def parameter_dtype(run: RunConfig) -> str:
     return "float64" if run.compute_dtype == "float64" else "float32"
 
 
-def plan(run: RunConfig, dataset: Dataset | Texts) -> tuple[RunConfig, Order | TokenOrder, int]:
+def plan(run: RunConfig, dataset: Data) -> tuple[RunConfig, Order, int]:
     """(the run, the order of its examples, its epochs); overfitting changes all three.
 
     Raises UserError where the training set is smaller than a batch.
     """
+    order = dataset.order(run.batch, run.seed, run.overfit_batches)
     if not run.overfit_batches:
-        return run, dataset.order(run), run.epochs
-    order = dataset.order(run, run.overfit_batches)
-    quiet: dict[str, Any] = {f.name: 0.0 for f in dataclasses.fields(run.model) if f.name.endswith("dropout") or f.name == "drop_path"}
-    run = replace(
-        run,
-        model=replace(run.model, **quiet),
-        augment=AugmentConfig(normalize=run.augment.normalize),
-        optim=replace(run.optim, schedule="constant", warmup=0.0, weight_decay=0.0),
-        patience=0,
-    )
+        return run, order, run.epochs
+    quiet = task_row(run.task).quiet(run)
+    run = replace(quiet, optim=replace(run.optim, schedule="constant", warmup=0.0, weight_decay=0.0), patience=0)
     return run, order, math.ceil((run.max_steps or OVERFIT_STEPS) / order.steps_per_epoch)
 
 
@@ -180,24 +186,27 @@ def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> 
     """The state to go on from and the notes saved with it, or a fresh one and no notes. Raises UserError."""
     import jax
 
-    from ..interop import starting_weights
+    from ..models import start
+    from ..weights import starting_weights
 
     run, dtype = setup.run, parameter_dtype(setup.run)
     if folder.exists():
         runs.same_identity(folder, setup.stated)
         if folder.record()["data"] not in (None, setup.dataset.identity):  # none: of a converted run, whose file did not say
             raise UserError(f"{folder}: data.source {run.data.source} is not the data that this run began with; restore it, or choose another --name")
+        if reason := cannot_go_on(folder.record()):
+            raise UserError(f"{folder}: {reason}; train anew under another --name, its weights can still be evaluated and used")
         checkpoints.clear()
-        saved, skipped = checkpoints.restore(parameters(run.model))
+        saved, skipped = checkpoints.restore(shapes(run.model))
         for reason in skipped:
             print(f"skipped  {reason}")
         if saved is not None:
             compare_environments(setup.environment, saved.notes["environment"])
             checkpoints.prune(saved.step, (saved.notes["best"] or {}).get("step"), run.keep)  # what a kill left undone
             return setup.engine.place(saved.state), saved.notes
-    fresh = setup.engine.task.network.start(run.model, jax.random.key(run.seed), dtype)
+    fresh = start(run.model, jax.random.key(run.seed), dtype)
     if run.init:
-        given = starting_weights(run, runs.flatten(fresh))
+        given = starting_weights(run, runs.flatten(fresh), setup.dataset.record())
         fresh = runs.unflatten({name: jax.numpy.asarray(x, dtype) for name, x in given.items()})
     return setup.engine.start(fresh), {}
 
@@ -226,9 +235,10 @@ def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
 def announce(setup: Setup) -> None:
     """Print what will be trained, on what, with what."""
     run, environment = setup.run, setup.environment
-    what, cost = setup.engine.task.describe(run.model)  # type: ignore[arg-type]  # the kind that is its own
-    count = sum(math.prod(shape) for shape in parameters(run.model).values())
-    copies = 2 + {"adam": 2, "adamw": 2, "momentum": 1, "sgd": 0}[run.optim.name] + bool(run.ema)
+    what, cost = network_of(run.model).describe(run.model)
+    table, width = parameters(run.model), 8 if parameter_dtype(run) == "float64" else 4
+    count = sum(math.prod(p.shape) for p in table.values())
+    held = sum(math.prod(p.shape) * (2 + len(roles(run.optim, p)) + bool(run.ema)) for p in table.values())
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in setup.dataset.splits.items())
     versions = environment["versions"]
     print(f"model    {what}")
@@ -236,7 +246,7 @@ def announce(setup: Setup) -> None:
     print(f"data     {setup.dataset.name}: {setup.dataset.contents}; {sizes}")
     for note in setup.dataset.notes:
         print(f"         {note}")
-    print(f"memory   {copies * count * 4 / 1e6:,.1f} MB for weights, gradients and optimizer, before activations")
+    print(f"memory   {held * width / 1e6:,.1f} MB for weights, gradients and optimizer, before activations")
     print(f"device   {environment['devices']} x {environment['device']}, {environment['cores']} cores; {run.parallel}, {run.compute_dtype}")
     print(f"versions python {versions['python']}, jax {versions['jax']}, flax {versions['flax']}, optax {versions['optax']}")
     if backend.unused_gpu():

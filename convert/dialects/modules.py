@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from vit_jax.config import ViTConfig, pair, parameters
+from vit_jax.config import ViTConfig, pair, shapes
 
-from .rules import TRANSPOSE, Concat, Operation, Order, Row, row
+from ..rules import TRANSPOSE, Concat, Operation, Order, Row, row
 
 TOKEN, TOKENS = Order("1 1 d", "d"), Order("1 n d", "n d")  # tokens and positions with a batch axis of one
 Tensors = dict[str, tuple[str, Operation | None]]  # {our name: (theirs, what is between)}
@@ -29,20 +29,20 @@ def module_rows(c: ViTConfig, modules: Mapping[str, str], packed: Sequence[tuple
     `modules` are {our module: theirs, with what stands before weight and bias}; of modules that are `packed` the first
     one names theirs. `tensors` are those that no module holds, and exceptions. `prefix` stands before all of theirs.
     """
-    shapes = parameters(c)
+    known = shapes(c)
     tensors = {"patch.kernel": (f"{modules['patch']}weight", convolution(c)), **tensors}
     packs = {parts[0]: parts for parts in packed}
     inside = {part for parts in packed for part in parts[1:]}
     made = []
-    for name, shape in shapes.items():
+    for name, shape in known.items():
         path, _, leaf = name.rpartition(".")
         if name in tensors:
             theirs, operation = tensors[name]
             made.append(row(prefix + theirs, name, shape, *([operation] if operation else [])))
         elif path in packs:
             ours = tuple(f"{part}.{leaf}" for part in packs[path])
-            sizes = tuple(shapes[name][-1] for name in ours)
-            made.append(Row((f"{prefix}{modules[path]}{LEAVES[leaf]}",), ours, tuple(shapes[n] for n in ours), (Concat(0, sizes), *_axes(leaf))))
+            sizes = tuple(known[name][-1] for name in ours)
+            made.append(Row((f"{prefix}{modules[path]}{LEAVES[leaf]}",), ours, tuple(known[n] for n in ours), (Concat(0, sizes), *_axes(leaf))))
         elif path not in inside:
             made.append(row(f"{prefix}{modules[path]}{LEAVES[leaf]}", name, shape, *_axes(leaf)))
     return made

@@ -1,0 +1,55 @@
+"""Whether a run can be: its task, the parts that belong to it, and the fields that every run has."""
+
+from __future__ import annotations
+
+from ..errors import UserError
+from .networks import network_of
+from .run import RunConfig
+from .tasks import network_row, task_row
+
+
+def check_run(run: RunConfig) -> RunConfig:
+    """Return the run, or raise UserError naming the first field that cannot be."""
+    row, network = task_row(run.task), network_row(run.task)
+    if type(run.model) is not network.config:
+        raise UserError(f"task is {run.task}, which trains a {network.name}, and model is a {network_of(run.model).name}: start from a preset of that task")
+    for name, part in (("data", row.data), ("augment", row.augment)):
+        if type(getattr(run, name)) is not part:
+            raise UserError(f"{name} is a {type(getattr(run, name)).__name__}, but the task {run.task} reads a {part.__name__}: give one of those")
+    row.check(run.model, run.data, run)
+    _check_numbers(run)
+    _check_optimizer(run)
+    return run
+
+
+def _check_numbers(run: RunConfig) -> None:
+    for name in ("epochs", "batch", "accumulate", "log_every", "keep"):
+        if getattr(run, name) < 1:
+            raise UserError(f"{name} is {getattr(run, name)}: give a positive number")
+    for name in ("patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes"):
+        if not getattr(run, name) >= 0:
+            raise UserError(f"{name} is {getattr(run, name)}: give 0 or more")
+    if not 0 <= run.seed < 2**32:  # jax keeps 32 bits of a seed and drops the others in silence
+        raise UserError(f"seed is {run.seed}: give a number of at least 0 and below 2^32")
+    if run.batch % run.accumulate:
+        raise UserError(f"batch {run.batch} is not divisible by accumulate {run.accumulate}: change one of them")
+    shares = {"data.validation": run.data.validation, "data.test": run.data.test, "ema": run.ema, "loss.label_smoothing": run.loss.label_smoothing}
+    for name, share in shares.items():
+        if not 0 <= share < 1:
+            raise UserError(f"{name} is {share}: give a number of at least 0 and below 1")
+    if run.patience and not run.data.validation:
+        raise UserError(f"patience is {run.patience} but data.validation is 0: early stopping needs a validation split")
+    if run.new_head and not run.init:
+        raise UserError("new_head is True but init is empty: name the run whose weights to start from")
+
+
+def _check_optimizer(run: RunConfig) -> None:
+    for name in ("lr", "div_factor", "final_div_factor"):
+        if not getattr(run.optim, name) > 0:
+            raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give a positive number")
+    for name in ("weight_decay", "clip", "warmup", "final", "eps"):
+        if not getattr(run.optim, name) >= 0:
+            raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give 0 or more")
+    for name in ("momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start"):
+        if not 0 <= getattr(run.optim, name) < 1:
+            raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give a number of at least 0 and below 1")

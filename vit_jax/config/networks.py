@@ -1,0 +1,190 @@
+"""Every kind of network as a row: what the rest of the project has to know of it without building it.
+
+Free of jax and torch: the classes that compute are named as text. A new kind of network is a config class, a class
+that computes, and a row here; nothing else asks which network it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from ..errors import UserError
+from .fields import ModelConfig, pair
+from .nearest import nearest
+from .transformer import (
+    TransformerConfig,
+    check_transformer,
+    normal_transformer,
+    transformer_captured,
+    transformer_parameters,
+)
+from .tree import Parameter
+from .vit import ViTConfig, check_vit, flops, normal_vit, vit_captured, vit_parameters
+
+
+@dataclass(frozen=True)
+class Input:
+    """One argument of a network, without its batch axis.
+
+    pixels: normalised images of `shape` (h, w, C). ids: a sequence of integers below `size`. vectors: a sequence of
+    vectors of width `size`. `longest` is the most tokens that a sequence has (0: no limit); `padding` names the argument
+    that says which of its tokens are real ("": the network takes none).
+    """
+
+    name: str
+    kind: Literal["pixels", "ids", "vectors"]
+    shape: tuple[int, ...] = ()
+    size: int = 0
+    longest: int = 0
+    padding: str = ""
+
+
+@dataclass(frozen=True)
+class NetworkRow:
+    """One kind of network. Functions take a config of its class."""
+
+    name: str  # what files and messages call it
+    config: type[ModelConfig]
+    check: Callable[[Any], Any]  # the config; raises UserError where it cannot be
+    normal: Callable[[Any], Any]  # the config in its one spelling: equal ones are the same function
+    parameters: Callable[[Any], dict[str, Parameter]]  # in reading order
+    describe: Callable[[Any], tuple[str, str]]  # what it is and what it costs, in a few words each
+    inputs: Callable[[Any], tuple[Input, ...]]  # its arguments in the order of a call
+    captured: Callable[[Any], list[str]]  # what `capture` gives for any input, in the order of the pass; the last is the outputs
+    training: frozenset[str]  # fields that only training uses: they change no forward pass
+    jax: str  # module:class that computes it
+    torch: str = ""  # module:class of its twin; empty: it has none
+    arguments: tuple[str, ...] = ()  # the positions of a call; an input that a config lacks is None there
+    from_data: tuple[str, ...] = ()  # sizes that the data of a run decides
+    names: tuple[str, ...] = ()  # regular expressions of names that our files of it hold
+    torch_names: tuple[str, ...] = ()  # and that its twin's state dict holds
+    # Small values of each numeric field, the plainest first, and combinations to begin with: convert looks among these
+    # for a network that two layouts share.
+    examples: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    combinations: tuple[Mapping[str, Any], ...] = ({},)
+
+
+def _describe_vit(c: ViTConfig) -> tuple[str, str]:
+    return f"ViT {c.width} x {c.depth}, {c.heads} heads, {c.patches} patches", f"{flops(c) / 1e6:,.1f} MFLOP an image"
+
+
+def _vit_inputs(c: ViTConfig) -> tuple[Input, ...]:
+    return (Input("images", "pixels", (*pair(c.image), c.channels)),)
+
+
+def _describe_transformer(c: TransformerConfig) -> tuple[str, str]:
+    return f"Transformer {c.width} x {c.encoder_depth}+{c.decoder_depth}, {c.heads} heads", f"{c.outputs:,} ids to say"
+
+
+def _transformer_inputs(c: TransformerConfig) -> tuple[Input, ...]:
+    def side(name: str, vocabulary: int, padding: str) -> Input:
+        return Input(name, "ids" if vocabulary else "vectors", size=vocabulary or c.width, longest=c.max_length, padding=padding)
+
+    target = (side("target", c.target_vocabulary, ""),) if c.decoder_depth else ()
+    return (side("source", c.source_vocabulary, "source_padding"), *target)
+
+
+_INITIAL = frozenset({"init", "attention_init", "init_std", "position_std"})
+_DROPOUT = frozenset({"dropout", "embedding_dropout", "attention_dropout", "activation_dropout"})
+
+NETWORKS: dict[str, NetworkRow] = {
+    "vit": NetworkRow(
+        name="ViT",
+        config=ViTConfig,
+        check=check_vit,
+        normal=normal_vit,
+        parameters=vit_parameters,
+        describe=_describe_vit,
+        inputs=_vit_inputs,
+        captured=vit_captured,
+        training=_INITIAL | _DROPOUT | {"token_std", "head_zero", "drop_path", "patch_dropout", "head_dropout"},
+        jax="vit_jax.vit:ViT",
+        torch="torch_ref.vit:ViT",
+        arguments=("images",),
+        from_data=("classes",),
+        names=(r"patch\.kernel", r"blocks\.0\.attention\.query\.kernel"),
+        torch_names=(r"patch\.weight", r"blocks\.0\.attention\.query\.weight"),
+        examples={
+            "image": (8, (8, 12)), "patch": (4, (4, 2), 2), "channels": (3, 1), "classes": (5, 0), "width": (12, 8), "depth": (2, 1),
+            "heads": (2, 1), "head_width": (0, 5), "hidden": (20, 16, 24), "registers": (0, 2), "eps": (1e-6, 1e-5, 1e-12, 1e-3),
+            "layer_scale": (0.0, 1.0), "head_hidden": (0, 7, 12),
+        },
+        combinations=({}, {"cls_token": False, "pool": "mean"}, {"cls_token": False, "pool": "mean_all"}),
+    ),
+    "transformer": NetworkRow(
+        name="Transformer",
+        config=TransformerConfig,
+        check=check_transformer,
+        normal=normal_transformer,
+        parameters=transformer_parameters,
+        describe=_describe_transformer,
+        inputs=_transformer_inputs,
+        captured=transformer_captured,
+        training=_INITIAL | _DROPOUT | {"embedding_std"},
+        jax="vit_jax.transformer:Transformer",
+        torch="torch_ref.transformer:Transformer",
+        arguments=("source", "target"),
+        from_data=("source_vocabulary", "target_vocabulary", "outputs"),
+        names=(r"encoder\.blocks\.0\.attention\.query\.kernel",),
+        torch_names=(r"encoder\.blocks\.0\.attention\.query\.weight",),
+        examples={
+            "width": (12, 8), "heads": (2, 1), "head_width": (0, 5), "hidden": (20,), "encoder_depth": (2, 1), "decoder_depth": (2, 1, 0),
+            "eps": (1e-5, 1e-6), "source_vocabulary": (0, 11, 9), "target_vocabulary": (0, 11, 9), "outputs": (0, 11, 9, 12),
+            "position_offset": (0, 2), "max_length": (6, 512, 0),
+        },
+        combinations=(
+            {},
+            {"source_vocabulary": 11, "target_vocabulary": 11, "outputs": 11, "max_length": 6},
+            {"source_vocabulary": 9, "target_vocabulary": 11, "outputs": 11, "max_length": 6},
+        ),
+    ),
+}  # fmt: skip
+
+
+def network_of(config: ModelConfig | type[ModelConfig]) -> NetworkRow:
+    """The row of a config, or of its class."""
+    cls = config if isinstance(config, type) else type(config)
+    return next(row for row in NETWORKS.values() if row.config is cls)
+
+
+def network_named(name: str) -> NetworkRow:
+    """The row that files call so. Raises UserError, naming the nearest, where this version has none."""
+    found = next((row for row in NETWORKS.values() if row.name == name), None)
+    if found is None:
+        raise UserError(f"the network {name!r} is not known to this version of vit-jax{nearest(name, [row.name for row in NETWORKS.values()])}")
+    return found
+
+
+def parameters(config: ModelConfig) -> dict[str, Parameter]:
+    """Every parameter of a network as {dotted name: Parameter}, in reading order."""
+    return network_of(config).parameters(config)
+
+
+def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every parameter of a network as {dotted name: shape}, in reading order."""
+    return {name: parameter.shape for name, parameter in parameters(config).items()}
+
+
+def normal(config: Any) -> Any:
+    """A config in its one spelling: configs of the same function compare equal."""
+    return network_of(config).normal(config)
+
+
+def function_fields(config: ModelConfig | type[ModelConfig]) -> list[str]:
+    """The fields of a config, or of its class, that decide the function."""
+    row = network_of(config)
+    return [f.name for f in fields(row.config) if f.name not in row.training]
+
+
+def with_sizes(config: ModelConfig, sizes: Mapping[str, int]) -> ModelConfig:
+    """The config with those of the sizes that the data of a run decides."""
+    decided: dict[str, Any] = {name: sizes[name] for name in network_of(config).from_data if name in sizes}
+    return replace(config, **decided)
+
+
+def pixels(config: ModelConfig) -> tuple[int, int, int] | None:
+    """The shape (h, w, C) of the images that a network takes; None where it takes none."""
+    found = next((argument.shape for argument in network_of(config).inputs(config) if argument.kind == "pixels"), None)
+    return None if found is None else (found[0], found[1], found[2])
