@@ -1,0 +1,235 @@
+"""A task and a network in one file: what a stranger writes to add both. Nothing else in the project knows of them.
+
+A two-layer perceptron says how much ink is in an image of a digit, as a frozen teacher measures it; the lowest error is
+chosen. `python -m tests.ink "train ink --max-steps 5" "evaluate ink"` registers it and runs the doors, one after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from vit_jax import cli, config, presets, tasks
+from vit_jax.augment import normalise
+from vit_jax.config import Input, ModelConfig, NetworkRow, OptimConfig, RunConfig, Table, TaskRow
+from vit_jax.config.fields import identity
+from vit_jax.config.images import ImageData, is_preprocess
+from vit_jax.config.tasks import Kept
+from vit_jax.data import Preprocess, open_image, open_images
+from vit_jax.errors import UserError
+from vit_jax.layers import Linear, fold
+from vit_jax.report import plots
+from vit_jax.report.log import Log
+from vit_jax.tasks import Answer, Evaluation
+
+# ------------------------------------------------------------------------------------- the network
+
+
+@dataclass(frozen=True)
+class PerceptronConfig(ModelConfig):
+    """Pixels to one number."""
+
+    image: int = identity(8, "image height and width, in pixels")
+    channels: int = identity(1, "channels of an image")
+    hidden: int = identity(16, "width of the hidden layer")
+
+
+def check(c: PerceptronConfig) -> PerceptronConfig:
+    if c.hidden < 1:
+        raise UserError(f"model.hidden is {c.hidden}: give a positive number")
+    return c
+
+
+def table(c: PerceptronConfig) -> Table:
+    out = Table(norm_bias=True, init="xavier", attention_init="same", init_std=0.0)
+    out.dense("fc1", c.image**2 * c.channels, c.hidden)
+    out.dense("fc2", c.hidden, 1)
+    return out
+
+
+class Perceptron(nnx.Module):
+    """Images [B, h, w, C] to [B, 1]."""
+
+    def __init__(self, config: PerceptronConfig, *, rngs: Any = None, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32):
+        c = self.config = check(config)
+        self.dtype = jnp.dtype(dtype)
+        self.fc1, self.fc2 = Linear(c.image**2 * c.channels, c.hidden, dtype=param_dtype), Linear(c.hidden, 1, dtype=param_dtype)
+
+    def __call__(self, images: Any, *, keys: Any = None) -> Any:
+        return self.fc2(jnp.tanh(self.fc1(images.astype(self.dtype).reshape(len(images), -1))))
+
+    def capture(self, images: Any, names: Any) -> dict[str, Any]:
+        values = {"logits": self(images)}
+        return {name: values[name] for name in names}
+
+
+NETWORK = NetworkRow(
+    name="Perceptron",
+    config=PerceptronConfig,
+    check=check,
+    normal=lambda c: c,
+    parameters=table,
+    describe=lambda c: (f"Perceptron {c.hidden} wide", f"{c.image**2 * c.channels:,} pixels"),
+    inputs=lambda c: (Input("images", "pixels", (c.image, c.image, c.channels)),),
+    captured=lambda c: ["logits"],
+    training=frozenset(),
+    jax="tests.ink:Perceptron",
+    arguments=("images",),
+    names=(r"fc1\.kernel", r"fc2\.kernel", r"!.*attention.*"),
+    examples={"image": (8,), "channels": (1,), "hidden": (16, 5)},
+)
+
+# ---------------------------------------------------------------------------------------- the task
+
+
+@dataclass(frozen=True)
+class InkData(ImageData):
+    """Images, and what counts as ink."""
+
+    threshold: int = identity(128, "grey level from which a pixel is ink, 0-255")
+
+
+@dataclass(frozen=True)
+class Ink:
+    """The task. A batch is {image: uint8 [B, h, w, C], label: int32 [B]}; the teacher's threshold is its frozen array."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    frozen: dict[str, Any] = field(default_factory=dict)
+
+    unit: ClassVar[str] = "digits"
+    chosen: ClassVar[tuple[str, int]] = ("error", -1)
+
+    @classmethod
+    def open(cls, run: RunConfig) -> Any:
+        return open_images(run.data, run.model.image, run.model.channels, seed=run.seed)
+
+    @classmethod
+    def of(cls, run: RunConfig, kept: Any) -> Ink:
+        how = kept["preprocess"]
+        return cls(tuple(how["mean"]), tuple(how["std"]), {"threshold": np.float32(run.data.threshold)})
+
+    def prepare(self, batch: Any, keys: Any) -> Any:
+        """Each image mixed with the one as far from the batch's other end."""
+        share = jax.vmap(lambda key: jax.random.uniform(key, dtype=jnp.float32))(fold(keys, 0))[:, None, None, None]
+        image = batch["image"].astype(jnp.float32)
+        return {**batch, "image": jnp.rint(share * image + (1 - share) * image[::-1]).astype(jnp.uint8)}
+
+    def size(self, batch: Any) -> None:
+        return None
+
+    def teacher(self, image: Any) -> Any:
+        return (image.astype(jnp.float32) >= self.frozen["threshold"]).mean((1, 2, 3))  # [B]
+
+    def errors(self, model: Any, batch: Any, keys: Any = None) -> tuple[Any, Any]:
+        said = model(normalise(batch["image"], self.mean, self.std, model.dtype), keys=keys)[:, 0]
+        return said, said - self.teacher(batch["image"])
+
+    def loss(self, model: Any, batch: Any, keys: Any, size: Any = None) -> tuple[Any, dict[str, Any]]:
+        error = self.errors(model, batch, keys)[1]
+        return jnp.square(error).mean(), {"error": jnp.abs(error).mean()}
+
+    def outputs(self, model: Any, batch: Any) -> dict[str, Any]:
+        said, error = self.errors(model, batch)
+        return {"predicted": said, "loss": jnp.square(error), "error": jnp.abs(error)}
+
+    def score(self, config: Any, split: Any, out: Any) -> Evaluation:
+        return Evaluation({name: float(out[name].astype(np.float64).mean()) for name in ("loss", "error")}, out["predicted"])
+
+    def ready(self, network: Any, record: Any) -> Reader:
+        return Reader(network, self, Preprocess.from_dict(record.kept["preprocess"]))
+
+    def pictures(self, network: Any, data: Any, result: Any, folder: Any) -> None:
+        split = data.splits.get("test") or data.splits["train"]
+        images = split.take(np.arange(min(50, len(split))))
+        with plots.page(folder.plots / "ink.png", 5, 5) as figure:
+            axes = figure.subplots()
+            axes.set(xlabel="teacher", ylabel="perceptron")
+            axes.plot(np.asarray(self.teacher(images)), np.asarray(self.errors(network, {"image": images})[0]), "o")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A trained perceptron, ready for image files."""
+
+    model: Any
+    task: Ink
+    preprocess: Preprocess
+
+    header: ClassVar[tuple[str, ...]] = ("file", "ink")
+
+    def answer(self, inputs: Any, top: int = 3) -> Any:
+        for file in inputs:
+            said, _ = self.task.errors(self.model, {"image": self.preprocess.apply(open_image(file))[None]})
+            yield Answer(file, float(said[0]), f"{file}: {float(said[0]):.4f}", [(str(file), f"{float(said[0]):.6f}")])
+
+    def draw_attention(self, inputs: Any, path: Any) -> None:
+        raise UserError("attention: a perceptron has none; leave the flag out")
+
+
+def check_ink(model: PerceptronConfig, data: InkData, run: RunConfig) -> None:
+    check(model)
+    if not 0 <= data.threshold <= 255:
+        raise UserError(f"data.threshold is {data.threshold}: give a grey level of 0 to 255")
+
+
+TASK = TaskRow(
+    network="perceptron",
+    data=InkData,
+    augment=config.AugmentConfig,
+    check=check_ink,
+    quiet=lambda run: run,
+    takes="files",
+    headlines={"error": "error", "loss": "loss"},
+    keeps={"preprocess": Kept(is_preprocess)},
+    untrained=lambda model: RunConfig("ink", model, InkData(source=config.NO_DATA), optim=OptimConfig(name="sgd")),
+)
+
+
+def preset() -> presets.Preset:
+    run = RunConfig("ink", PerceptronConfig(), InkData(source="digits"), optim=OptimConfig(lr=1e-2), epochs=3, batch=256, log_every=1)
+    return presets.Preset(run, "How much ink there is in a digit.")
+
+
+def register() -> None:
+    config.NETWORKS["perceptron"], config.TASKS["ink"] = NETWORK, TASK
+    tasks.TASKS["ink"] = Ink
+    presets.PRESETS["ink"] = preset
+
+
+def kill_at(step: int) -> None:
+    """Let this process be killed when a step has been logged."""
+    write = Log.write
+
+    def then_die(log: Log, row: dict[str, Any]) -> None:
+        write(log, row)
+        if row["kind"] == "train" and row["step"] == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Log.write = then_die  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    from tests import ink  # this file under the name by which its row has it
+
+    ink.register()
+    for command in sys.argv[1:]:
+        if command.startswith("kill "):
+            kill_at(int(command.removeprefix("kill ")))
+            continue
+        sys.argv = ["vit-jax", *shlex.split(command)]
+        print(f"$ {command}")
+        try:
+            code = cli.main()
+        except SystemExit as error:  # --help
+            code = int(error.code or 0)
+        print(f"exit {code}")

@@ -1,0 +1,101 @@
+"""A task and a network in one file (ink.py): every door takes them, and no other file was touched for them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+OURS = ("memory", "digits_per_second")  # of a row of metrics: the machine's, not the run's
+
+
+def doors(cwd: Path, *commands: str, devices: int = 1) -> list[str]:
+    """What each command prints, in one child process that registers the file first."""
+    env = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "tests.ink", *commands]
+    done = subprocess.run(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    parts = ("\n" + done.stdout).split("\n$ ")[1:]
+    assert len(parts) == len(commands) or done.returncode == -9, done.stdout[-3000:]
+    return parts
+
+
+def rows(folder: Path) -> list[dict[str, object]]:
+    return [{k: v for k, v in json.loads(line).items() if k not in OURS} for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trained run and what all doors said, in said.json."""
+    place = tmp_path_factory.mktemp("ink")
+    (place / "said.json").write_text(json.dumps(doors(
+        place, "train --help", "train ink", "evaluate ink", "evaluate ink --split longer", "train digits --max-steps 1", "predict ink runs/digits/samples",
+        "predict ink runs/digits/samples --attention a.png", "train ink --data.threshold 300", "train ink --augment.flip",
+        "convert runs/ink ink.safetensors", "convert ink.safetensors runs/back", "predict back runs/digits/samples",
+        "convert inspect ink.safetensors", "convert verify runs/ink runs/back", "convert ink.safetensors x.pt --to torch-ref", "convert formats",
+        "train ink --name from --init runs/ink --max-steps 1",
+    )))  # fmt: skip
+    return place
+
+
+@pytest.fixture(scope="module")
+def said(place: Path) -> dict[str, str]:
+    parts = [part.partition("\n") for part in json.loads((place / "said.json").read_text())]
+    return {command: text for command, _, text in parts}
+
+
+def test_help_lists_its_preset_and_the_fields_of_its_own(said):
+    text = said["train --help"]
+    assert "How much ink there is in a digit." in text
+    for part in ("train ink --augment.flip", "train ink --data.threshold 300"):
+        assert "error" in said[part] and "exit 2" in said[part]
+    assert "no field --augment.flip" in said["train ink --augment.flip"]
+
+
+def test_it_learns_and_the_lowest_error_is_chosen(place, said):
+    evaluations = [row for row in rows(place / "runs/ink") if row["kind"] == "eval" and row["split"] == "validation"]
+    summary = json.loads((place / "runs/ink/summary.json").read_text())
+    assert evaluations[-1]["error"] < evaluations[0]["error"] < 0.6
+    assert summary["best"]["error"] == min(row["error"] for row in evaluations)
+    assert summary["best"]["step"] == min(evaluations, key=lambda row: row["error"])["step"]
+    assert all({"loss", "error"} <= row.keys() and "accuracy" not in row for row in rows(place / "runs/ink"))
+    assert "error" in said["train ink"] and {p.name for p in (place / "runs/ink/plots").iterdir()} == {"curves.png", "ink.png"}
+
+
+def test_it_evaluates_and_predicts(place, said):
+    test = next(row for row in rows(place / "runs/ink") if row["kind"] == "eval" and row["split"] == "test")
+    assert f"error            {test['error']:.4f}" in said["evaluate ink"]
+    assert "data has train, validation, test" in said["evaluate ink --split longer"]
+    lines = [line for line in said["predict ink runs/digits/samples"].splitlines() if ".png: " in line]
+    assert len(lines) == 4 and all(0 <= float(line.rpartition(" ")[2]) <= 2 for line in lines)
+    assert "a perceptron has none" in said["predict ink runs/digits/samples --attention a.png"]
+
+
+def test_convert_takes_it_out_of_a_run_and_into_one(place, said):
+    assert said["predict back runs/digits/samples"] == said["predict ink runs/digits/samples"]
+    assert "vit-jax@perceptron" in said["convert inspect ink.safetensors"]
+    assert "vit-jax@perceptron" in said["convert formats"]
+    assert "exit 0" in said["train ink --name from --init runs/ink --max-steps 1"]
+
+
+def test_verify_says_that_it_has_no_twin(said):
+    text = said["convert verify runs/ink runs/back"]
+    assert "no twin" in text and "the same tensors (forward not compared)" in text and "exit 0" in text
+    refused = said["convert ink.safetensors x.pt --to torch-ref"]
+    assert "exit 2" in refused and "Perceptron" in refused
+
+
+def test_jit_pmap_and_accumulation_agree_and_a_killed_run_goes_on_to_the_bit(place):
+    """`prepare` mixes examples of the whole batch: had the batch been cut before, the losses would be others."""
+    alike = {"two": "", "accumulated": "--accumulate 2", "pmap": "--parallel pmap", "both": "--parallel pmap --accumulate 2"}
+    doors(place, *(f"train ink --name {name} {flags}" for name, flags in alike.items()), devices=2)
+    doors(place, "kill 8", "train ink --name killed", devices=2)
+    assert len(rows(place / "runs/killed")) < len(rows(place / "runs/two"))
+    doors(place, "train ink --name killed", devices=2)
+    assert rows(place / "runs/killed") == rows(place / "runs/two")
+    one = rows(place / "runs/ink")
+    for name in alike:
+        for a, b in zip(one, rows(place / "runs" / name), strict=True):
+            assert b["loss"] == pytest.approx(a["loss"], rel=2e-6), name
+            assert b["error"] == pytest.approx(a["error"], rel=2e-6), name
