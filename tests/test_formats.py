@@ -1,0 +1,126 @@
+"""Runs that were begun before: folders of format 1 go on, are measured and converted, or are refused in one sentence."""
+
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from vit_jax.config import RunConfig, from_dict, to_dict
+from vit_jax.config.formats import FORMAT, cannot_go_on, upgraded
+from vit_jax.errors import UserError
+from vit_jax.presets import PRESETS, preset
+from vit_jax.runs import Run
+
+FIXTURES = Path(__file__).parent / "fixtures"  # each made by the version before format 2, stopped at step 8; uninterrupted.jsonl is of the run that was not
+OLD = {"classify": "--max-steps 12", "translate": "--max-steps 12"}
+
+
+@pytest.fixture
+def old(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    folder = tmp_path / "runs" / "old"
+    with tarfile.open(FIXTURES / f"run-format-1-{request.param}.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.mark.parametrize("old", OLD, indirect=True)
+def test_a_run_of_format_1_goes_on_as_it_would_have(old, door):
+    """Losses are compared to 1e-5, as they were computed on another machine."""
+    steps = OLD[json.loads((old / "config.json").read_text())["config"]["task"]]
+    done = door("train", "--resume", old, *steps.split(), "--log-every", 1)
+    assert done.returncode == 0, done.stderr
+    expected = [json.loads(line) for line in (old / "uninterrupted.jsonl").read_text().splitlines()]
+    losses = {row["step"]: row["loss"] for row in expected if row["kind"] == "train"}
+    found = {row["step"]: row["loss"] for row in Run(old).metrics() if row["kind"] == "train"}
+    assert list(found) == list(range(1, 13))
+    for step, loss in found.items():
+        assert loss == pytest.approx(losses[step], rel=1e-5), step
+
+
+@pytest.mark.parametrize("old", OLD, indirect=True)
+def test_a_run_of_format_1_keeps_only_what_its_task_read(old):
+    record = Run(old).record()
+    run = from_dict(RunConfig, record["config"])
+    assert to_dict(run)["format"] == FORMAT == 2
+    assert from_dict(RunConfig, to_dict(run)) == run
+    dropped = {f"{part}.{name}" for part in ("data", "augment") for name in record["config"][part].keys() - to_dict(run)[part].keys()}
+    images = {"dir", "fit", "size", "interpolation", "background", "skip_unreadable", "memory", "threads"}
+    expected = {
+        "classify": {"data.tokens", "data.lengths", "data.shuffle_sources"},
+        "translate": {*(f"data.{name}" for name in images), "augment.crop_padding", "augment.flip", "augment.normalize"},
+    }
+    assert dropped == expected[run.task]
+
+
+@pytest.mark.parametrize("old", ["classify"], indirect=True)
+def test_a_float64_run_of_format_1_that_drew_crops_is_refused_but_can_be_measured(old, door):
+    record = json.loads((old / "config.json").read_text())
+    record["config"]["compute_dtype"] = "float64"
+    (old / "config.json").write_text(json.dumps(record))
+    before = sorted(p.name for p in old.rglob("*"))
+    done = door("train", "--resume", old)
+    assert done.returncode == 2 and "drew crops and flips in float64" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert set(before) <= {p.name for p in old.rglob("*")} and not (old / "summary.json").exists()
+    assert door("evaluate", old).returncode == 0
+    # Nor does a conversion make it one that goes on.
+    convert = [sys.executable, "-m", "convert", str(old), str(old.with_name("new"))]
+    refused = subprocess.run(convert, capture_output=True, text=True)
+    assert refused.returncode == 2 and "drew crops and flips in float64" in refused.stderr and not old.with_name("new").exists()
+
+
+@pytest.mark.parametrize(
+    ("record", "refused"),
+    [
+        ({"format": 1, "config": {"compute_dtype": "float64", "augment": {"flip": True}}}, True),
+        ({"format": 1, "config": {"compute_dtype": "float64", "augment": {"crop_padding": 1}}}, True),
+        ({"format": 1, "config": {"compute_dtype": "float64", "augment": {"flip": False, "crop_padding": 0}}}, False),
+        ({"format": 1, "config": {"compute_dtype": "float32", "augment": {"flip": True}}}, False),
+        ({"format": 2, "config": {"compute_dtype": "float64", "augment": {"flip": True}}}, False),
+    ],
+)
+def test_only_runs_whose_draws_changed_are_refused(record, refused):
+    assert bool(cannot_go_on(record)) == refused
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_comes_back_from_json(name):
+    run = preset(name).run
+    assert from_dict(RunConfig, json.loads(json.dumps(to_dict(run)))) == run
+    assert next(iter(to_dict(run))) == "format"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"format": 3, "task": "classify"}, "format 3 is not 2"),
+        ({"format": 2, "task": "clasify"}, "task 'clasify' is not known to this version of vit-jax; nearest: classify"),
+        ({"format": 2}, "task is None"),
+        ({"format": 2, "task": "classify", "data": {"tokens": 5}}, "there is no field data.tokens; nearest: "),
+        ({"format": 2, "task": "translate", "augment": {"flip": True}}, "there is no field augment.flip"),
+        ({"format": 2, "task": "classify", "model": 5}, "model is 5, which is not a group of fields"),
+        ("digits", "str is no group of fields"),
+        ([], "list is no group of fields"),
+    ],
+)
+def test_what_is_no_config_is_refused_in_one_sentence(values, message):
+    with pytest.raises(UserError) as error:
+        from_dict(RunConfig, values)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_task_that_this_version_does_not_know_is_one_sentence_at_every_door(tmp_path, door):
+    folder = tmp_path / "runs" / "later"
+    Run(folder).create({"preset": "digits", "config": {"format": 2, "task": "captoin"}, "data": None})
+    for command in (("train", "--resume", folder), ("evaluate", folder), ("predict", folder, "x.png")):
+        done = door(*command)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert "the task 'captoin' is not known to this version of vit-jax" in door("evaluate", folder).stderr
+
+
+def test_upgrading_leaves_what_it_is_given_as_it_was():
+    values = {"task": "translate", "data": {"tokens": 5, "fit": "crop"}, "augment": {"flip": True}}
+    assert upgraded(values) == {"task": "translate", "data": {"tokens": 5}, "augment": {}}
+    assert values["augment"] == {"flip": True} and "fit" in values["data"]

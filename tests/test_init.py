@@ -1,0 +1,68 @@
+"""`--init`: weights whose outputs or inputs mean something else are not taken without a word."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from vit_jax import train
+from vit_jax.errors import UserError
+from vit_jax.presets import preset
+from vit_jax.runs import Run, read_json, write_json
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *_: None)  # the package has a function of this name
+
+
+def trained(name, **fields):
+    """A run of one step, and of a network as small as can be."""
+    run = preset("digits").run if "pairs" not in str(fields["source"]) else preset("numbers").run
+    depths = dict(depth=1) if run.task == "classify" else dict(encoder_depth=1, decoder_depth=1)
+    lengths = {} if run.task == "classify" else dict(lengths=(4,), tokens=64)
+    data = replace(run.data, source=str(fields.pop("source")), **lengths)
+    model = replace(run.model, width=8, heads=2, hidden=8, **depths)
+    return train.train(replace(run, data=data, model=model, max_steps=1, name=name, **fields))["status"]
+
+
+def archive(prefix):
+    """An .npz set of ten classes whose names begin so."""
+    draw = np.random.default_rng(0)
+    images, labels = draw.integers(0, 256, (200, 8, 8), np.uint8), np.arange(200) % 10
+    np.savez(f"{prefix}.npz", images=images, labels=labels, class_names=np.array([f"{prefix}{i}" for i in range(10)]))
+    return f"{prefix}.npz"
+
+
+def pairs(folder, words, path):
+    """Sentences of these words, in a folder."""
+    (path / folder).mkdir()
+    for language in ("x", "y"):
+        lines = [f"{a} {b}" for a in words.split() for b in words.split() for _ in range(8)]
+        (path / folder / f"train.{language}").write_text("\n".join(lines))
+    return f"pairs:x-y:{folder}"
+
+
+def test_other_class_names_of_equal_number_need_a_new_head(tmp_path):
+    first, second = archive("a"), archive("b")
+    trained("first", source=first)
+    with pytest.raises(UserError, match=r"^init first: its class 0 is 'a0' and here it is 'b0'; add --new-head to start the head anew$"):
+        trained("second", source=second, init="first")
+    assert not (tmp_path / "runs" / "second").exists()
+    assert trained("second", source=second, init="first", new_head=True)
+    assert trained("third", source=first, init="first", seed=1)
+    # Classes that are only numbered (as of a file that names none) say nothing against it.
+    numbered = Run("runs/first")
+    write_json(numbered.config_file, {**read_json(numbered.config_file), "class_names": [str(k) for k in range(10)]})
+    assert trained("fourth", source=second, init="first")
+
+
+def test_another_vocabulary_of_equal_size_is_refused(tmp_path):
+    one, two = pairs("one", "red green blue black", tmp_path), pairs("two", "rot schwarz blau weiss", tmp_path)
+    trained("first", source=one)
+    for new_head in (False, True):
+        with pytest.raises(UserError, match=r"^init first: its source id 4 is '.*' and here it is '.*'; start from weights .* the same ones$"):
+            trained("second", source=two, init="first", new_head=new_head)
+    assert trained("second", source=one, init="first", epochs=2)

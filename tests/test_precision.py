@@ -1,0 +1,78 @@
+"""float64 and float32 beside each other: a run gives its own result whatever was computed before it in the process."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.augment import augment
+from vit_jax.config import ImageAugment
+from vit_jax.models import build
+
+RUN = """
+import json, sys, dataclasses
+import jax
+from vit_jax import train
+from vit_jax.presets import preset
+
+def losses(name, dtype):
+    base = preset("digits").run
+    model = dataclasses.replace(base.model, width=8, depth=1, heads=2, hidden=8, dropout=0.1)
+    run = dataclasses.replace(base, model=model, augment=dataclasses.replace(base.augment, crop_padding=1, flip=True), epochs=1, batch=128,
+                              max_steps=4, log_every=1, compute_dtype=dtype, name=name)
+    train.train(run)
+    return [json.loads(line)["loss"] for line in open(f"runs/{name}/metrics.jsonl")]
+
+sys.modules["vit_jax.train.finish"].draw = lambda *_: None
+first, _, again = losses("a", "float32"), losses("b", "float64"), losses("c", "float32")
+reset = not jax.config.jax_enable_x64
+jax.config.update("jax_enable_x64", True)
+print(json.dumps([first, again, losses("d", "float32"), reset, jax.config.jax_enable_x64]))
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    import subprocess
+    import sys
+
+    done = subprocess.run([sys.executable, "-c", RUN], cwd=tmp_path_factory.mktemp("runs"), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_float64_run_leaves_the_process_as_it_found_it(runs):
+    first, again, within, reset, still = runs
+    assert first == again == within  # also where the caller has set jax_enable_x64
+    assert reset and still
+
+
+@pytest.mark.parametrize("config", [ImageAugment(crop_padding=2), ImageAugment(flip=True)], ids=["crop", "flip"])
+def test_what_is_drawn_does_not_depend_on_enable_x64(config):
+    images = np.random.default_rng(0).integers(0, 256, (64, 8, 8, 1)).astype(np.uint8)
+    seen = []
+    for wide in (False, True):
+        with jax.enable_x64(wide):
+            seen.append(np.asarray(augment(jnp.asarray(images), jax.random.split(jax.random.key(1), 64), config)))
+    assert (seen[0] != images).any((1, 2, 3)).sum() > 20
+    np.testing.assert_array_equal(*seen)
+
+
+def test_memory_is_counted_in_the_parameters_dtype(door):
+    def memory(*flags):
+        done = door("train", "digits", "--dry-run", *flags)
+        return float(next(line for line in done.stdout.splitlines() if line.startswith("memory")).split()[1])
+
+    count = 102_666  # parameters, as the line above it says
+    assert memory() == pytest.approx(4 * count * 4 / 1e6, abs=0.06)
+    assert memory("--compute-dtype", "float64") == pytest.approx(8 * count * 4 / 1e6, abs=0.06)
+    assert memory("--optim.name", "sgd", "--ema", "0.9") == pytest.approx(4 * count * 3 / 1e6, abs=0.06)
+
+
+def test_pixels_that_were_not_normalised_are_refused():
+    model = build("vit-ti16", classes=3, image=32, depth=1)
+    for dtype in (np.uint8, np.int32, bool):
+        with pytest.raises(ValueError, match=f"images are {np.dtype(dtype).name}: give floating-point numbers, normalised"):
+            model(np.zeros((1, 32, 32, 3), dtype))
