@@ -25,8 +25,6 @@ UNKNOWN = object()
 THE_LAYOUT, ITS_SHAPES, OUR_WORDS = "its layout", "its shapes", "its own metadata"  # speakers on a config
 FALLBACK = "this run's config"  # the one that says what nobody else does
 
-# Fields that show in no name and no shape: with --weights-only nothing is said about them.
-UNSEEN = frozenset({"eps", "activation", "heads", "head_activation", "scale_embedding", "causal"})
 LARGEST = 1 << 40  # numbers in one parameter
 DEPTH = "depth"  # how the names of fields end that count blocks: a file holds tensors of every block
 
@@ -123,11 +121,11 @@ class Layout:
         """Why a config has no file of this layout, a clause each; empty where it has one."""
         if not isinstance(config, self.network):
             return [f"it holds a {network_of(self.network).name}, this is a {network_of(config).name}"]
-        config = normal(config)
+        config, unseen = normal(config), network_of(self.network).unseen
         said = [
             f"{name} is {getattr(config, name)!r}, it says only {' or '.join(map(repr, f.among))}"
             for name, f in self.fields.items()
-            if not f.says(getattr(config, name)) and not (weights_only and name in UNSEEN) and not self._idle(config, name)
+            if not f.says(getattr(config, name)) and not (weights_only and name in unseen) and not self._idle(config, name)
         ]
         return said or self.limits(config) or ([] if weights_only else self.unstated(config))
 
@@ -183,7 +181,7 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
     `said` are (who says so, {field: value}) pairs; --set and what the layout's own code does go before --model, and
     FALLBACK is asked last. Raises
     UserError where two others contradict each other and where a field is known from none, listing the flags that would
-    say it. Speakers may name fields that are not in the layout's table (training's), too. Of UNSEEN fields a layout says
+    say it. Speakers may name fields that are not in the layout's table (training's), too. Of fields that show in no tensor a layout says
     nothing where OUR_WORDS do: such a file was written as bare tensors, of a network that its layout cannot state.
     """
     if reasons := layout.refuses(names):
@@ -193,12 +191,13 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
     values: Json = {}
     absent: list[str] = []
     others: list[tuple[str, str, str, Any]] = []
+    unseen = network_of(layout.network).unseen
     for name, f in sorted(layout.fields.items(), key=lambda item: item[1].follow is not None):
         if f.follow and absent:
             continue
         solved = f.solve(names) if f.solve else f.follow(names, values) if f.follow else None
         speakers = [(who, spoken[name]) for who, spoken in said if spoken.get(name) is not None]
-        if len(f.among) == 1 and not (name in UNSEEN and any(who == OUR_WORDS for who, _ in speakers)):
+        if len(f.among) == 1 and not (name in unseen and any(who == OUR_WORDS for who, _ in speakers)):
             speakers.append((THE_LAYOUT, f.among[0]))
         elif solved is not None:
             speakers.append((ITS_SHAPES, solved))
@@ -276,6 +275,6 @@ PLAIN_VIT: dict[str, Field] = {
 }  # fmt: skip
 
 __all__ = [
-    "FALLBACK", "OUR_WORDS", "PLAIN_VIT", "UNKNOWN", "UNSEEN", "Facts", "Field", "Json", "Layout", "Names", "always", "count",
+    "FALLBACK", "OUR_WORDS", "PLAIN_VIT", "UNKNOWN", "Facts", "Field", "Json", "Layout", "Names", "always", "count",
     "has", "length", "look", "resolve", "stated", "statement", "unknown_field",
 ]  # fmt: skip

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
-from vit_jax.config import TASKS, ModelConfig, network_of, pixels
-from vit_jax.config.images import are_texts
+from vit_jax.config import ModelConfig, network_of, pixels
+from vit_jax.config.fields import are_texts
+from vit_jax.config.images import FITS, KERNELS
 from vit_jax.errors import UserError
 
 from .layout import Facts, Json
 
 STATISTICS = ("mean", "std", "fit", "size", "interpolation", "background")  # of preprocessing: --set names them, too
 DEFAULTS = {"fit": "stretch", "interpolation": "bicubic"}  # where only mean and std are said
-_DATA = next(get_type_hints(row.data) for row in TASKS.values() if "preprocess" in row.keeps)
-FITS, KERNELS = (get_args(_DATA[name]) for name in ("fit", "interpolation"))
 SMALLEST, LARGEST = 1e-6, 1e6  # of a deviation and of a mean: beyond, a float32 pixel that is normalised is nothing or infinite
 RESIZED = 16  # times an image's longer side: more is no side to crop from, it is somebody's memory
 

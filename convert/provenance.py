@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.config import from_dict, kept_anywhere, network_named, to_dict
-from vit_jax.config.images import are_texts
+from vit_jax.config.fields import are_texts
 from vit_jax.errors import UserError
 
 from . import rules

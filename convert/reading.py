@@ -26,7 +26,7 @@ from .marks import Seen
 from .preprocessing import STATISTICS, fitting
 from .provenance import checked, own_words, place, remedy
 from .rules import Row
-from .run_folder import own_record
+from .run_folder import own_layout, own_record
 
 
 @dataclass(frozen=True)
@@ -88,31 +88,32 @@ def identify(source: Source, options: Options) -> Reading:
     provenance = own_words(source, files, bool(options.layout))
     _, tensors, left_out = wrappers.choose(source, known, options.key)
     tensors, provenance = checked(source, tensors, provenance, place(source, files), bool(options.layout))
-    check_whole(source, tensors, bool(options.layout) or provenance.get("layout", "") in LAYOUTS)
-    layout = which_layout(source.path, shapes(tensors), options.layout, provenance.get("layout", ""), files.get("config.json"))
+    own = provenance.get("layout", "") or ("" if options.layout else own_layout(source))
+    check_whole(source, tensors, bool(options.layout) or own in LAYOUTS)
+    layout = which_layout(source.path, shapes(tensors), options.layout, own, files.get("config.json"))
     check_flags(source.path, layout, options)
     aside = layout.left_out(tensors)
     left_out += [f"{part} ({count} tensors, no part of the network)" for part, count in Counter(name.partition(".")[0] for name in aside).items()]
     tensors = {name: tensor for name, tensor in tensors.items() if name not in aside}
     names = shapes(tensors)
-    own, facts = provenance if provenance.get("layout") == layout.name else {}, layout.read_side(files)
+    words, facts = provenance if provenance.get("layout") == layout.name else {}, layout.read_side(files)
     model = Facts()
     if options.model:
         from .architectures import lookup
 
         model = Facts(*lookup(options.model))
-    config = resolve(layout, names, speakers(options, layout, own, facts, model), source.path)
+    config = resolve(layout, names, speakers(options, layout, words, facts, model), source.path)
     rows = rules.narrow(layout.rows(config), names)
     rules.check(rules.file_shapes(rows), names, source.path, options.unfit)
     check_dtypes(source.path, tensors, layout)
     beside = kept_beside(source.path)
     tensors, rows = {**tensors, **beside}, [*rows, *(rules.carried(name, t.shape) for name, t in beside.items())]
-    ours = fitting(Facts({}, own.get("preprocess"), own.get("class_names"), own.get("extra", {})), config)
+    ours = fitting(Facts({}, words.get("preprocess"), words.get("class_names"), words.get("extra", {})), config)
     if ours.notes:
         raise UserError(f"{source.path}: its provenance is damaged ({ours.notes[0]}); {remedy(place(source, files))}")
     facts = together(ours, fitting(facts, config), fitting(model, config), {k: options.sets[k] for k in options.sets if k in extras(layout.network)})
-    words = {k: options.sets[k] for k in STATISTICS if k in options.sets}
-    return Reading(source, layout, config, tensors, rows, facts, [*left_out, *source.skipped], own, words)
+    statistics = {k: options.sets[k] for k in STATISTICS if k in options.sets}
+    return Reading(source, layout, config, tensors, rows, facts, [*left_out, *source.skipped], words, statistics)
 
 
 def speakers(options: Options, layout: Layout, own: Json, facts: Facts, model: Facts) -> list[tuple[str, Json]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -109,6 +110,25 @@ def own_record(tree: Mapping[str, Any]) -> Json:
     if not isinstance(config, Mapping) or not {"task", "model", "optim"} <= config.keys():
         return {}
     return {key: plain(tree[key]) for key in ("config", *BESIDE) if key in tree}
+
+
+def own_layout(source: Source) -> str:
+    """The layout of a file of ours that states its task: a run's folder, what `vit_jax.export` or torch_ref.train wrote; of others nothing.
+
+    Raises UserError on a task that this version does not know.
+    """
+    stated = own_record(source.tree).get("config")
+    dialect = "torch-ref" if stated else "vit-jax"
+    if source.metadata.get("format") == "vit-jax":
+        with contextlib.suppress(KeyError, TypeError, ValueError, RecursionError):  # it is said where the config is read
+            stated = json.loads(source.metadata["config"])
+    task = stated.get("task") if isinstance(stated, dict) else None
+    if not isinstance(task, str):
+        return ""
+    try:
+        return f"{dialect}@{task_row(task).network}"
+    except UserError as error:
+        raise UserError(f"{source.path}: {error}; read it with the version that wrote it, or name its layout with --from") from error
 
 
 def plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ import os
 import shlex
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import jax
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from vit_jax import cli, config, presets, tasks
+from vit_jax import cli, config, export, presets, tasks
 from vit_jax.augment import normalise
 from vit_jax.config import Input, ModelConfig, NetworkRow, OptimConfig, RunConfig, Table, TaskRow
 from vit_jax.config.fields import identity
@@ -100,8 +100,9 @@ class InkData(ImageData):
 
 @dataclass(frozen=True)
 class Ink:
-    """The task. A batch is {image: uint8 [B, h, w, C], label: int32 [B]}; the teacher's threshold is its frozen array."""
+    """The task. A batch is {image: uint8 [B, h, w, C], label: int32 [B]}; the teacher is its frozen array."""
 
+    threshold: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
     frozen: dict[str, Any] = field(default_factory=dict)
@@ -115,8 +116,10 @@ class Ink:
 
     @classmethod
     def of(cls, run: RunConfig, kept: Any) -> Ink:
-        how = kept["preprocess"]
-        return cls(tuple(how["mean"]), tuple(how["std"]), {"threshold": np.float32(run.data.threshold)})
+        return cls(run.data.threshold, tuple(kept["preprocess"]["mean"]), tuple(kept["preprocess"]["std"]))
+
+    def bring(self, load: Any) -> Ink:
+        return replace(self, frozen={"threshold": np.float32(self.threshold)})
 
     def prepare(self, batch: Any, keys: Any) -> Any:
         """Each image mixed with the one as far from the batch's other end."""
@@ -130,16 +133,16 @@ class Ink:
     def teacher(self, image: Any) -> Any:
         return (image.astype(jnp.float32) >= self.frozen["threshold"]).mean((1, 2, 3))  # [B]
 
-    def errors(self, model: Any, batch: Any, keys: Any = None) -> tuple[Any, Any]:
-        said = model(normalise(batch["image"], self.mean, self.std, model.dtype), keys=keys)[:, 0]
-        return said, said - self.teacher(batch["image"])
+    def says(self, model: Any, image: Any, keys: Any = None) -> Any:
+        return model(normalise(image, self.mean, self.std, model.dtype), keys=keys)[:, 0]  # [B]
 
     def loss(self, model: Any, batch: Any, keys: Any, size: Any = None) -> tuple[Any, dict[str, Any]]:
-        error = self.errors(model, batch, keys)[1]
+        error = self.says(model, batch["image"], keys) - self.teacher(batch["image"])
         return jnp.square(error).mean(), {"error": jnp.abs(error).mean()}
 
     def outputs(self, model: Any, batch: Any) -> dict[str, Any]:
-        said, error = self.errors(model, batch)
+        said = self.says(model, batch["image"])
+        error = said - self.teacher(batch["image"])
         return {"predicted": said, "loss": jnp.square(error), "error": jnp.abs(error)}
 
     def score(self, config: Any, split: Any, out: Any) -> Evaluation:
@@ -148,13 +151,14 @@ class Ink:
     def ready(self, network: Any, record: Any) -> Reader:
         return Reader(network, self, Preprocess.from_dict(record.kept["preprocess"]))
 
-    def pictures(self, network: Any, data: Any, result: Any, folder: Any) -> None:
+    def pictures(self, network: Any, data: Any, result: Any, folder: Any) -> str:
         split = data.splits.get("test") or data.splits["train"]
         images = split.take(np.arange(min(50, len(split))))
         with plots.page(folder.plots / "ink.png", 5, 5) as figure:
             axes = figure.subplots()
             axes.set(xlabel="teacher", ylabel="perceptron")
-            axes.plot(np.asarray(self.teacher(images)), np.asarray(self.errors(network, {"image": images})[0]), "o")
+            axes.plot(np.asarray(self.teacher(images)), np.asarray(self.says(network, images)), "o")
+        return ""
 
 
 @dataclass(frozen=True)
@@ -169,8 +173,8 @@ class Reader:
 
     def answer(self, inputs: Any, top: int = 3) -> Any:
         for file in inputs:
-            said, _ = self.task.errors(self.model, {"image": self.preprocess.apply(open_image(file))[None]})
-            yield Answer(file, float(said[0]), f"{file}: {float(said[0]):.4f}", [(str(file), f"{float(said[0]):.6f}")])
+            said = float(self.task.says(self.model, self.preprocess.apply(open_image(file))[None])[0])
+            yield Answer(file, said, f"{file}: {said:.4f}", [(str(file), f"{said:.6f}")])
 
     def draw_attention(self, inputs: Any, path: Any) -> None:
         raise UserError("attention: a perceptron has none; leave the flag out")
@@ -226,8 +230,11 @@ if __name__ == "__main__":
         if command.startswith("kill "):
             kill_at(int(command.removeprefix("kill ")))
             continue
-        sys.argv = ["vit-jax", *shlex.split(command)]
         print(f"$ {command}")
+        if command.startswith("export "):
+            export(*command.split()[1:])
+            continue
+        sys.argv = ["vit-jax", *shlex.split(command)]
         try:
             code = cli.main()
         except SystemExit as error:  # --help

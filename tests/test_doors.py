@@ -337,7 +337,7 @@ def test_the_next_commands_run_as_pasted(place, capsys, plain):
             dataset, folder = session.setup.dataset, session.folder
             split = dataset.splits["test"]
             folder.samples.mkdir()
-            save_samples(folder, split.take(np.arange(4)), [dataset.class_names[label] for label in split.labels[:4]])
+            return f"samples/{save_samples(folder, split.take(np.arange(4)), [dataset.class_names[label] for label in split.labels[:4]])[0]}"
 
         patch.setattr(finish, "draw", draw)
         assert train("--epochs", 1, "--name", "pasted", "--max-steps", 15) == 0

@@ -78,7 +78,9 @@ def test_a_float64_run_of_format_1_that_drew_crops_is_refused_but_can_be_measure
         ({"format": 1, "config": {"compute_dtype": "float64", "augment": {"crop_padding": 1}}}, True),
         ({"format": 1, "config": {"compute_dtype": "float64", "augment": {"flip": False, "crop_padding": 0}}}, False),
         ({"format": 1, "config": {"compute_dtype": "float32", "augment": {"flip": True}}}, False),
-        ({"format": 2, "config": {"compute_dtype": "float64", "augment": {"flip": True}}}, False),
+        ({"format": 2, "config": {"format": 2, "compute_dtype": "float64", "augment": {"flip": True}}}, False),
+        ({"format": 1, "config": {"task": "translate", "compute_dtype": "float64", "augment": {"flip": True}}}, False),
+        ({"format": 1, "config": {"overfit_batches": 2, "compute_dtype": "float64", "augment": {"flip": True}}}, False),
     ],
 )
 def test_only_runs_whose_draws_changed_are_refused(record, refused):
@@ -97,7 +99,7 @@ def test_every_preset_comes_back_from_json(name):
     [
         ({"format": 3, "task": "classify"}, "format 3 is not 2"),
         ({"format": 2, "task": "clasify"}, "task 'clasify' is not known to this version of vit-jax; nearest: classify"),
-        ({"format": 2}, "task is None"),
+        ({"format": 2}, "task is missing"),
         ({"format": 2, "task": "classify", "data": {"tokens": 5}}, "there is no field data.tokens; nearest: "),
         ({"format": 2, "task": "translate", "augment": {"flip": True}}, "there is no field augment.flip"),
         ({"format": 2, "task": "classify", "model": 5}, "model is 5, which is not a group of fields"),
@@ -117,7 +119,28 @@ def test_a_task_that_this_version_does_not_know_is_one_sentence_at_every_door(tm
     for command in (("train", "--resume", folder), ("evaluate", folder), ("predict", folder, "x.png")):
         done = door(*command)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
-    assert "the task 'captoin' is not known to this version of vit-jax" in door("evaluate", folder).stderr
+        assert "the task 'captoin' is not known to this version of vit-jax" in done.stderr
+
+
+def test_a_config_that_names_no_task_is_of_images_as_it_was_then(tmp_path):
+    folder = Run(tmp_path / "old")
+    folder.create({"preset": "digits", "config": {"epochs": 3}, "data": None, "class_names": ["0", "1"], "preprocess": PREPROCESS})
+    record = json.loads(folder.config_file.read_text())
+    folder.config_file.write_text(json.dumps({**record, "format": 1}))
+    assert folder.record()["class_names"] == ["0", "1"]
+    assert folder.config().task == "classify" and folder.config().epochs == 3
+
+
+PREPROCESS = {"image": [8, 8], "channels": 1, "fit": "crop", "size": 0, "interpolation": "bilinear", "background": 255, "mean": [0.5], "std": [0.5]}
+
+
+@pytest.mark.parametrize(("name", "value"), [("class_names", 5), ("class_names", [1]), ("preprocess", {}), ("preprocess", {**PREPROCESS, "mean": ["a"]})])
+def test_what_a_run_keeps_is_checked_before_it_is_used(tmp_path, name, value):
+    folder = Run(tmp_path / "run")
+    config = to_dict(preset("digits").run)
+    folder.create({"preset": "digits", "config": config, "data": None, "class_names": [], "preprocess": PREPROCESS, name: value})
+    with pytest.raises(UserError, match=f"its {name} is damaged; restore the file"):
+        folder.record()
 
 
 def test_upgrading_leaves_what_it_is_given_as_it_was():

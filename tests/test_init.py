@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vit_jax import train
+from vit_jax import export, train
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 from vit_jax.runs import Run, read_json, write_json
@@ -53,6 +53,10 @@ def test_other_class_names_of_equal_number_need_a_new_head(tmp_path):
     assert not (tmp_path / "runs" / "second").exists()
     assert trained("second", source=second, init="first", new_head=True)
     assert trained("third", source=first, init="first", seed=1)
+    export("runs/first", "first.safetensors")
+    with pytest.raises(UserError, match=r"^init first.safetensors: its class 0 is 'a0' and here it is 'b0'; add --new-head"):
+        trained("second again", source=second, init="first.safetensors")
+    assert trained("third again", source=first, init="first.safetensors")
     # Classes that are only numbered (as of a file that names none) say nothing against it.
     numbered = Run("runs/first")
     write_json(numbered.config_file, {**read_json(numbered.config_file), "class_names": [str(k) for k in range(10)]})
@@ -65,4 +69,7 @@ def test_another_vocabulary_of_equal_size_is_refused(tmp_path):
     for new_head in (False, True):
         with pytest.raises(UserError, match=r"^init first: its source id 4 is '.*' and here it is '.*'; start from weights .* the same ones$"):
             trained("second", source=two, init="first", new_head=new_head)
+    export("runs/first", "first.safetensors")
+    with pytest.raises(UserError, match=r"^init first.safetensors: its source id 4 is "):
+        trained("second", source=two, init="first.safetensors")
     assert trained("second", source=one, init="first", epochs=2)

@@ -92,7 +92,7 @@ def test_the_optimizer_refuses_a_parameter_that_the_table_lacks():
 def test_moments_are_kept_by_role_in_every_parameters_shape(name, kept):
     optim, table = OptimConfig(name=name), parameters(VIT)
     moments = Optimizer(optim, 1, 1, table).init(start(VIT, jax.random.key(0)))
-    assert tuple(moments) == kept == roles(optim) and {roles(optim, p) for p in table.values()} == {kept}
+    assert tuple(moments) == kept == roles(optim)
     for tree in moments.values():
         assert {n: x.shape for n, x in flatten(tree).items()} == shapes(VIT) and not any(x.any() for x in flatten(tree).values())
 

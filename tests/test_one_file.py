@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "predict ink runs/digits/samples --attention a.png", "train ink --data.threshold 300", "train ink --augment.flip",
         "convert runs/ink ink.safetensors", "convert ink.safetensors runs/back", "predict back runs/digits/samples",
         "convert inspect ink.safetensors", "convert verify runs/ink runs/back", "convert ink.safetensors x.pt --to torch-ref", "convert formats",
-        "train ink --name from --init runs/ink --max-steps 1",
+        "train ink --name from --init runs/ink --max-steps 1", "export ink exported.safetensors", "predict exported.safetensors runs/digits/samples",
+        "train ink --name other --data.threshold 64 --init exported.safetensors --max-steps 1",
     )))  # fmt: skip
     return place
 
@@ -77,6 +79,54 @@ def test_convert_takes_it_out_of_a_run_and_into_one(place, said):
     assert "vit-jax@perceptron" in said["convert inspect ink.safetensors"]
     assert "vit-jax@perceptron" in said["convert formats"]
     assert "exit 0" in said["train ink --name from --init runs/ink --max-steps 1"]
+
+
+def test_what_is_exported_starts_a_run_and_predicts_as_its_own(said):
+    assert "exit 0" in said["train ink --name other --data.threshold 64 --init exported.safetensors --max-steps 1"]
+    assert said["predict exported.safetensors runs/digits/samples"] == said["predict ink runs/digits/samples"]
+
+
+def test_the_teacher_is_an_argument_of_the_compiled_step_and_is_neither_trained_nor_saved(place, monkeypatch):
+    import jax
+    import numpy as np
+
+    monkeypatch.syspath_prepend(Path(__file__).parents[1])
+    from tests import ink
+    from vit_jax import config
+    from vit_jax.models import definition, start
+    from vit_jax.optim import Optimizer
+    from vit_jax.step import Engine, Evaluator
+
+    monkeypatch.setitem(config.NETWORKS, "perceptron", ink.NETWORK)
+    run, table = ink.preset().run, ink.table(ink.PerceptronConfig())
+    task = ink.Ink(128, (0.0,), (1.0,)).bring(None)
+    batch = {"image": np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), np.uint8), "label": np.zeros(4, np.int32)}
+    for parallel in ("jit", "pmap"):
+        engine = Engine(replace(run, parallel=parallel), definition(run.model), task, Optimizer(run.optim, 10, 5, table))
+        losses = []
+        for threshold in (128, 0, 256, 128):
+            engine.frozen = engine.place({"threshold": np.float32(threshold)})
+            state, metrics = engine.train(engine.start(start(run.model, jax.random.key(0))), batch)
+            losses.append(float(metrics["loss"]))
+        assert losses[0] == losses[3] and len(set(losses)) == 3  # nothing of it is a constant
+        assert parallel == "pmap" or engine.compiled._cache_size() == 1
+        assert {name for tree in (state.parameters, state.moments) for name in tree} == {"fc1", "fc2", "mu", "nu"}
+    evaluator = Evaluator(run.model, definition(run.model), task)
+    outputs = []
+    for threshold in (128, 0):
+        evaluator.frozen = {"threshold": np.float32(threshold)}
+        outputs.append(evaluator.outputs(start(run.model, jax.random.key(0)), batch)["error"])
+    assert (outputs[0] != outputs[1]).any()
+    record = json.loads((place / "runs/ink/config.json").read_text())
+    assert len(record["frozen"]) == 32 and "threshold" not in str([p.name for p in (place / "runs/ink/checkpoints").rglob("*")])
+
+
+def test_a_run_does_not_go_on_with_another_teacher(place):
+    doors(place, "train ink --name moved --max-steps 2")
+    file = place / "runs/moved/config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "frozen": "0" * 32}))
+    (refused,) = doors(place, "train --resume runs/moved --max-steps 4")
+    assert "exit 2" in refused and "its frozen arrays (a teacher) are not those that this run began with" in refused
 
 
 def test_verify_says_that_it_has_no_twin(said):

@@ -1,5 +1,6 @@
 """float64 and float32 beside each other: a run gives its own result whatever was computed before it in the process."""
 
+import dataclasses
 import json
 
 import jax
@@ -49,8 +50,13 @@ def test_a_float64_run_leaves_the_process_as_it_found_it(runs):
     assert reset and still
 
 
-@pytest.mark.parametrize("config", [ImageAugment(crop_padding=2), ImageAugment(flip=True)], ids=["crop", "flip"])
-def test_what_is_drawn_does_not_depend_on_enable_x64(config):
+ON = {int: 2, bool: True, float: 0.5}  # a value of each field of augmentation that turns it on
+DRAWN = {f.name: ON[type(f.default)] for f in dataclasses.fields(ImageAugment) if f.name != "normalize"}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_is_drawn_does_not_depend_on_enable_x64(name):
+    config = ImageAugment(**{name: DRAWN[name]})
     images = np.random.default_rng(0).integers(0, 256, (64, 8, 8, 1)).astype(np.uint8)
     seen = []
     for wide in (False, True):

@@ -16,6 +16,7 @@ from vit_jax.errors import UserError
 from vit_jax.runs import Run, choose, find
 from vit_jax.train.door import command
 
+PREPROCESS = {"image": [8, 8], "channels": 1, "fit": "crop", "size": 0, "interpolation": "bilinear", "background": 255, "mean": [0.5], "std": [0.5]}
 RUN = RunConfig(
     task="classify",
     model=ViTConfig(image=8, channels=1, patch=4, classes=10, width=16, depth=1, heads=2, hidden=16),
@@ -27,7 +28,7 @@ RUN = RunConfig(
 def begun(path: Path, run: RunConfig = RUN) -> Run:
     """A run folder as training makes it."""
     folder = Run(path)
-    folder.create(runs.record_of(run, "digits", preprocess={}, class_names=["0", "1"], data={"name": "digits"}))
+    folder.create(runs.record_of(run, "digits", preprocess=PREPROCESS, class_names=["0", "1"], data={"name": "digits"}))
     return folder
 
 

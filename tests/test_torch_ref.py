@@ -53,7 +53,7 @@ def random(config, seed=0):
 
 
 def ours(config, weights):
-    model = models.network(config)(config, dtype=jnp.float64, param_dtype=jnp.float64)
+    model = models.network_class(config)(config, dtype=jnp.float64, param_dtype=jnp.float64)
     layers.replace_parameters(model, unflatten({name: jnp.asarray(x) for name, x in weights.items()}))
     return model
 

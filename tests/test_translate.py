@@ -169,7 +169,7 @@ def left(folder):
     tree = {"model": saved.state.parameters, "moments": saved.state.moments, "ema": saved.state.ema}
     arrays = {name: np.asarray(x).tobytes() for name, x in runs.flatten(tree).items()}
     rows = [{k: v for k, v in row.items() if k not in ("sentences_per_second", "memory")} for row in folder.metrics()]
-    return arrays, saved.notes["best"], rows, {k: v for k, v in folder.summary().items() if k != "seconds"}
+    return arrays, saved.notes["best"], rows, {k: v for k, v in folder.summary().items() if k not in ("seconds", "sample")}
 
 
 @pytest.mark.parametrize("stops", [(3,), (6,), (2, 7, 11)], ids=str)
@@ -230,6 +230,22 @@ def test_the_translator_and_its_door(trained, capsys, monkeypatch, tmp_path):
         assert list(csv.reader(file)) == [["source", "translation"], *([a, b] for a, b in zip(texts, expected, strict=True))]
     assert (tmp_path / "maps.png").stat().st_size > 1000
     assert list(predict.predict(str(folder.path), texts)) == list(zip(texts, expected, strict=True))
+
+
+def test_a_file_of_its_weights_is_refused_in_one_sentence_whatever_it_is_given(trained, tmp_path):
+    """It carries the words, but not how long a text may be: a run says that."""
+    folder, _ = trained
+    vit_jax.export(str(folder.path), tmp_path / "weights.safetensors")
+    (tmp_path / "a.png").write_bytes(b"")
+    for given in ("twenty one", str(tmp_path / "a.png")):
+        with pytest.raises(UserError, match="there is no such image" if given == "twenty one" else "holds a Transformer without its vocabulary; give a run"):
+            list(predict.predict(str(tmp_path / "weights.safetensors"), [given]))
+    assert vit_jax.load(tmp_path / "weights.safetensors").lacks == ("vocabulary",)
+
+
+def test_one_text_is_no_list_of_letters(trained):
+    with pytest.raises(UserError, match="inputs: 'twenty one' is one text; give a list"):
+        predict.predict(str(trained[0].path), "twenty one")
 
 
 def test_where_the_decoder_looked(trained):

@@ -35,6 +35,7 @@ from vit_jax.config import (
     differences,
     from_dict,
     nearest,
+    network_of,
     roles,
     to_dict,
     with_sizes,
@@ -126,7 +127,7 @@ class Translate:
     def open(run: RunConfig) -> Any:
         """The data of a run. Raises UserError."""
         c: Any = run.model
-        wanted = {name: getattr(c, name) for name in ("source_vocabulary", "target_vocabulary", "outputs")}
+        wanted = {name: getattr(c, name) for name in network_of(c).from_data}
         return open_sentences(run.data, one_vocabulary=c.one_embedding, wanted=wanted, seed=run.seed)  # type: ignore[arg-type]
 
     def loss(self, model: Transformer, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:

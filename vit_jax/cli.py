@@ -11,7 +11,7 @@ from .errors import USER
 DOORS = {
     "train": "train a network, or go on with a run",
     "evaluate": "measure a run on a split",
-    "predict": "classify images with a run",
+    "predict": "use a run: what its network says to files or texts",
     "convert": "bring weights from any layout to any other",
 }
 

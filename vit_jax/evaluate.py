@@ -46,7 +46,7 @@ def _evaluate(folder: runs.Run, run: RunConfig, split: str, which: str, ema: boo
     from .models import definition
     from .step import Evaluator
     from .tasks import TASKS, task
-    from .weights import weights
+    from .weights import read, weights
 
     step, tree = weights(folder, run.model, which, ema)
     dataset = TASKS[run.task].open(run)
@@ -54,7 +54,8 @@ def _evaluate(folder: runs.Run, run: RunConfig, split: str, which: str, ema: boo
         raise UserError(f"{folder}: data.source {run.data.source} is not the data that this run was trained on; restore it")
     if split not in dataset.splits:
         raise UserError(f"split {split!r} is not there: this run's data has {', '.join(dataset.splits)}; choose one of them")
-    evaluator = Evaluator(run.model, definition(run.model, dtype=run.compute_dtype), task(run, dataset.record()))
+    its = task(run, dataset.record()).bring(lambda path: read(path, run.dir))
+    evaluator = Evaluator(run.model, definition(run.model, dtype=run.compute_dtype), its)
     return step, evaluator.evaluate(evaluator.place(tree), dataset.splits[split], batch)
 
 

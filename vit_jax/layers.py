@@ -18,6 +18,7 @@ from flax import nnx
 from jax import Array
 
 from .config import Parameter
+from .runs import flatten
 
 Tape = dict[str, Any]  # what a caller wants captured: {name: None} before, {name: array} after
 
@@ -289,7 +290,9 @@ def merge(definition: nnx.GraphDef[Any], parameters: Mapping[str, Any]) -> Any:
 
 
 def replace_parameters(model: nnx.Module, parameters: Mapping[str, Any]) -> None:
-    """Put these parameters into a model, in place."""
+    """Put these parameters into a model, in place. Raises ValueError where they are not all of its own."""
+    if apart := sorted(flatten(split(model)[1]).keys() ^ flatten(parameters).keys()):
+        raise ValueError(f"{type(model).__name__}: {apart[0]} is only in the module or only in what it is given; its table (config.parameters) has to say it")
     nnx.update(model, nnx.State(_integers(parameters)))
 
 

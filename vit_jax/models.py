@@ -15,7 +15,7 @@ from .presets import sized
 from .runs import flatten, unflatten
 
 
-def network(config: ModelConfig) -> Any:
+def network_class(config: ModelConfig) -> Any:
     """The class that computes the networks of such configs: `cls(config, *, rngs=None, dtype, param_dtype)`."""
     module, _, name = network_of(config).jax.partition(":")
     return getattr(import_module(module), name)
@@ -26,7 +26,7 @@ def definition(config: ModelConfig, dtype: Any = jnp.float32, param_dtype: Any =
 
     Raises ValueError where its parameters are not those of its table.
     """
-    cls = network(config)
+    cls = network_class(config)
     made, tree = split(nnx.eval_shape(lambda: cls(config, dtype=dtype, param_dtype=param_dtype)))
     found, table = {name: x.shape for name, x in flatten(tree).items()}, shapes(config)
     if apart := sorted(name for name in found.keys() | table.keys() if found.get(name) != table.get(name)):
@@ -37,7 +37,7 @@ def definition(config: ModelConfig, dtype: Any = jnp.float32, param_dtype: Any =
 
 def start(config: ModelConfig, key: Array, dtype: Any = jnp.float32) -> dict[str, Any]:
     """Random initial parameters of a network, as the nested dict that `layers.split` gives."""
-    computed = getattr(network(config), "computed", None)
+    computed = getattr(network_class(config), "computed", None)
     return unflatten(initial_values(parameters(config), key, dtype, computed(config) if computed else {}))
 
 
@@ -47,4 +47,4 @@ def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fie
     `fields` are ViTConfig's, such as pool="mean". Raises UserError on an unknown name.
     """
     config = sized(name, classes, image, **fields)
-    return network(config)(config, rngs=nnx.Rngs(seed))
+    return network_class(config)(config, rngs=nnx.Rngs(seed))

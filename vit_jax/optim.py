@@ -88,10 +88,7 @@ class Optimizer:
     def init(self, parameters: Tree) -> Tree:
         """Zero moments, by role. Raises ValueError on a parameter that the table lacks."""
         flat = known(parameters, self.table)
-        return {
-            role: unflatten({name: jnp.zeros_like(x) for name, x in flat.items() if role in roles(self.config, self.table[name])})
-            for role in roles(self.config)
-        }
+        return {role: unflatten({name: jnp.zeros_like(x) for name, x in flat.items()}) for role in roles(self.config)}
 
     def update(self, gradients: Tree, moments: Tree, parameters: Tree, step: Array) -> tuple[Tree, Tree]:
         """What to add to the parameters at step t = 0, 1, ..., and the moments after it."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import backend, runs
-from .config import network_of, pixels, task_row
+from .config import network_of, task_row
 from .errors import DONE, UserError, door
 
 if TYPE_CHECKING:
@@ -59,13 +59,16 @@ def takes(path: str) -> str:
     if runs.is_foreign(path):
         return "files"
     try:
-        return task_row(runs.find(path).config().task).takes
+        folder = runs.find(path)
     except UserError:  # it is said when the run is loaded, after what is wrong with the inputs
         return "files"
+    return task_row(folder.config().task).takes
 
 
 def checked(path: str, inputs: Sequence[str]) -> list[Any]:
     """The inputs of a run: its image files, or its texts as they are. Raises UserError before anything heavy starts."""
+    if isinstance(inputs, str):
+        raise UserError(f"inputs: {inputs[:40]!r} is one text; give a list of at least one")
     return image_files(inputs) if takes(path) == "files" else list(inputs)
 
 
@@ -78,17 +81,17 @@ def _load(path: str, which: str, ema: bool | None) -> Ready:
         raise UserError(f"{path}: is no run, so --weights and --ema have nothing to choose from; leave them out")
     backend.prepare()
     from .interop import convert_first
-    from .weights import Network, load
+    from .weights import BareNetwork, load
 
     try:
         model = load(path, which, ema)
     except UserError as error:
         raise (convert_first(error, path) if foreign else error) from error
-    if not isinstance(model, Network):
+    if not isinstance(model, BareNetwork):
         return model
-    if pixels(model.run.model) is None:
-        lacks = ", ".join(task_row(model.run.task).keeps)
-        raise UserError(f"{path}: holds a {network_of(model.run.model).name} without its {lacks}; give a run that was trained here")
+    if "preprocess" not in model.lacks:
+        name, lacks = network_of(model.run.model).name, ", ".join(model.lacks)
+        raise UserError(f"{path}: holds a {name} without its {lacks}; give a run that was trained here")
     way = f"python -m convert {shlex.quote(path)} X.safetensors --set mean=0.5 --set std=0.5"
     raise UserError(f"{path}: does not say how images become inputs; say it with `{way}` (its own mean and std of pixels in 0..1), then give X.safetensors here")
 

@@ -1,7 +1,7 @@
 """The run folder: its layout, config.json, digests and lock. Free of jax, so every tool can read runs.
 
     runs/<name>/
-        config.json      the run, its data's identity, preprocessing and class names
+        config.json      the run, its data's identity, and what its task keeps of the data
         metrics.jsonl    one line a log or evaluation
         summary.json     final and best metrics, written when the run ends
         checkpoints/<step>/{model,optimizer,ema}  Orbax trees; meta is JSON
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from .config import RunConfig, differences, from_dict, task_row, to_dict
-from .config.formats import FORMAT
+from .config.formats import FORMAT, upgraded
 from .errors import UserError
 
 
@@ -69,11 +69,13 @@ class Run:
         if record["format"] not in range(1, FORMAT + 1):
             raise UserError(f"{self.config_file}: format {record['format']!r} is not {FORMAT} or older; this run was made by another version of vit-jax")
         try:
-            keeps = task_row(str(record["config"].get("task"))).keeps if isinstance(record.get("config"), dict) else {}
+            keeps = task_row(str(upgraded(record["config"]).get("task"))).keeps if isinstance(record.get("config"), dict) else {}
         except UserError as error:
             raise UserError(f"{self.config_file}: {error}; restore the file, or read it with the version that wrote it") from error
         if missing := sorted({"preset", "config", "data", *keeps} - record.keys()):
             raise UserError(f"{self.config_file}: lacks {', '.join(missing)}; restore the file or start a new run with --name")
+        if damaged := [name for name, kept in keeps.items() if not kept.right(record[name])]:
+            raise UserError(f"{self.config_file}: its {damaged[0]} is damaged; restore the file or start a new run with --name")
         return record
 
     def config(self) -> RunConfig:

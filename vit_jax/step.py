@@ -23,10 +23,10 @@ from .data import whole
 from .errors import UserError
 from .layers import merge
 from .optim import Optimizer
+from .report.log import NO_METRICS
 from .tasks import Batch, Evaluation, Task
 
 Tree = dict[str, Any]
-OF_THE_STEP = ("lr", "grad_norm", "param_norm", "update_norm")  # its metrics that are not means over the batch
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema"], meta_fields=[])
@@ -187,6 +187,8 @@ class Engine:
         ema = state.ema
         if ema is not None:
             ema = optax.incremental_update(parameters, ema, 1 - self.run.ema)
+        if taken := sorted(metrics.keys() & NO_METRICS):
+            raise ValueError(f"a task's metric is called {taken[0]}, which a row of metrics has already: give it another name")
         metrics |= {
             "loss": loss,
             "lr": self.optimizer.rate(state.step),

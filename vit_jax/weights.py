@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .checkpoint import Checkpoints
-from .config import ModelConfig, RunConfig, function_fields, normal, shapes, task_row, to_dict, untrained
+from .config import ModelConfig, RunConfig, function_fields, network_of, normal, shapes, task_row, to_dict, untrained
 from .errors import UserError
 from .interop import convert_first, converted
 from .layers import merge
@@ -23,16 +23,14 @@ from .models import definition
 from .runs import Run, find, flatten, is_foreign, unflatten
 from .tasks import Ready, Record, task
 
-HEADS = ("head.", "distill_head.")  # the parameters that belong to a run's classes
-HEAD_FIELDS = ("classes", "head_bias", "distill_head", "distill_norm")  # and the fields
-
 
 @dataclass(frozen=True)
-class Network:
-    """A network from a file that does not say how its inputs are made: `model` is called on normalised images, or on ids."""
+class BareNetwork:
+    """A network from a file that does not say all that it takes to use it: `model` is called on normalised images, or on ids."""
 
     model: Any
     run: RunConfig
+    lacks: tuple[str, ...]  # of what a run keeps beside its weights
 
 
 def load(
@@ -46,7 +44,7 @@ def load(
     weights; None takes them where the run kept them.
 
     Or it is a file or folder of any layout that `python -m convert formats` lists, or hf://owner/name: the same where it
-    says how inputs are made, else a Network. What its tensors cannot tell is said as to `python -m convert`:
+    says how images become inputs, else a BareNetwork. What its tensors cannot tell is said as to `python -m convert`:
     `layout` (--from), `model`, `key`, `fields` ({"heads": 12}, --set). Weights become float32; float64 ones stay, and
     turn jax_enable_x64 on. Raises UserError.
     """
@@ -70,25 +68,26 @@ def _ready(run: RunConfig, tree: dict[str, Any], kept: Mapping[str, Any], step: 
     return task(run, kept).ready(_network(run, tree), Record(run, kept, step))
 
 
-def _foreign(path: str, **said: Any) -> Ready | Network:
+def _foreign(path: str, **said: Any) -> Ready | BareNetwork:
     """A file of another layout as a network of ours."""
     config, facts, arrays = converted(path, **said)
     double = any(x.dtype == np.float64 for x in arrays.values())
     run, tree = replace(untrained(config), compute_dtype="float64" if double else "float32"), unflatten(arrays)
-    kept = stated(run, facts)
-    for name, thing in task_row(run.task).keeps.items():
+    row, kept = task_row(run.task), stated(run, facts)
+    for name, thing in row.keeps.items():
         # What outputs are called may be numbers; how inputs are made has to be known.
         if name not in kept and thing.of_head and thing.made_up is not None:
             kept[name] = thing.made_up(config)[0]
-    if kept.keys() != task_row(run.task).keeps.keys():
-        return Network(_network(run, tree), run)
-    return _ready(run, tree, kept, 0)
+    # Of texts, a file says neither how long they may be nor how they become words: a run does.
+    lacks = tuple(name for name in row.keeps if name not in kept or row.takes == "texts")
+    return BareNetwork(_network(run, tree), run, lacks) if lacks else _ready(run, tree, kept, 0)
 
 
 def stated(run: RunConfig, facts: Any) -> dict[str, Any]:
-    """Of what a run keeps beside its weights, what a file of another layout states."""
-    said = {name: getattr(facts, name, None) or facts.extra.get(name) for name in task_row(run.task).keeps}
-    return {name: value for name, value in said.items() if value}
+    """Of what a run keeps beside its weights, what a file of another layout states and can be this network's."""
+    keeps = task_row(run.task).keeps
+    said = {name: getattr(facts, name, None) or facts.extra.get(name) for name in keeps}
+    return {name: value for name, value in said.items() if value and keeps[name].fits(value, run.model)}
 
 
 def weights(folder: Run, model: ModelConfig, which: str = "best", ema: bool | None = None) -> tuple[int, dict[str, Any]]:
@@ -118,19 +117,31 @@ def weights(folder: Run, model: ModelConfig, which: str = "best", ema: bool | No
 def export(path: str | os.PathLike[str], file: str | os.PathLike[str], which: str = "best", ema: bool | None = None) -> None:
     """Write a run's weights, chosen as in `load`, to FILE.safetensors under our dotted names, whole or not at all.
 
-    Its metadata has the run's config. `--init FILE` takes it here and in torch_ref. Raises UserError, also where
-    the file exists.
+    Its metadata has the run's config and what it keeps of its data. `--init FILE` takes it here and in torch_ref.
+    Raises UserError, also where the file exists.
     """
     from safetensors.numpy import save_file
 
     file, folder = Path(file), find(os.fspath(path))
     if file.suffix != ".safetensors" or file.exists():
         raise UserError(f"{file}: {'exists; choose another name' if file.exists() else 'is not named .safetensors; name it so'}")
-    _, tree = weights(folder, folder.config().model, which, ema)
+    run, record = folder.config(), folder.record()
+    _, tree = weights(folder, run.model, which, ema)
     tensors = {name: np.ascontiguousarray(x) for name, x in flatten(tree).items()}
     partial = file.with_name(file.name + ".tmp")
-    save_file(tensors, partial, metadata={"format": "vit-jax", "config": json.dumps(to_dict(folder.config()))})
+    kept = {name: record[name] for name in task_row(run.task).keeps}
+    save_file(tensors, partial, metadata={"format": "vit-jax", "config": json.dumps(to_dict(run)), "kept": json.dumps(kept)})
     os.replace(partial, file)
+
+
+def read(path: str, runs_dir: str = "runs") -> tuple[ModelConfig, dict[str, Any]]:
+    """(config, {dotted name: array}) of a run's best weights, or of a file of any layout: for tasks that bring a teacher. Raises UserError."""
+    if is_foreign(path, runs_dir):
+        config, _, arrays = converted(path)
+        return config, arrays
+    folder = find(path, runs_dir)
+    model = folder.config().model
+    return model, flatten(weights(folder, model)[1])
 
 
 def starting_weights(run: RunConfig, fresh: dict[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,12 +152,13 @@ def starting_weights(run: RunConfig, fresh: dict[str, Any], kept: Mapping[str, A
     the first parameter or meaning that does not fit.
     """
     source, given, theirs = _given(run)
-    given = {name: x for name, x in given.items() if not (run.new_head and name.startswith(HEADS))}
+    heads = network_of(run.model).heads
+    given = {name: x for name, x in given.items() if not (run.new_head and name.startswith(heads))}
     for name, array in fresh.items():
         if name in given and given[name].shape != array.shape:
-            hint = "add --new-head to start the head anew" if name.startswith(HEADS) else f"give the model fields of {source}"
+            hint = "add --new-head to start the head anew" if name.startswith(heads) else f"give the model fields of {source}"
             raise UserError(f"init {run.init}: {name} is {list(given[name].shape)} there and {list(array.shape)} here; {hint}")
-        if name not in given and not (run.new_head and name.startswith(HEADS)):
+        if name not in given and not (run.new_head and name.startswith(heads)):
             raise UserError(f"init {run.init}: has no {name}; give the model fields of {source}")
     if unclaimed := sorted(given.keys() - fresh.keys()):
         raise UserError(f"init {run.init}: its {unclaimed[0]} has no place in this network; give the model fields of {source}")
@@ -168,12 +180,13 @@ def _given(run: RunConfig) -> tuple[str, dict[str, Any], Mapping[str, Any]]:
         config, facts, arrays = converted(run.init, otherwise=run.model, unfit="give this run the fields of the file, as in --model.image 32 --model.patch 4")
     except UserError as error:
         raise UserError(f"init {convert_first(error, run.init)}") from error
-    theirs, mine = normal(config), normal(run.model)
-    other = [n for n in function_fields(mine) if getattr(theirs, n) != getattr(mine, n) and not (run.new_head and n in HEAD_FIELDS)]
+    theirs, mine, row = normal(config), normal(run.model), network_of(run.model)
+    other = [n for n in function_fields(mine) if getattr(theirs, n) != getattr(mine, n) and not (run.new_head and n in row.head_fields)]
     if other:
         said = ", ".join(f"its {n} is {getattr(theirs, n)!r}, here it is {getattr(mine, n)!r}" for n in other)
-        flags = [_flag(n, getattr(theirs, n)) for n in other if n != "classes"]
-        hints = [f"give {' '.join(flags)}"] * bool(flags) + ["add --new-head to start the head anew"] * ("classes" in other)
+        of_data = {*row.from_data} & {*row.head_fields}
+        flags = [_flag(n, getattr(theirs, n)) for n in other if n not in of_data]
+        hints = [f"give {' '.join(flags)}"] * bool(flags) + ["add --new-head to start the head anew"] * bool(of_data & {*other})
         raise UserError(f"init {run.init}: {said}; {' and '.join(hints)}")
     return run.init, arrays, stated(run, facts)
 

@@ -24,7 +24,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
     if facts.config or note.get("format") != "vit-jax":
         return facts
     try:
-        return said({"config": json.loads(note["config"])})
+        return said({"config": json.loads(note["config"]), **json.loads(note.get("kept", "{}"))})
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise UserError("the config in the file's metadata is damaged; export the run anew, or say the config with --set") from error
 

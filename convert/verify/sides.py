@@ -30,13 +30,13 @@ class Ours:
         import jax.numpy as jnp
 
         from vit_jax.layers import replace_parameters
-        from vit_jax.models import network
+        from vit_jax.models import network_class
         from vit_jax.runs import unflatten
 
         self.row, self.dtype, self.captured = network_of(config), dtype, network_of(config).captured(config)
         with _on_cpu(dtype):
             kinds: dict[str, Any] = dict(dtype=jnp.dtype(dtype), param_dtype=jnp.dtype(dtype))
-            self.model: Any = network(config)(config, **kinds)
+            self.model: Any = network_class(config)(config, **kinds)
             self.tree = unflatten({n: jnp.asarray(a.astype(dtype)) for n, a in parameters.items()})
             replace_parameters(self.model, self.tree)
 

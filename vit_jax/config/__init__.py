@@ -2,7 +2,7 @@
 
 A field that changes the result is part of a run's *identity*; one that only says where or for how
 long it runs (devices, logging, budget, where data lies) is *execution* and may change on resume.
-Read fields, tree, vit, transformer, networks; run, images, sentences, tasks; check, values.
+Read fields, tree, vit, transformer, nearest, networks; run, images, sentences, tasks; check, formats, values.
 """
 
 from .check import check_run

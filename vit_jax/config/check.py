@@ -15,7 +15,7 @@ def check_run(run: RunConfig) -> RunConfig:
         raise UserError(f"task is {run.task}, which trains a {network.name}, and model is a {network_of(run.model).name}: start from a preset of that task")
     for name, part in (("data", row.data), ("augment", row.augment)):
         if type(getattr(run, name)) is not part:
-            raise UserError(f"{name} is a {type(getattr(run, name)).__name__}, but the task {run.task} reads a {part.__name__}: give one of those")
+            raise UserError(f"{name} is of class {type(getattr(run, name)).__name__}, but the task {run.task} reads {part.__name__}: give that")
     row.check(run.model, run.data, run)
     _check_numbers(run)
     _check_optimizer(run)

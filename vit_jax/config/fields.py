@@ -25,6 +25,11 @@ def pair(size: Size) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
+def are_texts(value: Any) -> bool:
+    """Whether a JSON value is a list of texts."""
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """A network: each kind of network has a config class of its own, with a row in networks.py."""

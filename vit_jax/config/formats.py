@@ -39,9 +39,9 @@ def upgraded(values: Any) -> dict[str, Any]:
 
 def cannot_go_on(record: Mapping[str, Any]) -> str:
     """Why a run that was begun in an older format cannot go on as if never stopped, a clause; empty where it can."""
-    config = record["config"]
+    config = upgraded(record["config"])
     augment = config.get("augment", {})
-    drawn = isinstance(augment, Mapping) and (augment.get("crop_padding") or augment.get("flip"))
+    drawn = not config.get("overfit_batches") and (augment.get("crop_padding") or augment.get("flip"))
     if record["format"] == 1 and config.get("compute_dtype") == "float64" and drawn:
         return "it was begun by a version that drew crops and flips in float64, which gives other images"
     return ""

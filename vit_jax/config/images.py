@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 from .fields import execution, identity
 from .run import AugmentConfig, DataConfig
@@ -38,6 +38,10 @@ class ImageAugment(AugmentConfig):
     )
 
 
+# How an image may be fitted to another size, and by which kernels.
+FITS, KERNELS = (get_args(get_type_hints(ImageData)[name]) for name in ("fit", "interpolation"))
+
+
 def is_preprocess(value: Any) -> bool:
     """Whether a JSON value is a preprocessing, as `data.images.Preprocess.to_dict` writes it."""
     kinds = {"image": list, "channels": int, "fit": str, "size": int, "interpolation": str, "background": int, "mean": list, "std": list}
@@ -49,11 +53,6 @@ def is_preprocess(value: Any) -> bool:
 
 def _numbers(value: Any, count: Any) -> bool:
     return isinstance(value, list) and len(value) == count and all(isinstance(each, int | float) for each in value)
-
-
-def are_texts(value: Any) -> bool:
-    """Whether a JSON value is a list of texts."""
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def numbered_classes(count: int) -> list[str]:

@@ -58,7 +58,11 @@ class NetworkRow:
     torch: str = ""  # module:class of its twin; empty: it has none
     arguments: tuple[str, ...] = ()  # the positions of a call; an input that a config lacks is None there
     from_data: tuple[str, ...] = ()  # sizes that the data of a run decides
-    names: tuple[str, ...] = ()  # regular expressions of names that our files of it hold
+    heads: tuple[str, ...] = ()  # how the names of parameters begin that a new head starts anew
+    head_fields: tuple[str, ...] = ()  # and the fields that it may change
+    unseen: frozenset[str] = frozenset()  # fields that show in no name and no shape of a parameter
+    # Regular expressions of whole names: those that our files of it hold and, with a leading "!", those that they do not.
+    names: tuple[str, ...] = ()
     torch_names: tuple[str, ...] = ()  # and that its twin's state dict holds
     # Small values of each numeric field, the plainest first, and combinations to begin with: convert looks among these
     # for a network that two layouts share.
@@ -104,6 +108,9 @@ NETWORKS: dict[str, NetworkRow] = {
         torch="torch_ref.vit:ViT",
         arguments=("images",),
         from_data=("classes",),
+        heads=("head.", "distill_head."),
+        head_fields=("classes", "head_bias", "distill_head", "distill_norm"),
+        unseen=frozenset({"eps", "activation", "heads", "head_activation"}),
         names=(r"patch\.kernel", r"blocks\.0\.attention\.query\.kernel"),
         torch_names=(r"patch\.weight", r"blocks\.0\.attention\.query\.weight"),
         examples={
@@ -127,6 +134,9 @@ NETWORKS: dict[str, NetworkRow] = {
         torch="torch_ref.transformer:Transformer",
         arguments=("source", "target"),
         from_data=("source_vocabulary", "target_vocabulary", "outputs"),
+        heads=("head.",),
+        head_fields=("outputs", "output_bias"),
+        unseen=frozenset({"eps", "activation", "heads", "scale_embedding", "causal"}),
         names=(r"encoder\.blocks\.0\.attention\.query\.kernel",),
         torch_names=(r"encoder\.blocks\.0\.attention\.query\.weight",),
         examples={

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .fields import Kind, ModelConfig, execution, identity
-from .tree import Parameter
 
 
 @dataclass(frozen=True)
@@ -52,17 +51,14 @@ class OptimConfig:
 _ROLES: dict[str, tuple[str, ...]] = {"sgd": (), "momentum": ("trace",), "adam": ("mu", "nu"), "adamw": ("mu", "nu")}
 
 
-def roles(c: OptimConfig, parameter: Parameter | None = None) -> tuple[str, ...]:
-    """What an optimizer keeps of a parameter, by the names that checkpoints have for it; without one, all that it keeps of any.
-
-    A kept array has its parameter's shape.
-    """
+def roles(c: OptimConfig) -> tuple[str, ...]:
+    """What an optimizer keeps of each parameter, by the names that checkpoints have for it; each has its parameter's shape."""
     return _ROLES[c.name]
 
 
 @dataclass(frozen=True)
 class LossConfig:
-    """The training loss: cross entropy."""
+    """The training loss, where it is a cross entropy."""
 
     label_smoothing: float = identity(0.0, "e: targets are 1-e on the class plus e/K on all K (torch's form)")
 
@@ -81,10 +77,10 @@ class RunConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     epochs: int = identity(10, "passes over the training set")
-    batch: int = identity(128, "examples a step, over all devices and accumulation (sentences: those evaluated at a time; a step has data.tokens)")
+    batch: int = identity(128, "examples a step, over all devices and accumulation; where the data counts a step in tokens, examples evaluated at a time")
     accumulate: int = execution(1, "parts into which a batch is cut to save memory")
     ema: float = identity(0.0, "decay of an average of the weights, evaluated beside them; 0: none")
-    patience: int = identity(0, "stop after this many epochs without a better validation accuracy; 0: never")
+    patience: int = identity(0, "stop after this many epochs without a better result on validation; 0: never")
     overfit_batches: int = identity(0, "train on the first N batches only, no augmentation or dropout, 100 steps unless --max-steps says more; 0: off")
     init: str = identity("", "start from the weights of this run (a folder or name), or of a file or folder of any layout in `python -m convert formats`; empty: random")
     new_head: bool = identity(False, "with init: start the head anew instead of refusing other classes")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..errors import UserError
-from .fields import ModelConfig
-from .images import ImageAugment, ImageData, are_texts, is_preprocess, numbered_classes, other_classes
+from .fields import ModelConfig, are_texts
+from .images import ImageAugment, ImageData, is_preprocess, numbered_classes, other_classes
 from .nearest import nearest
 from .networks import NETWORKS, NetworkRow
 from .run import AugmentConfig, DataConfig, OptimConfig, RunConfig
@@ -63,13 +63,14 @@ def without_dropout(model: ModelConfig) -> ModelConfig:
 
 def _check_classes(model: ViTConfig, data: ImageData, run: RunConfig) -> None:
     NETWORKS["vit"].check(replace(model, classes=model.classes or 1))
-    if run.augment.crop_padding < 0:  # type: ignore[attr-defined]  # the row's own class
-        raise UserError(f"augment.crop_padding is {run.augment.crop_padding}: give 0 or more")  # type: ignore[attr-defined]
+    augment: Any = run.augment  # the row's own class
+    if augment.crop_padding < 0:
+        raise UserError(f"augment.crop_padding is {augment.crop_padding}: give 0 or more")
 
 
 def _quiet_images(run: RunConfig) -> RunConfig:
-    normalize = run.augment.normalize  # type: ignore[attr-defined]  # the row's own class
-    return replace(run, model=without_dropout(run.model), augment=ImageAugment(normalize=normalize))
+    augment: Any = run.augment  # the row's own class
+    return replace(run, model=without_dropout(run.model), augment=ImageAugment(normalize=augment.normalize))
 
 
 def _untrained_classes(model: ViTConfig) -> RunConfig:
@@ -169,5 +170,13 @@ def untrained(model: ModelConfig) -> RunConfig:
 
 
 def kept_anywhere() -> dict[str, Callable[[Any], bool]]:
-    """{what some task keeps in config.json: whether a JSON value is of its kind}."""
-    return {name: kept.right for row in TASKS.values() for name, kept in row.keeps.items()}
+    """{what some task keeps in config.json: whether a JSON value is of the kind that any of them keeps under this name}."""
+    rights: dict[str, list[Callable[[Any], bool]]] = {}
+    for row in TASKS.values():
+        for name, kept in row.keeps.items():
+            rights.setdefault(name, []).append(kept.right)
+    return {name: _any_of(some) for name, some in rights.items()}
+
+
+def _any_of(rights: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
+    return lambda value: any(right(value) for right in rights)

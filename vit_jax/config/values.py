@@ -32,7 +32,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
     """The config that `to_dict` wrote, in this version or an older one. Absent fields keep their defaults.
 
-    Raises UserError on a field that does not exist, one that is missing, a value of the wrong type or an unknown task.
+    Raises UserError on a field that does not exist, a value of the wrong type, and a task that is missing or unknown.
     """
     hints = _hints(typing.cast(Any, cls))
     if cls is RunConfig:
@@ -62,7 +62,7 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
 def _parts(task: Any) -> dict[str, type]:
     """The classes of the parts that a run of a task has."""
     if not isinstance(task, str):
-        raise UserError(f"config: task is {task!r}, which is no text")
+        raise UserError(f"config: task is {'missing' if task is None else repr(task)}; give the name of one, as in the run's preset")
     row = task_row(task)
     return {"model": network_row(task).config, "data": row.data, "augment": row.augment}
 

@@ -71,7 +71,7 @@ def decode_image(encoded: bytes, name: str) -> Image.Image:
 class Preprocess:
     """How any image becomes the network's input.
 
-    `fit`, `size`, `interpolation` and `background` are DataConfig's. `mean` and `std` belong to
+    `fit`, `size`, `interpolation` and `background` are ImageData's. `mean` and `std` belong to
     pixels in 0..1, one value a channel; they are applied later, on the device.
     """
 

@@ -14,6 +14,9 @@ from typing import Any
 from ..errors import UserError
 from ..runs import sync_folder
 
+OF_THE_STEP = ("lr", "grad_norm", "param_norm", "update_norm")  # metrics of training that are the step's own, and no means over a batch
+NO_METRICS = frozenset({"kind", "step", "epoch", "loss", "memory", *OF_THE_STEP})  # what a row of training has besides the task's metrics
+
 
 class Log:
     """Appends rows to a run's metrics, wherever they are wanted.

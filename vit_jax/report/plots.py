@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..config import Size, pair
+from .log import NO_METRICS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,30 +90,37 @@ def draw_curves(rows: list[dict[str, Any]], path: Path_, label_smoothing: float 
     """
     train = [row for row in rows if row.get("kind") == "train"]
     metric = trained_metric(train, chosen)
+    # (of training, of evaluations): the loss, a metric of both or the one that chooses, and what only training has.
+    panels = [("loss", "loss"), *([(metric, metric if chosen == "loss" else chosen)] if metric else []), ("lr", ""), ("grad_norm", "")]
+    titles = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
     with page(path, 11, 7.5) as figure:
         figure.suptitle("Training curves")
-        titles = {"loss": "Loss", metric: metric.replace("_", " ").capitalize(), "lr": "Learning rate", "grad_norm": "Gradient norm"}
-        for ax, (name, title) in zip(figure.subplots(2, 2).flat, titles.items(), strict=False):
+        axes = list(figure.subplots(2, 2).flat)
+        for ax, (name, evaluated) in zip(axes, panels, strict=False):
+            title = titles.get(name, name.replace("_", " ").capitalize())
             ax.set(title=title, xlabel="epoch", ylabel=title.lower())
             label = f"train (labels smoothed by {label_smoothing:g})" if name == "loss" and label_smoothing else "train"
             _trained(ax, train, name, label, smoothed=name != "lr")
             if name == "grad_norm":
                 _log_axis(ax, column(train, name))
-            elif name != "lr":
-                _evaluated(ax, rows, chosen if name == metric else name, name)
+            elif evaluated:
+                _evaluated(ax, rows, evaluated, name)
                 ax.legend()
             if not ax.get_lines():
                 ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", color=GREY)
-
-
-# What a row of training has besides the task's metrics.
-_NO_METRICS = {"kind", "step", "epoch", "loss", "lr", "grad_norm", "param_norm", "update_norm", "memory"}
+        for ax in axes[len(panels) :]:  # a task without metrics has three panels
+            ax.set_visible(False)
 
 
 def trained_metric(train: list[dict[str, Any]], chosen: str) -> str:
-    """The metric of training to show beside one of evaluation: the same, else the task's first, else none of that name."""
-    names = [name for row in train for name in row if name not in _NO_METRICS and not name.endswith("_per_second")]
-    return chosen if chosen in names or not names else names[0]
+    """The metric of training to show beside one of evaluation: the same, else the task's first; '' where a task has none.
+
+    Of no rows nothing is known: then it is that one.
+    """
+    names = [name for row in train for name in row if name not in NO_METRICS and not name.endswith("_per_second")]
+    if not names and chosen != "loss":
+        return chosen
+    return chosen if chosen in names else names[0] if names else ""
 
 
 def _trained(ax: Axes, rows: list[dict[str, Any]], name: str, label: str, smoothed: bool) -> None:

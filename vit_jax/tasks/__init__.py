@@ -8,12 +8,12 @@ from typing import Any
 
 from ..config import RunConfig
 from .classify import Classify
-from .contract import Answer, Batch, Evaluation, Ready, Record, Task
+from .contract import Answer, Batch, Evaluation, Load, Ready, Record, Task
 from .translate import Translate
 
 TASKS: dict[str, type[Task]] = {"classify": Classify, "translate": Translate}
 
-__all__ = ["TASKS", "Answer", "Batch", "Evaluation", "Ready", "Record", "Task", "task"]
+__all__ = ["TASKS", "Answer", "Batch", "Evaluation", "Load", "Ready", "Record", "Task", "task"]
 
 
 def task(run: RunConfig, kept: Mapping[str, Any]) -> Task:

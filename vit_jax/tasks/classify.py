@@ -24,7 +24,7 @@ from ..layers import fold, merge, split
 from ..report import plots
 from ..runs import Run
 from ..vit import ViT, sinusoids
-from .contract import Answer, Batch, Evaluation, Record
+from .contract import Answer, Batch, Evaluation, Load, Record
 
 BATCH = 64  # images classified at a time
 SHOWN = 8  # images in an attention picture
@@ -66,6 +66,10 @@ class Classify:
         how = kept["preprocess"]
         return cls(run.augment, tuple(how["mean"]), tuple(how["std"]), run.loss.label_smoothing)  # type: ignore[arg-type]  # its row's own class
 
+    def bring(self, load: Load) -> Classify:
+        """The task as it is: nothing takes part in its loss but the network."""
+        return self
+
     def prepare(self, batch: Batch, keys: Array) -> Batch:
         """The batch with its images augmented, uint8 as they were."""
         return {**batch, "image": augment(batch["image"], fold(keys, 0), self.augment)}
@@ -102,15 +106,17 @@ class Classify:
         preprocess = Preprocess.from_dict(record.kept["preprocess"])
         return Loaded(network, record.run, preprocess, tuple(record.kept["class_names"]), record.step, self)
 
-    def pictures(self, network: ViT, data: Dataset, result: Evaluation | None, folder: Run) -> None:
+    def pictures(self, network: ViT, data: Dataset, result: Evaluation | None, folder: Run) -> str:
         """Samples of the images; patches, positions and attention; where there is a test, its confusion, scores and worst mistakes."""
         split = data.splits.get("test") or data.splits["train"]
         images = split.take(np.arange(min(SAMPLES, len(split))))
+        saved = []
         if data.preprocess.channels in (1, 3):  # others cannot be had from an image file
-            save_samples(folder, images, [data.class_names[label] for label in split.labels[: len(images)]])
+            saved = save_samples(folder, images, [data.class_names[label] for label in split.labels[: len(images)]])
         draw_inside(network, self, images, folder)
         if isinstance(result, Classified):
             draw_result(data, result, folder)
+        return f"{folder.samples.name}/{saved[0]}" if saved else ""
 
 
 def score(truth: np.ndarray, predicted: np.ndarray, confidence: np.ndarray, loss: np.ndarray, classes: int) -> Classified:
@@ -217,15 +223,16 @@ def attention(network: ViT, task: Classify, images: np.ndarray) -> np.ndarray:
     return np.asarray(maps(parameters, images))
 
 
-def save_samples(folder: Run, images: np.ndarray, names: Sequence[str]) -> None:
-    """Images uint8 [m, h, w, C] as files that are called after their classes, in place of those that were there."""
+def save_samples(folder: Run, images: np.ndarray, names: Sequence[str]) -> list[str]:
+    """Images uint8 [m, h, w, C] as files that are called after their classes, in place of those that were there; the files' names."""
     from PIL import Image
 
+    files = [f"{i}-{''.join(c if c.isalnum() else '_' for c in name)[:40]}.png" for i, name in enumerate(names)]
     shutil.rmtree(folder.samples)
     folder.samples.mkdir()
-    for i, (image, name) in enumerate(zip(images, names, strict=True)):
-        safe = "".join(c if c.isalnum() else "_" for c in name)[:40]
-        Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(folder.samples / f"{i}-{safe}.png")
+    for i, image in enumerate(images):
+        Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(folder.samples / files[i])
+    return files
 
 
 def draw_inside(network: ViT, task: Classify, images: np.ndarray, folder: Run) -> None:

@@ -5,7 +5,7 @@ Letters: B batch, n examples of a split. A batch is {name: array [B, ...]}; para
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
@@ -13,11 +13,13 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from jax import Array
 
-from ..config import RunConfig
+from ..config import ModelConfig, RunConfig
 from ..data import Data
 from ..runs import Run
 
 Batch = dict[str, Any]
+# A run's folder or name, or a file of any layout -> its config and its weights {dotted name: array}. Raises UserError.
+Load = Callable[[str], tuple[ModelConfig, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Ready(Protocol):
     def answer(self, inputs: Sequence[Any], top: int = 3) -> Iterable[Answer]:
         """An Answer for each input (a file's path or a text), in order; `top` is how many choices it names, where it has any.
 
-        What is wrong with an input is found before the first is answered. Raises UserError.
+        What can be told of all inputs at once is said before the first is answered. Raises UserError.
         """
 
     def draw_attention(self, inputs: Sequence[Any], path: Path) -> None:
@@ -66,8 +68,12 @@ class Task(Protocol):
     """One task of one run: a frozen dataclass.
 
     `frozen` is a tree of arrays that take part in the loss and are neither trained nor saved, such as a teacher's
-    weights: a field of the task where it has any, else an empty dict. They are handed to the compiled step as an
-    argument; inside it, `frozen` holds what arrived there.
+    weights: a field of the task where it has any, else an empty dict. It is empty until `bring`. The arrays are handed
+    to the compiled step as an argument; inside it, `frozen` holds what arrived there. A run keeps their digest, and
+    does not go on with others.
+
+    The names of a batch are the task's own; ids carry the name of the argument of the network that takes them, so that
+    they can be compared with its tables.
     """
 
     unit: ClassVar[str]  # what an example is called
@@ -84,11 +90,14 @@ class Task(Protocol):
     def of(cls, run: RunConfig, kept: Mapping[str, Any]) -> Self:
         """The task of a run whose config.json keeps this."""
 
+    def bring(self, load: Load) -> Self:
+        """The task with its frozen arrays, for training and evaluation; using a trained network needs none. Raises UserError."""
+
     def prepare(self, batch: Batch, keys: Array) -> Batch:
         """A training batch as the loss sees it: {name: [B, ...]} to {name: [B, ...]}, with one key an example.
 
-        It sees the whole batch, before accumulation or devices cut it, so it may mix examples. uint8 may stay uint8: a
-        batch waits in memory while its parts are computed.
+        It sees the whole batch, before accumulation or devices cut it, so it may mix examples; what it returns is cut along
+        axis B. uint8 may stay uint8: a batch waits in memory while its parts are computed.
         """
 
     def size(self, batch: Batch) -> Any:
@@ -96,6 +105,8 @@ class Task(Protocol):
 
     def loss(self, model: Any, batch: Batch, keys: Array, size: Any) -> tuple[Array, dict[str, Array]]:
         """(loss [], {metric: []}) of a prepared batch or a part of one, each a mean over it; keys [B] draw dropout.
+
+        The first metric is shown beside the loss. Their names are not those that the step has itself.
 
         `size` is that of the whole batch divided by the number of its parts: sums are divided by it.
         """
@@ -109,8 +120,9 @@ class Task(Protocol):
     def ready(self, network: Any, record: Record) -> Ready:
         """A trained network for use."""
 
-    def pictures(self, network: Any, data: Any, result: Any, folder: Run) -> None:
+    def pictures(self, network: Any, data: Any, result: Any, folder: Run) -> str:
         """Write what there is to see of a trained network to folder.plots and folder.samples, which exist.
 
-        `result` is the Evaluation of the test split; without it nothing that needs test is drawn.
+        `result` is the Evaluation of the test split; without it nothing that needs test is drawn. Returns something to
+        predict: a text, or the name of a file inside the folder; '' where there is none.
         """

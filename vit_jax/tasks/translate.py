@@ -14,7 +14,7 @@ import optax
 from flax import nnx
 from jax import Array
 
-from ..config import RunConfig, TransformerConfig
+from ..config import RunConfig, TransformerConfig, network_of
 from ..data import Sentences, Texts, open_sentences
 from ..decode import greedy
 from ..errors import UserError
@@ -23,7 +23,7 @@ from ..report import plots
 from ..runs import Run
 from ..text import BOS, EOS, PAD, UNKNOWN, Vocabulary, words
 from ..transformer import Transformer
-from .contract import Answer, Batch, Evaluation, Record
+from .contract import Answer, Batch, Evaluation, Load, Record
 
 BATCH = 64  # sentences translated at a time
 SAMPLES = 4
@@ -49,7 +49,7 @@ class Translate:
     def open(cls, run: RunConfig) -> Texts:
         """The sentences of a run. Raises UserError."""
         c: Any = run.model
-        wanted = {name: getattr(c, name) for name in ("source_vocabulary", "target_vocabulary", "outputs")}
+        wanted = {name: getattr(c, name) for name in network_of(c).from_data}
         return open_sentences(run.data, one_vocabulary=c.one_embedding, wanted=wanted, seed=run.seed)  # type: ignore[arg-type]  # its row's own class
 
     @classmethod
@@ -57,6 +57,10 @@ class Translate:
         """The task of a run with the words that it keeps."""
         target = Vocabulary(kept["vocabulary"]["target"])
         return cls(run.loss.label_smoothing, run.data.lengths[-1], UNKNOWN if target.open else -1)  # type: ignore[attr-defined]  # its row's own class
+
+    def bring(self, load: Load) -> Translate:
+        """The task as it is: nothing takes part in its loss but the network."""
+        return self
 
     def prepare(self, batch: Batch, keys: Array) -> Batch:
         """The batch as it is."""
@@ -119,7 +123,7 @@ class Translate:
         source, target = (Vocabulary(record.kept["vocabulary"][side]) for side in ("source", "target"))
         return Translator(network, record.run, source, target, record.step, self)
 
-    def pictures(self, network: Transformer, data: Texts, result: Evaluation | None, folder: Run) -> None:
+    def pictures(self, network: Transformer, data: Texts, result: Evaluation | None, folder: Run) -> str:
         """A few sentences with their translations, and where the decoder looked in the first."""
         some = data.splits.get("test") or data.splits["train"]
         source, target = (x[:SAMPLES] for x in (some.source, some.target))
@@ -132,6 +136,7 @@ class Translate:
         (folder.samples / "sentences.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         rows, columns = ended(said[0], found.shape[1]), asked[0].split()
         plots.draw_cross_attention(maps[0, :, :, : len(rows), : len(columns)], rows, columns, folder.plots / "cross-attention.png")
+        return asked[0]
 
 
 def ended(sentence: str, length: int) -> list[str]:

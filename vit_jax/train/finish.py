@@ -37,14 +37,14 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         result = results["raw"] if name == "test" else result
         if s.best is not None and (best := _best(s, part, results)) is not None:
             summary[name]["best"] = best.metrics
-    draw(s, result)
+    summary["sample"] = draw(s, result)
     runs.write_json(s.folder.summary_file, summary)
     show(s.folder, summary)
     return summary
 
 
-def draw(s: Session, result: Evaluation | None) -> None:
-    """The curves, and what the task has to show of the weights; `result` is the evaluation of the test split."""
+def draw(s: Session, result: Evaluation | None) -> str:
+    """The curves, and what the task has to show of the weights; `result` is the evaluation of the test split. Returns something to predict."""
     from ..layers import merge
     from ..report import draw_curves
 
@@ -52,7 +52,7 @@ def draw(s: Session, result: Evaluation | None) -> None:
         place.mkdir(exist_ok=True)
     draw_curves(s.folder.metrics(), s.folder.plots / "curves.png", s.run.loss.label_smoothing, s.task.chosen[0])
     network = merge(s.engine.definition, s.engine.gather(s.state).parameters)
-    s.task.pictures(network, s.setup.dataset, result, s.folder)
+    return s.task.pictures(network, s.setup.dataset, result, s.folder)
 
 
 def _best(s: Session, test: Any, results: dict[str, Evaluation]) -> Evaluation | None:
@@ -89,17 +89,10 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     print(f"{summary['status']} at step {summary['step']} after {summary['seconds']:.0f} s; pictures are in {folder}/plots")
     place = shlex.quote(str(folder))
     print("next:")
-    if sample := _sample(folder):
-        print(f"  python -m vit_jax.predict {place} {shlex.quote(sample)}")
+    if sample := summary.get("sample"):
+        file = folder.path / sample
+        print(f"  python -m vit_jax.predict {place} {shlex.quote(str(runs.Run(file)) if file.is_file() else sample)}")
     print(f"  python -m vit_jax.evaluate {place}")
     if summary["status"] != "finished":
         more = " --max-steps 0" if summary["status"] == "stopped: max_steps" else ""
         print(f"  python -m vit_jax.train --resume {place}{more}")
-
-
-def _sample(folder: runs.Run) -> str:
-    """Something to predict: an image's path or a sentence; empty where there is none."""
-    sentences = folder.samples / "sentences.tsv"
-    if sentences.is_file():
-        return sentences.read_text(encoding="utf-8").splitlines()[1].partition("\t")[0]
-    return next((str(runs.Run(path)) for path in sorted(folder.samples.glob("*.png"))), "")

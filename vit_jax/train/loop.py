@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import backend
 from ..errors import CheckFailed, Interrupted
+from ..report.log import OF_THE_STEP
 from .session import Caught, Session
 
 if TYPE_CHECKING:
@@ -155,8 +156,6 @@ class Meter:
     @property
     def means(self) -> list[str]:
         """The metrics that are means over a batch: the loss, then the task's own."""
-        from ..step import OF_THE_STEP
-
         return ["loss", *(name for name in self.last if name not in ("loss", *OF_THE_STEP))]
 
     def row(self, step: int, epoch: float, in_turn: bool) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .. import backend, runs
 from ..config import RunConfig, network_of, parameters, roles, shapes, task_row, to_dict, with_sizes
 from ..config.formats import cannot_go_on
@@ -38,6 +40,12 @@ class Setup:
     engine: Engine
     evaluator: Evaluator
     environment: dict[str, Any]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a run keeps to tell whether it goes on with what it began with: its data, and the task's frozen arrays if it has any."""
+        frozen = {name: runs.array_digest(np.asarray(x)) for name, x in runs.flatten(self.task.frozen).items()}
+        return {"data": self.dataset.identity, **({"frozen": runs.text_digest(frozen)} if frozen else {})}
 
     @property
     def steps(self) -> int:
@@ -125,7 +133,7 @@ def set_up(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) -> Ses
     step = int(jax.device_get(setup.engine.gather(state).step))
     if not folder.exists():
         folder.create(runs.record_of(
-            setup.stated, preset, **setup.dataset.record(), data=setup.dataset.identity, environment=setup.environment,
+            setup.stated, preset, **setup.dataset.record(), **setup.identity, environment=setup.environment,
         ))  # fmt: skip
     kept = {name: notes[name] for name in ("best", "stale", "due", "totals", "seconds") if name in notes}
     folder.drop_metrics(lambda row: comes_again(row, step, notes))
@@ -150,11 +158,12 @@ def prepare(run: RunConfig) -> Setup:
     from ..optim import Optimizer
     from ..step import Engine, Evaluator, check_divisible
     from ..tasks import TASKS, task
+    from ..weights import read
 
     dataset = TASKS[run.task].open(run)
     stated = replace(run, model=with_sizes(run.model, dataset.sizes))
     run, order, epochs = plan(stated, dataset)
-    its = task(run, dataset.record())
+    its = task(run, dataset.record()).bring(lambda path: read(path, run.dir))
     network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
     # The schedule spans the whole run, whatever the budget.
     optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch, parameters(run.model))
@@ -194,6 +203,8 @@ def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> 
         runs.same_identity(folder, setup.stated)
         if folder.record()["data"] not in (None, setup.dataset.identity):  # none: of a converted run, whose file did not say
             raise UserError(f"{folder}: data.source {run.data.source} is not the data that this run began with; restore it, or choose another --name")
+        if (frozen := folder.record().get("frozen")) and frozen != setup.identity.get("frozen"):
+            raise UserError(f"{folder}: its frozen arrays (a teacher) are not those that this run began with; restore them, or choose another --name")
         if reason := cannot_go_on(folder.record()):
             raise UserError(f"{folder}: {reason}; train anew under another --name, its weights can still be evaluated and used")
         checkpoints.clear()
@@ -236,9 +247,8 @@ def announce(setup: Setup) -> None:
     """Print what will be trained, on what, with what."""
     run, environment = setup.run, setup.environment
     what, cost = network_of(run.model).describe(run.model)
-    table, width = parameters(run.model), 8 if parameter_dtype(run) == "float64" else 4
-    count = sum(math.prod(p.shape) for p in table.values())
-    held = sum(math.prod(p.shape) * (2 + len(roles(run.optim, p)) + bool(run.ema)) for p in table.values())
+    count, width = sum(map(math.prod, shapes(run.model).values())), 8 if parameter_dtype(run) == "float64" else 4
+    copies = 2 + len(roles(run.optim)) + bool(run.ema)
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in setup.dataset.splits.items())
     versions = environment["versions"]
     print(f"model    {what}")
@@ -246,7 +256,7 @@ def announce(setup: Setup) -> None:
     print(f"data     {setup.dataset.name}: {setup.dataset.contents}; {sizes}")
     for note in setup.dataset.notes:
         print(f"         {note}")
-    print(f"memory   {held * width / 1e6:,.1f} MB for weights, gradients and optimizer, before activations")
+    print(f"memory   {copies * count * width / 1e6:,.1f} MB for weights, gradients and optimizer, before activations")
     print(f"device   {environment['devices']} x {environment['device']}, {environment['cores']} cores; {run.parallel}, {run.compute_dtype}")
     print(f"versions python {versions['python']}, jax {versions['jax']}, flax {versions['flax']}, optax {versions['optax']}")
     if backend.unused_gpu():
