@@ -317,6 +317,14 @@ def test_the_result_is_printed(trained):
     assert "compiling the training step" in out
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_while_the_interpreter_ends_changes_nothing(name):
+    """jax cleans up there, and an interrupt in the middle of it would be a traceback after a run that is finished."""
+    script = f"import atexit, os, signal, sys\nfrom vit_jax.errors import door\natexit.register(os.kill, os.getpid(), signal.{name})\nsys.exit(door(lambda: 3))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (3, "")
+
+
 def test_a_finished_run_shows_its_result(trained, capsys):
     folder, out = trained
     before = folder.metrics_file.read_bytes()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -62,12 +64,21 @@ def translate(error: BaseException) -> UserError | None:
 def door(main: Callable[[], int | None]) -> int:
     """Run a command's body and turn what it raises into an exit code and one sentence on stderr."""
     code = _run(main)
+    atexit.unregister(_end_undisturbed)
+    atexit.register(_end_undisturbed)  # of all that runs at the interpreter's end, what was registered last runs first
     try:
         if sys.stdout is not None:  # None where it was closed from the start
             sys.stdout.flush()  # so that a reader who went away is noticed here
     except BrokenPipeError:
         _forget_output()
     return code
+
+
+def _end_undisturbed() -> None:
+    """Let no signal break into the interpreter's own end: the work is done, and its exit code is known."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(ValueError):  # not the main thread
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _run(main: Callable[[], int | None]) -> int:

@@ -1,4 +1,4 @@
-"""Use a trained run, or weights of any layout: `python -m vit_jax.predict RUN-OR-FILE IMAGE-OR-FOLDER...`, or `RUN TEXT... | -` to translate."""
+"""Use a trained run, or weights of any layout: `python -m vit_jax.predict RUN-OR-FILE IMAGE-OR-FOLDER...`, or `RUN TEXT... | -`."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _load(path: str, which: str, ema: bool | None) -> Ready:
 
 @dataclass(frozen=True)
 class Options:
-    """Classify images, prepared as in the run's evaluation or as a file of weights says, or translate sentences."""
+    """What a trained network says: classes of images, prepared as in the run's evaluation or as a file of weights says, or translations."""
 
     run: str = field(metadata={"help": "a run's folder, or its name inside runs/; for images also weights of any layout in `python -m convert formats`"})
     inputs: tuple[str, ...] = field(metadata={"help": "image files, or folders of them; sentences, or - for one a line of stdin"})
