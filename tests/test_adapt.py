@@ -191,6 +191,26 @@ def test_preprocessing_and_class_names_follow_the_network():
     assert facts("resize=16x24:timm", Facts()) == facts("statistics=half:imagenet", Facts()) == Facts()
 
 
+@pytest.mark.parametrize(
+    ("name", "mean", "std"),
+    [
+        ("none", [0.0] * 3, [1.0] * 3),
+        ("imagenet", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        ("clip", [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]),
+    ],
+)
+def test_statistics_are_those_that_were_published_under_the_name(name, mean, std):
+    after = facts(f"statistics=half:{name}")
+    assert after.preprocess == {**FACTS.preprocess, "mean": mean, "std": std}
+    (back,) = adapt.plan(VIT, [f"statistics={name}:half"])
+    assert back.facts(after) == FACTS
+
+
+@pytest.mark.parametrize(("size", "image", "side"), [("16x14", [16, 14], 16), ("12x10", [12, 10], 11)])  # 9/8 of 14 is 15.75, of 10 it is 11.25
+def test_the_side_that_images_are_cropped_from_is_the_nearest_to_the_proportion(size, image, side):
+    assert facts(f"resize={size}:timm").preprocess == {**FACTS.preprocess, "image": image, "size": side}
+
+
 def test_statistics_that_the_files_contradict_are_refused():
     with pytest.raises(UserError, match=r"the files say mean \[0.5, 0.5, 0.5\].*which is not imagenet"):
         facts("statistics=imagenet:half")

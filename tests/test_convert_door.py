@@ -140,6 +140,15 @@ def test_a_tensor_without_a_place_is_kept_beside_and_comes_back(run, tmp_path):
     assert a.keys() == b.keys() and all(a[n].tobytes() == b[n].tobytes() for n in a)
 
 
+def test_a_tensor_without_a_place_in_a_run_is_kept_beside_its_checkpoints_and_comes_back(run, tmp_path):
+    path = with_mask(tmp_path)
+    assert run(path, tmp_path / "a-run", "--to", "vit-jax", *SAID, *STATISTICS)[0] == 0
+    assert (tmp_path / "a-run" / "checkpoints.carried.safetensors").exists()
+    assert run(tmp_path / "a-run", tmp_path / "z.safetensors", "--to", "huggingface@v4")[0] == 0
+    a, b = load_file(path), load_file(tmp_path / "z.safetensors")
+    assert a.keys() == b.keys() and all(a[n].tobytes() == b[n].tobytes() for n in a)
+
+
 def test_inspect_reads_headers_only(run, source):
     with open(source, "rb+") as file:
         file.truncate(os.path.getsize(source))
@@ -401,6 +410,19 @@ def test_what_comes_back_otherwise_than_it_was_written_never_arrives(run, source
     monkeypatch.setattr(writing, "open_source", damaged)
     code, _, error = run(source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS)
     assert code in (2, 3) and "Traceback" not in error
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["vit.safetensors"]
+
+
+def test_what_comes_back_with_a_tensor_more_than_was_written_never_arrives(run, source, tmp_path, monkeypatch):
+    honest = writing.open_source
+
+    def generous(path):
+        save_file({**load_file(path), "extra": np.zeros(2, np.float32)}, path)
+        return honest(path)
+
+    monkeypatch.setattr(writing, "open_source", generous)
+    code, _, error = run(source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS)
+    assert code == 3 and f"holds {len(tensors()) + 1} tensors instead of {len(tensors())}" in error
     assert sorted(p.name for p in tmp_path.iterdir()) == ["vit.safetensors"]
 
 

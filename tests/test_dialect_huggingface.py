@@ -210,6 +210,21 @@ def test_an_old_file_of_a_vit_means_a_stretched_square():
     assert preprocess["image"] == [384, 384] and preprocess["fit"] == "stretch" and preprocess["mean"] == [0.5] * 3 and not notes
 
 
+def test_a_vit_s_file_that_says_nothing_means_a_bilinear_square_of_half_and_half():
+    """As the library's class has always had it (google/vit-base-patch16-224 was published so)."""
+    for said in (dict(image_processor_type="ViTImageProcessor"), dict(feature_extractor_type="ViTFeatureExtractor")):
+        preprocess, notes = read(**said)
+        assert (preprocess["image"], preprocess["fit"], preprocess["interpolation"]) == ([224, 224], "stretch", "bilinear")
+        assert (preprocess["mean"], preprocess["std"], notes) == ([0.5] * 3, [0.5] * 3, ())
+
+
+@pytest.mark.parametrize("kernel", ["nearest", "bilinear", "bicubic"])
+def test_a_kernel_s_number_is_pillow_s(kernel):
+    from PIL.Image import Resampling
+
+    assert read(image_processor_type="ViTImageProcessor", resample=int(Resampling[kernel.upper()]))[0]["interpolation"] == kernel
+
+
 def test_a_deit_s_stretch_before_its_crop_is_noted():
     preprocess, notes = read(image_processor_type="DeiTImageProcessor", image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225])
     assert (preprocess["image"], preprocess["fit"], preprocess["size"], preprocess["interpolation"]) == ([224, 224], "crop", 256, "bicubic")

@@ -54,6 +54,15 @@ def test_a_config_json_by_hand_says_what_tensors_do_not():
     }  # fmt: skip
 
 
+def test_what_a_pretrained_cfg_leaves_out_is_what_timm_takes():
+    """Seven eighths of a bicubic 256: its evaluation of old."""
+    facts = TIMM.read_side({"config.json": {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"mean": [0.485, 0.456, 0.406]}}})
+    assert facts.preprocess == {
+        "image": [224, 224], "channels": 3, "fit": "crop", "size": 256, "interpolation": "bicubic", "background": 0,
+        "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225],
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("args", "field", "value"),
     [
@@ -302,6 +311,21 @@ def test_names_say_what_is_published_of_them():
     assert (lookup("dinov2_vits14_reg")[0]["image"], lookup("dinov2_vits14_reg")[0]["cls_position"]) == (518, True)
     assert lookup("vit_h_14")[0]["image"] == 518
     assert not {"classes", "channels", "head_bias"} & fields.keys()
+
+
+PUBLISHED = {  # mean and standard deviation, as their papers and repositories give them
+    "CLIP": ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]),
+    "ImageNet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+    "a half": ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5]),
+    "pixels as they are": ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0]),
+}
+
+
+def test_every_preprocessing_of_the_table_has_statistics_that_were_published():
+    found = [next((who for who, values in PUBLISHED.items() if values == (p["mean"], p["std"])), p) for p in table()["preprocess"]]
+    assert set(found) == set(PUBLISHED)
+    for name in ("ViT-B/32", "vit_base_patch16_clip_224.openai"):
+        assert (lookup(name)[1]["mean"], lookup(name)[1]["std"]) == PUBLISHED["CLIP"]
 
 
 def test_a_name_that_is_not_known_is_answered_with_the_nearest():

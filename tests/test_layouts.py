@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -127,6 +128,16 @@ def test_set_corrects_model_and_nothing_that_a_file_says():
     with pytest.raises(UserError, match=r"heads is 2 by its config.json but 1 by --model vit"):
         resolve(layout, names, [("its config.json", said), ("--model vit", {"heads": 1})], "file")
     assert resolve(layout, names, [("its config.json", {"eps": 1e-6}), ("this run's config", said | {"eps": 1e-5})], "file").eps == 1e-6
+
+
+def test_a_run_is_asked_only_for_what_nobody_else_says():
+    """Its network may be another than the file's: the file's shapes and layout, and a model's name, go before it."""
+    layout, config = LAYOUTS["timm"], some("timm")[0]
+    names = rules.file_shapes(rules.narrow(layout.rows(config)))
+    run = fields(config) | {"width": config.width * 2, "hidden": config.hidden + 1, "depth": config.depth + 1, "classes": 7, "stem_activation": "relu", "eps": 1e-5}
+    said = [("this run's config", run), ("--model vit", {"eps": 1e-6})]
+    assert normal(resolve(layout, names, said, "file")) == normal(config)
+    assert normal(resolve(layout, names, said[:1], "file")) == replace(normal(config), eps=1e-5)
 
 
 @pytest.mark.parametrize(("name", "unseen"), [("augreg@linen", {"activation": "gelu"}), ("torchvision@2", {"eps": 1e-5})])

@@ -23,7 +23,7 @@ from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.rules import TRANSPOSE, Order, Row
 from convert.verify import Reference, Weights, comparison, libraries, verify
-from convert.verify.checks import compared, failed, gradients
+from convert.verify.checks import compared, failed, forward, gradients
 from convert.verify.doors import images
 from convert.verify.sides import Theirs
 from convert.verify.weights import noise
@@ -360,6 +360,34 @@ def test_a_defect_of_the_batch_axis_is_named(timm):
     assert [c.where for c in failed(checks)][:2] == ["logits", "a batch of one"]
 
 
+def passed(weights, mine, dtype, changed=lambda call: call):
+    """The forward pass of weights in their library, its call changed, against ours."""
+    built, _ = libraries.build(weights)
+    theirs = Theirs(replace(built, call=changed(built.call)), weights.config, dtype).capture(mine.inputs)
+    return forward("b", "ours", theirs, mine.values(dtype), dtype)
+
+
+def test_a_float32_pass_that_is_a_little_off_is_caught():
+    """By 3e-5 of its outputs, where float32's own rounding stays below 2e-6."""
+    assert passed(source(), reference(), "float32").difference < 2e-6
+    off = passed(source(), reference(), "float32", lambda call: lambda module, given: call(module, given) * (1 + 3e-5))
+    assert not off.passed and off.where == "logits"
+
+
+def test_a_library_that_attends_to_padding_is_caught():
+    config = replace(WORDS, encoder_depth=1, decoder_depth=1)
+    theirs, mine = written(LAYOUTS["torch-ref@transformer"], ours(config), config), Reference("ours", config, ours(config))
+    assert passed(theirs, mine, "float64").passed
+    blind = passed(theirs, mine, "float64", lambda call: lambda module, given: call(module, {**given, "source_padding": given["source_padding"] | True}))
+    assert not blind.passed and blind.where == "encoder.blocks.0"
+
+
+def test_sequences_of_noise_are_of_unequal_length_and_say_so():
+    given = noise(WORDS)
+    assert given["source"].shape == given["source_padding"].shape == (3, 7)
+    assert [row.tolist() for row in given["source_padding"]] == [[True] * n + [False] * (7 - n) for n in (7, 6, 5)]
+
+
 # ------------------------------------------------------------------------------------------ reports
 
 
@@ -370,6 +398,25 @@ def test_without_torch_tensors_are_compared_and_the_report_says_so(monkeypatch):
     assert "forward not compared: PyTorch cannot be imported" in report.text()
     report = verify(source(), planted(FAULTS["key bias dropped"]))
     assert not report.same and report.where == "blocks.0.attention.key.bias, blocks.1.attention.key.bias, blocks.2.attention.key.bias"
+
+
+class Turned:
+    """An operation whose two ways are not each other's: it writes the negative of what it reads."""
+
+    def read(self, arrays):
+        return arrays
+
+    def write(self, arrays):
+        return [-array for array in arrays]
+
+
+@pytest.mark.parametrize("whose", ["a", "b"])
+def test_a_table_that_writes_otherwise_than_it_reads_is_caught(whose, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    layout = replace(TIMM, rows=lambda c: [moved("norm.weight", Turned())(r) for r in TIMM.rows(c)])
+    a, b = (replace(written(TIMM, ours(), name=name), layout=layout if name == whose else TIMM) for name in "ab")
+    (only,) = failed(verify(a, b).checks)
+    assert (only.subject, only.against, only.where) == (whose, "itself", "norm.weight")
 
 
 def test_of_a_network_without_a_twin_tensors_are_compared_and_the_report_says_so(monkeypatch):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import struct
 import zipfile
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+from convert.containers import open_source
 from tests.hostile.child import accepts, opened, refuses, run
 from tests.hostile.chosen import cut_while_open, weights
 from tests.hostile.pickled import (
@@ -24,6 +26,7 @@ from tests.hostile.pickled import (
     tensor,
     word,
 )
+from vit_jax.errors import UserError
 
 NAMESPACE = word("argparse", "Namespace") + b")\x81" + dictionary({"lr": plain(1)}) + b"b"
 NUMPY_DTYPE = call("numpy", "dtype", plain(("f8", False, True))) + plain((3, "<", b"N", b"N", b"N", -1, -1, 0)) + b"b"
@@ -342,6 +345,49 @@ def test_51_other_dtypes(kind, dtype, tmp_path):
 
 def test_51_a_boolean_that_is_neither(tmp_path):
     refuses(archive(tmp_path / "x.pt", dictionary({"w": tensor(of=storage("BoolStorage"))}), {"data/0": b"\0\1\7\0"}), "the byte 7")
+
+
+PLACES = {  # shape, strides, offset; elements that a storage must have for the last one to lie in it
+    "a row": ((4,), (1,), 0, 4),
+    "a row further on": ((4,), (1,), 3, 7),
+    "a matrix": ((2, 3), (3, 1), 2, 8),
+    "a matrix transposed": ((3, 2), (1, 3), 1, 7),
+    "every other of far rows": ((2, 2), (5, 2), 1, 9),
+    "one column, expanded": ((2, 3), (1, 0), 4, 6),
+    "one row, with any stride": ((1, 2), (1 << 40, 1), 2, 4),
+    "one number": ((), (), 5, 6),
+}
+TYPED = {"Bool": np.bool_, "Byte": np.uint8, "Half": np.float16, "BFloat16": ml_dtypes.bfloat16, "Float": np.float32, "Long": np.int64, "Double": np.float64}
+UNTYPED_OF = {"uint8": np.uint8, "uint16": np.uint16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "uint32": np.uint32, "float64": np.float64}
+
+
+@pytest.mark.parametrize("form", ["zip", "older"])
+@pytest.mark.parametrize("kind", [*TYPED, *UNTYPED_OF])
+def test_a_tensor_may_end_with_its_storage_and_not_one_element_beyond(kind, form, tmp_path):
+    """Of storages of the tensor's own dtype, and of bytes that a tensor of any dtype lies in."""
+    dtype = np.dtype((TYPED | UNTYPED_OF)[kind])
+
+    def saved(count, *place):
+        """A file with one storage of that many bytes and one tensor in it."""
+        if kind in TYPED:
+            body = tensor(*place, of=storage(f"{kind}Storage", count=count // dtype.itemsize))
+        else:
+            of, (shape, strides, offset) = storage("UntypedStorage", count=count, module="torch.storage"), place
+            body = call("torch._utils", "_rebuild_tensor_v3", plain((of, offset, shape, strides, False, ORDERED, word("torch", kind))))
+        data = np.arange(count // dtype.itemsize).astype(dtype).tobytes().ljust(count, b"\0")
+        if form == "zip":
+            return str(archive(tmp_path / "x.pt", dictionary({"w": body}), {"data/0": data, "data/1": b"\1" * 99}))
+        return str(legacy(tmp_path / "x.pt", dictionary({"w": body}), data=struct.pack("<q", count // (dtype.itemsize if kind in TYPED else 1)) + data))
+
+    for what, (shape, strides, offset, needed) in PLACES.items():
+        with open_source(saved(needed * dtype.itemsize, shape, strides, offset)) as source:
+            found = source.tree["w"].read()
+        at = [offset + int(np.dot(index, strides)) for index in np.ndindex(*shape)]
+        assert (found.dtype, found.shape, found.ravel().tolist()) == (dtype, shape, np.array(at).astype(dtype).tolist()), what
+        short = {(needed - 1) * dtype.itemsize} | ({needed * dtype.itemsize - 1} if kind in UNTYPED_OF else set())
+        for count in short:
+            with pytest.raises(UserError, match="outside its storage"):
+                open_source(saved(count, shape, strides, offset))
 
 
 def test_53_a_tensor_of_another_device(tmp_path):
