@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from vit_jax.augment import augment
-from vit_jax.config import ImageAugment
+from vit_jax.config import ImageAugment, OptimConfig
 from vit_jax.models import build
+from vit_jax.presets import preset
+from vit_jax.train.session import announce, precision, prepare
 
 RUN = """
 import json, sys, dataclasses
@@ -66,15 +68,17 @@ def test_what_is_drawn_does_not_depend_on_enable_x64(name):
     np.testing.assert_array_equal(*seen)
 
 
-def test_memory_is_counted_in_the_parameters_dtype(door):
-    def memory(*flags):
-        done = door("train", "digits", "--dry-run", *flags)
-        return float(next(line for line in done.stdout.splitlines() if line.startswith("memory")).split()[1])
+def test_memory_is_counted_in_the_parameters_dtype(capsys):
+    def memory(**fields):
+        run = dataclasses.replace(preset("digits").run, **fields)
+        with precision(run):
+            announce(prepare(run))
+        return float(next(line for line in capsys.readouterr().out.splitlines() if line.startswith("memory")).split()[1])
 
     count = 102_666  # parameters, as the line above it says
     assert memory() == pytest.approx(4 * count * 4 / 1e6, abs=0.06)
-    assert memory("--compute-dtype", "float64") == pytest.approx(8 * count * 4 / 1e6, abs=0.06)
-    assert memory("--optim.name", "sgd", "--ema", "0.9") == pytest.approx(4 * count * 3 / 1e6, abs=0.06)
+    assert memory(compute_dtype="float64") == pytest.approx(8 * count * 4 / 1e6, abs=0.06)
+    assert memory(optim=OptimConfig(name="sgd"), ema=0.9) == pytest.approx(4 * count * 3 / 1e6, abs=0.06)
 
 
 def test_pixels_that_were_not_normalised_are_refused():
