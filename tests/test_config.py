@@ -261,7 +261,8 @@ def test_presets_pass_their_own_checks(name):
 
 
 def test_a_run_may_leave_its_classes_to_the_data():
-    check_run(run_with(dict(model=ViTConfig(classes=0))))
+    run = run_with(dict(model=ViTConfig(classes=0)))
+    assert check_run(run) is run
 
 
 # ------------------------------------------------------------------------------------ as plain values

@@ -38,8 +38,8 @@ NAMED_IN = (
     *("vit_jax", "vit_jax.presets", "vit_jax.tasks", "vit_jax.config", "vit_jax.config.networks", "vit_jax.config.tasks", "vit_jax.config.formats"),
     *("convert.dialects", "convert.adapt.vit", "convert.verify.libraries"),
 )
-TWINS = ["layers", "vit", "transformer", "captioner", "", "train"]  # torch_ref's reading order; the package itself exchanges weights
-TWIN_READS = {"": {"errors", "config"}, "train": {"errors", "config", "presets", "runs", "text", "data"}}
+TWINS = ["layers", "vit", "transformer", "captioner", "", "tasks", "train"]  # torch_ref's reading order; the package itself exchanges weights
+TWIN_READS = {"": {"errors", "config"}, "tasks": {"errors", "config", "text", "data"}, "train": {"errors", "config", "presets", "runs", "text", "data"}}
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vit_jax import export, train
+from vit_jax import export, train, weights
+from vit_jax.config import normal, shapes
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 from vit_jax.runs import Run, read_json, write_json
@@ -61,6 +62,19 @@ def test_other_class_names_of_equal_number_need_a_new_head(tmp_path):
     numbered = Run("runs/first")
     write_json(numbered.config_file, {**read_json(numbered.config_file), "class_names": [str(k) for k in range(10)]})
     assert trained("fourth", source=second, init="first")
+
+
+def test_a_network_is_read_from_a_run_and_from_a_file_alike():
+    """What a task's teacher comes by: the config and the weights that `load` takes."""
+    trained("first", source="digits")
+    export("runs/first", "first.safetensors")
+    config, arrays = weights.read("first")
+    assert config == Run("runs/first").config().model
+    again, same = weights.read("first.safetensors")
+    assert normal(again) == normal(config) and arrays.keys() == same.keys() == shapes(config).keys()
+    assert all((arrays[name] == same[name]).all() for name in arrays)
+    with pytest.raises(UserError, match="nowhere: no run here"):
+        weights.read("nowhere")
 
 
 def test_another_vocabulary_of_equal_size_is_refused(tmp_path):

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vit_jax import backend
 from vit_jax.augment import augment
 from vit_jax.config import ImageAugment, OptimConfig
 from vit_jax.models import build
 from vit_jax.presets import preset
-from vit_jax.train.session import announce, precision, prepare
+from vit_jax.train.session import announce, prepare
 
 RUN = """
 import json, sys, dataclasses
@@ -71,7 +72,7 @@ def test_what_is_drawn_does_not_depend_on_enable_x64(name):
 def test_memory_is_counted_in_the_parameters_dtype(capsys):
     def memory(**fields):
         run = dataclasses.replace(preset("digits").run, **fields)
-        with precision(run):
+        with backend.precision(run.compute_dtype):
             announce(prepare(run))
         return float(next(line for line in capsys.readouterr().out.splitlines() if line.startswith("memory")).split()[1])
 

@@ -16,16 +16,8 @@ from torch.optim import lr_scheduler  # noqa: E402
 
 import torch_ref  # noqa: E402
 from torch_ref import train  # noqa: E402
-from torch_ref.train import (  # noqa: E402
-    Trainer,
-    augmented,
-    decay_groups,
-    make_optimizer,
-    make_schedule,
-    normalised,
-    shifted,
-    translate_loss,
-)
+from torch_ref.tasks import augmented, normalised, shifted, translate_loss  # noqa: E402
+from torch_ref.train import Trainer, decay_groups, make_optimizer, make_schedule  # noqa: E402
 from vit_jax import optim  # noqa: E402
 from vit_jax.config import (  # noqa: E402
     AugmentConfig,

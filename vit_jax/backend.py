@@ -33,6 +33,13 @@ def prepare() -> None:
             jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+def precision(compute_dtype: str) -> Any:
+    """While this is entered, jax computes in float64 if and only if a run of this dtype does, whatever was set before."""
+    import jax
+
+    return jax.enable_x64(compute_dtype == "float64")
+
+
 def cache_folder() -> Path:
     """Where compiled programs are kept between processes."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")

@@ -29,9 +29,7 @@ def evaluate(
     if data_dir:
         run = replace(run, data=_moved(run.data, data_dir))
     backend.prepare()
-    import jax
-
-    with jax.enable_x64(run.compute_dtype == "float64"):
+    with backend.precision(run.compute_dtype):
         return _evaluate(folder, run, split, which, ema, batch or run.batch)
 
 

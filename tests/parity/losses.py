@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_ref import train as reference
+from torch_ref import tasks as reference
 from vit_jax.config import ImageAugment, LossConfig
 from vit_jax.tasks import translate as sentences
 from vit_jax.tasks.classify import Classify

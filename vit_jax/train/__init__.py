@@ -14,7 +14,7 @@ from .. import backend, runs
 from ..config import RunConfig, check_run, task_row
 from .finish import finish, show, splits
 from .loop import loop, signals
-from .session import precision, set_up
+from .session import set_up
 
 __all__ = ["train", "train_seeds"]
 
@@ -38,7 +38,7 @@ def train(run: RunConfig, *, preset: str = "run", folder: runs.Run | None = None
             return summary
         caught = stack.enter_context(signals())
         backend.prepare()
-        stack.enter_context(precision(run))
+        stack.enter_context(backend.precision(run.compute_dtype))
         session = set_up(run, preset, folder, caught)
         stack.callback(session.log.close)
         return finish(session, loop(session))

@@ -15,7 +15,7 @@ from .. import backend, runs
 from ..config import RunConfig, check_run, to_dict
 from ..errors import DONE, UserError, door
 from . import train, train_seeds
-from .session import announce, precision, prepare
+from .session import announce, prepare
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def command(arguments: list[str]) -> int:
 def dry_run(run: RunConfig) -> int:
     """Everything up to the first step, keeping nothing."""
     backend.prepare()
-    with precision(run):
+    with backend.precision(run.compute_dtype):
         setup = prepare(run)
         announce(setup)
     print(f"dry run  {setup.epochs} epochs of {setup.order.steps_per_epoch} steps; nothing was written")

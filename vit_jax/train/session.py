@@ -145,13 +145,6 @@ def set_up(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) -> Ses
     return Session(setup, folder, checkpoints, log, progress, caught, deadline, state, step, saved=step if notes else -1, **kept)
 
 
-def precision(run: RunConfig) -> Any:
-    """While this is entered, jax computes in float64 if and only if the run does, whatever was set before."""
-    import jax
-
-    return jax.enable_x64(run.compute_dtype == "float64")
-
-
 def prepare(run: RunConfig) -> Setup:
     """Open the data and build the compiled steps. Raises UserError."""
     from ..models import definition
@@ -201,11 +194,12 @@ def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> 
     run, dtype = setup.run, parameter_dtype(setup.run)
     if folder.exists():
         runs.same_identity(folder, setup.stated)
-        if folder.record()["data"] not in (None, setup.dataset.identity):  # none: of a converted run, whose file did not say
+        record = folder.record()
+        if record["data"] not in (None, setup.dataset.identity):  # none: of a converted run, whose file did not say
             raise UserError(f"{folder}: data.source {run.data.source} is not the data that this run began with; restore it, or choose another --name")
-        if (frozen := folder.record().get("frozen")) and frozen != setup.identity.get("frozen"):
+        if (frozen := record.get("frozen")) and frozen != setup.identity.get("frozen"):
             raise UserError(f"{folder}: its frozen arrays (a teacher) are not those that this run began with; restore them, or choose another --name")
-        if reason := cannot_go_on(folder.record()):
+        if reason := cannot_go_on(record):
             raise UserError(f"{folder}: {reason}; train anew under another --name, its weights can still be evaluated and used")
         checkpoints.clear()
         saved, skipped = checkpoints.restore(shapes(run.model))
