@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from vit_jax.errors import DONE, Interrupted, UserError, door, out_of_memory, say
 
-from .terminal import wrapped
+from .commands.terminal import wrapped
 
 if TYPE_CHECKING:
-    from .reading import Options, Reading
-    from .writing import Written
+    from .recognise.reading import Options, Reading
+    from .write.write import Written
 
 ALSO = {
     "inspect PATH": "what a file or folder is: layout, config, tensors (reads headers only)",
@@ -85,7 +85,8 @@ def targeted(add: Any) -> None:
 
 def options(arguments: argparse.Namespace) -> Options:
     """What the flags say about the source."""
-    from .reading import Options, check_accepted
+    from .recognise.layouts import check_accepted
+    from .recognise.reading import Options
 
     check_accepted(arguments.accept)
     return Options(arguments.layout, arguments.model, settings(arguments.sets), arguments.file, arguments.step, arguments.key, tuple(arguments.accept))
@@ -121,9 +122,9 @@ def convert(arguments: argparse.Namespace) -> int:
     """Convert SRC to DST."""
     from vit_jax.presets import preset
 
-    from .reading import read
-    from .road import plan
-    from .writing import write
+    from .plan.plan import plan
+    from .recognise.reading import read
+    from .write.write import write
 
     began = time.monotonic()
     run = preset(arguments.preset).run if arguments.preset else None
@@ -155,7 +156,7 @@ def convert(arguments: argparse.Namespace) -> int:
 
 def described(reading: Reading) -> str:
     """A reading in a few lines."""
-    from .wrappers import tied
+    from .recognise.weights_in import tied
 
     count = sum(t.nbytes // t.dtype.itemsize for t in reading.tensors.values())
     lines = [f"source    {reading.path}: {reading.layout.name}, {len(reading.tensors)} tensors, {count:,} parameters"]
@@ -189,7 +190,7 @@ def progress(size: int) -> Any:
 
 def inspect(arguments: argparse.Namespace) -> int:
     """Say what a file or folder is."""
-    from .inspection import show
+    from .commands.inspect import show
 
     show(arguments.src, options(arguments))
     return DONE
@@ -206,7 +207,7 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def formats(arguments: argparse.Namespace) -> int:
     """List the layouts."""
-    from .formats import show
+    from .commands.formats import show
 
     show(arguments.pairs)
     return DONE

@@ -7,27 +7,19 @@ the layout itself (it knows no other value), from shapes, from a file that state
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
-from vit_jax.config import ModelConfig, from_dict, nearest, network_of, normal, shapes
-from vit_jax.errors import UserError
+from vit_jax.config import ModelConfig, network_of, normal
 
-from .marks import Seen
 from .rules import Row, Shape
+from .signature import Seen
 
 Names = Mapping[str, Shape]  # the tensors of a file: {name: shape}
 Json = dict[str, Any]
 UNKNOWN = object()
-THE_LAYOUT, ITS_SHAPES, OUR_WORDS = "its layout", "its shapes", "its own metadata"  # speakers on a config
-FALLBACK = "this run's config"  # the one that says what nobody else does
-
-LARGEST = 1 << 40  # numbers in one parameter
-DEPTH = "depth"  # how the names of fields end that count blocks: a file holds tensors of every block
-
 
 @dataclass(frozen=True)
 class Field:
@@ -52,11 +44,9 @@ class Field:
         """Whether the layout can have this value."""
         return not self.among or any(value == each and type(value) is type(each) for each in self.among)
 
-
 def always(value: Any) -> Field:
     """A field of which the layout knows one value."""
     return Field((value,))
-
 
 @dataclass(frozen=True)
 class Facts:
@@ -67,7 +57,6 @@ class Facts:
     class_names: list[str] | None = None
     extra: Json = field(default_factory=dict)  # what its library wants beside, by its own keys: ids of special tokens, settings of generation
     notes: tuple[str, ...] = ()  # what they say that ours cannot, a sentence each, to be shown
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -133,7 +122,6 @@ class Layout:
         """Whether one of a field's own values would change nothing: a head's bias where there is no head."""
         return any(normal(dataclasses.replace(config, **{name: value})) == config for value in self.fields[name].among)
 
-
 # ------------------------------------------------------------------------------------- side files
 
 
@@ -149,7 +137,6 @@ def stated(layout: Layout, config: Json) -> Json:
                 out[name] = f.decode(value)
     return out
 
-
 def statement(layout: Layout, config: Any) -> Json:
     """A config.json's part that states a config by the keys of the layout's table."""
     out: Json = {}
@@ -162,7 +149,6 @@ def statement(layout: Layout, config: Any) -> Json:
             node[leaf] = f.encode(getattr(config, name))
     return out
 
-
 def look(values: Any, key: str) -> Any:
     """The value under a dotted key, or UNKNOWN."""
     for part in key.split("."):
@@ -171,80 +157,7 @@ def look(values: Any, key: str) -> Any:
         values = values[part]
     return values
 
-
 # ------------------------------------------------------------------------------- which config it is
-
-
-def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what: str) -> Any:
-    """The config of a file: from the layout, its shapes, and what was said, the first speaker first.
-
-    `said` are (who says so, {field: value}) pairs; --set and what the layout's own code does go before --model, and
-    FALLBACK is asked last. Raises
-    UserError where two others contradict each other and where a field is known from none, listing the flags that would
-    say it. Speakers may name fields that are not in the layout's table (training's), too. Of fields that show in no tensor a layout says
-    nothing where OUR_WORDS do: such a file was written as bare tensors, of a network that its layout cannot state.
-    """
-    if reasons := layout.refuses(names):
-        raise UserError(f"{what}: {'; '.join(reasons)}")
-    for _, spoken in said:
-        from_dict(layout.network, {name: value for name, value in spoken.items() if value is not None})  # refuses values of a wrong type
-    values: Json = {}
-    absent: list[str] = []
-    others: list[tuple[str, str, str, Any]] = []
-    unseen = network_of(layout.network).unseen
-    for name, f in sorted(layout.fields.items(), key=lambda item: item[1].follow is not None):
-        if f.follow and absent:
-            continue
-        solved = f.solve(names) if f.solve else f.follow(names, values) if f.follow else None
-        speakers = [(who, spoken[name]) for who, spoken in said if spoken.get(name) is not None]
-        if len(f.among) == 1 and not (name in unseen and any(who == OUR_WORDS for who, _ in speakers)):
-            speakers.append((THE_LAYOUT, f.among[0]))
-        elif solved is not None:
-            speakers.append((ITS_SHAPES, solved))
-        if not speakers:
-            absent.append(name)
-            continue
-        speakers.sort(key=lambda one: one[0].startswith("--model") + 2 * (one[0] == FALLBACK))  # these know least of the very file
-        who, values[name] = speakers[0]
-        over_model = who in ("--set", THE_LAYOUT)
-        others += [(name, who, other, value) for other, value in speakers[1:] if other != FALLBACK and not (over_model and other.startswith("--model"))]
-    absent = [name for name in absent if not idle(layout, name, values)]
-    if absent:
-        flags = " ".join(f"--set {name}=..." for name in absent)
-        raise UserError(f"{what}: its tensors cannot tell {', '.join(absent)}; give --model NAME, or a config.json beside the file, or {flags}")
-    only_training = network_of(layout.network).training
-    training = {k: v for who, spoken in reversed(said) for k, v in spoken.items() if k in only_training}
-    config = from_dict(layout.network, {**training, **values})
-    for name in (name for name in values if name.endswith(DEPTH)):
-        if getattr(config, name) > len(names):  # before a table is made as long as a stranger says
-            raise UserError(f"{what}: {name} is {values[name]} but it holds {len(names)} tensors; correct the config that it carries, or give --set {name}=...")
-    for name, who, other, value in others:  # two spellings of one config are no contradiction
-        if normal(from_dict(layout.network, {**training, **values, name: value})) != normal(config):
-            wrong = other if who in (THE_LAYOUT, ITS_SHAPES) else who
-            raise UserError(f"{what}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {wrong}")
-    network_of(layout.network).check(config)
-    for name, shape in shapes(config).items():
-        if math.prod(shape) > LARGEST:
-            raise UserError(f"{what}: its config makes {name} {list(shape)}, more than any file holds; correct its sizes in the config that it carries, or by --set")
-    if reasons := layout.cannot(config, weights_only=True):  # what shows in no tensor is no reason: the file is there
-        raise UserError(f"{what}: is not a file of {layout.name}: {'; '.join(reasons)}; name the right layout with --from, or correct the fields with --set")
-    return config
-
-
-def idle(layout: Layout, name: str, values: Json) -> bool:
-    """Whether a field that nobody said has no effect beside the values of the others; it then gets one that it can have."""
-    hint = get_type_hints(layout.network)[name]
-    choices = layout.fields[name].among or (get_args(hint) if get_origin(hint) is Literal else ())
-    configs = [layout.network(**{**values, name: choice}) for choice in choices]
-    if not configs or any(normal(config) != normal(configs[0]) for config in configs):
-        return False
-    values[name] = getattr(normal(configs[0]), name)
-    return True
-
-
-def unknown_field(name: str, network: type) -> UserError:
-    """What to say of a --set that names no field."""
-    return UserError(f"--set {name}: there is no such field{nearest(name, [f.name for f in dataclasses.fields(network)])}")
 
 
 # -------------------------------------------------------------------------------- what tables share
@@ -254,16 +167,13 @@ def count(names: Iterable[str], pattern: str) -> int:
     """How many numbers stand at (\\d+) of a pattern that matches whole names. Not the largest: a stranger's may be any."""
     return len({int(m[1]) for name in names if (m := re.fullmatch(pattern, name))})
 
-
 def has(*names: str) -> Callable[[Names], bool]:
     """A solver: whether a file has any of these names (or, with a trailing dot, one that begins so)."""
     return lambda given: any(any(n.startswith(name) for n in given) if name.endswith(".") else name in given for name in names)
 
-
 def length(name: str, axis: int, otherwise: Any = None) -> Callable[[Names], Any]:
     """A solver: the length of a tensor's axis, or `otherwise` where a file lacks it."""
     return lambda given: given[name][axis] if name in given and len(given[name]) > (axis if axis >= 0 else -axis - 1) else otherwise
-
 
 # The plain pre-norm ViT: tables begin with it and say what differs. Fields that are left out have to be said by each.
 PLAIN_VIT: dict[str, Field] = {
@@ -273,8 +183,7 @@ PLAIN_VIT: dict[str, Field] = {
     "stem_activation": always("none"), "registers": always(0), "position": always("learned"), "register_position": always(False),
     "layer_scale": always(0.0), "head_width": always(0), "head_hidden": always(0), "head_activation": always("tanh"), "pool": always("cls"),
 }  # fmt: skip
-
 __all__ = [
-    "FALLBACK", "OUR_WORDS", "PLAIN_VIT", "UNKNOWN", "Facts", "Field", "Json", "Layout", "Names", "always", "count",
-    "has", "length", "look", "resolve", "stated", "statement", "unknown_field",
+    "PLAIN_VIT", "UNKNOWN", "Facts", "Field", "Json", "Layout", "Names", "always", "count", "has", "length", "look",
+    "stated", "statement",
 ]  # fmt: skip

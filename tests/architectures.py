@@ -1,4 +1,4 @@
-"""The table of public names, from the libraries that have them: `python -m tests.architectures > convert/architectures.json`.
+"""The table of public names, from the libraries that have them: `python -m tests.architectures > convert/dialects/architectures.json`.
 
 Each network is built without memory (on torch's meta device) and its config read off its modules.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from importlib import metadata
 from typing import Any
 
-from convert.architectures import OWN
+from convert.dialects.architectures import OWN
 from convert.dialects.timm_folder import DEFAULTS, images
 from tests.parity.libraries import load
 from vit_jax.config import ViTConfig, function_fields, normal

@@ -15,10 +15,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from convert import __main__ as door
-from convert import rules, writing
+from convert import rules
 from convert.adapt import OPERATIONS
 from convert.adapt.kernels import PATCHES, POSITIONS
 from convert.dialects import LAYOUTS
+from convert.write import weights
+from convert.write.origin import file_hash
 from vit_jax.config import ViTConfig, shapes
 
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=2, heads=2, hidden=20)
@@ -91,7 +93,7 @@ def test_a_file_goes_there_and_back_to_the_bit(run, source, tmp_path):
 def test_what_is_written_says_where_it_comes_from_and_what_it_is(run, source, tmp_path):
     run(source, tmp_path / "out.safetensors", "--to", "huggingface", *SAID, *STATISTICS, "--adapt", "eps=1e-5")
     said = provenance(tmp_path / "out.safetensors")
-    assert said["source"] == {"name": "vit.safetensors", "sha256": writing.file_hash(source), "layout": "timm"}
+    assert said["source"] == {"name": "vit.safetensors", "sha256": file_hash(source), "layout": "timm"}
     assert said["layout"].startswith("huggingface") and said["config"]["fields"]["eps"] == 1e-5
     assert said["preprocess"]["mean"] == [0.5] * 3 and said["preprocess"]["std"] == [0.25] * 3
     assert [a["text"] for a in said["adaptations"]] == ["eps=1e-5"]
@@ -390,14 +392,15 @@ def test_a_full_disk_leaves_nothing_behind(source, tmp_path):
 
 def test_a_conversion_that_is_killed_leaves_the_old_file(source, tmp_path):
     (tmp_path / "out.safetensors").write_text("precious")
-    code = "import os, signal; from convert import __main__, target; target.Target.settle = lambda *_: os.kill(os.getpid(), signal.SIGKILL); __main__.main()"
+    die = "Target.settle = lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
+    code = f"import os, signal; from convert.__main__ import main; from convert.plan.target import Target; {die}; main()"
     done = subprocess.run([sys.executable, "-c", code, source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS, "--force"], capture_output=True)
     assert done.returncode == -9
     assert (tmp_path / "out.safetensors").read_text() == "precious"
 
 
 def test_what_comes_back_otherwise_than_it_was_written_never_arrives(run, source, tmp_path, monkeypatch):
-    honest = writing.open_source
+    honest = weights.open_source
 
     def damaged(path, *rest):
         with open(path, "rb+") as file:
@@ -407,20 +410,20 @@ def test_what_comes_back_otherwise_than_it_was_written_never_arrives(run, source
             file.write(bytes([last[0] ^ 1]))
         return honest(path, *rest)
 
-    monkeypatch.setattr(writing, "open_source", damaged)
+    monkeypatch.setattr(weights, "open_source", damaged)
     code, _, error = run(source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS)
     assert code in (2, 3) and "Traceback" not in error
     assert sorted(p.name for p in tmp_path.iterdir()) == ["vit.safetensors"]
 
 
 def test_what_comes_back_with_a_tensor_more_than_was_written_never_arrives(run, source, tmp_path, monkeypatch):
-    honest = writing.open_source
+    honest = weights.open_source
 
     def generous(path):
         save_file({**load_file(path), "extra": np.zeros(2, np.float32)}, path)
         return honest(path)
 
-    monkeypatch.setattr(writing, "open_source", generous)
+    monkeypatch.setattr(weights, "open_source", generous)
     code, _, error = run(source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS)
     assert code == 3 and f"holds {len(tensors()) + 1} tensors instead of {len(tensors())}" in error
     assert sorted(p.name for p in tmp_path.iterdir()) == ["vit.safetensors"]

@@ -12,7 +12,7 @@ import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS, torch_ref
-from convert.domains import members
+from convert.plan.shared import members
 from convert.rules import TRANSPOSE, Order, Row, row
 from vit_jax.config import TransformerConfig, ViTConfig, shapes
 from vit_jax.errors import UserError

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from convert import rules
-from convert.architectures import lookup, names
-from convert.layout import resolve
-from convert.reading import which_layout
+from convert.dialects.architectures import lookup, names
+from convert.recognise.config import resolve
+from convert.recognise.layouts import which_layout
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
@@ -86,7 +86,7 @@ def test_a_network_of_torchvision_converts(torchvision, name):
 
 
 def test_the_names_are_all_that_timm_lists_but_those_of_other_networks(timm):
-    from convert.architectures import other
+    from convert.dialects.architectures import other
 
     listed = [n for n in timm.list_models() if n.startswith(("vit_", "deit"))]
     plain = [n for n in listed if n in TIMM]

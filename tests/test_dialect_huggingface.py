@@ -8,7 +8,8 @@ import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS, refused
-from convert.layout import Facts, resolve
+from convert.layout import Facts
+from convert.recognise.config import resolve
 from vit_jax.config import ViTConfig
 from vit_jax.config import shapes as our_shapes
 from vit_jax.errors import UserError

@@ -8,7 +8,7 @@ import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS, notebook_48, notebook_256, notebook_768
-from convert.layout import resolve
+from convert.recognise.config import resolve
 from vit_jax.config import ViTConfig, normal, shapes
 from vit_jax.errors import UserError
 from vit_jax.presets import preset

@@ -9,7 +9,7 @@ import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS, big_vision
-from convert.layout import resolve
+from convert.recognise.config import resolve
 from vit_jax.config import ViTConfig, normal
 from vit_jax.config import shapes as our_shapes
 from vit_jax.errors import UserError

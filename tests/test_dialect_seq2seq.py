@@ -8,8 +8,9 @@ import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS
-from convert.layout import Facts, resolve
-from convert.road import target_layout
+from convert.layout import Facts
+from convert.plan.plan import target_layout
+from convert.recognise.config import resolve
 from vit_jax.config import TransformerConfig, function_fields, normal
 from vit_jax.config import shapes as our_shapes
 from vit_jax.errors import UserError

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from convert import rules
-from convert.architectures import lookup, names, table
 from convert.dialects import LAYOUTS, refused, timm_folder
-from convert.domains import members
-from convert.layout import Facts, resolve
-from convert.reading import read, which_layout
-from convert.road import plan
-from convert.writing import write
+from convert.dialects.architectures import lookup, names, table
+from convert.layout import Facts
+from convert.plan.plan import plan
+from convert.plan.shared import members
+from convert.recognise.config import resolve
+from convert.recognise.layouts import which_layout
+from convert.recognise.reading import read
+from convert.write.write import write
 from vit_jax.config import ViTConfig, normal
 from vit_jax.config import shapes as our_shapes
 from vit_jax.data import Preprocess

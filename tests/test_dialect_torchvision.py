@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from convert import rules
-from convert.architectures import lookup, table
 from convert.dialects import LAYOUTS, refused
-from convert.layout import resolve
+from convert.dialects.architectures import lookup, table
+from convert.recognise.config import resolve
 from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 

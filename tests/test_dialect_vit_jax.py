@@ -13,11 +13,11 @@ import vit_jax
 from convert import __main__ as door
 from convert import rules
 from convert.containers import orbax
+from convert.containers.run_folder import is_run, open_run
 from convert.containers.source import Spec
 from convert.dialects import LAYOUTS
 from convert.dialects import vit_jax as dialect
-from convert.reading import Options, read
-from convert.run_folder import is_run, open_run
+from convert.recognise.reading import Options, read
 from vit_jax import weights as trained
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig, shapes, task_row, to_dict, untrained

@@ -8,7 +8,7 @@ import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS, simple_vit, vit_pytorch, vit_pytorch_distill
-from convert.layout import resolve
+from convert.recognise.config import resolve
 from vit_jax.config import ViTConfig, normal
 from vit_jax.config import shapes as our_shapes
 from vit_jax.errors import UserError

@@ -38,6 +38,8 @@ NAMED_IN = (
     *("vit_jax", "vit_jax.presets", "vit_jax.tasks", "vit_jax.config", "vit_jax.config.networks", "vit_jax.config.tasks", "vit_jax.config.formats"),
     *("convert.dialects", "convert.adapt.vit", "convert.verify.libraries"),
 )
+# The order of one tensor's way through convert; a file imports only from its own room and from those before it.
+WAY = ["containers", "rules", "signature", "layout", "dialects", "recognise", "adapt", "optimizer", "plan", "write", "verify", "commands", "__main__"]
 TWINS = ["layers", "vit", "transformer", "captioner", "", "tasks", "train"]  # torch_ref's reading order; the package itself exchanges weights
 TWIN_READS = {"": {"errors", "config"}, "tasks": {"errors", "config", "text", "data"}, "train": {"errors", "config", "presets", "runs", "text", "data"}}
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
@@ -178,19 +180,31 @@ def violations(root: Path) -> list[str]:
                 found.append(f"{module}: imports {name}; models do not import each other")
             elif here != there and there in ORDER and ORDER.index(there) > ORDER.index(here):
                 found.append(f"{module}: imports {name}, which comes after it in the reading order")
+    return found + circle(graph) + convert_violations(root) + twin_violations(root)
+
+
+def circle(graph: dict[str, list[Import]]) -> list[str]:
+    """A circle of imports between the files of a package, if there is one."""
     edges = {module: {name for name, _ in its if name in graph and name != module} for module, its in graph.items() if room(module)}
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
-        found.append("a circle: " + " -> ".join(reversed(error.args[1])))
-    return found + convert_violations(root) + twin_violations(root)
+        return ["a circle: " + " -> ".join(reversed(error.args[1]))]
+    return []
 
 
 def convert_violations(root: Path) -> list[str]:
-    """What breaks the rules of convert: numpy alone, and of vit_jax what is free of jax."""
+    """What breaks the rules of convert: numpy alone, of vit_jax what is free of jax, and no way back."""
     found = []
-    for module, its in read(root, "convert").items():
+    graph = read(root, "convert")
+    for module, its in graph.items():
+        here = room(module)
+        if here and here not in WAY:
+            found.append(f"{module}: has no place on a tensor's way; give it one in WAY")
+            continue
         for name, at_load in its:
+            if here and name.partition(".")[0] == "convert" and WAY.index(room(name) or here) > WAY.index(here):
+                found.append(f"{module}: imports {name}, which comes after it on a tensor's way")
             top = name.partition(".")[0]
             if name == COMPUTED and not module.startswith("convert.verify") and module not in LOADERS:
                 found.append(f"{module}: loads a module by a name that it puts together; only its verify loads what a row names")
@@ -198,7 +212,7 @@ def convert_violations(root: Path) -> list[str]:
                 found.append(f"{module}: imports {name}; convert is numpy, and only its verify uses a framework, inside functions")
             if top == "vit_jax" and room(name) not in CONVERT_READS and (at_load or not module.startswith("convert.verify")):
                 found.append(f"{module}: imports {name}; of vit_jax convert reads {', '.join(sorted(CONVERT_READS))}")
-    return found
+    return found + circle(graph)
 
 
 def twin_violations(root: Path) -> list[str]:
@@ -241,9 +255,9 @@ def test_networks_and_tasks_are_named_in_their_own_rooms_alone():
      "x = isinstance(y, Translate)", "names = {'ViT': 1}", "x: dict[str, 'ViTConfig | TransformerConfig'] = {}", "def f(kind='transformer'): pass"],
 )  # fmt: skip
 def test_naming_one_elsewhere_is_found(tmp_path, source):
-    plant(tmp_path, {"vit_jax/step.py": source, "convert/reading.py": source, "vit_jax/tasks/classify.py": source, "convert/dialects/timm.py": source})
+    plant(tmp_path, {"vit_jax/step.py": source, "convert/recognise/reading.py": source, "vit_jax/tasks/classify.py": source, "convert/dialects/timm.py": source})
     found = told_apart(tmp_path)
-    assert {line.partition(":")[0] for line in found} == {"vit_jax.step", "convert.reading"}, found
+    assert {line.partition(":")[0] for line in found} == {"vit_jax.step", "convert.recognise.reading"}, found
 
 
 def test_no_room_is_named_after_nothing():
@@ -310,6 +324,8 @@ BAD = {
     "a circle in a folder": ("vit_jax/data/folder.py", "from . import read", "a circle: vit_jax.data"),
     "a file without a place": ("vit_jax/extra.py", "", "vit_jax.extra: not in the reading order"),
     "a folder without a place": ("vit_jax/extra/part.py", "", "vit_jax.extra.part: not in the reading order"),
+    "a way back in convert": ("convert/rules.py", "def f():\n    from .layout import Layout", "convert.rules: imports convert.layout, which comes after"),
+    "a room without a place in convert": ("convert/extra.py", "", "convert.extra: has no place on a tensor's way"),
     "torch in convert": ("convert/rules.py", "def f():\n    import torch", "convert.rules: imports torch; convert is numpy"),
     "jax in verify, at load": ("convert/verify.py", "import jax", "convert.verify: imports jax; convert is numpy"),
     "a model in convert": ("convert/rules.py", "from vit_jax.vit import ViT", "convert.rules: imports vit_jax.vit; of vit_jax convert reads"),

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from convert import rules
+from convert.commands.formats import pairs
 from convert.containers.source import Source, Tensor
 from convert.dialects import LAYOUTS
-from convert.domains import members, shared
-from convert.formats import pairs
-from convert.layout import Facts, resolve
-from convert.reading import Reading, which_layout
-from convert.road import plan, stream
+from convert.layout import Facts
+from convert.plan.groups import stream
+from convert.plan.plan import plan
+from convert.plan.shared import members, shared
+from convert.recognise.config import resolve
+from convert.recognise.layouts import which_layout
+from convert.recognise.reading import Reading
 from vit_jax.config import TransformerConfig, ViTConfig, function_fields, normal, shapes
 from vit_jax.errors import UserError
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from convert.dialects import LAYOUTS, refused
-from convert.marks import Seen, certain
+from convert.signature import Seen, certain
 
 ALL = [mark for each in (*LAYOUTS.values(), *refused.REFUSED) for mark in (*each.marks, *getattr(each, "beside", ()))]
 MARKS = sorted({mark.removeprefix("!") for mark in ALL})

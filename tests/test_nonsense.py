@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from convert import __main__ as door
 from convert import rules
 from convert.dialects import LAYOUTS
-from convert.verify.doors import images
+from convert.verify.command import images
 from vit_jax.config import ViTConfig, shapes
 from vit_jax.errors import UserError
 

@@ -15,13 +15,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_ref  # noqa: E402
-from convert import optimizer, rules, training  # noqa: E402
+from convert import optimizer, rules  # noqa: E402
+from convert.containers.run_folder import open_run  # noqa: E402
 from convert.containers.source import Spec, Tensor  # noqa: E402
 from convert.dialects import LAYOUTS  # noqa: E402
 from convert.dialects import torch_ref as dialect  # noqa: E402
-from convert.reading import Options, read  # noqa: E402
-from convert.road import plan, stream  # noqa: E402
-from convert.run_folder import open_run  # noqa: E402
+from convert.plan.groups import stream  # noqa: E402
+from convert.plan.plan import plan  # noqa: E402
+from convert.recognise.reading import Options, read  # noqa: E402
+from convert.write import training  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.train import Trainer  # noqa: E402
 from vit_jax import models  # noqa: E402

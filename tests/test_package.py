@@ -57,7 +57,7 @@ def away(installed, tmp_path) -> dict:
 def test_wheel_carries_every_package_and_nothing_else(wheel):
     carried = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     present = {p.relative_to(ROOT).as_posix() for package in PACKAGES for p in (ROOT / package).rglob("*.py")}
-    assert carried == present | {f"{package}/py.typed" for package in PACKAGES} | {"convert/architectures.json"}
+    assert carried == present | {f"{package}/py.typed" for package in PACKAGES} | {"convert/dialects/architectures.json"}
 
 
 def test_wheel_metadata(wheel):

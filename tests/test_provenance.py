@@ -10,10 +10,11 @@ from safetensors.numpy import save_file
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
-from convert.preprocessing import fitting, statistics
-from convert.reading import Options, read
-from convert.road import plan, stream
-from convert.writing import write
+from convert.plan.groups import stream
+from convert.plan.plan import plan
+from convert.recognise.preprocessing import fitting, statistics
+from convert.recognise.reading import Options, read
+from convert.write.write import write
 from vit_jax.config import ViTConfig, shapes
 from vit_jax.errors import UserError
 

@@ -24,7 +24,7 @@ from convert.layout import Facts
 from convert.rules import TRANSPOSE, Order, Row
 from convert.verify import Reference, Weights, comparison, libraries, verify
 from convert.verify.checks import compared, failed, forward, gradients
-from convert.verify.doors import images
+from convert.verify.command import images
 from convert.verify.sides import Theirs
 from convert.verify.weights import noise
 from tests.parity.groups import quick_compilation

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from convert.containers.source import Marker, Source, Tensor
-from convert.wrappers import choose, elsewhere, hint, tied
+from convert.recognise.weights_in import choose, elsewhere, hint, tied
 from vit_jax.errors import UserError
 
 NAMES = ("patch.weight", "blocks.0.norm.weight", "head.weight")

@@ -17,8 +17,9 @@ def converted(path: str, **said: Any) -> tuple[ModelConfig, Any, dict[str, np.nd
 
     `said` are convert.reading.Options' fields. Raises UserError.
     """
-    from convert.reading import Options, read
-    from convert.road import plan, stream
+    from convert.plan.groups import stream
+    from convert.plan.plan import plan
+    from convert.recognise.reading import Options, read
 
     reading = read(path, Options(**said))
     with reading.source:

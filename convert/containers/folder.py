@@ -10,17 +10,16 @@ from typing import Any
 
 from vit_jax.errors import UserError
 
-from .. import run_folder
-from . import orbax, strict_json
+from . import orbax, run_folder, strict_json
 from .kinds import SUFFIXES, check_file, container, open_file
-from .source import CARRIED_SUFFIX, HEADER, Source, check_names
+from .source import CARRIED_SUFFIX, HEADER, PROVENANCE, Source, check_names
 
 INDEX = ".index.json"
 # Files that libraries leave beside weights and that hold none.
 BESIDE = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "scaler.pt", "rng_state.pth")
 RUN = "run of vit-jax"
 TAR = ".tar"  # timm calls a checkpoint last.pth.tar: it is no archive
-SIDE = ("config.json", "preprocessor_config.json", "generation_config.json", "provenance.json")
+SIDE = ("config.json", "preprocessor_config.json", "generation_config.json", PROVENANCE)
 
 
 @dataclass(frozen=True)

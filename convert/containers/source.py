@@ -17,6 +17,8 @@ Shape = tuple[int, ...]
 HEADER, TENSORS, RANK, NAME, NESTING, OPCODES = 16 << 20, 50_000, 8, 512, 8, 1_000_000
 TENSOR_BYTES, RATIO, FREE_BYTES = 16 << 30, 20, 256 << 20  # of one tensor; of a compressed member, above this many bytes
 CARRIED_SUFFIX = ".carried.safetensors"  # of a file beside another: tensors that no network of ours has
+PROVENANCE, CERTIFICATE = "provenance.json", ".certificate.json"  # what a conversion leaves: in a folder, beside a target
+DIGESTED = ".safetensors"  # a file that holds its own provenance, and a digest of every tensor that its reader checks
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..marks import Seen
+from ..signature import Seen
 
 NO_NETWORK = "this version has no such network"
 ROTARY = "its attention turns queries and keys by their place, which this network has not"

@@ -116,7 +116,7 @@ def arguments(args: Json, known: Json) -> Json:
 
 def named(name: str) -> Json:
     """Our fields of an architecture; empty where nothing is known of it. Raises UserError where it is no network of ours."""
-    from ..architectures import lookup, names, other
+    from .architectures import lookup, names, other
 
     if why := other(name):
         raise UserError(f"config.json: architecture {name} has {why}, which this network has not; it cannot be converted")

@@ -13,8 +13,8 @@ from vit_jax.config import NETWORKS, ModelConfig, Parameter, ViTConfig, function
 
 from ..layout import Field, Layout
 from ..rules import TRANSPOSE, Order, Row, row
-from ..run_folder import said
 from .modules import TOKEN, TOKENS, convolution
+from .own import said
 
 
 def rows(config: ModelConfig) -> list[Row]:

@@ -10,7 +10,7 @@ from vit_jax.errors import UserError
 
 from ..layout import Facts, Field, Json, Layout
 from ..rules import Row, row
-from ..run_folder import said
+from .own import said
 
 
 def rows(config: ModelConfig) -> list[Row]:

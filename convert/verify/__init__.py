@@ -6,8 +6,8 @@ are compared, and the report says so.
 """
 
 from .checks import Check, Reference
+from .command import certify, command, moved
 from .comparison import verify
-from .doors import certify, command, moved
 from .report import Report
 from .weights import Weights
 

@@ -16,7 +16,7 @@ from ..layout import Facts, Layout
 from ..rules import CARRIED, Row
 
 if TYPE_CHECKING:
-    from ..reading import Reading
+    from ..recognise.reading import Reading
 
 Arrays = dict[str, np.ndarray]
 Inputs = dict[str, Any]

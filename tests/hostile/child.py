@@ -22,7 +22,7 @@ MEMORY, SECONDS = 6 << 30, 40  # of address space; of wall-clock time
 # One process that has imported what reads files (and no framework); every child is a fork of it.
 CONTEXT = multiprocessing.get_context("forkserver")
 READERS = [f"convert.containers.{name}" for name in ("safetensors", "npz", "torch_file", "msgpack", "folder")]
-CONTEXT.set_forkserver_preload([__name__, *READERS, "convert.reading", "convert.road", "convert.writing"])
+CONTEXT.set_forkserver_preload([__name__, *READERS, "convert.recognise.reading", "convert.plan.plan", "convert.write.write"])
 
 
 @dataclass(frozen=True)

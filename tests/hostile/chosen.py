@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from convert import wrappers
 from convert.containers import open_source
+from convert.recognise import weights_in
 
 
 def weights(path: str, key: str = "", name: str = "w") -> Any:
     """(label, arrays, what was passed over) of the sets of weights that have a tensor of this name."""
     with open_source(path) as source:
-        label, tensors, left_out = wrappers.choose(source, lambda found: name in found, key)
+        label, tensors, left_out = weights_in.choose(source, lambda found: name in found, key)
         return label, {each: tensor.read() for each, tensor in tensors.items()}, [*left_out, *source.skipped]
 
 

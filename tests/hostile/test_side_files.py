@@ -17,9 +17,9 @@ from convert import rules
 from convert.__main__ import described
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
-from convert.reading import Options, read
-from convert.road import plan
-from convert.writing import write
+from convert.plan.plan import plan
+from convert.recognise.reading import Options, read
+from convert.write.write import write
 from vit_jax.config import ViTConfig, shapes, to_dict, untrained
 from vit_jax.data import Preprocess
 from vit_jax.errors import UserError

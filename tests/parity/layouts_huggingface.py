@@ -18,7 +18,8 @@ import torch
 
 from convert import rules
 from convert.dialects import LAYOUTS, huggingface
-from convert.layout import Facts, Layout, resolve
+from convert.layout import Facts, Layout
+from convert.recognise.config import resolve
 from vit_jax.config import ViTConfig
 from vit_jax.data import Preprocess
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from convert import rules
 from convert.dialects import LAYOUTS
-from convert.layout import resolve
+from convert.recognise.config import resolve
 
 from .compare import Result, tensors, values
 from .sides import ours

@@ -17,7 +17,7 @@ import torch
 
 from convert import rules
 from convert.dialects import LAYOUTS
-from convert.layout import resolve
+from convert.recognise.config import resolve
 from vit_jax.config import ViTConfig
 
 from .compare import Result, tensors, values

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from convert import rules
 from convert.dialects import LAYOUTS
-from convert.layout import Facts, Layout, resolve
+from convert.layout import Facts, Layout
+from convert.recognise.config import resolve
 from vit_jax.config import TransformerConfig, normal
 from vit_jax.transformer import sinusoids
 

@@ -22,8 +22,9 @@ from torch import nn
 
 from convert import rules
 from convert.dialects import LAYOUTS
-from convert.layout import Facts, resolve
-from convert.reading import which_layout
+from convert.layout import Facts
+from convert.recognise.config import resolve
+from convert.recognise.layouts import which_layout
 from vit_jax.config import ViTConfig
 
 from .cases import VIT

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from convert import rules
 from convert.dialects import LAYOUTS
-from convert.layout import resolve
+from convert.recognise.config import resolve
 from vit_jax.config import ViTConfig, normal, pair
 
 from . import libraries

@@ -5,28 +5,29 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, nearest, network_of, to_dict
+from vit_jax.config import ModelConfig, network_of, to_dict
 from vit_jax.errors import UserError
 
-from . import rules, wrappers
-from .containers import open_source
-from .containers.folder import shard, side_files
-from .containers.source import CARRIED_SUFFIX, FLOATS, Source, Tensor
-from .dialects import LAYOUTS, MODULES, refused
-from .layout import FALLBACK, Facts, Json, Layout, Names, resolve, unknown_field
-from .marks import Seen
+from .. import rules
+from ..containers import open_source
+from ..containers.folder import shard, side_files
+from ..containers.source import CARRIED_SUFFIX, FLOATS, Source, Tensor
+from ..dialects import LAYOUTS
+from ..dialects.own import own_layout, own_record
+from ..layout import Facts, Json, Layout
+from ..rules import Row
+from . import weights_in
+from .config import FALLBACK, resolve, unknown_field
+from .layouts import extras, known, shapes, which_layout
 from .preprocessing import STATISTICS, fitting
 from .provenance import checked, own_words, place, remedy
-from .rules import Row
-from .run_folder import own_layout, own_record
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,6 @@ class Options:
     accept: tuple[str, ...] = ()
     otherwise: ModelConfig | None = None  # of a run: its fields are taken where nothing else says them
     unfit: str = "give the config of this very file with --set, or its layout with --from"  # the remedy where shapes are not those of the config
-
 
 @dataclass
 class Reading:
@@ -69,7 +69,6 @@ class Reading:
         here = sorted(n for r in self.layout.rows(self.config) for n in r.optional if n in self.tensors)
         return {**self.provenance.get("optional", {}), **({self.layout.name: here} if here else {})}
 
-
 def read(path: str, options: Options = Options()) -> Reading:
     """Open a file, a folder or hf://owner/name. Raises UserError where anything about it is not known or not whole."""
     source = open_source(path, options.file, options.step)
@@ -79,14 +78,13 @@ def read(path: str, options: Options = Options()) -> Reading:
         source.close()
         raise
 
-
 def identify(source: Source, options: Options) -> Reading:
     """The reading of an opened source; `read` says what is raised."""
     files: dict[str, Any] = {**side_files(source.path), "__metadata__": source.metadata}
     if stated := own_record(source.tree):
         files["config.json"] = stated
     provenance = own_words(source, files, bool(options.layout))
-    _, tensors, left_out = wrappers.choose(source, known, options.key)
+    _, tensors, left_out = weights_in.choose(source, known, options.key)
     tensors, provenance = checked(source, tensors, provenance, place(source, files), bool(options.layout))
     own = provenance.get("layout", "") or ("" if options.layout else own_layout(source))
     check_whole(source, tensors, bool(options.layout) or own in LAYOUTS)
@@ -99,7 +97,7 @@ def identify(source: Source, options: Options) -> Reading:
     words, facts = provenance if provenance.get("layout") == layout.name else {}, layout.read_side(files)
     model = Facts()
     if options.model:
-        from .architectures import lookup
+        from ..dialects.architectures import lookup
 
         model = Facts(*lookup(options.model))
     config = resolve(layout, names, speakers(options, layout, words, facts, model), source.path)
@@ -115,7 +113,6 @@ def identify(source: Source, options: Options) -> Reading:
     statistics = {k: options.sets[k] for k in STATISTICS if k in options.sets}
     return Reading(source, layout, config, tensors, rows, facts, [*left_out, *source.skipped], words, statistics)
 
-
 def speakers(options: Options, layout: Layout, own: Json, facts: Facts, model: Facts) -> list[tuple[str, Json]]:
     """Who says what of the config, the first to be believed first."""
     beside = {*STATISTICS, *extras(layout.network)}  # what --set says and is no field
@@ -125,13 +122,11 @@ def speakers(options: Options, layout: Layout, own: Json, facts: Facts, model: F
     its = own.get("config", {}).get("fields", {})
     return [("--set", sets), ("its own metadata", its), ("its config.json", facts.config), (f"--model {options.model}", model.config), (FALLBACK, run)]
 
-
 def together(ours: Facts, theirs: Facts, model: Facts, said: Json) -> Facts:
     """What goes beside the tensors, by our own words, its library's and a model's name; `said` is what the user says of its `extra`."""
     images = ours.preprocess or theirs.preprocess or model.preprocess
     notes = theirs.notes + (() if images else model.notes)
     return Facts({}, images, ours.class_names or theirs.class_names, {**theirs.extra, **ours.extra, **said}, notes)
-
 
 def check_flags(path: str, layout: Layout, options: Options) -> None:
     """Raise UserError where a run trains another kind of network, or a layout's warning was not accepted."""
@@ -141,110 +136,15 @@ def check_flags(path: str, layout: Layout, options: Options) -> None:
     if flag and flag not in options.accept:
         raise UserError(f"{path}: {layout.title}: {what.strip()}; to convert all the same, add --accept {flag}")
 
-
 def check_whole(source: Source, tensors: Mapping[str, Tensor], named: bool) -> None:
     """Raise UserError on what is a part of the weights, or holds them elsewhere; `named` says that its layout is known without their names."""
     clause = shard(source.path)
     if not clause and not (tensors and (named or known(tensors))):
-        clause = wrappers.hint(source, known) or ("" if tensors else wrappers.elsewhere(source))
+        clause = weights_in.hint(source, known) or ("" if tensors else weights_in.elsewhere(source))
     if clause:
         raise UserError(f"{source.path}: {clause}")
 
-
 # ----------------------------------------------------------------------------------------- layouts
-
-
-def shapes(tensors: Mapping[str, Tensor]) -> Names:
-    """{name: shape} of tensors."""
-    return {name: tensor.shape for name, tensor in tensors.items()}
-
-
-def recognised(names: Names) -> list[Layout]:
-    """The layouts that names and shapes are those of."""
-    seen = Seen(names)
-    return [layout for layout in LAYOUTS.values() if layout.recognises(seen)]
-
-
-def known(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether any layout, or any that is refused by name, has such tensors."""
-    names = shapes(tensors)
-    return bool(recognised(names) or refused.why(names))
-
-
-def why_refused(names: Names) -> str:
-    """Why such tensors are refused by name, or nothing. What a layout that knows them leaves out (a teacher) is no reason."""
-    aside = {name for layout in recognised(names) for name in layout.left_out(names)}
-    return refused.why(name for name in names if name not in aside)
-
-
-def extras(network: type) -> set[str]:
-    """What libraries want beside networks of a kind and only a user may be able to say: ids of special tokens."""
-    return {key for layout in LAYOUTS.values() if layout.network is network for key in layout.extras}
-
-
-def which_layout(path: str, names: Names, asked: str, own: str, config: Any = None) -> Layout:
-    """The layout of a file: as asked for, as it says itself, or the only one that recognises its names. Raises UserError.
-
-    `config` is the config.json beside it: where no layout is known, it may name a class.
-    """
-    if asked:
-        found = find(asked, "--from")
-        fitting = [layout for layout in found if layout.recognises(names) and not (layout.ambiguous and len(found) > 1)] or found
-        return fitting[-1]
-    if reason := why_refused(names):
-        raise UserError(f"{path}: {reason}")
-    if own in LAYOUTS:
-        return LAYOUTS[own]
-    found = recognised(names)
-    clear = [layout for layout in found if not layout.ambiguous]
-    if len(clear) == 1:
-        return clear[0]
-    if found and not clear:
-        raise UserError(f"{path}: {found[-1].ambiguous}; say which it is with --from {' or --from '.join(layout.name for layout in found)}")
-    if found:
-        raise UserError(f"{path}: its names fit {', '.join(layout.name for layout in found)}; name one with --from")
-    some = ", ".join(list(names)[:3])
-    named = f" (config.json: model_type {config['model_type'][:60]!r})" if isinstance(config, Mapping) and isinstance(config.get("model_type"), str) else ""
-    raise UserError(f"{path}: its {len(names)} tensors ({some}, ...) have no known layout{named or closest(names)}; `python -m convert formats` lists what is known")
-
-
-def check_accepted(flags: Iterable[str]) -> None:
-    """Raise UserError on an --accept that no layout asks for."""
-    there = sorted({layout.warns.partition(":")[0] for layout in LAYOUTS.values() if layout.warns})
-    for flag in flags:
-        if flag not in there:
-            raise UserError(f"--accept {flag}: no layout asks for that{nearest(flag, there)}")
-
-
-def find(name: str, flag: str) -> list[Layout]:
-    """The layouts that a --from or --to means: one, or all versions of a dialect. Raises UserError."""
-    if name in LAYOUTS and "@" in name:
-        return [LAYOUTS[name]]
-    dialect, _, version = name.partition("@")
-    versions = [layout for layout in LAYOUTS.values() if layout.dialect == dialect]
-    if versions and not version:
-        return versions
-    for module in MODULES:  # a release of a library, whose generation of names its module knows
-        if versions and versions[0] in module.LAYOUTS and hasattr(module, "generation"):
-            return [module.generation(version)]
-    if versions:
-        raise UserError(f"{flag} {name}: {dialect} has the versions {', '.join(layout.version for layout in versions)}; name one of them, or none")
-    raise UserError(f"{flag} {name}: there is no such layout{nearest(name, sorted({layout.dialect for layout in LAYOUTS.values()}))}")
-
-
-def closest(names: Iterable[str]) -> str:
-    """A clause naming the layout whose names are most like these."""
-
-    def forms(names: Iterable[str]) -> set[str]:
-        return {re.sub(r"\d+", "0", name) for name in names}
-
-    given, shares = forms(names), {}
-    for layout in LAYOUTS.values():
-        known = {mark.replace("\\", "").replace("d+", "0") for mark in layout.marks if not mark.startswith("!")}
-        shares[layout.name] = max((len(set(a.split(".")) & set(b.split("."))) / len(set(a.split(".")) | set(b.split("."))) for a in given for b in known), default=0)
-    best = max(shares, key=shares.__getitem__, default="")
-    best = next((name for name in reversed(shares) if shares[name] == shares[best] and LAYOUTS[name].dialect == LAYOUTS[best].dialect), best)
-    return f"; the nearest is {best}" if best and shares[best] > 0.3 else ""
 
 
 # ------------------------------------------------------------------------------- what the file says
@@ -257,7 +157,6 @@ def check_fields(sets: Mapping[str, Any], layout: Layout) -> None:
         if name not in known:
             raise unknown_field(name, layout.network)
 
-
 def kept_beside(path: str) -> dict[str, Tensor]:
     """The tensors of FILE.carried.safetensors, which no network of ours has: an earlier conversion put them there."""
     place = f"{os.path.join(path, 'checkpoints') if os.path.isdir(path) else path}{CARRIED_SUFFIX}"  # of a run, beside its checkpoints
@@ -266,7 +165,6 @@ def kept_beside(path: str) -> dict[str, Tensor]:
     with open_source(place) as source:
         arrays = {name: tensor.read() for name, tensor in source.tree.items()}
     return {name: Tensor(name, array.dtype, array.shape, functools.partial(np.copy, array)) for name, array in arrays.items()}
-
 
 def check_dtypes(path: str, tensors: Mapping[str, Tensor], layout: Layout) -> None:
     """Raise UserError on weights that are no floating-point numbers of a kind that networks are computed in.

@@ -19,11 +19,8 @@ from pathlib import Path
 from vit_jax.errors import UserError
 from vit_jax.runs import sync_folder
 
-from .containers import open_source
-from .containers.source import CARRIED_SUFFIX, Source
-
-PROVENANCE, CERTIFICATE = "provenance.json", ".certificate.json"
-DIGESTED = ".safetensors"  # a file that holds its own provenance, and a digest of every tensor that its reader checks
+from ..containers import open_source
+from ..containers.source import CARRIED_SUFFIX, CERTIFICATE, DIGESTED, PROVENANCE, Source
 
 
 @dataclass(frozen=True)
@@ -123,13 +120,11 @@ class Target:
         sync_folder(place)
         return [place / name for name in names]
 
-
 def target(text: str, name: str) -> Target:
     """The target of this path: a file where it has a suffix, else a folder, with the weights in `name`."""
     path = Path(text)
     path = path if path.name not in ("", "..") else Path(os.path.abspath(text))
     return Target(path, name if not path.suffix else path.name, not path.suffix)
-
 
 def ours(place: Path) -> bool:
     """Whether a file beside a target is one that a conversion writes there."""
@@ -142,7 +137,6 @@ def ours(place: Path) -> bool:
     except (OSError, ValueError, UserError, RecursionError):
         return False
 
-
 def clear(room: Path) -> None:
     """Remove a folder in which threads of an interrupted write may still be writing."""
     for _ in range(50):
@@ -150,7 +144,6 @@ def clear(room: Path) -> None:
         if not room.exists():
             return
         time.sleep(0.1)
-
 
 def free(places: Sequence[str]) -> None:
     """Raise UserError where a file that is to be written stands already."""

@@ -11,7 +11,7 @@ from vit_jax.config.fields import are_texts
 from vit_jax.config.images import FITS, KERNELS
 from vit_jax.errors import UserError
 
-from .layout import Facts, Json
+from ..layout import Facts, Json
 
 STATISTICS = ("mean", "std", "fit", "size", "interpolation", "background")  # of preprocessing: --set names them, too
 DEFAULTS = {"fit": "stretch", "interpolation": "bicubic"}  # where only mean and std are said

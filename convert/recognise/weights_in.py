@@ -9,7 +9,7 @@ from typing import Any
 
 from vit_jax.errors import UserError
 
-from .containers.source import Marker, Path, Source, Tensor, check_names
+from ..containers.source import Marker, Path, Source, Tensor, check_names
 
 Weights = dict[str, Tensor]
 

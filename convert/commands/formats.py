@@ -9,11 +9,11 @@ import string
 
 from vit_jax.config import NETWORKS
 
-from .adapt import OPERATIONS
-from .adapt.kernels import PATCHES, POSITIONS
-from .dialects import LAYOUTS, refused
-from .domains import shared
-from .layout import Layout
+from ..adapt import OPERATIONS
+from ..adapt.kernels import PATCHES, POSITIONS
+from ..dialects import LAYOUTS, refused
+from ..layout import Layout
+from ..plan.shared import shared
 from .terminal import wrapped
 
 OURS = ("vit-jax", "torch-ref")  # the others' forward passes are compared with these

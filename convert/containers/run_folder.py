@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -11,18 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import RunConfig, from_dict, kept_anywhere, task_row
+from vit_jax.config import RunConfig, from_dict
 from vit_jax.errors import UserError
 from vit_jax.runs import Run, array_digest, read_json, record_of, text_digest, unflatten, write_json
 
-from .containers import orbax
-from .containers.source import FLOATS, HEADER, Source, Spec, Tensor, leaves
-from .layout import Facts, Json
-from .preprocessing import unprepared
+from . import orbax
+from .source import FLOATS, HEADER, Source, Spec, Tensor, leaves
 
 Item = tuple[Mapping[str, Spec], Iterator[tuple[str, np.ndarray]]]  # what comes, and then it comes, under dotted names
-BESIDE = ("preset", "data", *sorted(kept_anywhere()))  # config.json's keys beside `config`
-
 
 def is_run(path: str | os.PathLike[str]) -> bool:
     """Whether a folder is a run of ours."""
@@ -32,7 +27,6 @@ def is_run(path: str | os.PathLike[str]) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(record, dict) and {"format", "preset", "config"} <= record.keys()
-
 
 # ------------------------------------------------------------------------------------------ reading
 
@@ -57,7 +51,6 @@ def open_run(path: str | os.PathLike[str], step: int | None = None) -> Source:
     metadata = {"format": "vit-jax", "config": json.dumps(record["config"]), "step": step}
     return dataclasses.replace(source, path=str(path), metadata=metadata, files=files)
 
-
 def _digests(run: Run, step: int | None) -> tuple[int, dict[str, dict[str, str]]]:
     """The step that is meant, and {item: {name: digest}} of it. Raises UserError."""
     known = run.sound_steps()
@@ -72,7 +65,6 @@ def _digests(run: Run, step: int | None) -> tuple[int, dict[str, dict[str, str]]
         raise UserError(f"{run}: holds the steps {known[0]} (the last) and {best} (the best by validation); name one with --step")
     return noted["step"], noted["arrays"]
 
-
 def _record(run: Run, step: int) -> dict[str, Any]:
     """What a step's digest file says. Raises UserError where it is not what was written."""
     record = read_json(run.digest_file(step))
@@ -80,7 +72,6 @@ def _record(run: Run, step: int) -> dict[str, Any]:
     if not whole or not isinstance(arrays := record.get("arrays"), dict) or not all(isinstance(item, dict) for item in arrays.values()):
         raise UserError(f"{run}: the digest file of step {step} is damaged; take another step with --step")
     return record
-
 
 def _checked(tensor: Tensor, digest: str, what: str) -> Tensor:
     """The tensor, which compares its values with a digest."""
@@ -93,7 +84,6 @@ def _checked(tensor: Tensor, digest: str, what: str) -> Tensor:
 
     return dataclasses.replace(tensor, read=read)
 
-
 def run_of(config: Any, where: str) -> RunConfig:
     """A run from its config as JSON. Raises UserError, also where it is nothing of the kind."""
     try:
@@ -103,84 +93,10 @@ def run_of(config: Any, where: str) -> RunConfig:
     except (AttributeError, TypeError, RecursionError) as error:
         raise UserError(f"{where}: its config is damaged ({type(error).__name__}); restore it, or leave it out and say the network's with --set") from error
 
-
-def own_record(tree: Mapping[str, Any]) -> Json:
-    """What a file that torch_ref.train saved holds of a run's config.json: its `config` and what stands beside; of other files nothing."""
-    config = tree.get("config")
-    if not isinstance(config, Mapping) or not {"task", "model", "optim"} <= config.keys():
-        return {}
-    return {key: plain(tree[key]) for key in ("config", *BESIDE) if key in tree}
-
-
-def own_layout(source: Source) -> str:
-    """The layout of a file of ours that states its task: a run's folder, what `vit_jax.export` or torch_ref.train wrote; of others nothing.
-
-    Raises UserError on a task that this version does not know.
-    """
-    stated = own_record(source.tree).get("config")
-    dialect = "torch-ref" if stated else "vit-jax"
-    if source.metadata.get("format") == "vit-jax":
-        with contextlib.suppress(KeyError, TypeError, ValueError, RecursionError):  # it is said where the config is read
-            stated = json.loads(source.metadata["config"])
-    task = stated.get("task") if isinstance(stated, dict) else None
-    if not isinstance(task, str):
-        return ""
-    try:
-        return f"{dialect}@{task_row(task).network}"
-    except UserError as error:
-        raise UserError(f"{source.path}: {error}; read it with the version that wrote it, or name its layout with --from") from error
-
-
-def plain(value: Any) -> Any:
-    """A value of a torch file as JSON's own types."""
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    return [plain(v) for v in value] if isinstance(value, list | tuple) else value
-
-
-def said(record: Json) -> Facts:
-    """What a run's config.json says of its network; of other JSON nothing."""
-    config = record.get("config")
-    model = config.get("model") if isinstance(config, dict) else None
-    if not isinstance(model, dict):
-        return Facts()
-    kept = kept_anywhere()
-    damaged = [key for key, right in kept.items() if key in record and not right(record[key])]
-    if damaged:
-        raise UserError(f"the {damaged[0]} in the run's config is damaged; restore config.json, or the file that holds it")
-    extra = {key: record[key] for key in kept if key in record and key not in ("preprocess", "class_names")}
-    return Facts(model, record.get("preprocess"), record.get("class_names"), extra)
-
-
 # ------------------------------------------------------------------------------------------ writing
 
 
-def needed(run: RunConfig, facts: Facts, path: str) -> tuple[Json, list[str]]:
-    """(what config.json must hold for the network to be used, what of it is made up).
-
-    Raises UserError on what nobody can make up.
-    """
-    said = {**facts.extra, "preprocess": facts.preprocess, "class_names": facts.class_names}
-    out: Json = {}
-    made_up = []
-    for name, kept in task_row(run.task).keeps.items():
-        if said.get(name) and kept.fits(said[name], run.model):
-            out[name] = said[name]
-        elif kept.made_up is not None:
-            try:
-                out[name], note = kept.made_up(run.model)
-            except UserError as error:
-                raise UserError(f"{path}: {error}") from error
-            made_up.append(note)
-        elif name == "preprocess":
-            raise unprepared(path, facts, "write FILE.safetensors with --weights-only")
-        else:
-            what = f"does not say its {name}, which a run of the task {run.task} keeps"
-            raise UserError(f"{path}: {what}; write FILE.safetensors with --weights-only")
-    return out, made_up
-
-
-def write_run(path: str | os.PathLike[str], config: RunConfig, beside: Json, step: int, items: Mapping[str, Item]) -> None:
+def write_run(path: str | os.PathLike[str], config: RunConfig, beside: Mapping[str, Any], step: int, items: Mapping[str, Item]) -> None:
     """Write a run's folder with one step, and read it back: `vit_jax.load`, --init and --resume take it.
 
     `path` must not exist, or be empty. `beside` is what config.json says besides the config: preset, data (None where it is not known
@@ -199,7 +115,7 @@ def write_run(path: str | os.PathLike[str], config: RunConfig, beside: Json, ste
     for item, (specs, arrays) in items.items():
         digests[item] = {}
         orbax.write(str(run.checkpoints / str(step) / item), unflatten(specs), _noted(arrays, digests[item]), {})
-    notes: Json = {
+    notes: dict[str, Any] = {
         "optimizer": config.optim.name, "best": None, "stale": 0, "due": False, "totals": {"steps": 0}, "seconds": 0.0,
         "data": beside["data"], "environment": {"versions": {}},
     }  # fmt: skip
@@ -209,10 +125,8 @@ def write_run(path: str | os.PathLike[str], config: RunConfig, beside: Json, ste
         for tensor in leaves(written.tree).values():
             tensor.read()
 
-
 def _noted(arrays: Iterator[tuple[str, np.ndarray]], digests: dict[str, str]) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
     """The arrays under their key paths, each one's digest noted as it passes."""
     for name, array in arrays:
         digests[name] = array_digest(array)
         yield tuple(name.split(".")), array
-

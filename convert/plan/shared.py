@@ -16,7 +16,7 @@ from typing import Any
 from vit_jax.config import function_fields, network_of, normal
 from vit_jax.errors import UserError
 
-from .layout import Layout
+from ..layout import Layout
 
 TRIES = 400
 

@@ -12,21 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import NO_DATA, OptimConfig, RunConfig, parameters, roles, to_dict, untrained
+from vit_jax.config import NO_DATA, OptimConfig, RunConfig, parameters, roles, task_row, to_dict, untrained
 from vit_jax.config.formats import cannot_go_on
 from vit_jax.errors import CheckFailed, UserError
 from vit_jax.runs import Run, array_digest
 
-from . import optimizer
-from .containers import torch_writer
-from .containers.source import Path, Source, Spec, Tensor, leaves
-from .containers.torch_file import open_file
-from .layout import Facts, Json
-from .optimizer import Moments
-from .reading import Reading
-from .road import Plan, stream
-from .rules import Row, ghost
-from .run_folder import BESIDE, needed, own_record, run_of, write_run
+from .. import optimizer
+from ..containers import torch_writer
+from ..containers.run_folder import run_of, write_run
+from ..containers.source import Path, Source, Spec, Tensor, leaves
+from ..containers.torch_file import open_file
+from ..dialects.own import BESIDE, own_record
+from ..layout import Facts, Json
+from ..optimizer import Moments
+from ..plan.groups import stream
+from ..plan.plan import Plan
+from ..recognise.preprocessing import unprepared
+from ..recognise.reading import Reading
+from ..rules import Row, ghost
 
 Named = Iterator[tuple[str, np.ndarray]]  # the target's name and the values of each tensor
 
@@ -183,3 +186,28 @@ def into_torch(plan: Plan, state: Training, path: str, weights: Named) -> list[s
             if array_digest(value.read()) != digest:
                 raise CheckFailed(f"{path}: {place} did not come back from the disk as it was written; check the disk and try again")
     return [f"the optimizer's state goes along, at step {state.moments.step}; the best step so far and the log stay behind"]
+
+
+def needed(run: RunConfig, facts: Facts, path: str) -> tuple[Json, list[str]]:
+    """(what config.json must hold for the network to be used, what of it is made up).
+
+    Raises UserError on what nobody can make up.
+    """
+    said = {**facts.extra, "preprocess": facts.preprocess, "class_names": facts.class_names}
+    out: Json = {}
+    made_up = []
+    for name, kept in task_row(run.task).keeps.items():
+        if said.get(name) and kept.fits(said[name], run.model):
+            out[name] = said[name]
+        elif kept.made_up is not None:
+            try:
+                out[name], note = kept.made_up(run.model)
+            except UserError as error:
+                raise UserError(f"{path}: {error}") from error
+            made_up.append(note)
+        elif name == "preprocess":
+            raise unprepared(path, facts, "write FILE.safetensors with --weights-only")
+        else:
+            what = f"does not say its {name}, which a run of the task {run.task} keeps"
+            raise UserError(f"{path}: {what}; write FILE.safetensors with --weights-only")
+    return out, made_up

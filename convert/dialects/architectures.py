@@ -14,7 +14,7 @@ from typing import Any
 from vit_jax.config import NETWORKS, function_fields, nearest
 from vit_jax.errors import UserError
 
-from .layout import Json
+from ..layout import Json
 
 # A user's own head and images may differ from those that a network was published with.
 OWN = ("channels", "classes", "head_bias", "head_hidden", "head_activation")

@@ -14,11 +14,10 @@ from vit_jax.config import from_dict, kept_anywhere, network_named, to_dict
 from vit_jax.config.fields import are_texts
 from vit_jax.errors import UserError
 
-from . import rules
-from .containers import strict_json
-from .containers.source import Source, Tensor
-from .layout import Json
-from .target import PROVENANCE
+from .. import rules
+from ..containers import strict_json
+from ..containers.source import PROVENANCE, Source, Tensor
+from ..layout import Json
 
 RUN = "checkpoints"  # the weights in the folder of a run, whose arrays have digests of the run's own
 

@@ -6,9 +6,8 @@ Shapes and dtypes go the whole way first, so that a writer has its header.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -16,17 +15,17 @@ import numpy as np
 from vit_jax.config import ModelConfig
 from vit_jax.errors import UserError
 
-from . import rules
-from .adapt import ANY_NETWORK, Adaptation, Step, toward
-from .adapt import plan as plan_adaptations
-from .containers.source import Spec
-from .layout import Facts, Layout
-from .preprocessing import statistics
-from .reading import Reading, find
-from .rules import CARRIED, Arrays, Row, ghost
+from .. import rules
+from ..adapt import ANY_NETWORK, Adaptation, toward
+from ..adapt import plan as plan_adaptations
+from ..containers.source import Spec
+from ..layout import Facts, Layout
+from ..recognise.layouts import find
+from ..recognise.preprocessing import statistics
+from ..recognise.reading import Reading
+from ..rules import CARRIED, Row, ghost
 
 DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ("float16", "bfloat16", "float32", "float64")}
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -41,7 +40,6 @@ class Plan:
     dtype: np.dtype | None  # that all become; None: each keeps its own
     facts: Facts  # what goes beside the tensors
     allow_nonfinite: bool = False
-
 
 def plan(
     reading: Reading, target: str, adapt: Sequence[str] = (), dtype: str = "", weights_only: bool = False, allow_nonfinite: bool = False
@@ -72,12 +70,10 @@ def plan(
     made = {t: g for r in rows for t, g in zip(r.theirs, r.write([ours[n] for n in r.ours], common), strict=True)}
     return Plan(reading, adaptations, layout, config, rows, {n: Spec(g.dtype, g.shape) for n, g in made.items()}, to, facts, allow_nonfinite)
 
-
 def target_layout(name: str, config: ModelConfig) -> Layout:
     """The newest layout of this name that holds such networks. Raises UserError."""
     found = find(name, "--to")
     return ([layout for layout in found if isinstance(config, layout.network)] or found)[-1]
-
 
 def refusal(layout: Layout, config: ModelConfig) -> str:
     """Why a layout cannot hold a network, and what can be done; of what it only cannot state, nothing where more is in the way."""
@@ -91,86 +87,4 @@ def refusal(layout: Layout, config: ModelConfig) -> str:
         return f"{reasons}; {adapt if way else 'choose another layout, or change the network with --adapt (`python -m convert formats` lists both)'}"
     return f"{reasons}; {f'{adapt}, or ' if way else ''}write the bare tensors with --weights-only"
 
-
 # ------------------------------------------------------------------------------------------ groups
-
-
-@dataclass
-class Group:
-    """What has to be in memory together."""
-
-    reads: list[Row]
-    steps: list[Step]
-    writes: list[Row]
-
-
-def groups(plan: Plan) -> list[Group]:
-    """The connected groups of a plan, in the order in which the target's rows stand; carried tensors without a place last."""
-    steps = [step for a in plan.adaptations for step in a.steps]
-    items: list[tuple[int, Any]] = [*((0, r) for r in plan.reading.rows), *((1, s) for s in steps), *((2, r) for r in plan.rows)]
-    parent = list(range(len(items)))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = i = parent[parent[i]]
-        return i
-
-    holder: dict[str, int] = {}  # the item that made a name last
-    for i, (sort, item) in enumerate(items):
-        for name in () if sort == 0 else item.takes if sort == 1 else item.ours:
-            parent[root(i)] = root(holder[name])
-        for name in item.ours if sort == 0 else item.makes if sort == 1 else ():
-            holder[name] = i
-    found: dict[int, Group] = {}
-    for i in sorted(range(len(items)), key=lambda i: -items[i][0]):  # the target's rows first: sorting is stable
-        group = found.setdefault(root(i), Group([], [], []))
-        (group.reads, group.steps, group.writes)[items[i][0]].append(items[i][1])
-    return list(found.values())
-
-
-def ours(plan: Plan, group: Group) -> dict[str, np.ndarray]:
-    """A group's parameters of ours, after adaptations and cast."""
-    arrays: dict[str, np.ndarray] = {}
-    for row in group.reads:
-        arrays.update(zip(row.ours, row.read([_values(plan, name) for name in row.theirs]), strict=True))
-    for step in group.steps:
-        taken: Arrays = [arrays.pop(name) for name in step.takes]
-        arrays.update(zip(step.makes, step.apply(taken), strict=True))
-    return arrays if plan.dtype is None else {name: cast(array, plan.dtype) for name, array in arrays.items()}
-
-
-def stream(plan: Plan) -> Iterator[tuple[str, np.ndarray]]:
-    """(target's name, array in C order) of every tensor; what the target has no place for comes as `carried.NAME`."""
-    common = rules.common_dtype(spec.dtype for spec in plan.specs.values())
-    for group in groups(plan):
-        arrays = ours(plan, group)
-        for row in group.writes:
-            made = row.write([arrays.pop(name) for name in row.ours], common)
-            while made:
-                yield row.theirs[-len(made)], rules.contiguous(made.pop(0))
-        yield from ((name, rules.contiguous(array)) for name, array in arrays.items())
-
-
-def cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The array in another dtype, rounded to nearest. Raises UserError where a number becomes infinite."""
-    if array.dtype == dtype:
-        return array
-    with np.errstate(over="ignore"):
-        out = array.astype(dtype)
-    if finite(array) and not finite(out):
-        raise UserError(f"--dtype {dtype.name}: a number beyond its range becomes infinite; choose bfloat16 or float32")
-    return out
-
-
-def _values(plan: Plan, name: str) -> np.ndarray:
-    array = plan.reading.tensors[name].read()
-    if not plan.allow_nonfinite and not finite(array):
-        raise UserError(f"{plan.reading.path}: {name} holds NaN or infinity, as a training that failed leaves them; to convert it all the same, add --allow-nonfinite")
-    return array
-
-
-def finite(array: np.ndarray) -> bool:
-    """Whether an array of floating-point numbers (bfloat16 as void among them) holds no NaN and no infinity."""
-    if array.dtype.itemsize == 2 and array.dtype != np.float16:  # bfloat16: all ones in the exponent
-        return not (array.reshape(-1).view(np.uint16) & 0x7F80 == 0x7F80).any()
-    return bool(array.size == 0 or (np.isfinite(array.min()) and np.isfinite(array.max())))

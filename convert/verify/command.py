@@ -16,16 +16,16 @@ from vit_jax.runs import write_json
 from .. import adapt as adapting
 from ..containers import check_file
 from ..layout import Json
-from ..target import CERTIFICATE, free
+from ..plan.target import CERTIFICATE, free
 from .checks import Reference
 from .comparison import changed, shapes_apart, verify
 from .report import Report
 from .weights import Inputs, Weights, noise
 
 if TYPE_CHECKING:
-    from ..reading import Options, Reading
-    from ..road import Plan
-    from ..writing import Written
+    from ..plan.plan import Plan
+    from ..recognise.reading import Options, Reading
+    from ..write.write import Written
 
 IMAGES = 8  # of a folder
 
@@ -34,8 +34,8 @@ def certify(plan: Plan, written: Written) -> None:
     """Compare a conversion's source with what was written, and leave TARGET.certificate.json. Raises CheckFailed."""
     from vit_jax.backend import prepare
 
-    from ..reading import Options, read
-    from ..writing import source_hash
+    from ..recognise.reading import Options, read
+    from ..write.origin import source_hash
 
     prepare()
     folder = any(path.name == "provenance.json" for path in written.files)
@@ -73,9 +73,9 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
     """
     from vit_jax.backend import prepare
 
-    from ..reading import read
-    from ..road import DTYPES
-    from ..writing import source_hash
+    from ..plan.plan import DTYPES
+    from ..recognise.reading import read
+    from ..write.origin import source_hash
 
     free((arguments.json, arguments.markdown))
     prepare()
@@ -97,7 +97,7 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
 
 def second(path: str, options: Options, a: Reading) -> tuple[Reading, str]:
     """B by its own words; where they are not enough by A's config, and a note that says so."""
-    from ..reading import Options, read
+    from ..recognise.reading import Options, read
 
     try:
         return read(path, Options(accept=options.accept)), ""

@@ -8,12 +8,13 @@ from typing import Any
 from vit_jax.config import network_of, to_dict
 from vit_jax.errors import UserError
 
-from . import wrappers
-from .containers import open_source
-from .containers.folder import candidates
-from .containers.source import Source, Tensor
-from .preprocessing import statistics
-from .reading import Options, closest, identify, known, recognised, shapes, why_refused
+from ..containers import open_source
+from ..containers.folder import candidates
+from ..containers.source import Source, Tensor
+from ..recognise import weights_in
+from ..recognise.layouts import closest, known, recognised, shapes, why_refused
+from ..recognise.preprocessing import statistics
+from ..recognise.reading import Options, identify
 from .terminal import wrapped
 
 # Fields that are shown even where they have their defaults.
@@ -30,13 +31,13 @@ def show(path: str, options: Options) -> None:
             print(f"  {os.path.relpath(one.path, path):40}  {one.what:30} {one.size / 1e6:12,.1f} MB")
         return
     with open_source(path, options.file, options.step) as source:
-        label, tensors, left_out = wrappers.choose(source, known, options.key)
+        label, tensors, left_out = weights_in.choose(source, known, options.key)
         print(f"path       {source.path}\ncontainer  {source.container}, {source.size / 1e6:,.1f} MB")
         if label != ".":
             print(f"weights    {label}")
         for what in (*left_out, *source.skipped):
             print(f"left out   {what}")
-        for names in wrappers.tied(source, tensors):
+        for names in weights_in.tied(source, tensors):
             print(f"tied       {', '.join(names)}")
         config(source, options, tensors)
         table(tensors)

@@ -1,0 +1,1 @@
+"""What the commands print: the list of layouts, what a file is."""
