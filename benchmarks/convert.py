@@ -43,7 +43,10 @@ def make(path: Path, size: str) -> int:
 
     config = sized(f"vit-{size}16")
     rng = np.random.default_rng(0)
-    save_file({n: rng.standard_normal(s, np.float32) for n, s in file_shapes(narrow(LAYOUTS["timm"].rows(config))).items()}, path)
+    save_file(
+        {n: rng.standard_normal(s, np.float32) for n, s in file_shapes(narrow(LAYOUTS["timm"].rows(config))).items()},
+        path,
+    )
     return 4 * max(3 * config.width**2, config.width * config.hidden)
 
 
@@ -75,7 +78,9 @@ def watched(command: list[str]) -> tuple[float, int]:
                 status = Path(f"/proc/{process.pid}/status").read_text()
             except OSError:
                 return
-            largest = max([largest, *(1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))])
+            largest = max(
+                [largest, *(1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))]
+            )
             time.sleep(0.002)
 
     thread = threading.Thread(target=watch)
@@ -89,7 +94,9 @@ def watched(command: list[str]) -> tuple[float, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.convert", description="Time and memory of a conversion, against hash and copy.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.convert", description="Time and memory of a conversion, against hash and copy."
+    )
     parser.add_argument("--size", default="l", help="ti, s, b, l, h or g")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", default=None, help="where to work (default: a temporary folder)")
@@ -99,7 +106,16 @@ def main() -> None:
     try:
         source, target = room / "vit.safetensors", room / "out.safetensors"
         group = make(source, arguments.size)
-        command = [sys.executable, "-m", "convert", str(source), str(target), "--to", "huggingface", *(word for s in SAID for word in ("--set", s))]
+        command = [
+            sys.executable,
+            "-m",
+            "convert",
+            str(source),
+            str(target),
+            "--to",
+            "huggingface",
+            *(word for s in SAID for word in ("--set", s)),
+        ]
         idle = watched([sys.executable, "-c", "import convert.writing, time; time.sleep(.2)"])[1]
         watched(command)  # warm
         target.unlink()
@@ -115,7 +131,9 @@ def main() -> None:
     ratios = [r["convert"] / r["all"] for r in rounds]
     middle = {key: statistics.median(r[key] for r in rounds) for key in rounds[0]}
     print(f"{heading(describe())}\nViT-{arguments.size.upper()}/16, {size / 1e6:,.0f} MB, {arguments.rounds} rounds")
-    print(f"baseline {middle['all']:.2f} s (sha256 {middle['sha256']:.2f}, cp {middle['cp']:.2f}, fsync {middle['fsync']:.2f}); convert {middle['convert']:.2f} s")
+    print(
+        f"baseline {middle['all']:.2f} s (sha256 {middle['sha256']:.2f}, cp {middle['cp']:.2f}, fsync {middle['fsync']:.2f}); convert {middle['convert']:.2f} s"
+    )
     found = spread(ratios)
     print(f"ratio {found['ratio']:.2f} [{found['low']:.2f}..{found['high']:.2f}] (at most {REQUIRED}, goal {GOAL})")
     limit = 3 * group + MARGIN

@@ -66,7 +66,9 @@ def main() -> None:
         )
     print(f"rates {rates}, batch {run.batch}, {o.rounds} rounds, load {load()}")
     if o.json:
-        Path(o.json).write_text(json.dumps({"machine": machine, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n")
+        Path(o.json).write_text(
+            json.dumps({"machine": machine, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -50,7 +50,9 @@ class Marks:
 
     def note(self) -> None:
         self.calls += 1
-        if self.calls > 1 and (self.calls - 1) % self.every == 0:  # the call after the log's: its line waited for all steps
+        if (
+            self.calls > 1 and (self.calls - 1) % self.every == 0
+        ):  # the call after the log's: its line waited for all steps
             now = clocks()
             self.first = self.first or now
             self.last, self.steps = now, self.steps + (self.every if self.first != now else 0)
@@ -140,11 +142,19 @@ def compare(name: str, source: str, folder: Path, rounds: int, seconds: float, b
 
     s = session(name, source, folder)
     engine = s.engine
-    batch = jax.device_put({"image": s.setup.dataset.splits["train"].take(np.arange(s.run.batch)), "label": np.zeros(s.run.batch, np.int32)}, engine.devices.sharded)
+    batch = jax.device_put(
+        {
+            "image": s.setup.dataset.splits["train"].take(np.arange(s.run.batch)),
+            "label": np.zeros(s.run.batch, np.int32),
+        },
+        engine.devices.sharded,
+    )
     state = engine.place(jax.tree.map(np.asarray, s.state))  # its own: both sides give theirs away
     _, state = device_block(engine, state, batch, 2)
     rough, state = device_block(engine, state, batch, 3)
-    blocks = max(1, min(round(seconds / (rough[0] / 3 * s.run.log_every)), s.setup.order.steps_per_epoch // s.run.log_every - 4))
+    blocks = max(
+        1, min(round(seconds / (rough[0] / 3 * s.run.log_every)), s.setup.order.steps_per_epoch // s.run.log_every - 4)
+    )
     rows: list[dict[str, float]] = []
     for i in range(rounds):
         steps = blocks * s.run.log_every
@@ -153,13 +163,25 @@ def compare(name: str, source: str, folder: Path, rounds: int, seconds: float, b
         looped, steps = loop_block(s, blocks, bar)
         if not i % 2:
             device, state = device_block(engine, state, batch, steps)
-        rows.append({
-            "loop_ms": 1e3 * looped[0] / steps, "device_ms": 1e3 * device[0] / steps, "main_ms": 1e3 * looped[1] / steps,
-            "overhead": 100 * (looped[0] / device[0] - 1), "cpu": 100 * (looped[2] / device[2] - 1),
-        })  # fmt: skip
+        rows.append(
+            {
+                "loop_ms": 1e3 * looped[0] / steps,
+                "device_ms": 1e3 * device[0] / steps,
+                "main_ms": 1e3 * looped[1] / steps,
+                "overhead": 100 * (looped[0] / device[0] - 1),
+                "cpu": 100 * (looped[2] / device[2] - 1),
+            }
+        )
     s.log.close()
     middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-    row = {"preset": name, "batch": s.run.batch, "steps": blocks * s.run.log_every, "rounds": rows, **middle, "load": load()}
+    row = {
+        "preset": name,
+        "batch": s.run.batch,
+        "steps": blocks * s.run.log_every,
+        "rounds": rows,
+        **middle,
+        "load": load(),
+    }
     row["spread"] = spread([r["overhead"] for r in rows])
     row["of_minimums"] = 100 * (min(r["loop_ms"] for r in rows) / min(r["device_ms"] for r in rows) - 1)
     row["main_share"] = 100 * row["main_ms"] / min(r["device_ms"] for r in rows)
@@ -191,7 +213,9 @@ def main() -> None:
     worst = max(row["overhead"] for row in rows)
     print(f"worst {worst:+.1f} % of the step; required at most {REQUIRED:.0f} %, goal {GOAL:.0f} %")
     if o.json:
-        Path(o.json).write_text(json.dumps({"machine": machine, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n")
+        Path(o.json).write_text(
+            json.dumps({"machine": machine, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -76,7 +76,21 @@ class PlainViT(nnx.Module):
 
 
 # The fields that PlainViT reads, and those that only say how weights start; all others must be at their defaults.
-READ = {"image", "channels", "patch", "classes", "width", "depth", "heads", "hidden", "eps", "stem_activation", "activation", "head_hidden", "head_activation"}
+READ = {
+    "image",
+    "channels",
+    "patch",
+    "classes",
+    "width",
+    "depth",
+    "heads",
+    "hidden",
+    "eps",
+    "stem_activation",
+    "activation",
+    "head_hidden",
+    "head_activation",
+}
 STARTS = {"init", "attention_init", "init_std", "token_std", "position_std", "head_zero"}
 
 
@@ -133,13 +147,17 @@ def optimizer(c: OptimConfig) -> optax.GradientTransformation:
 
 
 def _kernels(parameters: Any) -> Any:
-    return jax.tree_util.tree_map_with_path(lambda path, _: any(getattr(p, "key", None) == "kernel" for p in path), parameters)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: any(getattr(p, "key", None) == "kernel" for p in path), parameters
+    )
 
 
 class Trainer:
     """`step(images, labels) -> loss`, the state kept inside."""
 
-    def __init__(self, model: PlainViT, c: OptimConfig, mean: tuple[float, ...], std: tuple[float, ...], nnx_jit: bool = False):
+    def __init__(
+        self, model: PlainViT, c: OptimConfig, mean: tuple[float, ...], std: tuple[float, ...], nnx_jit: bool = False
+    ):
         self.nnx_jit, rule = nnx_jit, optimizer(c)
         if nnx_jit:
             self.model = model

@@ -39,7 +39,14 @@ def once(arguments: list[str]) -> tuple[float, float]:
     """Wall and CPU seconds of one process."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         raise SystemExit(f"{' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}")
@@ -67,7 +74,9 @@ def main() -> None:
         print(f"{name:34} wall {wall:.2f} s  CPU {cpu:.2f} s{said}")
     print(f"best of {o.times}, load {load()}")
     if o.json:
-        Path(o.json).write_text(json.dumps({"machine": machine, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n")
+        Path(o.json).write_text(
+            json.dumps({"machine": machine, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -50,11 +50,18 @@ def configs() -> dict[str, RunConfig]:
 
 def quiet(run: RunConfig, batch: int) -> RunConfig:
     """A run without dropout, augmentation, smoothing, clipping and schedule."""
-    off: dict[str, Any] = {name: 0.0 for name in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout", "head_dropout")}
+    off: dict[str, Any] = {
+        name: 0.0
+        for name in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout", "head_dropout")
+    }
     return replace(
-        run, model=replace(run.model, classes=run.model.classes or 10, **off), batch=batch, augment=ImageAugment(),
-        loss=LossConfig(), optim=OptimConfig(lr=1e-4, weight_decay=0.05, schedule="constant"),
-    )  # fmt: skip
+        run,
+        model=replace(run.model, classes=run.model.classes or 10, **off),
+        batch=batch,
+        augment=ImageAugment(),
+        loss=LossConfig(),
+        optim=OptimConfig(lr=1e-4, weight_decay=0.05, schedule="constant"),
+    )
 
 
 def ours(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any]) -> Callable[[], Any]:
@@ -80,7 +87,9 @@ def ours(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any]) -> C
     return step
 
 
-def theirs(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any], nnx_jit: bool = False) -> Callable[[], Any]:
+def theirs(
+    run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any], nnx_jit: bool = False
+) -> Callable[[], Any]:
     """A function that does one step of flax's layers and waits for it."""
     import jax
     from flax import nnx
@@ -108,7 +117,9 @@ def pytorch(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any], c
 
     import torch_ref
 
-    model = torch_ref.load(torch_ref.build(run.model), {k: np.asarray(v) for k, v in runs.flatten(parameters).items()}).train()
+    model = torch_ref.load(
+        torch_ref.build(run.model), {k: np.asarray(v) for k, v in runs.flatten(parameters).items()}
+    ).train()
     decays = [p for name, p in model.named_parameters() if p.ndim > 1 and name != "position"]
     rest = [p for name, p in model.named_parameters() if p.ndim < 2 or name == "position"]
     o = run.optim
@@ -160,7 +171,11 @@ def interleave(works: dict[str, Callable[[], Any]], rounds: int, seconds: float)
 
 def goal(side: str, net: str, cpu: str) -> str:
     """What is aimed at, in words."""
-    table = GOALS["flax"] if side == "flax" else GOALS.get(f"torch on {'Intel' if 'Intel' in cpu else 'AMD' if 'AMD' in cpu else '?'}", {})
+    table = (
+        GOALS["flax"]
+        if side == "flax"
+        else GOALS.get(f"torch on {'Intel' if 'Intel' in cpu else 'AMD' if 'AMD' in cpu else '?'}", {})
+    )
     return f"; goal {table[net]}" if net in table and side != "compile" else ""
 
 
@@ -192,10 +207,16 @@ def compare(name: str, run: RunConfig, sides: list[str], rounds: int, nnx_jit: b
     row: dict[str, Any] = {"net": name, "batch": run.batch, "load": load(), "ratios": {}}
     for side, rows in costs.items():
         s = row[side] = sum(rows[1:], rows[0]).summary()
-        print(f"{name:6} {side:7} median {s['median_ms']:7.1f} ms  min {s['min_ms']:7.1f} ms  CPU {s['cpu_ms']:7.1f} ms  faults {s['faults']:7.0f} a step")
+        print(
+            f"{name:6} {side:7} median {s['median_ms']:7.1f} ms  min {s['min_ms']:7.1f} ms  CPU {s['cpu_ms']:7.1f} ms  faults {s['faults']:7.0f} a step"
+        )
     for side in sides:
         ratios = [t.median / o.median for o, t in zip(costs["ours"], costs[side], strict=True)]
-        r = row["ratios"][side] = {**spread(ratios), "rounds": ratios, "of_cpu": row[side]["cpu_ms"] / row["ours"]["cpu_ms"]}
+        r = row["ratios"][side] = {
+            **spread(ratios),
+            "rounds": ratios,
+            "of_cpu": row[side]["cpu_ms"] / row["ours"]["cpu_ms"],
+        }
         print(
             f"{name:6} speed of ours / {side}: {r['ratio']:.2f} [{r['low']:.2f}..{r['high']:.2f}] in {rounds} rounds, "
             f"of minimums {row[side]['min_ms'] / row['ours']['min_ms']:.2f}, of CPU time {r['of_cpu']:.2f}{goal(side, name, cpu)}"
@@ -209,13 +230,21 @@ def main() -> None:
     parser.add_argument("--nets", default="48x4,256x6,s16", help="which of 48x4, 256x6, s16")
     parser.add_argument("--against", default="", help="which of flax, torch, compile; all that are installed if empty")
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--activation", default="", help="another mlp activation on both sides, such as gelu; the presets' own if empty")
-    parser.add_argument("--nnx-jit", action="store_true", help="theirs under nnx.jit with nnx.Optimizer instead of split/merge")
+    parser.add_argument(
+        "--activation", default="", help="another mlp activation on both sides, such as gelu; the presets' own if empty"
+    )
+    parser.add_argument(
+        "--nnx-jit", action="store_true", help="theirs under nnx.jit with nnx.Optimizer instead of split/merge"
+    )
     parser.add_argument("--json", default="", help="file to write all figures to")
     o = parser.parse_args()
     if unknown := set(o.nets.split(",")) - set(GOALS["flax"]):
         parser.error(f"--nets: there is no {', '.join(unknown)}; there are {', '.join(GOALS['flax'])}")
-    sides = o.against.split(",") if o.against else [side for side in SIDES if side == "flax" or importlib.util.find_spec("torch")]
+    sides = (
+        o.against.split(",")
+        if o.against
+        else [side for side in SIDES if side == "flax" or importlib.util.find_spec("torch")]
+    )
     if strange := set(sides) - set(SIDES):
         parser.error(f"--against: there is no {', '.join(strange)}; there are {', '.join(SIDES)}")
     backend.prepare()
@@ -228,7 +257,9 @@ def main() -> None:
             run = replace(run, model=replace(run.model, activation=o.activation))
         rows.append(compare(name, run, sides, o.rounds, o.nnx_jit, machine["cpu"]))
     if o.json:
-        Path(o.json).write_text(json.dumps({"machine": machine, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n")
+        Path(o.json).write_text(
+            json.dumps({"machine": machine, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -38,11 +38,22 @@ def parser(command: str, prog: str) -> argparse.ArgumentParser:
         "verify": "Compare two files as functions: outputs, every block, gradients, and all tensors.",
         "formats": "List the layouts, which of them hold the same networks, and what --adapt can do.",
     }[command]
-    also = "" if command else "\n".join(["also:", *(wrapped(f"  {prog} {name:12}  {what}", 6) for name, what in ALSO.items())])
-    out = argparse.ArgumentParser(f"{prog} {command}".rstrip(), description=wrapped(text, 0), epilog=also,
-                                  formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)  # fmt: skip
+    also = (
+        ""
+        if command
+        else "\n".join(["also:", *(wrapped(f"  {prog} {name:12}  {what}", 6) for name, what in ALSO.items())])
+    )
+    out = argparse.ArgumentParser(
+        f"{prog} {command}".rstrip(),
+        description=wrapped(text, 0),
+        epilog=also,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     if command == "formats":
-        out.add_argument("--pairs", action="store_true", help="why each pair of layouts without a common network has none")
+        out.add_argument(
+            "--pairs", action="store_true", help="why each pair of layouts without a common network has none"
+        )
         return out
     source = "a file, a folder, a run of ours, or hf://owner/name"
     add = out.add_argument
@@ -50,21 +61,58 @@ def parser(command: str, prog: str) -> argparse.ArgumentParser:
     if command == "verify":
         add("b", metavar="B", help=source)
     if not command:
-        add("dst", metavar="DST", help="its suffix picks the container (.safetensors .pt .pth .bin .npz .msgpack); none: a folder with the files its library wants")
-    add("--from", dest="layout", default="", metavar="LAYOUT", help="the layout of SRC, where its names do not tell: timm, vit-pytorch@1.4, ...")
+        add(
+            "dst",
+            metavar="DST",
+            help="its suffix picks the container (.safetensors .pt .pth .bin .npz .msgpack); none: a folder with the files its library wants",
+        )
+    add(
+        "--from",
+        dest="layout",
+        default="",
+        metavar="LAYOUT",
+        help="the layout of SRC, where its names do not tell: timm, vit-pytorch@1.4, ...",
+    )
     if not command:
         add("--to", default="", metavar="LAYOUT", help="the layout of DST (default: vit-jax, ours)")
-    add("--model", default="", metavar="NAME", help="take what shapes cannot tell from a published model: vit_base_patch16_224")
-    add("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE",
-        help="say a field of the config: heads=12, eps=1e-6, image=224, mean=0.5,0.5,0.5; repeatable")  # fmt: skip
+    add(
+        "--model",
+        default="",
+        metavar="NAME",
+        help="take what shapes cannot tell from a published model: vit_base_patch16_224",
+    )
+    add(
+        "--set",
+        dest="sets",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="say a field of the config: heads=12, eps=1e-6, image=224, mean=0.5,0.5,0.5; repeatable",
+    )
     add("--file", default="", metavar="NAME", help="which file of a folder that holds several")
     add("--step", type=int, metavar="N", help="which step of a run or a folder of checkpoints")
-    add("--key", default="", metavar="NAME", help="which of several sets of weights in one file: model_ema, teacher, ...")
-    add("--accept", action="append", default=[], metavar="WHAT", help="convert although the result is another function; the message that asks for it says what")
+    add(
+        "--key",
+        default="",
+        metavar="NAME",
+        help="which of several sets of weights in one file: model_ema, teacher, ...",
+    )
+    add(
+        "--accept",
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="convert although the result is another function; the message that asks for it says what",
+    )
     if not command:
         targeted(add)
     if command == "verify":
-        add("--images", default="", metavar="PATH", help="an image, a folder of images or a .npy array to compare on (default: noise)")
+        add(
+            "--images",
+            default="",
+            metavar="PATH",
+            help="an image, a folder of images or a .npy array to compare on (default: noise)",
+        )
         add("--steps", type=int, default=0, metavar="N", help="also compare N steps of an optimizer")
         add("--json", default="", metavar="FILE", help="write the comparison as JSON")
         add("--markdown", default="", metavar="FILE", help="write the comparison as Markdown")
@@ -73,11 +121,29 @@ def parser(command: str, prog: str) -> argparse.ArgumentParser:
 
 def targeted(add: Any) -> None:
     """The arguments that only a conversion has."""
-    add("--adapt", action="append", default=[], metavar="OP=VALUE",
-        help="change the network on the way: resize=384x384:timm, head=drop, eps=1e-6, ...; `formats` lists all; repeatable, recorded")  # fmt: skip
-    add("--dtype", default="", choices=["float64", "float32", "float16", "bfloat16"], metavar="DTYPE", help="round to this dtype (default: each tensor keeps its own)")
-    add("--preset", default="", metavar="NAME", help="the run that an optimizer's state belongs to, where its file does not say")
-    add("--weights-only", action="store_true", help="write tensors alone, also where the target cannot state the config")
+    add(
+        "--adapt",
+        action="append",
+        default=[],
+        metavar="OP=VALUE",
+        help="change the network on the way: resize=384x384:timm, head=drop, eps=1e-6, ...; `formats` lists all; repeatable, recorded",
+    )
+    add(
+        "--dtype",
+        default="",
+        choices=["float64", "float32", "float16", "bfloat16"],
+        metavar="DTYPE",
+        help="round to this dtype (default: each tensor keeps its own)",
+    )
+    add(
+        "--preset",
+        default="",
+        metavar="NAME",
+        help="the run that an optimizer's state belongs to, where its file does not say",
+    )
+    add(
+        "--weights-only", action="store_true", help="write tensors alone, also where the target cannot state the config"
+    )
     add("--allow-nonfinite", action="store_true", help="convert weights with NaN or infinity")
     add("--verify", action="store_true", help="compare source and target as functions, and leave DST.certificate.json")
     add("--force", action="store_true", help="replace DST")
@@ -89,7 +155,15 @@ def options(arguments: argparse.Namespace) -> Options:
     from .recognise.reading import Options
 
     check_accepted(arguments.accept)
-    return Options(arguments.layout, arguments.model, settings(arguments.sets), arguments.file, arguments.step, arguments.key, tuple(arguments.accept))
+    return Options(
+        arguments.layout,
+        arguments.model,
+        settings(arguments.sets),
+        arguments.file,
+        arguments.step,
+        arguments.key,
+        tuple(arguments.accept),
+    )
 
 
 def settings(texts: list[str]) -> dict[str, Any]:
@@ -131,9 +205,18 @@ def convert(arguments: argparse.Namespace) -> int:
     reading = read(arguments.src, replace(options(arguments), otherwise=run.model if run else None))
     with reading.source:
         if run and "optimizer" not in reading.source.tree:
-            raise UserError(f"--preset {arguments.preset}: {reading.path} holds no optimizer's state for it; leave the flag out")
+            raise UserError(
+                f"--preset {arguments.preset}: {reading.path} holds no optimizer's state for it; leave the flag out"
+            )
         say(described(reading))
-        way = plan(reading, arguments.to or "vit-jax", arguments.adapt, arguments.dtype, arguments.weights_only, arguments.allow_nonfinite)
+        way = plan(
+            reading,
+            arguments.to or "vit-jax",
+            arguments.adapt,
+            arguments.dtype,
+            arguments.weights_only,
+            arguments.allow_nonfinite,
+        )
         for adaptation in way.adaptations:
             say(f"adapted   {adaptation.text}: {adaptation.says}")
         size = sum(spec.nbytes for spec in way.specs.values())
@@ -183,7 +266,12 @@ def progress(size: int) -> Any:
         nonlocal last
         if done >= size or time.monotonic() - last > 0.1:
             last = time.monotonic()
-            print(f"\r{done / 1e6:,.0f} of {size / 1e6:,.0f} MB", end="\n" if done >= size else "", file=sys.stderr, flush=True)
+            print(
+                f"\r{done / 1e6:,.0f} of {size / 1e6:,.0f} MB",
+                end="\n" if done >= size else "",
+                file=sys.stderr,
+                flush=True,
+            )
 
     return show
 
@@ -229,7 +317,9 @@ def brief(command: str, arguments: argparse.Namespace) -> int:
     try:
         return run(command, arguments)
     except UserError as error:
-        raise UserError(re.sub(rf"(\S{{{LONG // 2}}})\S{{{LONG // 2},}}(\S{{{LONG // 4}}})", r"\1...\2", str(error))) from error
+        raise UserError(
+            re.sub(rf"(\S{{{LONG // 2}}})\S{{{LONG // 2},}}(\S{{{LONG // 4}}})", r"\1...\2", str(error))
+        ) from error
 
 
 def run(command: str, arguments: argparse.Namespace) -> int:
@@ -242,13 +332,17 @@ def run(command: str, arguments: argparse.Namespace) -> int:
         return COMMANDS[command](arguments)
     except Exception as error:
         if out_of_memory(error):
-            raise UserError("out of memory: these networks do not fit into what is free here; close other programs, or repeat it where there is more") from error
+            raise UserError(
+                "out of memory: these networks do not fit into what is free here; close other programs, or repeat it where there is more"
+            ) from error
         if not isinstance(error, OSError):
             raise
         if isinstance(error, BrokenPipeError) or error.errno is None:
             raise
         place = error.filename or "the target"
-        raise UserError(f"{place}: {os.strerror(error.errno).lower()}; check the path, its permissions and the disk, nothing was changed") from error
+        raise UserError(
+            f"{place}: {os.strerror(error.errno).lower()}; check the path, its permissions and the disk, nothing was changed"
+        ) from error
     finally:
         for name, handler in before.items():
             signal.signal(getattr(signal, name), handler)

@@ -21,6 +21,7 @@ Names = Mapping[str, Shape]  # the tensors of a file: {name: shape}
 Json = dict[str, Any]
 UNKNOWN = object()
 
+
 @dataclass(frozen=True)
 class Field:
     """Where one field of our config comes from, and which of its values this layout can say.
@@ -44,9 +45,11 @@ class Field:
         """Whether the layout can have this value."""
         return not self.among or any(value == each and type(value) is type(each) for each in self.among)
 
+
 def always(value: Any) -> Field:
     """A field of which the layout knows one value."""
     return Field((value,))
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -55,8 +58,11 @@ class Facts:
     config: Json = field(default_factory=dict)
     preprocess: Json | None = None  # as vit_jax's Preprocess.to_dict
     class_names: list[str] | None = None
-    extra: Json = field(default_factory=dict)  # what its library wants beside, by its own keys: ids of special tokens, settings of generation
+    extra: Json = field(
+        default_factory=dict
+    )  # what its library wants beside, by its own keys: ids of special tokens, settings of generation
     notes: tuple[str, ...] = ()  # what they say that ours cannot, a sentence each, to be shown
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -78,7 +84,10 @@ class Layout:
     fields: Mapping[str, Field]
     rows: Callable[[Any], list[Row]]
     marks: tuple[str, ...]
-    containers: tuple[str, ...] = ("safetensors", "torch")  # what its files come in; the first is that of a folder we write
+    containers: tuple[str, ...] = (
+        "safetensors",
+        "torch",
+    )  # what its files come in; the first is that of a folder we write
     limits: Callable[[Any], list[str]] = lambda config: []
     unstated: Callable[[Any], list[str]] = lambda config: []
     read_side: Callable[[Mapping[str, Json]], Facts] = lambda files: Facts()
@@ -114,13 +123,16 @@ class Layout:
         said = [
             f"{name} is {getattr(config, name)!r}, it says only {' or '.join(map(repr, f.among))}"
             for name, f in self.fields.items()
-            if not f.says(getattr(config, name)) and not (weights_only and name in unseen) and not self._idle(config, name)
+            if not f.says(getattr(config, name))
+            and not (weights_only and name in unseen)
+            and not self._idle(config, name)
         ]
         return said or self.limits(config) or ([] if weights_only else self.unstated(config))
 
     def _idle(self, config: Any, name: str) -> bool:
         """Whether one of a field's own values would change nothing: a head's bias where there is no head."""
         return any(normal(dataclasses.replace(config, **{name: value})) == config for value in self.fields[name].among)
+
 
 # ------------------------------------------------------------------------------------- side files
 
@@ -137,6 +149,7 @@ def stated(layout: Layout, config: Json) -> Json:
                 out[name] = f.decode(value)
     return out
 
+
 def statement(layout: Layout, config: Any) -> Json:
     """A config.json's part that states a config by the keys of the layout's table."""
     out: Json = {}
@@ -149,6 +162,7 @@ def statement(layout: Layout, config: Any) -> Json:
             node[leaf] = f.encode(getattr(config, name))
     return out
 
+
 def look(values: Any, key: str) -> Any:
     """The value under a dotted key, or UNKNOWN."""
     for part in key.split("."):
@@ -156,6 +170,7 @@ def look(values: Any, key: str) -> Any:
             return UNKNOWN
         values = values[part]
     return values
+
 
 # ------------------------------------------------------------------------------- which config it is
 
@@ -167,13 +182,20 @@ def count(names: Iterable[str], pattern: str) -> int:
     """How many numbers stand at (\\d+) of a pattern that matches whole names. Not the largest: a stranger's may be any."""
     return len({int(m[1]) for name in names if (m := re.fullmatch(pattern, name))})
 
+
 def has(*names: str) -> Callable[[Names], bool]:
     """A solver: whether a file has any of these names (or, with a trailing dot, one that begins so)."""
-    return lambda given: any(any(n.startswith(name) for n in given) if name.endswith(".") else name in given for name in names)
+    return lambda given: any(
+        any(n.startswith(name) for n in given) if name.endswith(".") else name in given for name in names
+    )
+
 
 def length(name: str, axis: int, otherwise: Any = None) -> Callable[[Names], Any]:
     """A solver: the length of a tensor's axis, or `otherwise` where a file lacks it."""
-    return lambda given: given[name][axis] if name in given and len(given[name]) > (axis if axis >= 0 else -axis - 1) else otherwise
+    return lambda given: (
+        given[name][axis] if name in given and len(given[name]) > (axis if axis >= 0 else -axis - 1) else otherwise
+    )
+
 
 # The plain pre-norm ViT: tables begin with it and say what differs. Fields that are left out have to be said by each.
 PLAIN_VIT: dict[str, Field] = {

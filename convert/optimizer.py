@@ -48,7 +48,9 @@ def moving(rows: Iterable[Row], names: Iterable[str]) -> list[Row]:
     kept = [r for r in narrow(rows, names) if r.ours and not r.ours[0].startswith(CARRIED)]
     for r in kept:
         if any(isinstance(operation, Constant) for operation in r.operations):
-            raise UserError(f"{', '.join(r.theirs)}: a part is computed here and trained there, so its optimizer's state cannot go along; add --weights-only")
+            raise UserError(
+                f"{', '.join(r.theirs)}: a part is computed here and trained there, so its optimizer's state cannot go along; add --weights-only"
+            )
     return kept
 
 
@@ -60,9 +62,15 @@ def _zeros(tensor: Tensor) -> Tensor:
 
 
 def from_torch(
-    saved: Mapping[str, Any], rows: Sequence[Row], weights: Mapping[str, Tensor], c: OptimConfig, table: Table, what: str,
-    step: int | None = None, grouped: bool = False,
-) -> Moments:  # fmt: skip
+    saved: Mapping[str, Any],
+    rows: Sequence[Row],
+    weights: Mapping[str, Tensor],
+    c: OptimConfig,
+    table: Table,
+    what: str,
+    step: int | None = None,
+    grouped: bool = False,
+) -> Moments:
     """Moments from a torch optimizer's state dict, under the file's own names.
 
     `weights` are the model's in the order of its state dict, and `rows` the file's; `c` is the optimizer that the state is to be
@@ -75,13 +83,27 @@ def from_torch(
     order = dict(zip((i for group in groups for i in group["params"]), names, strict=True))
     kinds = {name: {table[ours].kind for ours in r.ours} for r in rows for name in r.theirs}
     for number, group in enumerate(groups):
-        _check_group(f"{what}: group {number} of its optimizer", group, [(order[i], kinds[order[i]]) for i in group["params"]], c)
-    entries = {order[i]: _entries(entry, f"{what}: the optimizer's state of {order[i]}") for i, entry in states.items() if i in order}
+        _check_group(
+            f"{what}: group {number} of its optimizer", group, [(order[i], kinds[order[i]]) for i in group["params"]], c
+        )
+    entries = {
+        order[i]: _entries(entry, f"{what}: the optimizer's state of {order[i]}")
+        for i, entry in states.items()
+        if i in order
+    }
     if strange := [i for i in states if i not in order]:
-        raise UserError(f"{what}: its optimizer has a state numbered {strange[0]!r}, which is of no parameter; save it anew")
+        raise UserError(
+            f"{what}: its optimizer has a state numbered {strange[0]!r}, which is of no parameter; save it anew"
+        )
     found = _moments(entries, names, weights, c, what, step)
     copies = _copies(rows, weights)
-    return Moments(found.step, {role: {**tensors, **{name: tensors[first] for name, first in copies.items()}} for role, tensors in found.roles.items()})
+    return Moments(
+        found.step,
+        {
+            role: {**tensors, **{name: tensors[first] for name, first in copies.items()}}
+            for role, tensors in found.roles.items()
+        },
+    )
 
 
 def _copies(rows: Iterable[Row], names: Mapping[str, Any]) -> dict[str, str]:
@@ -94,11 +116,16 @@ def _opened(saved: Any, what: str) -> tuple[dict[Any, Any], Groups]:
     """The states and groups of a state dict. Raises UserError where it is not one."""
     try:
         states, groups = dict(saved["state"]), [dict(group) for group in saved["param_groups"]]
-        if groups and all(_are(int, group["params"]) and (group.get("param_names") is None or _are(str, group["param_names"])) for group in groups):
+        if groups and all(
+            _are(int, group["params"]) and (group.get("param_names") is None or _are(str, group["param_names"]))
+            for group in groups
+        ):
             return states, groups
     except (KeyError, TypeError, ValueError):
         pass
-    raise UserError(f"{what}: its optimizer is not a torch optimizer's state_dict(); save that, or convert the weights alone with --weights-only")
+    raise UserError(
+        f"{what}: its optimizer is not a torch optimizer's state_dict(); save that, or convert the weights alone with --weights-only"
+    )
 
 
 def _are(kind: type, values: Any) -> bool:
@@ -106,8 +133,14 @@ def _are(kind: type, values: Any) -> bool:
 
 
 def _names(
-    groups: Groups, rows: Sequence[Row], weights: Mapping[str, Tensor], c: OptimConfig, table: Table, what: str, grouped: bool
-) -> list[str]:  # fmt: skip
+    groups: Groups,
+    rows: Sequence[Row],
+    weights: Mapping[str, Tensor],
+    c: OptimConfig,
+    table: Table,
+    what: str,
+    grouped: bool,
+) -> list[str]:
     """The parameters' names in the order of the groups' indices. Raises UserError where it is not known."""
     expected = parameter_order(rows, weights)
     counts = [len(group["params"]) for group in groups]
@@ -119,7 +152,9 @@ def _names(
         decays = _decaying(rows, c, table)
         found = [name for on in (True, False) for name in expected if decays[name] is on]
         if counts != [n for on in (True, False) if (n := sum(decays[name] is on for name in expected))]:
-            raise UserError(f"{what}: its optimizer's groups have {counts} parameters, which optim.decay {list(c.decay)} does not give; correct the config")
+            raise UserError(
+                f"{what}: its optimizer's groups have {counts} parameters, which optim.decay {list(c.decay)} does not give; correct the config"
+            )
     else:
         raise UserError(
             f"{what}: its optimizer has {len(groups)} groups and no names in them, so which parameter has which number is not known; "
@@ -128,7 +163,9 @@ def _names(
     if sorted(found) != sorted(expected) or len(found) != sum(counts):
         lacking = sorted(set(expected) - set(found)) or sorted(set(found) - set(expected))
         which = f", {lacking[0]} among those that are not in both" if lacking else ""
-        raise UserError(f"{what}: its optimizer has {sum(counts)} parameters and the network {len(expected)}{which}; the state of every parameter is needed")
+        raise UserError(
+            f"{what}: its optimizer has {sum(counts)} parameters and the network {len(expected)}{which}; the state of every parameter is needed"
+        )
     return found
 
 
@@ -153,22 +190,33 @@ def parameter_order(rows: Sequence[Row], names: Mapping[str, Any]) -> list[str]:
 def _check_group(where: str, group: Mapping[str, Any], members: Sequence[tuple[str, set[Any]]], c: OptimConfig) -> None:
     """Raise UserError where a group's settings are not those of the config."""
     adam = c.name in ("adam", "adamw")
-    is_adam, is_sgd = {"betas", "amsgrad"} <= group.keys() and "momentum_decay" not in group, {"momentum", "nesterov"} <= group.keys() and "betas" not in group
+    is_adam, is_sgd = (
+        {"betas", "amsgrad"} <= group.keys() and "momentum_decay" not in group,
+        {"momentum", "nesterov"} <= group.keys() and "betas" not in group,
+    )
     if not (is_adam if adam else is_sgd):
         theirs = "Adam or AdamW" if is_adam else "SGD" if is_sgd else "an optimizer other than Adam, AdamW and SGD"
-        raise UserError(f"{where} is of {theirs}, but optim.name is {c.name}; correct the config, or convert the weights alone with --weights-only")
+        raise UserError(
+            f"{where} is of {theirs}, but optim.name is {c.name}; correct the config, or convert the weights alone with --weights-only"
+        )
     for name, reason in REFUSED.items():
         if _number(group.get(name, 0)):
-            raise UserError(f"{where} has {name} {group[name]}: {reason}; convert the weights alone with --weights-only")
+            raise UserError(
+                f"{where} has {name} {group[name]}: {reason}; convert the weights alone with --weights-only"
+            )
     for name, (given, wanted) in _settings(group, c).items():
         if given != wanted:
-            raise UserError(f"{where} has {name} {given}, but by the config it is {wanted}; correct the config, or name the run that this is")
+            raise UserError(
+                f"{where} has {name} {given}, but by the config it is {wanted}; correct the config, or name the run that this is"
+            )
     decay = _number(group.get("weight_decay", 0.0))
     for name, kinds in members:
         wanted = {c.weight_decay * (k in c.decay) for k in kinds}
         if wanted != {decay}:
             said = " and ".join(f"{w}" for w in sorted(wanted))
-            raise UserError(f"{where} has weight_decay {decay} for {name}, but by optim.weight_decay and optim.decay {list(c.decay)} it is {said}; correct the config")
+            raise UserError(
+                f"{where} has weight_decay {decay} for {name}, but by optim.weight_decay and optim.decay {list(c.decay)} it is {said}; correct the config"
+            )
 
 
 def _settings(group: Mapping[str, Any], c: OptimConfig) -> dict[str, tuple[Any, Any]]:
@@ -214,14 +262,23 @@ def _entries(entry: Any, where: str) -> dict[str, Any]:
         raise UserError(f"{where} is not a dict; save it anew")
     known = {"step", *TORCH_NAMES.values()}
     if strange := [name for name in entry if name not in known]:
-        reason = f": {REFUSED['amsgrad']}" if "max_exp_avg_sq" in strange else ", as neither Adam nor SGD with momentum does"
-        raise UserError(f"{where} holds {', '.join(map(str, strange))}{reason}; convert the weights alone with --weights-only")
+        reason = (
+            f": {REFUSED['amsgrad']}" if "max_exp_avg_sq" in strange else ", as neither Adam nor SGD with momentum does"
+        )
+        raise UserError(
+            f"{where} holds {', '.join(map(str, strange))}{reason}; convert the weights alone with --weights-only"
+        )
     return {name: value for name, value in entry.items() if value is not None}
 
 
 def _moments(
-    entries: Mapping[str, dict[str, Any]], names: Sequence[str], weights: Mapping[str, Tensor], c: OptimConfig, what: str, step: int | None
-) -> Moments:  # fmt: skip
+    entries: Mapping[str, dict[str, Any]],
+    names: Sequence[str],
+    weights: Mapping[str, Tensor],
+    c: OptimConfig,
+    what: str,
+    step: int | None,
+) -> Moments:
     """The roles of all parameters, and the one step. Raises UserError where some have no state, or steps or shapes differ."""
     kept = {role: TORCH_NAMES[role] for role in roles(c)}
     lacking = [name for name in names if not set(kept.values()) <= entries.get(name, {}).keys()]
@@ -229,7 +286,9 @@ def _moments(
         return Moments(0, {role: {name: _zeros(weights[name]) for name in names} for role in kept})
     if lacking:
         which = f"{', '.join(lacking[:3])} ({len(lacking)} of {len(names)})"
-        raise UserError(f"{what}: its optimizer has no state for {which}, as if no gradient had come there; train them, or convert the weights alone with --weights-only")
+        raise UserError(
+            f"{what}: its optimizer has no state for {which}, as if no gradient had come there; train them, or convert the weights alone with --weights-only"
+        )
     found = {role: {name: entries[name][theirs] for name in names} for role, theirs in kept.items()}
     for tensors in found.values():
         for name, tensor in tensors.items():
@@ -239,11 +298,16 @@ def _moments(
                     f"{what}: the optimizer's state of {name} is {is_now} instead of {list(weights[name].shape)}; "
                     "its parameters are in another order than the model's: make it from model.named_parameters()"
                 )
-    counts = {_number(entries[name]["step"]) for name in names if "step" in entries.get(name, {})} | ({float(step)} if step is not None else set())
+    counts = {_number(entries[name]["step"]) for name in names if "step" in entries.get(name, {})} | (
+        {float(step)} if step is not None else set()
+    )
     if len(counts) != 1:
         told = " and ".join(f"{count:g}" for count in sorted(count for count in counts if count is not None)) or "none"
-        raise UserError(f"{what}: its parameters have made different numbers of steps ({told}); there is one for all: train them together" if counts
-                        else f"{what}: says nowhere how many steps its optimizer has made; save it with \"step\" beside")  # fmt: skip
+        raise UserError(
+            f"{what}: its parameters have made different numbers of steps ({told}); there is one for all: train them together"
+            if counts
+            else f'{what}: says nowhere how many steps its optimizer has made; save it with "step" beside'
+        )
     (count,) = counts
     if count is None or count < 0 or count != int(count):
         raise UserError(f"{what}: its optimizer's step is {count}, which is no number of updates; save it anew")
@@ -265,7 +329,7 @@ def registered(names: Sequence[str]) -> list[str]:
 
 def to_torch(
     rows: Iterable[Row], specs: Mapping[str, Spec], c: OptimConfig, table: Table, step: int
-) -> tuple[dict[str, Any], Places]:  # fmt: skip
+) -> tuple[dict[str, Any], Places]:
     """(an optimizer's state dict with a Spec where a tensor goes, the path in it of each (role, name)) for torch's optimizer of `c`.
 
     `rows` and `specs` are those of the file's parameters, `table` is the network's. Groups are those of torch_ref: what
@@ -296,6 +360,13 @@ def _group(c: OptimConfig, weight_decay: float) -> dict[str, Any]:
     shared: dict[str, Any] = {"lr": first_rate(c), "initial_lr": first_rate(c), "weight_decay": weight_decay, "maximize": False,
                               "foreach": None, "differentiable": False, "fused": None}  # fmt: skip
     if c.name in ("adam", "adamw"):
-        return {**shared, "betas": (c.beta1, c.beta2), "eps": c.eps, "amsgrad": False, "capturable": False, "decoupled_weight_decay": c.name == "adamw"}
+        return {
+            **shared,
+            "betas": (c.beta1, c.beta2),
+            "eps": c.eps,
+            "amsgrad": False,
+            "capturable": False,
+            "decoupled_weight_decay": c.name == "adamw",
+        }
     momentum = c.momentum if c.name == "momentum" else 0.0
     return {**shared, "momentum": momentum, "dampening": 0.0, "nesterov": c.nesterov and c.name == "momentum"}

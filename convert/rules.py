@@ -204,7 +204,9 @@ class Row:
         try:
             return operate(arrays)
         except ValueError as error:
-            raise UserError(f"{', '.join(self.theirs)}: {error}; this is not a file of the named layout and config") from error
+            raise UserError(
+                f"{', '.join(self.theirs)}: {error}; this is not a file of the named layout and config"
+            ) from error
 
     def narrowed(self, names: Iterable[str]) -> Row | None:
         """This row without the optional names that are not among `names`; None where nothing is left."""
@@ -251,17 +253,30 @@ def read(rows: Sequence[Row], tensors: Mapping[str, np.ndarray], what: str = "te
 
 def write(
     rows: Sequence[Row], parameters: Mapping[str, np.ndarray], what: str = "parameters", names: Iterable[str] = ()
-) -> dict[str, np.ndarray]:  # fmt: skip
+) -> dict[str, np.ndarray]:
     """The tensors of a file {name: array} from our parameters {dotted name: array}; the reverse of `read`.
 
     Of the optional tensors those are written that are among `names`.
     """
-    rows = narrow(rows, [*names, *(n for r in rows for o, n in zip(r.ours, r.theirs, strict=False) if o in parameters and o.startswith(CARRIED))])
+    rows = narrow(
+        rows,
+        [
+            *names,
+            *(
+                n
+                for r in rows
+                for o, n in zip(r.ours, r.theirs, strict=False)
+                if o in parameters and o.startswith(CARRIED)
+            ),
+        ],
+    )
     check(our_shapes(rows), {name: np.shape(array) for name, array in parameters.items()}, what)
     dtype = common_dtype([np.asarray(array).dtype for array in parameters.values()])
     done: dict[str, np.ndarray] = {}
     for r in rows:
-        done |= zip(r.theirs, map(contiguous, r.write([np.asarray(parameters[name]) for name in r.ours], dtype)), strict=True)  # type: ignore[operator]
+        done |= zip(
+            r.theirs, map(contiguous, r.write([np.asarray(parameters[name]) for name in r.ours], dtype)), strict=True
+        )  # type: ignore[operator]
     return done
 
 
@@ -272,7 +287,11 @@ def our_shapes(rows: Iterable[Row]) -> dict[str, Shape]:
 
 def file_shapes(rows: Iterable[Row]) -> dict[str, Shape]:
     """{name: shape} of all tensors that rows claim."""
-    return unique((name, array.shape) for r in rows for name, array in zip(r.theirs, r.write([ghost(s) for s in r.shapes]), strict=True))
+    return unique(
+        (name, array.shape)
+        for r in rows
+        for name, array in zip(r.theirs, r.write([ghost(s) for s in r.shapes]), strict=True)
+    )
 
 
 def check(expected: Mapping[str, Shape], given: Mapping[str, Shape], what: str, hint: str = "") -> None:
@@ -280,13 +299,17 @@ def check(expected: Mapping[str, Shape], given: Mapping[str, Shape], what: str, 
     missing = [name for name in expected if name not in given]
     unclaimed = [name for name in given if name not in expected]
     misshapen = [
-        f"{name} {list(given[name])} instead of {list(shape)}" for name, shape in expected.items() if name in given and tuple(given[name]) != tuple(shape)
+        f"{name} {list(given[name])} instead of {list(shape)}"
+        for name, shape in expected.items()
+        if name in given and tuple(given[name]) != tuple(shape)
     ]
     faults = {"missing": missing, "unclaimed": unclaimed, "misshapen": misshapen}
     if any(faults.values()):
         told = "; ".join(f"{fault} ({len(names)}): {few(names)}" for fault, names in faults.items() if names)
         close = nearest(unclaimed[0], missing) if missing and unclaimed else ""
-        raise UserError(f"{what} do not fit this network: {told}{close}; {hint or 'give those of a network with the same config'}")
+        raise UserError(
+            f"{what} do not fit this network: {told}{close}; {hint or 'give those of a network with the same config'}"
+        )
 
 
 def few(names: Sequence[str]) -> str:
@@ -363,5 +386,5 @@ def rearrange(array: np.ndarray, before: str, after: str, sizes: Mapping[str, in
 
 
 def _groups(pattern: str) -> list[list[str]]:
-    """"(p q c) d 1" as [["p", "q", "c"], ["d"], []]: an axis of one entry joins none."""
+    """ "(p q c) d 1" as [["p", "q", "c"], ["d"], []]: an axis of one entry joins none."""
     return [[a for a in part.strip("()").split() if a != "1"] for part in re.findall(r"\([^()]*\)|\S+", pattern)]

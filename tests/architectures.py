@@ -19,23 +19,42 @@ from vit_jax.config import ViTConfig, function_fields, normal
 
 NETWORK = "vit"  # the row that the table is about
 Json = dict[str, Any]
-Entry = tuple[Json, dict[str, Json | None]]  # (what is not ViTConfig's default, {tag of weights: preprocessing}), the default's tag first
+Entry = tuple[
+    Json, dict[str, Json | None]
+]  # (what is not ViTConfig's default, {tag of weights: preprocessing}), the default's tag first
 ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "ReLU": "relu", "SiLU": "silu"}
 # Names of torch hub for networks whose tensors are timm's: (its name there, timm's architecture, weights, what differs).
 # DINOv2's own class token keeps its position where there are registers.
 REGISTERS = {"cls_position": True, "register_position": False}
 HUB = [(f"dinov2_vit{s[0]}14", f"vit_{s}_patch14_dinov2", "lvd142m", {}) for s in ("small", "base", "large", "giant")]
-HUB += [(f"dinov2_vit{s[0]}14_reg", f"vit_{s}_patch14_reg4_dinov2", "lvd142m", REGISTERS) for s in ("small", "base", "large", "giant")]
+HUB += [
+    (f"dinov2_vit{s[0]}14_reg", f"vit_{s}_patch14_reg4_dinov2", "lvd142m", REGISTERS)
+    for s in ("small", "base", "large", "giant")
+]
 HUB += [(f"dino_vit{s[0]}{p}", f"vit_{s}_patch{p}_224", "dino", {}) for s in ("small", "base") for p in (16, 8)]
 # OpenAI's names of CLIP's image towers.
-HUB += [(f"ViT-{n}", f"vit_{t}_clip_quickgelu_{size}", "openai", {}) for n, t, size in (
-    ("B/32", "base_patch32", 224), ("B/16", "base_patch16", 224), ("L/14", "large_patch14", 224), ("L/14@336px", "large_patch14", 336))]  # fmt: skip
+HUB += [
+    (f"ViT-{n}", f"vit_{t}_clip_quickgelu_{size}", "openai", {})
+    for n, t, size in (
+        ("B/32", "base_patch32", 224),
+        ("B/16", "base_patch16", 224),
+        ("L/14", "large_patch14", 224),
+        ("L/14@336px", "large_patch14", 336),
+    )
+]
 
 
 # -------------------------------------------------------------------------------------------- timm
 
 
-MODULES = ("vision_transformer", "deit", "vision_transformer_hybrid", "vision_transformer_relpos", "eva", "beit")  # timm's, with ViTs in them
+MODULES = (
+    "vision_transformer",
+    "deit",
+    "vision_transformer_hybrid",
+    "vision_transformer_relpos",
+    "eva",
+    "beit",
+)  # timm's, with ViTs in them
 
 
 def built(names: Iterable[str] = ()) -> Iterator[tuple[str, Any, str]]:
@@ -50,7 +69,13 @@ def strange(m: Any) -> str:
     """What a network of timm's has that ours has not; empty where it is plain."""
     kind, block = type(m).__name__, m.blocks[0] if hasattr(m, "blocks") else None
     if kind in ("Eva", "Beit"):
-        return "rotary positions" if getattr(m, "rope", None) is not None else "attention without a key bias" if kind == "Eva" else "relative positions"
+        return (
+            "rotary positions"
+            if getattr(m, "rope", None) is not None
+            else "attention without a key bias"
+            if kind == "Eva"
+            else "relative positions"
+        )
     if kind == "VisionTransformerRelPos":
         return "relative positions"
     if kind not in ("VisionTransformer", "VisionTransformerDistilled") or block is None:
@@ -62,7 +87,9 @@ def strange(m: Any) -> str:
         "attention and mlp side by side": "Parallel" in type(block).__name__,
         "differential attention": type(inner[1]).__name__ == "DiffAttention",
         "norms that subtract no mean": type(inner[0]).__name__ == "RmsNorm",
-        "norms inside attention and mlp": any(type(getattr(module, "norm", None)).__name__ not in ("Identity", "NoneType") for module in inner[1:]),
+        "norms inside attention and mlp": any(
+            type(getattr(module, "norm", None)).__name__ not in ("Identity", "NoneType") for module in inner[1:]
+        ),
         "attention pooling over all tokens": m.attn_pool is not None and m.pool_include_prefix,
     }
     return next((answer for answer, holds in answers.items() if holds), "")
@@ -72,20 +99,51 @@ def config(m: Any) -> ViTConfig:
     """Our config of a network of timm's, read off its modules."""
     block, there = m.blocks[0], lambda module: type(module).__name__ != "Identity"
     distilled, fc_norm, token = hasattr(m, "dist_token"), there(m.fc_norm), m.global_pool == "token"
-    pool = "cls_distill" if distilled else {"token": "cls", "map": "map", "avg": "mean_all" if m.pool_include_prefix else "mean"}[m.global_pool]
+    pool = (
+        "cls_distill"
+        if distilled
+        else {"token": "cls", "map": "map", "avg": "mean_all" if m.pool_include_prefix else "mean"}[m.global_pool]
+    )
     gated, biased = type(block.mlp).__name__ == "GluMlp", block.attn.qkv.bias is not None
     patch = tuple(m.patch_embed.patch_size)
-    image = tuple(n * p for n, p in zip(m.patch_embed.grid_size, patch, strict=True))  # a convolution leaves pixels beyond out
-    return normal(ViTConfig(
-        image=image, patch=patch, channels=m.in_chans, classes=m.num_classes, width=m.embed_dim,
-        depth=len(m.blocks), heads=block.attn.num_heads, hidden=block.mlp.fc2.in_features, stem_bias=m.patch_embed.proj.bias is not None,
-        stem_norm=there(m.patch_embed.norm), cls_token=m.cls_token is not None, distill_token=distilled, registers=m.num_reg_tokens,
-        position="none" if m.pos_embed is None else "learned", cls_position=not m.no_embed_class, register_position=not m.no_embed_class,
-        pre_norm=there(m.norm_pre), final_norm=there(m.norm) or (token and fc_norm), head_norm=fc_norm and not token, eps=block.norm1.eps,
-        layer_scale=float(there(block.ls1)), query_bias=biased, key_bias=biased, value_bias=biased, out_bias=block.attn.proj.bias is not None,
-        mlp_bias=block.mlp.fc1.bias is not None, qk_norm=there(block.attn.q_norm), activation=ACTIVATIONS[type(block.mlp.act).__name__], gated=gated,
-        pool=pool, distill_head=distilled,
-    ))  # fmt: skip
+    image = tuple(
+        n * p for n, p in zip(m.patch_embed.grid_size, patch, strict=True)
+    )  # a convolution leaves pixels beyond out
+    return normal(
+        ViTConfig(
+            image=image,
+            patch=patch,
+            channels=m.in_chans,
+            classes=m.num_classes,
+            width=m.embed_dim,
+            depth=len(m.blocks),
+            heads=block.attn.num_heads,
+            hidden=block.mlp.fc2.in_features,
+            stem_bias=m.patch_embed.proj.bias is not None,
+            stem_norm=there(m.patch_embed.norm),
+            cls_token=m.cls_token is not None,
+            distill_token=distilled,
+            registers=m.num_reg_tokens,
+            position="none" if m.pos_embed is None else "learned",
+            cls_position=not m.no_embed_class,
+            register_position=not m.no_embed_class,
+            pre_norm=there(m.norm_pre),
+            final_norm=there(m.norm) or (token and fc_norm),
+            head_norm=fc_norm and not token,
+            eps=block.norm1.eps,
+            layer_scale=float(there(block.ls1)),
+            query_bias=biased,
+            key_bias=biased,
+            value_bias=biased,
+            out_bias=block.attn.proj.bias is not None,
+            mlp_bias=block.mlp.fc1.bias is not None,
+            qk_norm=there(block.attn.q_norm),
+            activation=ACTIVATIONS[type(block.mlp.act).__name__],
+            gated=gated,
+            pool=pool,
+            distill_head=distilled,
+        )
+    )
 
 
 def timm_entries(names: Iterable[str] = ()) -> Iterator[tuple[str, Entry | str]]:
@@ -96,9 +154,20 @@ def timm_entries(names: Iterable[str] = ()) -> Iterator[tuple[str, Entry | str]]
             yield name, why
             continue
         default = models.get_pretrained_cfg(name)
-        tagged = {default.tag or "": default} | {cfg.tag: cfg for cfg in models.get_arch_pretrained_cfgs(name).values() if cfg.tag} if default else {}
+        tagged = (
+            {default.tag or "": default}
+            | {cfg.tag: cfg for cfg in models.get_arch_pretrained_cfgs(name).values() if cfg.tag}
+            if default
+            else {}
+        )
         patch = model.patch_embed.patch_size
-        yield name, (differing(config(model)), {tag: images(DEFAULTS | dataclasses.asdict(cfg), patch)[0] for tag, cfg in tagged.items()})
+        yield (
+            name,
+            (
+                differing(config(model)),
+                {tag: images(DEFAULTS | dataclasses.asdict(cfg), patch)[0] for tag, cfg in tagged.items()},
+            ),
+        )
 
 
 def differing(c: ViTConfig) -> Json:
@@ -117,9 +186,14 @@ def torchvision_entries() -> Iterator[tuple[str, Entry]]:
         with torch.device("meta"):
             m = models.get_model(name)
         c = ViTConfig(
-            image=m.image_size, patch=m.patch_size, width=m.hidden_dim, depth=len(m.encoder.layers), heads=m.encoder.layers[0].num_heads,
-            hidden=m.mlp_dim, eps=m.encoder.ln.eps,
-        )  # fmt: skip
+            image=m.image_size,
+            patch=m.patch_size,
+            width=m.hidden_dim,
+            depth=len(m.encoder.layers),
+            heads=m.encoder.layers[0].num_heads,
+            hidden=m.mlp_dim,
+            eps=m.encoder.ln.eps,
+        )
         tags = {}
         for weights in models.get_model_weights(name):
             t = weights.transforms()
@@ -146,16 +220,32 @@ def table() -> Json:
     preprocess: list[Json | None] = []
     entries = {}
     for name, (fields, tags) in sorted(found.items()):
-        preprocess += [p for i, p in enumerate(tags.values()) if p is not None and p not in preprocess and p not in list(tags.values())[:i]]
-        entries[name] = {"fields": fields, "tags": {tag: None if p is None else preprocess.index(p) for tag, p in tags.items()}}
+        preprocess += [
+            p
+            for i, p in enumerate(tags.values())
+            if p is not None and p not in preprocess and p not in list(tags.values())[:i]
+        ]
+        entries[name] = {
+            "fields": fields,
+            "tags": {tag: None if p is None else preprocess.index(p) for tag, p in tags.items()},
+        }
     versions = {library: metadata.version(library) for library in ("timm", "torchvision")}
-    return {"network": NETWORK, "made_from": versions, "preprocess": preprocess, "architectures": entries, "others": others}
+    return {
+        "network": NETWORK,
+        "made_from": versions,
+        "preprocess": preprocess,
+        "architectures": entries,
+        "others": others,
+    }
 
 
 def text(made: Json) -> str:
     """The table as JSON, a line for each entry."""
     preprocess = ",\n".join(f"  {json.dumps(p)}" for p in made["preprocess"])
-    entries, others = (",\n".join(f"  {json.dumps(name)}: {json.dumps(v)}" for name, v in made[key].items()) for key in ("architectures", "others"))
+    entries, others = (
+        ",\n".join(f"  {json.dumps(name)}: {json.dumps(v)}" for name, v in made[key].items())
+        for key in ("architectures", "others")
+    )
     head = f'"network": {json.dumps(made["network"])},\n"made_from": {json.dumps(made["made_from"])},\n"preprocess": [\n{preprocess}\n]'
     return f'{{\n{head},\n"architectures": {{\n{entries}\n}},\n"others": {{\n{others}\n}}\n}}\n'
 

@@ -39,8 +39,18 @@ def door(tmp_path: Path) -> Door:
     In a process of its own, inside tmp_path unless `cwd` says otherwise; capitals are environment variables.
     """
 
-    def run(name: str, *args: object, timeout: float = 300, cwd: Path = tmp_path, **env: str) -> "subprocess.CompletedProcess[str]":
+    def run(
+        name: str, *args: object, timeout: float = 300, cwd: Path = tmp_path, **env: str
+    ) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", f"vit_jax.{name}", *map(str, args)]
-        return subprocess.run(command, cwd=cwd, env={**os.environ, **env}, timeout=timeout, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        return subprocess.run(
+            command,
+            cwd=cwd,
+            env={**os.environ, **env},
+            timeout=timeout,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
 
     return run

@@ -59,10 +59,15 @@ def table(c: PerceptronConfig) -> Table:
 class Perceptron(nnx.Module):
     """Images [B, h, w, C] to [B, 1]."""
 
-    def __init__(self, config: PerceptronConfig, *, rngs: Any = None, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32):
+    def __init__(
+        self, config: PerceptronConfig, *, rngs: Any = None, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32
+    ):
         c = self.config = check(config)
         self.dtype = jnp.dtype(dtype)
-        self.fc1, self.fc2 = Linear(c.image**2 * c.channels, c.hidden, dtype=param_dtype), Linear(c.hidden, 1, dtype=param_dtype)
+        self.fc1, self.fc2 = (
+            Linear(c.image**2 * c.channels, c.hidden, dtype=param_dtype),
+            Linear(c.hidden, 1, dtype=param_dtype),
+        )
 
     def __call__(self, images: Any, *, keys: Any = None) -> Any:
         return self.fc2(jnp.tanh(self.fc1(images.astype(self.dtype).reshape(len(images), -1))))
@@ -146,7 +151,9 @@ class Ink:
         return {"predicted": said, "loss": jnp.square(error), "error": jnp.abs(error)}
 
     def score(self, config: Any, split: Any, out: Any) -> Evaluation:
-        return Evaluation({name: float(out[name].astype(np.float64).mean()) for name in ("loss", "error")}, out["predicted"])
+        return Evaluation(
+            {name: float(out[name].astype(np.float64).mean()) for name in ("loss", "error")}, out["predicted"]
+        )
 
     def ready(self, network: Any, record: Any) -> Reader:
         return Reader(network, self, Preprocess.from_dict(record.kept["preprocess"]))
@@ -200,7 +207,15 @@ TASK = TaskRow(
 
 
 def preset() -> presets.Preset:
-    run = RunConfig("ink", PerceptronConfig(), InkData(source="digits"), optim=OptimConfig(lr=1e-2), epochs=3, batch=256, log_every=1)
+    run = RunConfig(
+        "ink",
+        PerceptronConfig(),
+        InkData(source="digits"),
+        optim=OptimConfig(lr=1e-2),
+        epochs=3,
+        batch=256,
+        log_every=1,
+    )
     return presets.Preset(run, "How much ink there is in a digit.")
 
 

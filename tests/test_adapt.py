@@ -109,12 +109,15 @@ def test_statistics_change_with_the_pixels(stem_bias):
     config = replace(VIT, stem_bias=stem_bias)
     images, before = pictures(config), random(config)
     after, given = adapted(config, "statistics=imagenet:half")
-    imagenet, half = (lambda x, s=STATISTICS[name]: (x - np.array(s[0])) / np.array(s[1]) for name in ("imagenet", "half"))
+    imagenet, half = (
+        lambda x, s=STATISTICS[name]: (x - np.array(s[0])) / np.array(s[1]) for name in ("imagenet", "half")
+    )
     expected, found = logits(config, before, imagenet(images)), logits(after, given, half(images))
     assert np.abs(found - expected).max() <= 4e-15 * np.abs(expected).max()
 
 
 # ---------------------------------------------------------------------------------- by hand
+
 
 def test_one_channel_takes_a_grey_picture_as_three_took_it():
     config = replace(VIT, position="none", depth=1)
@@ -137,7 +140,9 @@ def test_new_heads_are_zeros_or_small_and_always_the_same():
     assert config.classes == 400 and not drawn["head.bias"].any()
     assert abs(drawn["head.kernel"].std() - 0.02) < 5e-4 and abs(drawn["head.kernel"].mean()) < 5e-4
     assert abs(np.corrcoef(drawn["head.kernel"].ravel(), drawn["distill_head.kernel"].ravel())[0, 1]) < 0.05
-    assert np.array_equal(drawn["head.kernel"], adapted(replace(DEIT, width=64, hidden=80), "head=new:400:normal")[1]["head.kernel"])
+    assert np.array_equal(
+        drawn["head.kernel"], adapted(replace(DEIT, width=64, hidden=80), "head=new:400:normal")[1]["head.kernel"]
+    )
 
 
 # -------------------------------------------------------------------------------------- resizing
@@ -172,7 +177,16 @@ def test_adaptations_follow_each_other():
 # ------------------------------------------------------------------------------ what lies beside
 
 FACTS = Facts(
-    preprocess={"image": [8, 12], "channels": 3, "fit": "crop", "size": 9, "interpolation": "bicubic", "background": 0, "mean": [0.5] * 3, "std": [0.5] * 3},
+    preprocess={
+        "image": [8, 12],
+        "channels": 3,
+        "fit": "crop",
+        "size": 9,
+        "interpolation": "bicubic",
+        "background": 0,
+        "mean": [0.5] * 3,
+        "std": [0.5] * 3,
+    },
     class_names=["a", "b", "c", "d", "e"],
 )
 
@@ -184,7 +198,11 @@ def facts(text, given=FACTS):
 
 def test_preprocessing_and_class_names_follow_the_network():
     assert facts("resize=16x24:timm").preprocess == {**FACTS.preprocess, "image": [16, 24], "size": 18}
-    assert facts("statistics=half:imagenet").preprocess == {**FACTS.preprocess, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    assert facts("statistics=half:imagenet").preprocess == {
+        **FACTS.preprocess,
+        "mean": [0.485, 0.456, 0.406],
+        "std": [0.229, 0.224, 0.225],
+    }
     assert facts("channels=1").preprocess is None
     assert facts("head=new:5").class_names is None and facts("head=drop").class_names is None
     assert facts("eps=1e-5") == FACTS
@@ -206,7 +224,9 @@ def test_statistics_are_those_that_were_published_under_the_name(name, mean, std
     assert back.facts(after) == FACTS
 
 
-@pytest.mark.parametrize(("size", "image", "side"), [("16x14", [16, 14], 16), ("12x10", [12, 10], 11)])  # 9/8 of 14 is 15.75, of 10 it is 11.25
+@pytest.mark.parametrize(
+    ("size", "image", "side"), [("16x14", [16, 14], 16), ("12x10", [12, 10], 11)]
+)  # 9/8 of 14 is 15.75, of 10 it is 11.25
 def test_the_side_that_images_are_cropped_from_is_the_nearest_to_the_proportion(size, image, side):
     assert facts(f"resize={size}:timm").preprocess == {**FACTS.preprocess, "image": image, "size": side}
 
@@ -262,9 +282,17 @@ def test_what_cannot_be_is_refused_in_a_sentence(text):
         (replace(VIT, channels=1), "statistics=half:imagenet", "takes 1"),
         (replace(VIT, stem_pre_norm=True), "channels=1", "normalised pixel by pixel"),
         (replace(VIT, stem_pre_norm=True), "patch=8:flexi", "normalised pixel by pixel"),
-        (replace(VIT, image=8, patch=2), "resize=8x12:torchvision", "torchvision knows no new grid of 4x6; take timm or hf or dino or flexi"),
+        (
+            replace(VIT, image=8, patch=2),
+            "resize=8x12:torchvision",
+            "torchvision knows no new grid of 4x6; take timm or hf or dino or flexi",
+        ),
         (replace(VIT, position="sincos1d", position_trained=False), "fold=cls_position", "give fold=positions first"),
-        (TransformerConfig(), "resize=8x8:timm", "resize is for a ViT and this is a Transformer, which can only have eps and activation changed"),
+        (
+            TransformerConfig(),
+            "resize=8x8:timm",
+            "resize is for a ViT and this is a Transformer, which can only have eps and activation changed",
+        ),
         (TransformerConfig(), "head=drop", "head is for a ViT"),
     ],
 )

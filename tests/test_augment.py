@@ -22,7 +22,12 @@ BATCH = 1000  # in all tests: eager jax compiles for each shape
 def pictures(batch=BATCH, h=5, w=7, channels=2):
     """No two pixels of an image are alike, and none is black."""
     draw = np.random.default_rng(0)
-    return np.stack([draw.permutation(np.arange(1, h * w * channels + 1)).astype(np.uint8).reshape(h, w, channels) for _ in range(batch)])
+    return np.stack(
+        [
+            draw.permutation(np.arange(1, h * w * channels + 1)).astype(np.uint8).reshape(h, w, channels)
+            for _ in range(batch)
+        ]
+    )
 
 
 def shifts(image, padding):

@@ -32,7 +32,9 @@ def place(tmp_path_factory):
     jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *a: None)  # the package has a function of this name
+        patch.setattr(
+            sys.modules["vit_jax.train.finish"], "draw", lambda *a: None
+        )  # the package has a function of this name
         with contextlib.redirect_stdout(io.StringIO()):
             assert train_door.command([*TINY, "--epochs", "2"]) == 0
         yield folder
@@ -41,7 +43,11 @@ def place(tmp_path_factory):
 
 def files(folder: Path) -> dict:
     """All that is in a folder: {name: (bytes, time of the last change)}."""
-    return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
+    return {
+        str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns)
+        for p in folder.rglob("*")
+        if p.is_file() and p.name != ".lock"
+    }
 
 
 @pytest.fixture
@@ -98,10 +104,16 @@ def refused(place, capsys):
         "train digits --model.patch 2 x": ["x"],
         "train digits --model.heads 0": ["model.heads is 0", "give a positive number"],
         "train digits --model.width 30": ["model.width 30 is not divisible by model.heads 4", "change one"],
-        "train digits --model.patch 3": ["model.image 8x8 is not divisible by model.patch 3x3", "choose a patch that divides"],
+        "train digits --model.patch 3": [
+            "model.image 8x8 is not divisible by model.patch 3x3",
+            "choose a patch that divides",
+        ],
         "train digits --model.image 9 8": ["model.image 9x8 is not divisible by model.patch 2x2"],
         "train digits --model.dropout 1": ["model.dropout is 1", "below 1"],
-        "train digits --model.no-cls-token": ["model.pool is cls but model.cls_token is False", "set model.pool to mean"],
+        "train digits --model.no-cls-token": [
+            "model.pool is cls but model.cls_token is False",
+            "set model.pool to mean",
+        ],
         "train digits --batch 0": ["batch is 0", "give a positive number"],
         "train digits --batch 30 --accumulate 7": ["batch 30 is not divisible by accumulate 7", "change one"],
         "train digits --ema 1": ["ema is 1", "below 1"],
@@ -157,7 +169,9 @@ def picture(path: Path, number: int) -> None:
 @pytest.fixture
 def images(tmp_path) -> Path:
     """train, val and test with 24, 8 and 8 images of two classes."""
-    for i, (split, name, count) in enumerate((s, c, n) for s, n in (("train", 12), ("val", 4), ("test", 4)) for c in ("cat", "dog")):
+    for i, (split, name, count) in enumerate(
+        (s, c, n) for s, n in (("train", 12), ("val", 4), ("test", 4)) for c in ("cat", "dog")
+    ):
         for j in range(count):
             picture(tmp_path / "images" / split / name / f"{j}.png", 100 * i + j)
     return tmp_path / "images"
@@ -165,7 +179,21 @@ def images(tmp_path) -> Path:
 
 def on(source, *arguments) -> list:
     """A training command on a source of data."""
-    return ["train", *TINY, "--data.source", source, "--model.classes", 0, "--batch", 8, "--epochs", 1, "--name", "fresh", *arguments]
+    return [
+        "train",
+        *TINY,
+        "--data.source",
+        source,
+        "--model.classes",
+        0,
+        "--batch",
+        8,
+        "--epochs",
+        1,
+        "--name",
+        "fresh",
+        *arguments,
+    ]
 
 
 def npz(path: Path, labels, **more) -> Path:
@@ -208,9 +236,15 @@ def test_one_class(images, refused, tmp_path):
 
 
 def test_an_empty_split(refused, tmp_path):
-    empty = npz(tmp_path / "empty.npz", [0, 1] * 20, test_images=np.zeros((0, 8, 8), np.uint8), test_labels=np.zeros(0, int))
+    empty = npz(
+        tmp_path / "empty.npz", [0, 1] * 20, test_images=np.zeros((0, 8, 8), np.uint8), test_labels=np.zeros(0, int)
+    )
     refused(on(empty), "its test split is empty")
-    refused(on(npz(tmp_path / "few.npz", [0, 1] * 20), "--data.validation", 0.01), "data.validation 0.01", "leaves validation empty")
+    refused(
+        on(npz(tmp_path / "few.npz", [0, 1] * 20), "--data.validation", 0.01),
+        "data.validation 0.01",
+        "leaves validation empty",
+    )
 
 
 def test_more_classes_than_the_net(images, refused):
@@ -231,13 +265,20 @@ def damage(images: Path) -> None:
 def test_unreadable_images_stop_the_run_before_training(images, refused):
     damage(images)
     refused(
-        on(f"folder:{images}"), "2 unreadable images", str(images / "train" / "cat" / "3.png"), str(images / "val" / "dog" / "1.png"), "--data.skip-unreadable"
+        on(f"folder:{images}"),
+        "2 unreadable images",
+        str(images / "train" / "cat" / "3.png"),
+        str(images / "val" / "dog" / "1.png"),
+        "--data.skip-unreadable",
     )
 
 
 def test_unreadable_images_are_left_out_when_told_so(images, capsys):
     damage(images)
-    assert train_door.command([str(a) for a in on(f"folder:{images}", "--data.skip-unreadable", "--name", "skipped")[1:]]) == 0
+    assert (
+        train_door.command([str(a) for a in on(f"folder:{images}", "--data.skip-unreadable", "--name", "skipped")[1:]])
+        == 0
+    )
     out = capsys.readouterr().out
     assert f"2 unreadable images left out: {images / 'train' / 'cat' / '3.png'}" in out
     assert "2 classes; train 23, validation 7, test 8" in out
@@ -246,8 +287,14 @@ def test_unreadable_images_are_left_out_when_told_so(images, capsys):
 def test_unreadable_images_in_predict(images, refused, tmp_path):
     damage(images)
     out = tmp_path / "out.csv"
-    refused(["predict", "digits", images / "train", "--csv", out], f"{images / 'train' / 'cat' / '3.png'}: cannot be decoded", "replace or remove it")
-    refused(["predict", "digits", images / "val" / "dog" / "1.png"], f"{images / 'val' / 'dog' / '1.png'}: not a JPEG, PNG")
+    refused(
+        ["predict", "digits", images / "train", "--csv", out],
+        f"{images / 'train' / 'cat' / '3.png'}: cannot be decoded",
+        "replace or remove it",
+    )
+    refused(
+        ["predict", "digits", images / "val" / "dog" / "1.png"], f"{images / 'val' / 'dog' / '1.png'}: not a JPEG, PNG"
+    )
     assert not out.exists()
 
 
@@ -257,7 +304,9 @@ def test_unreadable_images_in_predict(images, refused, tmp_path):
 def test_a_folder_of_another_run(refused):
     """Named by the user: refused with the fields that differ; nothing in it changes."""
     command = ["train", *TINY, "--epochs", 3, "--name", "digits", "--optim.lr", 0.02]
-    refused(command, "runs/digits: holds another run", "epochs 2 -> 3", "optim.lr 0.01 -> 0.02", "choose another --name")
+    refused(
+        command, "runs/digits: holds another run", "epochs 2 -> 3", "optim.lr 0.01 -> 0.02", "choose another --name"
+    )
     refused("train --resume digits --seed 5", "runs/digits: holds another run", "seed 0 -> 5")
     refused(["train", *TINY, "--epochs", 2, "--name", "digits", "--seeds", 2], "runs/digits: holds a single run")
 
@@ -272,7 +321,11 @@ def test_a_folder_that_is_no_run(place, refused):
 
 def test_a_run_in_use(refused):
     with runs.find("digits").lock():
-        refused(["train", *TINY, "--epochs", 2, "--name", "digits"], "runs/digits: in use by process", "choose another --name")
+        refused(
+            ["train", *TINY, "--epochs", 2, "--name", "digits"],
+            "runs/digits: in use by process",
+            "choose another --name",
+        )
 
 
 def test_other_data_than_the_run_began_with(place, refused, tmp_path):
@@ -288,8 +341,16 @@ def test_other_data_than_the_run_began_with(place, refused, tmp_path):
 @pytest.mark.parametrize("place_of_trouble", ["a file", "below a file", "a long name"])
 def test_a_place_that_cannot_hold_a_run(place_of_trouble, place, refused):
     (place / "file").write_text("mine")
-    folder = {"a file": ["--dir", "file"], "below a file": ["--dir", "file/below"], "a long name": ["--name", "x" * 300]}[place_of_trouble]
-    says = ["the name is too long"] if place_of_trouble == "a long name" else ["a file stands where a folder is needed", "choose another --dir"]
+    folder = {
+        "a file": ["--dir", "file"],
+        "below a file": ["--dir", "file/below"],
+        "a long name": ["--name", "x" * 300],
+    }[place_of_trouble]
+    says = (
+        ["the name is too long"]
+        if place_of_trouble == "a long name"
+        else ["a file stands where a folder is needed", "choose another --dir"]
+    )
     refused(["train", *TINY, *folder], *says)
 
 
@@ -304,9 +365,14 @@ def test_no_write_permission(number, place, refused, monkeypatch, tmp_path):
         make(self, *arguments, **options)
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    refused(["train", *TINY, "--name", "fresh"], "runs/fresh: no permission to write", "choose another folder with --dir")
+    refused(
+        ["train", *TINY, "--name", "fresh"], "runs/fresh: no permission to write", "choose another folder with --dir"
+    )
     monkeypatch.setattr(predict.os, "access", lambda path, mode: str(path) != str(tmp_path) and access(path, mode))
-    refused(["predict", "digits", "nothing.png", "--csv", tmp_path / "out.csv"], "out.csv: its folder is not there or cannot be written")
+    refused(
+        ["predict", "digits", "nothing.png", "--csv", tmp_path / "out.csv"],
+        "out.csv: its folder is not there or cannot be written",
+    )
 
 
 def test_outputs_that_exist(place, refused):
@@ -403,7 +469,23 @@ from vit_jax.errors import door
 from vit_jax.train.door import command
 sys.exit(door(lambda: command(sys.argv[1:])))
 """
-    arguments = on("large.npz", "--model.image", 64, "--model.channels", 3, "--model.heads", 8, "--batch", 2048, "--data.test", 0, "--name", "large")
-    done = subprocess.run([sys.executable, "-c", program, *map(str, arguments[1:])], cwd=place, capture_output=True, text=True)
+    arguments = on(
+        "large.npz",
+        "--model.image",
+        64,
+        "--model.channels",
+        3,
+        "--model.heads",
+        8,
+        "--batch",
+        2048,
+        "--data.test",
+        0,
+        "--name",
+        "large",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments[1:])], cwd=place, capture_output=True, text=True
+    )
     assert done.returncode == 2, done.stderr
     assert re.fullmatch(r"vit-jax: error: out of memory: lower --batch, [^\n]+\n", done.stderr), done.stderr

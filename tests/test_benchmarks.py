@@ -22,9 +22,20 @@ from vit_jax.tasks.classify import Classify
 
 # All that the compared nets have between them: a ReLU after the patches, a hidden layer in the head.
 SMALL = ViTConfig(
-    image=8, patch=4, classes=3, width=16, depth=1, heads=2, hidden=32, eps=1e-5, activation="gelu_tanh",
-    stem_activation="relu", head_hidden=24, head_activation="relu", init_std=0.3,
-)  # fmt: skip
+    image=8,
+    patch=4,
+    classes=3,
+    width=16,
+    depth=1,
+    heads=2,
+    hidden=32,
+    eps=1e-5,
+    activation="gelu_tanh",
+    stem_activation="relu",
+    head_hidden=24,
+    head_activation="relu",
+    init_std=0.3,
+)
 RUN = RunConfig("classify", SMALL, ImageData(), ImageAugment())
 
 

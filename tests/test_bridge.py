@@ -35,7 +35,9 @@ def place(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         with pytest.MonkeyPatch.context() as plain, contextlib.redirect_stdout(io.StringIO()):
-            plain.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *a: None)  # the package has a function of this name
+            plain.setattr(
+                sys.modules["vit_jax.train.finish"], "draw", lambda *a: None
+            )  # the package has a function of this name
             assert train_door.command(TINY) == 0
             assert train_door.command([*TINY, "--model.activation", "gelu_tanh", "--name", "tanh"]) == 0
         yield folder
@@ -115,7 +117,16 @@ def test_the_flag_that_changes_the_function_is_recorded():
 # ----------------------------------------------------------------------------------------- inwards
 
 
-@pytest.mark.parametrize("target", ["x.safetensors --to timm", "x.pt --to torch-ref", "x.msgpack --to huggingface-flax", "x --to huggingface", "y --to vit-jax"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "x.safetensors --to timm",
+        "x.pt --to torch-ref",
+        "x.msgpack --to huggingface-flax",
+        "x --to huggingface",
+        "y --to vit-jax",
+    ],
+)
 def test_load_opens_any_layout_as_the_network_that_it_was(target, images, place):
     name, *rest = target.split()
     assert run("runs/digits", name, *rest, "--force") == 0
@@ -159,7 +170,9 @@ def test_training_is_told_of_flags_that_it_has():
     """Those that a message names, given as they stand, make the config that the file is of."""
     run("runs/digits", "flags.safetensors", "--to", "vit-jax", "--force")
     digits = vit_jax.load("digits").run
-    other = replace(digits, model=replace(digits.model, query_bias=False, norm_bias=False, image=(8, 12), width=32, classes=3))
+    other = replace(
+        digits, model=replace(digits.model, query_bias=False, norm_bias=False, image=(8, 12), width=32, classes=3)
+    )
     told = refused(other, "flags.safetensors")
     given = shlex.split(told.partition("; give ")[2])
     assert "--model.query-bias" in given and "--new-head" not in given
@@ -167,7 +180,9 @@ def test_training_is_told_of_flags_that_it_has():
     run_ = train_door.parse([*TINY, *arguments, *given, "--init", "flags.safetensors", "--new-head"])[1].run()
     fresh = {name: np.zeros(shape, np.float32) for name, shape in shapes(replace(run_.model, classes=3)).items()}
     assert starting_weights(run_, fresh, {})["blocks.0.attention.query.bias"].any()
-    told = refused(replace(digits, model=replace(digits.model, distill_token=True, pool="cls_distill")), "flags.safetensors")
+    told = refused(
+        replace(digits, model=replace(digits.model, distill_token=True, pool="cls_distill")), "flags.safetensors"
+    )
     assert told.endswith("give --model.no-distill-token --model.pool cls")
 
 
@@ -179,10 +194,16 @@ def test_what_only_convert_can_be_told_is_said_to_convert():
     told = refused(digits, "two.safetensors")
     command = shlex.split(told.partition("`")[2].partition("`")[0].removeprefix("python -m convert"))
     assert "--key LABEL" in told and command == ["two.safetensors", "X.safetensors"]
-    said = shlex.split("--key teacher --set heads=2 --set eps=1e-6 --set activation=gelu --set pool=cls --set image=8 --set mean=0.5 --set std=0.5 --force")
+    said = shlex.split(
+        "--key teacher --set heads=2 --set eps=1e-6 --set activation=gelu --set pool=cls --set image=8 --set mean=0.5 --set std=0.5 --force"
+    )
     assert run(*command, *said) == 0
     fresh = {name: np.zeros(shape, np.float32) for name, shape in shapes(digits.model).items()}
-    assert all(x.any() for name, x in starting_weights(replace(digits, init="X.safetensors"), fresh, {}).items() if name.endswith("kernel"))
+    assert all(
+        x.any()
+        for name, x in starting_weights(replace(digits, init="X.safetensors"), fresh, {}).items()
+        if name.endswith("kernel")
+    )
 
 
 def test_positions_of_another_grid_are_told_to_the_run():
@@ -196,7 +217,18 @@ def test_positions_of_another_grid_are_told_to_the_run():
 def test_a_transformer_is_nothing_to_train_on_images_from():
     from vit_jax.config import TransformerConfig
 
-    config = TransformerConfig(width=8, heads=2, hidden=12, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=9, outputs=9)
+    config = TransformerConfig(
+        width=8,
+        heads=2,
+        hidden=12,
+        encoder_depth=1,
+        decoder_depth=1,
+        source_vocabulary=9,
+        target_vocabulary=9,
+        outputs=9,
+    )
     rows = LAYOUTS["torch-ref@transformer"].rows(config)
     save_file(rules.write(rows, {n: np.zeros(s, np.float32) for n, s in shapes(config).items()}), "seq.safetensors")
-    assert refused(vit_jax.load("digits").run, "seq.safetensors").endswith("holds a Transformer, which the run does not train; start from a preset of that task")
+    assert refused(vit_jax.load("digits").run, "seq.safetensors").endswith(
+        "holds a Transformer, which the run does not train; start from a preset of that task"
+    )

@@ -40,7 +40,12 @@ def tree(seed: int) -> dict[str, Any]:
 
 
 def state(step: int, ema: bool = True) -> State:
-    return State(np.asarray(step, np.int32), tree(step), {"mu": tree(step + 1000), "nu": tree(step + 2000)}, tree(step + 3000) if ema else None)
+    return State(
+        np.asarray(step, np.int32),
+        tree(step),
+        {"mu": tree(step + 1000), "nu": tree(step + 2000)},
+        tree(step + 3000) if ema else None,
+    )
 
 
 def flat(s: State) -> dict[str, np.ndarray]:
@@ -50,7 +55,9 @@ def flat(s: State) -> dict[str, np.ndarray]:
 def same(a: State, b: State) -> bool:
     """Whether two states are equal in every bit."""
     x, y = ({name: np.asarray(v) for name, v in flat(s).items()} for s in (a, b))
-    return x.keys() == y.keys() and all(x[n].dtype == y[n].dtype and x[n].shape == y[n].shape and x[n].tobytes() == y[n].tobytes() for n in x)
+    return x.keys() == y.keys() and all(
+        x[n].dtype == y[n].dtype and x[n].shape == y[n].shape and x[n].tobytes() == y[n].tobytes() for n in x
+    )
 
 
 PARAMETERS = runs.flatten(tree(0))
@@ -108,7 +115,13 @@ def test_other_optimizers_and_no_average(tmp_path, moments):
 def test_values_that_equality_does_not_see(tmp_path):
     """-0.0, the payload of a NaN, denormal numbers, other dtypes, arrays on a device."""
     odd = np.array([0x80000000, 0x7FC12345, 0x00000001, 0x7F800000], np.uint32).view(np.float32)
-    parameters = {"a": odd, "b": jnp.asarray(odd), "c": jnp.arange(4, dtype=jnp.bfloat16), "d": np.arange(4, dtype=np.float64), "e": np.float32(2)}
+    parameters = {
+        "a": odd,
+        "b": jnp.asarray(odd),
+        "c": jnp.arange(4, dtype=jnp.bfloat16),
+        "d": np.arange(4, dtype=np.float64),
+        "e": np.float32(2),
+    }
     folder = Run(tmp_path / "run")
     folder.create({})
     given = State(np.asarray(1, np.int32), parameters, {}, None)
@@ -125,7 +138,12 @@ def test_nothing_saved_is_no_error(tmp_path):
 
 
 def test_another_network_does_not_take_the_weights(run):
-    for wrong in ({**PARAMETERS, "patch.bias": np.zeros(25)}, {**PARAMETERS, "patch.bias": (24, 1)}, {**PARAMETERS, "more": np.zeros(1)}, {"patch.bias": np.zeros(24)}):
+    for wrong in (
+        {**PARAMETERS, "patch.bias": np.zeros(25)},
+        {**PARAMETERS, "patch.bias": (24, 1)},
+        {**PARAMETERS, "more": np.zeros(1)},
+        {"patch.bias": np.zeros(24)},
+    ):
         with pytest.raises(UserError, match="its parameters are not this network's"):
             Checkpoints(run).read(20, wrong)
 
@@ -249,8 +267,11 @@ def zero_page(file: Path) -> None:
 def test_a_damaged_file_is_passed_over_with_its_reason(run, target, harm):
     folder = run.checkpoints / "20"
     file = {
-        "arrays": largest(run, 20), "digest": run.digest_file(20), "metadata": folder / "model" / "_METADATA", "manifest": folder / "ema" / "manifest.ocdbt",
-    }[target]  # fmt: skip
+        "arrays": largest(run, 20),
+        "digest": run.digest_file(20),
+        "metadata": folder / "model" / "_METADATA",
+        "manifest": folder / "ema" / "manifest.ocdbt",
+    }[target]
     harm(file)
     saved, skipped = restored(run)
     assert saved is not None and saved.step == 10 and same(saved.state, state(10))
@@ -283,11 +304,15 @@ def test_swapped_items_and_swapped_steps_are_noticed(run):
     assert saved is not None and saved.step == 10 and "model" in reason
     swap(folder / "model", folder / "ema")
     swap(folder, run.checkpoints / "10")
-    with pytest.raises(UserError, match=r"no checkpoint is sound \(checkpoint 20: .* is damaged .*; checkpoint 10: .* is damaged"):
+    with pytest.raises(
+        UserError, match=r"no checkpoint is sound \(checkpoint 20: .* is damaged .*; checkpoint 10: .* is damaged"
+    ):
         restored(run)
     swap(folder, run.checkpoints / "10")
     swap(run.digest_file(10), run.digest_file(20))
-    with pytest.raises(UserError, match="checkpoint 20: its digest file is damaged; checkpoint 10: its digest file is damaged"):
+    with pytest.raises(
+        UserError, match="checkpoint 20: its digest file is damaged; checkpoint 10: its digest file is damaged"
+    ):
         restored(run)
 
 
@@ -325,7 +350,9 @@ def test_stray_things_are_not_steps(run, stray):
     assert len(skipped) == (stray in ("link", "half"))
     Checkpoints(run).save(state(30), NOTES, None, keep=2)
     saved, skipped = restored(run)
-    assert saved is not None and saved.step == 30 and same(saved.state, state(30)) and not skipped, "and they are not in the way"
+    assert saved is not None and saved.step == 30 and same(saved.state, state(30)) and not skipped, (
+        "and they are not in the way"
+    )
     assert stray != "link" or not (run.checkpoints / "30").is_symlink()
 
 
@@ -351,7 +378,10 @@ def test_when_none_is_sound_that_is_said_and_nothing_deleted(run, harm):
     else:
         shutil.rmtree(run.digests if harm == "digests gone" else run.checkpoints)
     before = contents(run)
-    with pytest.raises(UserError, match=r"no checkpoint is sound \(checkpoint 20: .*; checkpoint 10: .*\); start anew with another --name") as error:
+    with pytest.raises(
+        UserError,
+        match=r"no checkpoint is sound \(checkpoint 20: .*; checkpoint 10: .*\); start anew with another --name",
+    ) as error:
         restored(run)
     assert "\n" not in str(error.value)
     assert contents(run) == before
@@ -386,7 +416,15 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     folder = Run(tmp_path / "run")
     folder.create({})
     checkpoints = Checkpoints(folder)
-    for step, best, expected in ((1, None, [1]), (2, 2, [2, 1]), (3, 2, [3, 2]), (4, 2, [4, 3, 2]), (5, 2, [5, 4, 2]), (6, 6, [6, 5]), (7, 6, [7, 6])):
+    for step, best, expected in (
+        (1, None, [1]),
+        (2, 2, [2, 1]),
+        (3, 2, [3, 2]),
+        (4, 2, [4, 3, 2]),
+        (5, 2, [5, 4, 2]),
+        (6, 6, [6, 5]),
+        (7, 6, [7, 6]),
+    ):
         checkpoints.save(state(step), NOTES, best, keep=2)
         assert steps(folder) == expected
     checkpoints.save(state(8), NOTES, 6, keep=1)
@@ -472,7 +510,9 @@ def test_a_failed_save_is_one_sentence_and_leaves_no_trace(run, monkeypatch, mom
             patch.setattr(runs.os, "replace", fail)
         with pytest.raises(UserError) as error:
             checkpoints.save(state(30), NOTES, None, keep=2)
-    expected = "the disk is full, so step 30 could not be saved" if code == errno.ENOSPC else "step 30 could not be saved"
+    expected = (
+        "the disk is full, so step 30 could not be saved" if code == errno.ENOSPC else "step 30 could not be saved"
+    )
     assert expected in str(error.value) and "step 20 is intact" in str(error.value) and "\n" not in str(error.value)
     intact(run, before)
     checkpoints.save(state(30), NOTES, None, keep=9)
@@ -483,7 +523,10 @@ def test_too_little_room_is_known_before_anything_is_written(run, monkeypatch):
     before = contents(run)
     usage = shutil.disk_usage(run.path)
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    with pytest.raises(UserError, match="the disk is full, so step 30 could not be saved; step 20 is intact; free some space and repeat the command"):
+    with pytest.raises(
+        UserError,
+        match="the disk is full, so step 30 could not be saved; step 20 is intact; free some space and repeat the command",
+    ):
         Checkpoints(run).save(state(30), NOTES, None, keep=2)
     intact(run, before)
 
@@ -522,7 +565,10 @@ def test_somebody_who_may_not_write(whole, closed):
         checkpoints, before = Checkpoints(run), contents(run)
         os.seteuid(65534)
         try:
-            with pytest.raises(UserError, match=r"step 30 could not be saved.*step 20 is intact; make the folder writable and repeat the command"):
+            with pytest.raises(
+                UserError,
+                match=r"step 30 could not be saved.*step 20 is intact; make the folder writable and repeat the command",
+            ):
                 checkpoints.save(state(30), NOTES, None, keep=2)
         finally:
             os.seteuid(0)
@@ -534,7 +580,13 @@ def test_a_full_disk(whole, tmp_path):
 
     place = tmp_path / "small"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(place)], capture_output=True, text=True) if shutil.which("mount") else None
+    mounted = (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(place)], capture_output=True, text=True
+        )
+        if shutil.which("mount")
+        else None
+    )
     if mounted is None or mounted.returncode:
         pytest.skip(f"cannot mount a small file system: {mounted.stderr.strip() if mounted else 'no mount command'}")
     try:
@@ -561,4 +613,7 @@ def test_the_digest_file_is_text_that_others_can_check(run):
     assert digest == runs.text_digest(record)
     assert set(record) == {"step", "notes", "arrays"} and record["step"] == 20
     assert record["arrays"]["model"]["patch.kernel"] == runs.array_digest(state(20).parameters["patch"]["kernel"])
-    assert record["arrays"]["optimizer"].keys() == {"step", *(f"{role}.{n}" for role in ("mu", "nu") for n in PARAMETERS)}
+    assert record["arrays"]["optimizer"].keys() == {
+        "step",
+        *(f"{role}.{n}" for role in ("mu", "nu") for n in PARAMETERS),
+    }

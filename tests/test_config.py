@@ -57,7 +57,14 @@ def test_presets_have_the_notebooks_number_of_parameters(name):
 
 
 # 224 pixels, 1000 classes, class token: as timm and torchvision count them.
-PUBLISHED = {"vit-ti16": 5_717_416, "vit-s16": 22_050_664, "vit-b16": 86_567_656, "vit-b32": 88_224_232, "vit-l16": 304_326_632, "vit-h14": 632_045_800}
+PUBLISHED = {
+    "vit-ti16": 5_717_416,
+    "vit-s16": 22_050_664,
+    "vit-b16": 86_567_656,
+    "vit-b32": 88_224_232,
+    "vit-l16": 304_326_632,
+    "vit-h14": 632_045_800,
+}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -111,23 +118,52 @@ BAD_NETWORKS = [
     (dict(distill_token=True, distill_norm=True), "distill_norm", "True", "distill_head", "False"),
     (dict(position_trained=False), "position", "learned", "position_trained", "False"),
     (dict(position="sincos2d", width=66, heads=2), "width", "66", "position", "sincos2d"),
-    *((dict([(rate, value)]), rate, str(value)) for rate in ("dropout", "drop_path", "patch_dropout") for value in (-0.1, 1.0, math.nan)),
+    *(
+        (dict([(rate, value)]), rate, str(value))
+        for rate in ("dropout", "drop_path", "patch_dropout")
+        for value in (-0.1, 1.0, math.nan)
+    ),
 ]
 
 BAD_TRANSFORMERS = [
-    *((dict([(name, value)]), name, str(value)) for name in ("width", "heads", "hidden", "encoder_depth") for value in (0, -1)),
-    *((dict([(name, -1)]), name, "-1") for name in ("decoder_depth", "head_width", "source_vocabulary", "target_vocabulary", "position_offset", "max_length", "outputs")),
+    *(
+        (dict([(name, value)]), name, str(value))
+        for name in ("width", "heads", "hidden", "encoder_depth")
+        for value in (0, -1)
+    ),
+    *(
+        (dict([(name, -1)]), name, "-1")
+        for name in (
+            "decoder_depth",
+            "head_width",
+            "source_vocabulary",
+            "target_vocabulary",
+            "position_offset",
+            "max_length",
+            "outputs",
+        )
+    ),
     (dict(eps=math.nan), "eps", "nan"),
     (dict(eps=math.inf), "eps", "inf"),
     (dict(heads=3), "width", "512", "heads", "3"),
-    *((dict(width=15, heads=5, positions=positions), "width", "15", "positions", positions) for positions in ("interleaved", "concatenated", "one_frequency")),
+    *(
+        (dict(width=15, heads=5, positions=positions), "width", "15", "positions", positions)
+        for positions in ("interleaved", "concatenated", "one_frequency")
+    ),
     (dict(positions="learned", max_length=0), "positions", "learned", "max_length", "0"),
     (dict(position_offset=2), "position_offset", "2", "positions", "interleaved"),
     *((dict(tie=tie), "tie", tie, "0") for tie in ("embeddings", "decoder", "all")),
-    *((dict([("decoder_depth", 0), (name, 7)]), "decoder_depth", "0", name, "7") for name in ("target_vocabulary", "outputs")),
+    *(
+        (dict([("decoder_depth", 0), (name, 7)]), "decoder_depth", "0", name, "7")
+        for name in ("target_vocabulary", "outputs")
+    ),
     (dict(tie="embeddings", source_vocabulary=7, target_vocabulary=8), "tie", "embeddings", "7", "8"),
     (dict(tie="all", source_vocabulary=7, target_vocabulary=7, outputs=9), "tie", "all", "9", "7"),
-    *((dict([(rate, value)]), rate, str(value)) for rate in ("dropout", "embedding_dropout") for value in (-0.1, 1.0, math.nan)),
+    *(
+        (dict([(rate, value)]), rate, str(value))
+        for rate in ("dropout", "embedding_dropout")
+        for value in (-0.1, 1.0, math.nan)
+    ),
 ]
 
 BAD_TEXTS = [
@@ -135,7 +171,10 @@ BAD_TEXTS = [
     (dict(model=TransformerConfig(max_length=9)), "model.max_length", "9", "data.lengths", "16"),
     (dict(model=TransformerConfig(causal=False)), "model.causal", "False"),
     (dict(model=TransformerConfig(tie="all", source_vocabulary=7, outputs=8)), "model.tie", "all", "7", "8"),
-    *((dict(data=dict(lengths=lengths)), "data.lengths", str(list(lengths))) for lengths in ((), (1, 4), (8, 4), (4, 4))),
+    *(
+        (dict(data=dict(lengths=lengths)), "data.lengths", str(list(lengths)))
+        for lengths in ((), (1, 4), (8, 4), (4, 4))
+    ),
     (dict(data=dict(tokens=15)), "data.tokens", "15", "data.lengths", "16"),
 ]
 
@@ -178,7 +217,9 @@ def run_with(fields):
     """A run of the task that `fields` name, or on images; what is no dict is taken as it is."""
     task = fields.get("task", "classify")
     parts = {**PARTS.get(task, PARTS["classify"]), "optim": config.OptimConfig, "loss": config.LossConfig}
-    made = {name: cls(**value) if isinstance(value := fields.get(name, {}), dict) else value for name, cls in parts.items()}
+    made = {
+        name: cls(**value) if isinstance(value := fields.get(name, {}), dict) else value for name, cls in parts.items()
+    }
     return RunConfig(**{"task": task, **fields, **made})
 
 
@@ -207,7 +248,10 @@ def transformer_with(fields):
 
 @pytest.mark.parametrize(
     ("check", "build", "case"),
-    [*((check_vit, vit_with, case) for case in BAD_NETWORKS), *((check_transformer, transformer_with, case) for case in BAD_TRANSFORMERS)],
+    [
+        *((check_vit, vit_with, case) for case in BAD_NETWORKS),
+        *((check_transformer, transformer_with, case) for case in BAD_TRANSFORMERS),
+    ],
     ids=lambda case: " ".join(f"{k}={v}" for k, v in case[0].items()) if isinstance(case, tuple) else "",
 )
 def test_impossible_networks_are_refused_in_a_sentence_that_names_field_and_value(check, build, case):
@@ -232,7 +276,11 @@ def raises_of(*functions):
     written = set()
     for function in functions:
         lines, first = inspect.getsourcelines(function)
-        written |= {(inspect.getfile(function), node.lineno + first - 1) for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.Raise)}
+        written |= {
+            (inspect.getfile(function), node.lineno + first - 1)
+            for node in ast.walk(ast.parse("".join(lines)))
+            if isinstance(node, ast.Raise)
+        }
     return written
 
 
@@ -288,9 +336,17 @@ def test_every_field_of_a_run_is_written_and_comes_back(run):
         if options == (value,):  # the only choice
             continue
         if not options:
-            moves = {bool: lambda v: not v, int: lambda v: v + 1, float: lambda v: v + 0.5, str: lambda v: v + "x", tuple: lambda v: (*v, v[0])}
+            moves = {
+                bool: lambda v: not v,
+                int: lambda v: v + 1,
+                float: lambda v: v + 0.5,
+                str: lambda v: v + "x",
+                tuple: lambda v: (*v, v[0]),
+            }
             other = moves[type(value)](value)
-        changed = dataclasses.replace(run, **({path[0]: dataclasses.replace(getattr(run, path[0]), **{leaf: other})} if path else {leaf: other}))
+        changed = dataclasses.replace(
+            run, **({path[0]: dataclasses.replace(getattr(run, path[0]), **{leaf: other})} if path else {leaf: other})
+        )
         again = from_dict(RunConfig, json.loads(json.dumps(to_dict(changed))))
         assert again == changed != run, name
 
@@ -302,7 +358,9 @@ def test_sizes_in_two_directions_come_back_as_tuples():
 
 def test_absent_fields_keep_their_defaults_and_whole_numbers_may_stand_for_floats():
     run = from_dict(RunConfig, {"epochs": 3, "optim": {"lr": 1}})
-    assert run == dataclasses.replace(IMAGES, epochs=3, optim=config.OptimConfig(lr=1.0)) and type(run.optim.lr) is float
+    assert (
+        run == dataclasses.replace(IMAGES, epochs=3, optim=config.OptimConfig(lr=1.0)) and type(run.optim.lr) is float
+    )
 
 
 @pytest.mark.parametrize(
@@ -317,10 +375,16 @@ def test_absent_fields_keep_their_defaults_and_whole_numbers_may_stand_for_float
         ({"optim": {"lr": "1e-3"}}, "optim.lr is '1e-3', which is not float"),
         ({"optim": {"nesterov": 1}}, "optim.nesterov is 1, which is not bool"),
         ({"data": {"source": None}}, "data.source is None, which is not str"),
-        ({"model": {"pool": "clss"}}, "model.pool is 'clss', which is not one of cls, mean, mean_all, map, cls_distill"),
+        (
+            {"model": {"pool": "clss"}},
+            "model.pool is 'clss', which is not one of cls, mean, mean_all, map, cls_distill",
+        ),
         ({"model": {"image": [32]}}, r"model.image is \(32,\), which is not int or \[int, int\]"),
         ({"model": {"image": [32, "32"]}}, "model.image is .*, which is not int or"),
-        ({"optim": {"decay": ["kernels"]}}, "optim.decay is .* a list, each one of kernel, bias, norm, token, position, scale"),
+        (
+            {"optim": {"decay": ["kernels"]}},
+            "optim.decay is .* a list, each one of kernel, bias, norm, token, position, scale",
+        ),
         ({"model": 3}, "model is 3, which is not a group of fields"),
     ],
 )
@@ -335,7 +399,13 @@ def test_unknown_fields_and_wrong_types_are_refused_by_name(values, message):
 
 def test_differences_tell_identity_from_execution():
     old = IMAGES
-    new = dataclasses.replace(old, batch=64, parallel="pmap", optim=config.OptimConfig(lr=0.5), data=ImageData(dir="elsewhere", source="mnist"))
+    new = dataclasses.replace(
+        old,
+        batch=64,
+        parallel="pmap",
+        optim=config.OptimConfig(lr=0.5),
+        data=ImageData(dir="elsewhere", source="mnist"),
+    )
     assert differences(old, new) == {"batch": (128, 64), "optim.lr": (1e-3, 0.5), "data.source": ("digits", "mnist")}
     assert differences(old, new, execution=True) == {"parallel": ("jit", "pmap"), "data.dir": ("", "elsewhere")}
     assert differences(old, old) == differences(old, old, execution=True) == {}
@@ -358,7 +428,16 @@ def test_only_what_leaves_the_result_alone_may_change_on_resume():
 
 def test_every_field_says_what_it_does():
     data = (config.DataConfig, ImageData, SentenceData)
-    for cls in (ViTConfig, TransformerConfig, *data, config.AugmentConfig, ImageAugment, config.OptimConfig, config.LossConfig, RunConfig):
+    for cls in (
+        ViTConfig,
+        TransformerConfig,
+        *data,
+        config.AugmentConfig,
+        ImageAugment,
+        config.OptimConfig,
+        config.LossConfig,
+        RunConfig,
+    ):
         for field in dataclasses.fields(cls):
             if not dataclasses.is_dataclass(getattr(IMAGES, field.name, None)):
                 assert len(field.metadata["help"]) > 5, field.name
@@ -380,33 +459,66 @@ KINDS = {
     "position": "position",
     "pre_norm.scale": "norm",
     "pre_norm.bias": "norm",
-    **{f"blocks.0.{norm}.{leaf}": "norm" for norm in ("norm1", "norm2", "attention.query_norm", "attention.key_norm") for leaf in ("scale", "bias")},
+    **{
+        f"blocks.0.{norm}.{leaf}": "norm"
+        for norm in ("norm1", "norm2", "attention.query_norm", "attention.key_norm")
+        for leaf in ("scale", "bias")
+    },
     **{
         f"blocks.0.{linear}.{leaf}": leaf
-        for linear in ("attention.query", "attention.key", "attention.value", "attention.out", "mlp.fc1", "mlp.gate", "mlp.fc2")
+        for linear in (
+            "attention.query",
+            "attention.key",
+            "attention.value",
+            "attention.out",
+            "mlp.fc1",
+            "mlp.gate",
+            "mlp.fc2",
+        )
         for leaf in ("kernel", "bias")
     },
     "blocks.0.scale1": "scale",
     "blocks.0.scale2": "scale",
     "pool.probe": "token",
-    **{f"pool.{linear}.{leaf}": leaf for linear in ("query", "key", "value", "out", "mlp.fc1", "mlp.gate", "mlp.fc2") for leaf in ("kernel", "bias")},
-    **{f"{norm}.{leaf}": "norm" for norm in ("norm", "pool.norm", "head_norm", "distill_norm") for leaf in ("scale", "bias")},
+    **{
+        f"pool.{linear}.{leaf}": leaf
+        for linear in ("query", "key", "value", "out", "mlp.fc1", "mlp.gate", "mlp.fc2")
+        for leaf in ("kernel", "bias")
+    },
+    **{
+        f"{norm}.{leaf}": "norm"
+        for norm in ("norm", "pool.norm", "head_norm", "distill_norm")
+        for leaf in ("scale", "bias")
+    },
     **{f"{linear}.{leaf}": leaf for linear in ("head_hidden", "head", "distill_head") for leaf in ("kernel", "bias")},
 }
 
 
 TEXT_KINDS = {
     **{f"{side}.{leaf}": leaf for side in ("source", "target") for leaf in ("embedding", "position")},
-    **{f"{side}.norm.{leaf}": "norm" for side in ("source", "target", "encoder", "decoder") for leaf in ("scale", "bias")},
+    **{
+        f"{side}.norm.{leaf}": "norm"
+        for side in ("source", "target", "encoder", "decoder")
+        for leaf in ("scale", "bias")
+    },
     **{f"encoder.blocks.0.{norm}.{leaf}": "norm" for norm in ("norm1", "norm2") for leaf in ("scale", "bias")},
     **{f"decoder.blocks.0.{norm}.{leaf}": "norm" for norm in ("norm1", "norm2", "norm3") for leaf in ("scale", "bias")},
     **{
         f"{attention}.{linear}.{leaf}": leaf
-        for attention in ("encoder.blocks.0.attention", "decoder.blocks.0.self_attention", "decoder.blocks.0.cross_attention")
+        for attention in (
+            "encoder.blocks.0.attention",
+            "decoder.blocks.0.self_attention",
+            "decoder.blocks.0.cross_attention",
+        )
         for linear in ("query", "key", "value", "out")
         for leaf in ("kernel", "bias")
     },
-    **{f"{stack}.blocks.0.mlp.{linear}.{leaf}": leaf for stack in ("encoder", "decoder") for linear in ("fc1", "fc2") for leaf in ("kernel", "bias")},
+    **{
+        f"{stack}.blocks.0.mlp.{linear}.{leaf}": leaf
+        for stack in ("encoder", "decoder")
+        for linear in ("fc1", "fc2")
+        for leaf in ("kernel", "bias")
+    },
     "head.kernel": "kernel",
     "head.bias": "bias",
 }
@@ -415,12 +527,30 @@ TEXT_KINDS = {
 def test_kind_of_every_parameter_name():
     """Networks with all slots at once has all names, and no others."""
     everything = ViTConfig(
-        depth=1, stem_pre_norm=True, stem_norm=True, distill_token=True, registers=2, pre_norm=True, layer_scale=0.1, qk_norm=True,
-        gated=True, pool="map", head_norm=True, head_hidden=7, distill_head=True, distill_norm=True,
-    )  # fmt: skip
+        depth=1,
+        stem_pre_norm=True,
+        stem_norm=True,
+        distill_token=True,
+        registers=2,
+        pre_norm=True,
+        layer_scale=0.1,
+        qk_norm=True,
+        gated=True,
+        pool="map",
+        head_norm=True,
+        head_hidden=7,
+        distill_head=True,
+        distill_norm=True,
+    )
     assert {name: parameter.kind for name, parameter in parameters(check_vit(everything)).items()} == KINDS
     text = TransformerConfig(
-        encoder_depth=1, decoder_depth=1, positions="learned", embedding_norm=True, source_vocabulary=5, target_vocabulary=6, outputs=6,
-    )  # fmt: skip
+        encoder_depth=1,
+        decoder_depth=1,
+        positions="learned",
+        embedding_norm=True,
+        source_vocabulary=5,
+        target_vocabulary=6,
+        outputs=6,
+    )
     assert {name: parameter.kind for name, parameter in parameters(check_transformer(text)).items()} == TEXT_KINDS
     assert set(typing.get_args(config.Kind)) == {*KINDS.values(), *TEXT_KINDS.values()}

@@ -39,7 +39,9 @@ EVERYTHING: Arrays = {
 BFLOAT = random(ml_dtypes.bfloat16, 4, 3)
 
 
-def write(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None, order: Any = sorted) -> Path:
+def write(
+    path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None, order: Any = sorted
+) -> Path:
     """Write arrays by the path's suffix, in any order."""
     specs = {name: Spec(array.dtype.newbyteorder("="), array.shape) for name, array in arrays.items()}
     writer(str(path))[1](str(path), specs, (((name,), arrays[name]) for name in order(arrays)), metadata or {})
@@ -57,7 +59,11 @@ def assert_same(found: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray
     assert found.keys() == arrays.keys()
     for name, array in arrays.items():
         native = array.astype(array.dtype.newbyteorder("="))
-        assert (found[name].dtype, found[name].shape, found[name].tobytes()) == (native.dtype, native.shape, native.tobytes()), name
+        assert (found[name].dtype, found[name].shape, found[name].tobytes()) == (
+            native.dtype,
+            native.shape,
+            native.tobytes(),
+        ), name
 
 
 # ------------------------------------------------------------------------------------ the libraries
@@ -70,22 +76,40 @@ def test_the_library_reads_the_safetensors_that_we_write(tmp_path: Path) -> None
 
 
 def test_we_read_the_safetensors_that_the_library_writes(tmp_path: Path) -> None:
-    arrays = {**EVERYTHING, "bf16": BFLOAT, "f8": random(ml_dtypes.float8_e4m3fn, 6), "f8b": random(ml_dtypes.float8_e5m2, 6), "c": random("c8", 2)}
+    arrays = {
+        **EVERYTHING,
+        "bf16": BFLOAT,
+        "f8": random(ml_dtypes.float8_e4m3fn, 6),
+        "f8b": random(ml_dtypes.float8_e5m2, 6),
+        "c": random("c8", 2),
+    }
     safetensors.numpy.save_file(arrays, tmp_path / "a.safetensors", {"format": "np"})
     assert_same(read(tmp_path / "a.safetensors"), arrays)
     with open_source(str(tmp_path / "a.safetensors")) as source:
-        assert source.metadata == {"format": "np"} and source.container == "safetensors" and source.size == os.path.getsize(tmp_path / "a.safetensors")
+        assert (
+            source.metadata == {"format": "np"}
+            and source.container == "safetensors"
+            and source.size == os.path.getsize(tmp_path / "a.safetensors")
+        )
 
 
 def test_tensors_lie_where_the_library_would_put_them(tmp_path: Path) -> None:
-    arrays = {**EVERYTHING, "bf16": BFLOAT, "f8": random(ml_dtypes.float8_e4m3fn, 6), "f8b": random(ml_dtypes.float8_e5m2, 6), "c": random("c8", 2)}
+    arrays = {
+        **EVERYTHING,
+        "bf16": BFLOAT,
+        "f8": random(ml_dtypes.float8_e4m3fn, 6),
+        "f8b": random(ml_dtypes.float8_e5m2, 6),
+        "c": random("c8", 2),
+    }
     safetensors.numpy.save_file(arrays, tmp_path / "theirs.safetensors", {"format": "pt"})
     write(tmp_path / "ours.safetensors", arrays, {"format": "pt"})
     (start, theirs), (begin, header) = (_header(tmp_path / f"{name}.safetensors") for name in ("theirs", "ours"))
     assert begin % 8 == start % 8 == 0
     assert header.pop("__metadata__").keys() == {*theirs.pop("__metadata__"), "digests"}
     assert list(header.items()) == list(theirs.items())
-    assert (tmp_path / "ours.safetensors").read_bytes()[begin:] == (tmp_path / "theirs.safetensors").read_bytes()[start:]
+    assert (tmp_path / "ours.safetensors").read_bytes()[begin:] == (tmp_path / "theirs.safetensors").read_bytes()[
+        start:
+    ]
 
 
 def _header(path: Path) -> tuple[int, dict[str, Any]]:
@@ -115,7 +139,9 @@ def test_we_read_the_npz_that_numpy_writes(save: Any, tmp_path: Path) -> None:
     assert_same(read(tmp_path / "a.npz"), arrays)
 
 
-def test_deflated_members_are_read_whole_wherever_the_pieces_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deflated_members_are_read_whole_wherever_the_pieces_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     np.savez_compressed(tmp_path / "a.npz", a=SQUARE)
     for chunk in range(1, 250, 3):
         monkeypatch.setattr(npz, "CHUNK", chunk)
@@ -167,7 +193,11 @@ def test_two_writings_are_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_dtype_that_the_container_lacks_is_refused(tmp_path: Path) -> None:
-    for path, array in ((tmp_path / "a.npz", BFLOAT), (tmp_path / "a.safetensors", random("V2", 3)), (tmp_path / "b.npz", random("c8", 3))):
+    for path, array in (
+        (tmp_path / "a.npz", BFLOAT),
+        (tmp_path / "a.safetensors", random("V2", 3)),
+        (tmp_path / "b.npz", random("c8", 3)),
+    ):
         with pytest.raises(UserError, match=rf"w is {array.dtype.name}, which .* does not have"):
             write(path, {"w": array})
 
@@ -182,7 +212,14 @@ def test_arrays_other_than_announced_are_a_bug(suffix: str, tmp_path: Path) -> N
 
 
 def test_the_suffix_of_a_target_picks_its_writer() -> None:
-    picked = {".safetensors": "safetensors", ".NPZ": "npz", ".pt": "torch", ".pth": "torch", ".bin": "torch", ".msgpack": "msgpack"}
+    picked = {
+        ".safetensors": "safetensors",
+        ".NPZ": "npz",
+        ".pt": "torch",
+        ".pth": "torch",
+        ".bin": "torch",
+        ".msgpack": "msgpack",
+    }
     assert {suffix: writer(f"a{suffix}")[0] for suffix in picked} == picked
     for name in ("a.ckpt", "a", "a.h5"):
         with pytest.raises(UserError, match=r"\.safetensors, \.pt"):
@@ -245,7 +282,12 @@ def test_what_is_no_file_of_weights_is_called_by_name(kind: str, tmp_path: Path)
 
 def test_paths_that_are_no_files_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.npz")
-    for path, words in ((tmp_path / "x.npz", "no such file"), ("a\0b", "no such file"), (tmp_path / "pipe.npz", "neither a file"), (tmp_path, "holds no weights")):
+    for path, words in (
+        (tmp_path / "x.npz", "no such file"),
+        ("a\0b", "no such file"),
+        (tmp_path / "pipe.npz", "neither a file"),
+        (tmp_path, "holds no weights"),
+    ):
         with pytest.raises(UserError, match=words):
             open_source(str(path)) if path != tmp_path else open_source(str(_emptied(tmp_path)))
     path = write(tmp_path / "a.npz", {"a": SQUARE})

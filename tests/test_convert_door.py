@@ -103,7 +103,9 @@ def test_what_is_written_says_where_it_comes_from_and_what_it_is(run, source, tm
 def test_every_container_holds_the_same(run, source, tmp_path, suffix):
     there, back = tmp_path / f"out.{suffix}", tmp_path / "back.safetensors"
     assert run(source, there, "--to", "timm", *SAID, *STATISTICS)[0] == 0
-    assert (tmp_path / f"out.{suffix}.json").exists() == (suffix != "safetensors")  # provenance is beside where it cannot be inside
+    assert (tmp_path / f"out.{suffix}.json").exists() == (
+        suffix != "safetensors"
+    )  # provenance is beside where it cannot be inside
     assert run(there, back, "--to", "timm")[0] == 0
     a, b = load_file(source), load_file(back)
     assert a.keys() == b.keys() and all(a[n].tobytes() == b[n].tobytes() for n in a)
@@ -125,7 +127,9 @@ def test_dtypes_are_kept_unless_another_is_asked_for(run, tmp_path, name):
 
 def test_a_folder_has_what_its_library_wants_and_is_read_back_without_a_flag(run, source, tmp_path):
     assert run(source, tmp_path / "hf", "--to", "huggingface", *SAID, *STATISTICS)[0] == 0
-    assert {"model.safetensors", "config.json", "preprocessor_config.json", "provenance.json"} <= {p.name for p in (tmp_path / "hf").iterdir()}
+    assert {"model.safetensors", "config.json", "preprocessor_config.json", "provenance.json"} <= {
+        p.name for p in (tmp_path / "hf").iterdir()
+    }
     (tmp_path / "hf" / "provenance.json").unlink()  # its library's own files are enough
     assert run(tmp_path / "hf", tmp_path / "back.safetensors", "--to", "timm")[0] == 0
     a, b = load_file(source), load_file(tmp_path / "back.safetensors")
@@ -211,14 +215,18 @@ def test_a_target_that_cannot_state_the_config_names_the_ways(refused, run, sour
 def test_the_size_of_a_change_is_said(run, source, tmp_path):
     _, out, _ = run(source, tmp_path / "o.safetensors", "--to", "timm", *SAID, *STATISTICS, "--adapt", "eps=1e-5")
     assert "the function changes" in out and float(out.split("moves outputs by ")[1].split()[0]) > 1e-8
-    _, out, _ = run(source, tmp_path / "p.safetensors", "--to", "timm", *SAID, *STATISTICS, "--adapt", "fold=cls_position")
+    _, out, _ = run(
+        source, tmp_path / "p.safetensors", "--to", "timm", *SAID, *STATISTICS, "--adapt", "fold=cls_position"
+    )
     assert "the function stays" in out and "moves" not in out
 
 
 def test_what_helps_against_one_reason_is_not_offered_where_another_stands(refused, source, tmp_path):
     said = [s.replace("eps=1e-6", "eps=1e-12") for s in SAID]
     told = refused(source, tmp_path / "t", "--to", "simple-vit", *said, *STATISTICS)
-    assert "cls_token is True" in told and "eps" not in told and "--weights-only" not in told and "another layout" in told
+    assert (
+        "cls_token is True" in told and "eps" not in told and "--weights-only" not in told and "another layout" in told
+    )
 
 
 def test_bare_tensors_come_back_as_the_network_that_they_are(run, source, tmp_path):
@@ -265,7 +273,9 @@ def test_weights_under_any_prefix_are_named_with_key(refused, run, tmp_path):
 
 def test_one_shard_is_told_its_index(refused, tmp_path):
     save_file(tensors(), tmp_path / "model-00001-of-00002.safetensors")
-    assert "is shard 1 of 2; give" in refused(tmp_path / "model-00001-of-00002.safetensors", tmp_path / "y.safetensors", *SAID)
+    assert "is shard 1 of 2; give" in refused(
+        tmp_path / "model-00001-of-00002.safetensors", tmp_path / "y.safetensors", *SAID
+    )
 
 
 @pytest.mark.parametrize("fault", ["missing", "unclaimed", "misshapen"])
@@ -290,8 +300,21 @@ def test_nan_and_infinity_are_refused_unless_allowed(refused, run, tmp_path, val
     some = tensors(dtype=getattr(ml_dtypes, dtype, dtype))
     some["norm.weight"][3] = value
     save_file(some, tmp_path / "x.safetensors")
-    assert "norm.weight holds NaN or infinity" in refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", "--to", "timm", *SAID, *STATISTICS)
-    assert run(tmp_path / "x.safetensors", tmp_path / "y.safetensors", "--to", "timm", *SAID, *STATISTICS, "--allow-nonfinite")[0] == 0
+    assert "norm.weight holds NaN or infinity" in refused(
+        tmp_path / "x.safetensors", tmp_path / "y.safetensors", "--to", "timm", *SAID, *STATISTICS
+    )
+    assert (
+        run(
+            tmp_path / "x.safetensors",
+            tmp_path / "y.safetensors",
+            "--to",
+            "timm",
+            *SAID,
+            *STATISTICS,
+            "--allow-nonfinite",
+        )[0]
+        == 0
+    )
     assert load_file(tmp_path / "y.safetensors")["norm.weight"].tobytes() == some["norm.weight"].tobytes()
 
 
@@ -306,7 +329,9 @@ def test_a_narrower_dtype_that_overflows_is_refused(refused, tmp_path):
     some = tensors()
     some["norm.weight"][0] = 1e6
     save_file(some, tmp_path / "x.safetensors")
-    assert "bfloat16" in refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", *SAID, *STATISTICS, "--dtype", "float16")
+    assert "bfloat16" in refused(
+        tmp_path / "x.safetensors", tmp_path / "y.safetensors", *SAID, *STATISTICS, "--dtype", "float16"
+    )
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pt", "npz", "msgpack"])
@@ -385,7 +410,11 @@ def test_a_full_disk_leaves_nothing_behind(source, tmp_path):
     limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); "
     code = limit + "import sys; from convert.__main__ import main; sys.exit(main())"
     before = sorted(tmp_path.iterdir())
-    done = subprocess.run([sys.executable, "-c", code, source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 2 and "disk is full" in done.stderr and done.stderr.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == before
 
@@ -393,8 +422,24 @@ def test_a_full_disk_leaves_nothing_behind(source, tmp_path):
 def test_a_conversion_that_is_killed_leaves_the_old_file(source, tmp_path):
     (tmp_path / "out.safetensors").write_text("precious")
     die = "Target.settle = lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
-    code = f"import os, signal; from convert.__main__ import main; from convert.plan.target import Target; {die}; main()"
-    done = subprocess.run([sys.executable, "-c", code, source, tmp_path / "out.safetensors", "--to", "timm", *SAID, *STATISTICS, "--force"], capture_output=True)
+    code = (
+        f"import os, signal; from convert.__main__ import main; from convert.plan.target import Target; {die}; main()"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            code,
+            source,
+            tmp_path / "out.safetensors",
+            "--to",
+            "timm",
+            *SAID,
+            *STATISTICS,
+            "--force",
+        ],
+        capture_output=True,
+    )
     assert done.returncode == -9
     assert (tmp_path / "out.safetensors").read_text() == "precious"
 
@@ -437,7 +482,10 @@ HF = ("--to", "huggingface@v4")
 
 def with_mask(tmp_path, name="masked.safetensors"):
     """A file with a tensor that no network of ours has."""
-    save_file({**tensors(layout="huggingface@v4"), "vit.embeddings.mask_token": np.ones((1, 1, 12), np.float32)}, tmp_path / name)
+    save_file(
+        {**tensors(layout="huggingface@v4"), "vit.embeddings.mask_token": np.ones((1, 1, 12), np.float32)},
+        tmp_path / name,
+    )
     return tmp_path / name
 
 
@@ -454,7 +502,9 @@ def test_what_lies_beside_a_target_stays(refused, source, tmp_path, suffix, kind
     told = refused(source, tmp_path / "y.pt", "--to", "timm", *SAID, *STATISTICS)
     assert "exists" in told or "is a folder" in told
     if kind == "file":
-        assert "no conversion wrote it" in refused(source, tmp_path / "y.pt", "--to", "timm", *SAID, *STATISTICS, "--force")
+        assert "no conversion wrote it" in refused(
+            source, tmp_path / "y.pt", "--to", "timm", *SAID, *STATISTICS, "--force"
+        )
 
 
 def test_force_leaves_nothing_of_the_conversion_before(run, source, tmp_path):
@@ -496,10 +546,18 @@ def command(*arguments):
 def test_a_reader_who_goes_away_neither_ends_the_work_nor_changes_its_result(source, tmp_path):
     for unbuffered in ("", "1"):
         target = tmp_path / f"c{unbuffered}.pt"
-        first = subprocess.Popen(command(source, target, "--to", "timm", *SAID, *STATISTICS), stdout=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": unbuffered})
+        first = subprocess.Popen(
+            command(source, target, "--to", "timm", *SAID, *STATISTICS),
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
         first.stdout.close()
         assert first.wait() == 0 and target.exists()
-    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command(source, tmp_path / "d.pt", "--to", "timm", *SAID, *STATISTICS)], capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *command(source, tmp_path / "d.pt", "--to", "timm", *SAID, *STATISTICS)],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0 and not done.stderr
 
 
@@ -508,7 +566,11 @@ def test_a_signal_in_the_middle_of_writing_leaves_nothing_behind(source, tmp_pat
     code = "import os, signal; from convert import __main__, writing; "
     code += f"writing.read_back = lambda *_: os.kill(os.getpid(), signal.{name}); raise SystemExit(__main__.main())"
     before = sorted(tmp_path.iterdir())
-    done = subprocess.run([sys.executable, "-c", code, source, tmp_path / "n" / "o.safetensors", "--to", "timm", *SAID, *STATISTICS], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, source, tmp_path / "n" / "o.safetensors", "--to", "timm", *SAID, *STATISTICS],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == (130 if name == "SIGINT" else 143) and "Traceback" not in done.stderr
     assert sorted(tmp_path.iterdir()) == before
 
@@ -520,7 +582,13 @@ def test_help_comes_at_once_and_loads_no_tables(tmp_path):
     times = []
     for _ in range(3):
         began = time.perf_counter()
-        done = subprocess.run([sys.executable, "-m", "convert", "--help"], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "convert", "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(__file__).parents[1],
+        )
         times.append(time.perf_counter() - began)
     assert "SRC" in done.stdout and "formats" in done.stdout
     assert min(times) < 1.0  # 0.3 s on a quiet machine: benchmarks/startup.py
@@ -528,7 +596,16 @@ def test_help_comes_at_once_and_loads_no_tables(tmp_path):
 
 def test_it_works_from_any_folder_and_under_vit_jax(source, tmp_path):
     (tmp_path / "convert").mkdir()  # a folder of this name shadows nothing
-    command = [sys.executable, "-c", "import sys; from vit_jax.cli import main; sys.exit(main())", "convert", source, "out.safetensors", "--to", "timm"]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from vit_jax.cli import main; sys.exit(main())",
+        "convert",
+        source,
+        "out.safetensors",
+        "--to",
+        "timm",
+    ]
     done = subprocess.run([*command, *SAID, *STATISTICS], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out.safetensors").exists()
@@ -540,4 +617,9 @@ def test_memory_that_runs_out_is_said_without_flags_that_the_command_has_not(run
 
     monkeypatch.setitem(door.COMMANDS, "inspect", full)
     code, _, error = run("inspect", source)
-    assert code == 2 and error.startswith("vit-jax: error: out of memory: ") and "--" not in error and error.count("\n") == 1
+    assert (
+        code == 2
+        and error.startswith("vit-jax: error: out of memory: ")
+        and "--" not in error
+        and error.count("\n") == 1
+    )

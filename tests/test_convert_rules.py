@@ -19,15 +19,53 @@ from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, preset, sized
 
 VIT = ViTConfig(
-    image=(8, 12), patch=(4, 2), channels=3, classes=5, width=8, depth=2, heads=2, hidden=12, head_width=3, stem_pre_norm=True, stem_norm=True,
-    distill_token=True, registers=2, layer_scale=0.1, qk_norm=True, gated=True, pre_norm=True, pool="cls_distill", distill_head=True, distill_norm=True,
-    head_norm=True, head_hidden=6,
-)  # fmt: skip
-MAP = replace(VIT, pool="map", distill_head=False, distill_norm=False, head_hidden=0, norm_bias=False, query_bias=False, mlp_bias=False)
+    image=(8, 12),
+    patch=(4, 2),
+    channels=3,
+    classes=5,
+    width=8,
+    depth=2,
+    heads=2,
+    hidden=12,
+    head_width=3,
+    stem_pre_norm=True,
+    stem_norm=True,
+    distill_token=True,
+    registers=2,
+    layer_scale=0.1,
+    qk_norm=True,
+    gated=True,
+    pre_norm=True,
+    pool="cls_distill",
+    distill_head=True,
+    distill_norm=True,
+    head_norm=True,
+    head_hidden=6,
+)
+MAP = replace(
+    VIT,
+    pool="map",
+    distill_head=False,
+    distill_norm=False,
+    head_hidden=0,
+    norm_bias=False,
+    query_bias=False,
+    mlp_bias=False,
+)
 SEQ = TransformerConfig(
-    width=8, heads=2, hidden=12, encoder_depth=2, decoder_depth=1, source_vocabulary=11, target_vocabulary=9, outputs=7, max_length=6,
-    positions="learned", position_offset=2, embedding_norm=True,
-)  # fmt: skip
+    width=8,
+    heads=2,
+    hidden=12,
+    encoder_depth=2,
+    decoder_depth=1,
+    source_vocabulary=11,
+    target_vocabulary=9,
+    outputs=7,
+    max_length=6,
+    positions="learned",
+    position_offset=2,
+    embedding_norm=True,
+)
 TIED = replace(SEQ, source_vocabulary=9, outputs=9, tie="all")
 CONFIGS = {"vit": VIT, "map": MAP, "seq": SEQ, "tied": TIED}
 
@@ -217,6 +255,8 @@ def test_a_row_may_join_names_through_a_chain():
 
 def test_convert_loads_no_framework():
     command = "import sys, convert.rules, convert.dialects; print(*sys.modules)"
-    loaded = set(subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split())
+    loaded = set(
+        subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split()
+    )
     assert "convert.dialects.torch_ref" in loaded
     assert not {"jax", "flax", "torch", "torch_ref"} & loaded

@@ -58,7 +58,9 @@ def in_small(name, module, image):
     module = randomise(module, "A", "float64")
     file = {k: v.detach().numpy().copy() for k, v in module.state_dict().items()}
     layout = which_layout(name, shapes(module), "", "")
-    said = {k: v for k, v in lookup(name)[0].items() if k not in ("image", "width", "depth", "hidden")} | {"image": image}
+    said = {k: v for k, v in lookup(name)[0].items() if k not in ("image", "width", "depth", "hidden")} | {
+        "image": image
+    }
     config = resolve(layout, shapes(module), [(f"--model {name}", said)], name)
     parameters = rules.read(layout.rows(config), file)
     back = rules.write(layout.rows(config), parameters, names=file)
@@ -66,7 +68,10 @@ def in_small(name, module, image):
     assert all(back[k].tobytes() == v.tobytes() and back[k].shape == v.shape for k, v in file.items())
     module.load_state_dict({k: torch.from_numpy(v) for k, v in back.items()}, strict=True)
     images = np.random.default_rng(0).standard_normal((2, image, image, 3))
-    assert relative(ours(config, parameters).forward({"images": images}), run(module, images)["logits"]) <= FORWARD["float64"]
+    assert (
+        relative(ours(config, parameters).forward({"images": images}), run(module, images)["logits"])
+        <= FORWARD["float64"]
+    )
 
 
 @pytest.mark.parametrize("name", TIMM)
@@ -82,7 +87,13 @@ def test_a_network_of_torchvision_converts(torchvision, name):
     with torch.device("meta"):
         at_full_size(name, torchvision.models.get_model(name, image_size=fields["image"]))
     image, width = 3 * fields["patch"], 8 * fields["heads"]
-    in_small(name, torchvision.models.VisionTransformer(image, fields["patch"], 2, fields["heads"], width, 4 * width, num_classes=7), image)
+    in_small(
+        name,
+        torchvision.models.VisionTransformer(
+            image, fields["patch"], 2, fields["heads"], width, 4 * width, num_classes=7
+        ),
+        image,
+    )
 
 
 def test_the_names_are_all_that_timm_lists_but_those_of_other_networks(timm):

@@ -17,7 +17,9 @@ from vit_jax.errors import UserError
 
 def a_run(source, image=8, channels=1, classes=0, seed=0, normalize="set", **data):
     model = ViTConfig(image=image, channels=channels, patch=2, classes=classes)
-    return RunConfig("classify", model, ImageData(source=str(source), **data), ImageAugment(normalize=normalize), seed=seed)
+    return RunConfig(
+        "classify", model, ImageData(source=str(source), **data), ImageAugment(normalize=normalize), seed=seed
+    )
 
 
 def open_dataset(run):
@@ -51,7 +53,9 @@ def write_images(root, number=4, classes=("cat", "dog"), size=(20, 14), seed=0):
     for name in classes:
         (root / name).mkdir(parents=True)
         for k in range(number):
-            Image.fromarray(rng.integers(0, 256, (*size[::-1], 3), np.uint8)).save(root / name / f"{k}.{'jpg' if k % 2 else 'png'}")
+            Image.fromarray(rng.integers(0, 256, (*size[::-1], 3), np.uint8)).save(
+                root / name / f"{k}.{'jpg' if k % 2 else 'png'}"
+            )
     return root
 
 
@@ -60,12 +64,23 @@ def cut(path):
 
 
 def write_npz(path, n=20, classes=2, shape=(8, 8), seed=0, **more):
-    arrays = {"images": np.random.default_rng(seed).integers(0, 256, (n, *shape), np.uint8), "labels": np.arange(n) % classes}
+    arrays = {
+        "images": np.random.default_rng(seed).integers(0, 256, (n, *shape), np.uint8),
+        "labels": np.arange(n) % classes,
+    }
     np.savez(path, **(arrays | more))
     return path
 
 
-def write_tfds(root, name="pets", splits=(("train", 20), ("test", 6)), version="1.0.0", label="label", dtype="uint8", stored="array_record"):
+def write_tfds(
+    root,
+    name="pets",
+    splits=(("train", 20), ("test", 6)),
+    version="1.0.0",
+    label="label",
+    dtype="uint8",
+    stored="array_record",
+):
     """A prepared TFDS set of grey 6x5 PNGs, labels 0, 1, 0, 1, ...; returns {split: uint8 [n, 5, 6]}."""
     import io
 
@@ -87,7 +102,10 @@ def write_tfds(root, name="pets", splits=(("train", 20), ("test", 6)), version="
         writer.close()
     place = "tensorflow_datasets.core.features"
     features = {
-        "image": {"pythonClassName": f"{place}.image_feature.Image", "image": {"shape": {"dimensions": ["5", "6", "1"]}, "dtype": dtype}},
+        "image": {
+            "pythonClassName": f"{place}.image_feature.Image",
+            "image": {"shape": {"dimensions": ["5", "6", "1"]}, "dtype": dtype},
+        },
         label: {"pythonClassName": f"{place}.class_label_feature.ClassLabel", "classLabel": {"numClasses": "2"}},
     }
     spec = {"pythonClassName": f"{place}.features_dict.FeaturesDict", "featuresDict": {"features": features}}
@@ -138,7 +156,11 @@ def test_folder_with_splits_reads_each_image_as_pillow_does(tmp_path):
     (tmp_path / "train/cat/notes.txt").write_text("x")
     (tmp_path / "train/.git").mkdir()
     data = open_dataset(a_run(f"folder:{tmp_path}", channels=3))
-    assert data.class_names == ("cat", "dog") and {k: len(v) for k, v in data.splits.items()} == {"train": 10, "validation": 4, "test": 6}
+    assert data.class_names == ("cat", "dog") and {k: len(v) for k, v in data.splits.items()} == {
+        "train": 10,
+        "validation": 4,
+        "test": 6,
+    }
     for split in data.splits.values():
         for i, image in enumerate(everything(split)):
             with Image.open(split.name(i)) as file:  # 20 x 14 covers 8 x 8 at 11 x 8
@@ -151,12 +173,18 @@ def test_folder_with_splits_reads_each_image_as_pillow_does(tmp_path):
 def test_one_folder_of_classes_is_split_by_us_and_may_have_a_class_called_train(tmp_path):
     write_images(tmp_path, 10, ("bus", "train"))
     data = open_dataset(a_run(f"folder:{tmp_path}", channels=3))
-    assert data.class_names == ("bus", "train") and {k: len(v) for k, v in data.splits.items()} == {"train": 14, "validation": 2, "test": 4}
+    assert data.class_names == ("bus", "train") and {k: len(v) for k, v in data.splits.items()} == {
+        "train": 14,
+        "validation": 2,
+        "test": 4,
+    }
 
 
 def test_a_set_too_large_for_memory_gives_the_same_pixels_and_identity(tmp_path):
     write_images(tmp_path, 12)
-    kept, streamed = (open_dataset(a_run(f"folder:{tmp_path}", channels=3, memory=memory, threads=3)) for memory in (1.0, 0.0))
+    kept, streamed = (
+        open_dataset(a_run(f"folder:{tmp_path}", channels=3, memory=memory, threads=3)) for memory in (1.0, 0.0)
+    )
     for name in ("train", "validation", "test"):
         assert names(kept.splits[name]) == names(streamed.splits[name])
         np.testing.assert_array_equal(everything(kept.splits[name]), everything(streamed.splits[name]))
@@ -166,7 +194,9 @@ def test_a_set_too_large_for_memory_gives_the_same_pixels_and_identity(tmp_path)
         everything(streamed.splits["test"])
 
 
-@pytest.mark.parametrize("keys", [("images", "labels"), ("image", "label"), ("x_train", "y_train"), ("train_images", "train_labels")])
+@pytest.mark.parametrize(
+    "keys", [("images", "labels"), ("image", "label"), ("x_train", "y_train"), ("train_images", "train_labels")]
+)
 def test_npz_names(tmp_path, keys):
     images = np.random.default_rng(0).integers(0, 256, (20, 8, 8), np.uint8)
     np.savez(tmp_path / "a.npz", **{keys[0]: images, keys[1]: np.arange(20)[:, None] % 2, "class_names": ["no", "yes"]})
@@ -193,7 +223,11 @@ def test_tfds_set_by_name_decodes_test_only_when_taken(tmp_path, monkeypatch, ro
     run = a_run("pets", image=(5, 6), dir=str(tmp_path), validation=0.1)
     monkeypatch.setattr("vit_jax.data.sources._ROOM", room)
     data = open_dataset(run)
-    assert data.class_names == ("cat", "dog") and {k: len(v) for k, v in data.splits.items()} == {"train": 18, "validation": 2, "test": 6}
+    assert data.class_names == ("cat", "dog") and {k: len(v) for k, v in data.splits.items()} == {
+        "train": 18,
+        "validation": 2,
+        "test": 6,
+    }
     for name, split in data.splits.items():
         source, rows = ("test" if name == "test" else "train"), [int(n.split("[")[1][:-1]) for n in names(split)]
         assert all(n.startswith(f"{source}[") for n in names(split))
@@ -209,7 +243,12 @@ def test_reading_a_tfds_set_loads_no_framework_and_prints_nothing(tmp_path):
         "print([m for m in ('tensorflow', 'jax', 'cv2') if m in sys.modules])"
     )
     paths = os.pathsep.join([os.path.dirname(__file__), *sys.path])
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths})
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
     assert done.stdout.strip() == "[]" and done.stderr == ""  # TFDS would warn that there is no OpenCV
 
 
@@ -220,13 +259,17 @@ def test_tfds_validation_split_is_used_and_an_unlabelled_one_left_out(tmp_path, 
     from vit_jax.data import sources
 
     scan = sources._scan
-    monkeypatch.setattr(sources, "_scan", lambda records: scan(records) if len(records) != 4 else (np.full(4, -1, np.int32), []))
+    monkeypatch.setattr(
+        sources, "_scan", lambda records: scan(records) if len(records) != 4 else (np.full(4, -1, np.int32), [])
+    )
     data = open_dataset(a_run("pets", image=(5, 6), dir=str(tmp_path)))
     assert {k: len(v) for k, v in data.splits.items()} == {"train": 16, "validation": 6, "test": 4}
     assert data.notes == ("the test split has no labels and is left out",)
 
 
-@pytest.mark.skipif("VIT_JAX_DATA" not in os.environ, reason="VIT_JAX_DATA does not name a folder with the real TFDS sets")
+@pytest.mark.skipif(
+    "VIT_JAX_DATA" not in os.environ, reason="VIT_JAX_DATA does not name a folder with the real TFDS sets"
+)
 def test_cifar10_is_cut_45000_to_5000_with_500_of_each_class():
     data = open_dataset(a_run("cifar10", image=32, channels=3, dir=os.environ["VIT_JAX_DATA"]))
     train, validation = data.splits["train"], data.splits["validation"]
@@ -287,7 +330,10 @@ def test_unreadable_images_stop_the_run_or_are_left_out_and_counted(tmp_path, me
     data = open_dataset(a_run(source, channels=3, memory=memory, skip_unreadable=True))
     left = [name for split in data.splits.values() for name in names(split)]
     assert len(left) == 2 * 8 + 2 * 3 - 4 and not {str(path) for path in bad} & set(left)
-    assert data.notes[0].startswith("4 unreadable images left out: ") and np.isfinite(everything(data.splits["train"])).all()
+    assert (
+        data.notes[0].startswith("4 unreadable images left out: ")
+        and np.isfinite(everything(data.splits["train"])).all()
+    )
     for k in range(2, 8):
         cut(tmp_path / f"train/cat/{k}.{'jpg' if k % 2 else 'png'}")
     assert "9 unreadable images" in (text := refusal(source, channels=3)) or "10 unreadable images" in text
@@ -375,7 +421,10 @@ def test_fields_that_do_not_fit_are_refused(tmp_path):
     small = write_npz(tmp_path / "a.npz", n=4)
     assert "leaves validation empty" in refusal(small, validation=0.1, test=0.0)
     assert "leaves test empty" in refusal(small, test=0.1)
-    assert open_dataset(replace(a_run("digits"), model=ViTConfig(image=8, channels=1, patch=2, classes=10))).class_names[9] == "9"
+    assert (
+        open_dataset(replace(a_run("digits"), model=ViTConfig(image=8, channels=1, patch=2, classes=10))).class_names[9]
+        == "9"
+    )
 
 
 def test_open_image_is_what_training_sees(tmp_path):

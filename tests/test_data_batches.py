@@ -54,7 +54,11 @@ def test_batches_are_what_the_order_says_from_any_step_on():
     for step, batch in zip(range(5, 30), made, strict=True):
         np.testing.assert_array_equal(batch["image"], split.take(order.indices(step)))
         np.testing.assert_array_equal(batch["label"], split.labels[order.indices(step)])
-    assert made[0]["image"].dtype == np.uint8 and made[0]["image"].shape == (100, 8, 8, 1) and made[0]["label"].dtype == np.int32
+    assert (
+        made[0]["image"].dtype == np.uint8
+        and made[0]["image"].shape == (100, 8, 8, 1)
+        and made[0]["label"].dtype == np.int32
+    )
     assert list(batches(split, order, 5, 5)) == []
 
 

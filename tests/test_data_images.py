@@ -42,7 +42,9 @@ def test_exif_orientation_is_applied(tmp_path, orientation):
     exif[0x0112] = orientation
     image = saved(tmp_path, Image.fromarray(GREY), exif=exif)
     np.testing.assert_array_equal(np.asarray(image), UPRIGHT[orientation](GREY))
-    np.testing.assert_array_equal(np.asarray(image), np.asarray(ImageOps.exif_transpose(Image.open(tmp_path / "image.png"))))
+    np.testing.assert_array_equal(
+        np.asarray(image), np.asarray(ImageOps.exif_transpose(Image.open(tmp_path / "image.png")))
+    )
 
 
 def luma(rgb):
@@ -97,7 +99,9 @@ def test_sixteen_bit_one_bit_and_cmyk(tmp_path):
     assert image.mode == "I;16"
     got = preprocess(image=(1, 7), channels=1).apply(image)
     np.testing.assert_array_equal(got[..., 0], np.rint(wide * (255 / 65535)))
-    np.testing.assert_array_equal(preprocess(image=(1, 7)).apply(Image.fromarray(wide.astype(np.int32))), np.repeat(got, 3, -1))  # mode I
+    np.testing.assert_array_equal(
+        preprocess(image=(1, 7)).apply(Image.fromarray(wide.astype(np.int32))), np.repeat(got, 3, -1)
+    )  # mode I
 
     bits = saved(tmp_path, Image.fromarray(GREY > 99))
     assert bits.mode == "1"
@@ -121,7 +125,8 @@ def test_crop_scales_the_shorter_side_then_cuts_the_centre():
     np.testing.assert_array_equal(preprocess((16, 16), size=24).apply(PICTURE), np.asarray(wanted))
     turned = PICTURE.transpose(Image.Transpose.TRANSPOSE)
     np.testing.assert_array_equal(
-        preprocess((16, 16), size=24).apply(turned), np.asarray(turned.resize((24, 36), Image.Resampling.BILINEAR).crop((4, 10, 20, 26)))
+        preprocess((16, 16), size=24).apply(turned),
+        np.asarray(turned.resize((24, 36), Image.Resampling.BILINEAR).crop((4, 10, 20, 26))),
     )
 
 

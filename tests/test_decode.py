@@ -56,9 +56,21 @@ V, LENGTH = 11, 8
 def model(request):
     """Weights large enough that translations differ from source to source, and some end."""
     c = TransformerConfig(
-        width=16, heads=2, hidden=24, encoder_depth=1, decoder_depth=2, positions=request.param, max_length=12,
-        source_vocabulary=V, target_vocabulary=V, outputs=V, init="normal", init_std=0.7, embedding_std=1.0, position_std=1.0,
-    )  # fmt: skip
+        width=16,
+        heads=2,
+        hidden=24,
+        encoder_depth=1,
+        decoder_depth=2,
+        positions=request.param,
+        max_length=12,
+        source_vocabulary=V,
+        target_vocabulary=V,
+        outputs=V,
+        init="normal",
+        init_std=0.7,
+        embedding_std=1.0,
+        position_std=1.0,
+    )
     definition, _ = split(Transformer(c))
     weights = start(c, jax.random.key(5))
     weights["head"]["bias"] = weights["head"]["bias"].at[EOS].set(2.0)  # so that some sentences end
@@ -99,4 +111,6 @@ def test_cached_is_uncached(model, sources, found):
 
 def test_a_batch_of_one_is_a_batch_of_many(model, sources, found):
     for i in range(0, 32, 5):
-        assert np.asarray(translate(model, jnp.asarray(sources[i : i + 1]), LENGTH)).tolist() == found[i : i + 1].tolist()
+        assert (
+            np.asarray(translate(model, jnp.asarray(sources[i : i + 1]), LENGTH)).tolist() == found[i : i + 1].tolist()
+        )

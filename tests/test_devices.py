@@ -8,7 +8,20 @@ import sys
 import pytest
 
 FIVE = "--xla_force_host_platform_device_count=5"
-TINY = ("--model.width", 8, "--model.encoder-depth", 1, "--model.decoder-depth", 1, "--model.heads", 2, "--model.hidden", 8, "--max-steps", 2)
+TINY = (
+    "--model.width",
+    8,
+    "--model.encoder-depth",
+    1,
+    "--model.decoder-depth",
+    1,
+    "--model.heads",
+    2,
+    "--model.hidden",
+    8,
+    "--max-steps",
+    2,
+)
 
 
 def test_a_run_is_evaluated_on_five_devices_as_on_one(door):
@@ -18,7 +31,9 @@ def test_a_run_is_evaluated_on_five_devices_as_on_one(door):
     values = [[float(line.split()[1]) for line in done.stdout.splitlines()[1:]] for done in (one, five)]
     assert len(values[0]) == 3 and values[0] == pytest.approx(values[1], abs=2e-4)
     refused = door("train", "numbers", *TINY, "--name", "five", XLA_FLAGS=FIVE)
-    assert refused.returncode == 2 and "choose a multiple of 5" in refused.stderr  # training still says what does not divide
+    assert (
+        refused.returncode == 2 and "choose a multiple of 5" in refused.stderr
+    )  # training still says what does not divide
 
 
 KEPT = """
@@ -47,7 +62,9 @@ print(json.dumps([jax.device_count(), out]))
 
 
 def test_training_leaves_the_callers_arrays_alone_on_several_devices():
-    done = subprocess.run([sys.executable, "-c", KEPT], env={**os.environ, "XLA_FLAGS": FIVE}, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", KEPT], env={**os.environ, "XLA_FLAGS": FIVE}, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     devices, found = json.loads(done.stdout)
     assert devices == 5

@@ -19,13 +19,21 @@ VIT = ViTConfig(image=(4, 6), patch=(2, 3), classes=5, width=8, depth=2, heads=2
 DEIT = replace(VIT, distill_token=True)
 TEACHER = replace(DEIT, distill_head=True, pool="cls_distill")
 POOLER = replace(VIT, classes=0, head_hidden=6)
-CONFIGS = {"vit": VIT, "deit": DEIT, "teacher": TEACHER, "pooler": POOLER, "no bias": replace(VIT, query_bias=False, key_bias=False, value_bias=False)}
+CONFIGS = {
+    "vit": VIT,
+    "deit": DEIT,
+    "teacher": TEACHER,
+    "pooler": POOLER,
+    "no bias": replace(VIT, query_bias=False, key_bias=False, value_bias=False),
+}
 
 
 def tensors(layout, config):
     """Random tensors of a file."""
     rng = np.random.default_rng(0)
-    return rules.write(layout.rows(config), {n: rng.standard_normal(s).astype(np.float32) for n, s in our_shapes(config).items()})
+    return rules.write(
+        layout.rows(config), {n: rng.standard_normal(s).astype(np.float32) for n, s in our_shapes(config).items()}
+    )
 
 
 def shapes(layout, config):
@@ -52,31 +60,48 @@ def test_a_config_that_is_written_is_read_again(layout, name):
 def test_what_a_config_json_leaves_out_is_what_the_library_takes():
     config = replace(VIT, image=224, patch=16, heads=12, width=24, eps=1e-12)
     names = shapes(V4, config)
-    said = V4.read_side({"config.json": {"model_type": "vit", "hidden_size": 24, "num_hidden_layers": 2, "intermediate_size": 12}}).config
+    said = V4.read_side(
+        {"config.json": {"model_type": "vit", "hidden_size": 24, "num_hidden_layers": 2, "intermediate_size": 12}}
+    ).config
     assert resolve(V4, names, [("its config.json", said)], "file") == config
 
 
 @pytest.mark.parametrize(("config", "body"), [(replace(VIT, classes=0), "vit."), (replace(DEIT, classes=0), "deit.")])
 def test_a_body_without_classes_may_be_named_and_a_masked_image_s_decoder_is_no_part_of_it(config, body):
-    state = {f"{body}{name}": array for name, array in tensors(V4, config).items()} | {f"{body}embeddings.mask_token": np.ones((1, 1, 8), np.float32)}
+    state = {f"{body}{name}": array for name, array in tensors(V4, config).items()} | {
+        f"{body}embeddings.mask_token": np.ones((1, 1, 8), np.float32)
+    }
     names = {**state, "decoder.0.weight": np.zeros((18, 8, 1, 1)), "decoder.0.bias": np.zeros(18)}
-    assert [layout.name for layout in LAYOUTS.values() if layout.recognises({name: array.shape for name, array in names.items()})] == ["huggingface@v4"]
+    assert [
+        layout.name
+        for layout in LAYOUTS.values()
+        if layout.recognises({name: array.shape for name, array in names.items()})
+    ] == ["huggingface@v4"]
     assert V4.left_out(names) == ["decoder.0.weight", "decoder.0.bias"]
     said = V4.read_side({**side(V4, config)}).config
-    assert resolve(V4, {name: array.shape for name, array in state.items()}, [("its config.json", said)], "file") == config
+    assert (
+        resolve(V4, {name: array.shape for name, array in state.items()}, [("its config.json", said)], "file") == config
+    )
     back = rules.read(V4.rows(config), state)
     assert back.keys() - our_shapes(config).keys() == {f"carried.{body}embeddings.mask_token"}
     assert rules.write(V4.rows(config), back, names=state).keys() == state.keys()
-    assert not any(name.startswith(body) for name in rules.write(V4.rows(config), {n: back[n] for n in our_shapes(config)}))
+    assert not any(
+        name.startswith(body) for name in rules.write(V4.rows(config), {n: back[n] for n in our_shapes(config)})
+    )
 
 
 @pytest.mark.parametrize("before", ["", "vision_model.", "model.vision_model."])
 def test_relatives_with_clip_s_names_are_refused_by_name(before):
-    assert "CLIP" in refused.why([f"{before}embeddings.patch_embedding.weight", f"{before}encoder.layers.0.self_attn.q_proj.weight"])
+    assert "CLIP" in refused.why(
+        [f"{before}embeddings.patch_embedding.weight", f"{before}encoder.layers.0.self_attn.q_proj.weight"]
+    )
 
 
 def test_without_a_config_json_what_no_shape_tells_is_asked_for():
-    with pytest.raises(UserError, match=r"image, heads, eps, activation;.*--set image=\.\.\. --set heads=\.\.\. --set eps=\.\.\. --set activation=\.\.\."):
+    with pytest.raises(
+        UserError,
+        match=r"image, heads, eps, activation;.*--set image=\.\.\. --set heads=\.\.\. --set eps=\.\.\. --set activation=\.\.\.",
+    ):
         resolve(V4, shapes(V4, VIT), [], "file")
 
 
@@ -86,9 +111,13 @@ def test_a_config_json_that_its_tensors_contradict_is_refused():
         resolve(V4, shapes(V4, VIT), [("its config.json", said)], "file")
 
 
-@pytest.mark.parametrize("written", ["gelu", "gelu_python", "gelu_new", "gelu_pytorch_tanh", "swish", "silu", "relu", "quick_gelu"])
+@pytest.mark.parametrize(
+    "written", ["gelu", "gelu_python", "gelu_new", "gelu_pytorch_tanh", "swish", "silu", "relu", "quick_gelu"]
+)
 def test_every_spelling_of_an_activation_is_known(written):
-    ours = {"gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "swish": "silu"}.get(written, written)
+    ours = {"gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "swish": "silu"}.get(
+        written, written
+    )
     assert V4.read_side({"config.json": {"hidden_act": written}}).config["activation"] == ours
 
 
@@ -141,9 +170,14 @@ def test_flax_files_are_the_torch_files_with_slashes_and_other_orders():
     assert len(flax) == len(torch)
     for name, array in flax.items():
         theirs = torch[name.replace("/", ".").replace("kernel", "weight").replace("scale", "weight")]
-        order = {"kernel": {2: (1, 0), 4: (2, 3, 1, 0)}}.get(name.rpartition("/")[2], {}).get(theirs.ndim, range(theirs.ndim))
+        order = {"kernel": {2: (1, 0), 4: (2, 3, 1, 0)}}.get(name.rpartition("/")[2], {}).get(
+            theirs.ndim, range(theirs.ndim)
+        )
         assert np.array_equal(array, theirs.transpose(order)), name
-    assert resolve(FLAX, shapes(FLAX, config), [("its config.json", FLAX.read_side(side(FLAX, config)).config)], "file") == config
+    assert (
+        resolve(FLAX, shapes(FLAX, config), [("its config.json", FLAX.read_side(side(FLAX, config)).config)], "file")
+        == config
+    )
 
 
 # ------------------------------------------------------------------------------------------- files
@@ -155,7 +189,10 @@ def test_a_mask_token_is_kept_beside_and_comes_back():
     p = rules.read(rows, state)
     assert p.keys() - our_shapes(VIT).keys() == {"carried.vit.embeddings.mask_token"}
     again = rules.write(rows, p)
-    assert again.keys() == state.keys() and again["vit.embeddings.mask_token"].tobytes() == state["vit.embeddings.mask_token"].tobytes()
+    assert (
+        again.keys() == state.keys()
+        and again["vit.embeddings.mask_token"].tobytes() == state["vit.embeddings.mask_token"].tobytes()
+    )
 
 
 @pytest.mark.parametrize("layout", [V4, V5, FLAX], ids=lambda layout: layout.name)
@@ -165,7 +202,9 @@ def test_shapes_of_another_rank_are_refused(layout, shape):
     said = layout.read_side(side(layout, config)).config
     names = dict.fromkeys(shapes(layout, config), shape)
     with pytest.raises(UserError):
-        rules.check(rules.file_shapes(layout.rows(resolve(layout, names, [("its config.json", said)], "file"))), names, "file")
+        rules.check(
+            rules.file_shapes(layout.rows(resolve(layout, names, [("its config.json", said)], "file"))), names, "file"
+        )
 
 
 def test_class_names_are_written_and_read():
@@ -179,7 +218,16 @@ def test_class_names_are_written_and_read():
 
 # ----------------------------------------------------------------------------------- preprocessing
 
-CROP = dict(image=[4, 6], channels=3, fit="crop", size=8, interpolation="bicubic", background=255, mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
+CROP = dict(
+    image=[4, 6],
+    channels=3,
+    fit="crop",
+    size=8,
+    interpolation="bicubic",
+    background=255,
+    mean=[0.485, 0.456, 0.406],
+    std=[0.229, 0.224, 0.225],
+)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +244,9 @@ def test_a_preprocessing_that_is_written_is_read_again(preprocess):
     assert facts.preprocess == preprocess and not facts.notes
 
 
-@pytest.mark.parametrize("change", [dict(fit="pad"), dict(size=0), dict(size=5)])  # the last two: how much is scaled depends on the image
+@pytest.mark.parametrize(
+    "change", [dict(fit="pad"), dict(size=0), dict(size=5)]
+)  # the last two: how much is scaled depends on the image
 def test_a_preprocessing_that_the_library_lacks_is_not_written(change):
     assert "preprocessor_config.json" not in side(V4, VIT, preprocess=CROP | change)
 
@@ -207,15 +257,26 @@ def read(**config):
 
 
 def test_an_old_file_of_a_vit_means_a_stretched_square():
-    preprocess, notes = read(feature_extractor_type="ViTFeatureExtractor", size=384, resample=2, image_mean=[0.5] * 3, image_std=[0.5] * 3)
-    assert preprocess["image"] == [384, 384] and preprocess["fit"] == "stretch" and preprocess["mean"] == [0.5] * 3 and not notes
+    preprocess, notes = read(
+        feature_extractor_type="ViTFeatureExtractor", size=384, resample=2, image_mean=[0.5] * 3, image_std=[0.5] * 3
+    )
+    assert (
+        preprocess["image"] == [384, 384]
+        and preprocess["fit"] == "stretch"
+        and preprocess["mean"] == [0.5] * 3
+        and not notes
+    )
 
 
 def test_a_vit_s_file_that_says_nothing_means_a_bilinear_square_of_half_and_half():
     """As the library's class has always had it (google/vit-base-patch16-224 was published so)."""
     for said in (dict(image_processor_type="ViTImageProcessor"), dict(feature_extractor_type="ViTFeatureExtractor")):
         preprocess, notes = read(**said)
-        assert (preprocess["image"], preprocess["fit"], preprocess["interpolation"]) == ([224, 224], "stretch", "bilinear")
+        assert (preprocess["image"], preprocess["fit"], preprocess["interpolation"]) == (
+            [224, 224],
+            "stretch",
+            "bilinear",
+        )
         assert (preprocess["mean"], preprocess["std"], notes) == ([0.5] * 3, [0.5] * 3, ())
 
 
@@ -223,17 +284,29 @@ def test_a_vit_s_file_that_says_nothing_means_a_bilinear_square_of_half_and_half
 def test_a_kernel_s_number_is_pillow_s(kernel):
     from PIL.Image import Resampling
 
-    assert read(image_processor_type="ViTImageProcessor", resample=int(Resampling[kernel.upper()]))[0]["interpolation"] == kernel
+    assert (
+        read(image_processor_type="ViTImageProcessor", resample=int(Resampling[kernel.upper()]))[0]["interpolation"]
+        == kernel
+    )
 
 
 def test_a_deit_s_stretch_before_its_crop_is_noted():
-    preprocess, notes = read(image_processor_type="DeiTImageProcessor", image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225])
-    assert (preprocess["image"], preprocess["fit"], preprocess["size"], preprocess["interpolation"]) == ([224, 224], "crop", 256, "bicubic")
+    preprocess, notes = read(
+        image_processor_type="DeiTImageProcessor", image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225]
+    )
+    assert (preprocess["image"], preprocess["fit"], preprocess["size"], preprocess["interpolation"]) == (
+        [224, 224],
+        "crop",
+        256,
+        "bicubic",
+    )
     assert len(notes) == 1 and "256 x 256" in notes[0]
 
 
 def test_a_scale_of_its_own_goes_into_the_statistics():
-    preprocess, _ = read(image_processor_type="ViTImageProcessor", rescale_factor=1 / 127.5, image_mean=[1.0] * 3, image_std=[1.0] * 3)
+    preprocess, _ = read(
+        image_processor_type="ViTImageProcessor", rescale_factor=1 / 127.5, image_mean=[1.0] * 3, image_std=[1.0] * 3
+    )
     assert preprocess["mean"] == pytest.approx([0.5] * 3) and preprocess["std"] == pytest.approx([0.5] * 3)
     assert read(image_processor_type="ViTImageProcessor", do_normalize=False)[0]["std"] == [1.0] * 3
 
@@ -250,7 +323,14 @@ def test_a_scale_of_its_own_goes_into_the_statistics():
         dict(image_processor_type="ViTImageProcessor", rescale_factor=0),
         dict(image_processor_type="ViTImageProcessor", resample=[2], image_mean="0.5"),
         dict(image_processor_type="ViTImageProcessor", do_center_crop=True, crop_size=256),
-        dict(image_processor_type="BitImageProcessor", resample=3, size=224, do_center_crop=False, image_mean=[0.5], image_std=[0.5]),
+        dict(
+            image_processor_type="BitImageProcessor",
+            resample=3,
+            size=224,
+            do_center_crop=False,
+            image_mean=[0.5],
+            image_std=[0.5],
+        ),
     ],
 )
 def test_a_preprocessing_without_a_counterpart_is_named_and_not_guessed(config):

@@ -13,11 +13,17 @@ from vit_jax.config import ViTConfig, normal, shapes
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 
-SMALL = ViTConfig(image=(8, 12), patch=(4, 2), channels=3, classes=5, width=8, depth=2, heads=2, hidden=12, eps=1e-5, final_norm=False)
+SMALL = ViTConfig(
+    image=(8, 12), patch=(4, 2), channels=3, classes=5, width=8, depth=2, heads=2, hidden=12, eps=1e-5, final_norm=False
+)
 WIDE = replace(SMALL, norm_first=False, activation="relu", stem_bias=False, cls_token=False, pool="mean")
 HEADS = replace(SMALL, activation="gelu_tanh", head_width=3)
 RELU = replace(SMALL, stem_activation="relu", head_hidden=6, head_activation="relu")
-SAID = {"notebook-768": dict(image=(8, 12), heads=2), "notebook-48": dict(image=(8, 12)), "notebook-256": dict(image=(8, 12), heads=2, patch=(4, 2))}
+SAID = {
+    "notebook-768": dict(image=(8, 12), heads=2),
+    "notebook-48": dict(image=(8, 12)),
+    "notebook-256": dict(image=(8, 12), heads=2, patch=(4, 2)),
+}
 CONFIGS = {"notebook-768": WIDE, "notebook-48": HEADS, "notebook-256": RELU}
 
 
@@ -84,7 +90,9 @@ def test_patches_of_the_256_wide_one_are_channel_row_column():
     ours = numbers(RELU)
     theirs = rules.write(notebook_256.rows(RELU), ours)["input.weight"]
     for channel, row, column, out in np.ndindex(3, 4, 2, 8):
-        assert theirs[out, (channel * 4 + row) * 2 + column] == ours["patch.kernel"][(row * 2 + column) * 3 + channel, out]
+        assert (
+            theirs[out, (channel * 4 + row) * 2 + column] == ours["patch.kernel"][(row * 2 + column) * 3 + channel, out]
+        )
 
 
 def test_the_one_that_attends_across_the_batch_wants_a_flag():
@@ -112,4 +120,8 @@ def test_shapes_that_no_such_file_has_end_in_a_sentence(layout, shape):
     table, good = LAYOUTS[layout], rules.file_shapes(LAYOUTS[layout].rows(replace(CONFIGS[layout], depth=1)))
     for names in ({**good, name: shape} for name in good if good[name] != shape):
         with pytest.raises(UserError):
-            rules.check(rules.file_shapes(table.rows(resolve(table, names, [("--set", SAID[layout])], "model.pt"))), names, "model.pt")
+            rules.check(
+                rules.file_shapes(table.rows(resolve(table, names, [("--set", SAID[layout])], "model.pt"))),
+                names,
+                "model.pt",
+            )

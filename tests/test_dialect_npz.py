@@ -27,7 +27,9 @@ SINCOS = replace(GAP, position="sincos2d", position_trained=False)
 def tensors(layout, config, dtype=np.float32):
     """Random tensors of a file."""
     rng = np.random.default_rng(0)
-    return rules.write(layout.rows(config), {n: rng.standard_normal(s).astype(dtype) for n, s in our_shapes(config).items()})
+    return rules.write(
+        layout.rows(config), {n: rng.standard_normal(s).astype(dtype) for n, s in our_shapes(config).items()}
+    )
 
 
 def shapes(layout, config):
@@ -48,7 +50,11 @@ def test_both_spellings_of_augreg_are_flax_s_own_renaming():
 
 def test_stacked_blocks_are_the_loop_s_behind_each_other():
     loop, scan = tensors(LOOP, MAP), tensors(SCAN, MAP)
-    stacked = {n: np.stack([loop[n.replace("encoderblock", f"encoderblock_{i}")] for i in range(MAP.depth)]) for n in scan if "encoderblock/" in n}
+    stacked = {
+        n: np.stack([loop[n.replace("encoderblock", f"encoderblock_{i}")] for i in range(MAP.depth)])
+        for n in scan
+        if "encoderblock/" in n
+    }
     assert len(stacked) == 16 and scan.keys() - stacked.keys() == {n for n in loop if "encoderblock_" not in n}
     assert all(np.array_equal(scan[name], stacked.get(name, loop.get(name))) for name in scan)
     back = rules.read(SCAN.rows(MAP), scan)
@@ -98,7 +104,9 @@ def test_heads_are_an_axis_of_a_kernel():
 
 
 def test_the_first_position_is_the_class_token_s_where_their_reader_says_so():
-    theirs = {n: int(np.sqrt(n)) ** 2 + 1 == n for n in range(1, 5000)}  # fix_old_checkpoints in big_vision's models/vit.py
+    theirs = {
+        n: int(np.sqrt(n)) ** 2 + 1 == n for n in range(1, 5000)
+    }  # fix_old_checkpoints in big_vision's models/vit.py
     assert theirs == {n: big_vision.class_row(n) for n in theirs}
 
 
@@ -131,7 +139,9 @@ def test_shapes_of_another_rank_are_refused(layout, shape):
     config = AUGREG if layout.dialect == "augreg" else MAP
     names = dict.fromkeys(shapes(layout, config), shape)
     with pytest.raises(UserError):
-        rules.check(rules.file_shapes(layout.rows(resolve(layout, names, [("--set", {"image": 4})], "file"))), names, "file")
+        rules.check(
+            rules.file_shapes(layout.rows(resolve(layout, names, [("--set", {"image": 4})], "file"))), names, "file"
+        )
 
 
 # ---------------------------------------------------------------------------------------- bfloat16

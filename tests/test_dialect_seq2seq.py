@@ -16,14 +16,42 @@ from vit_jax.config import shapes as our_shapes
 from vit_jax.errors import UserError
 
 BASE = TransformerConfig(
-    width=8, heads=2, hidden=12, encoder_depth=2, decoder_depth=1, source_vocabulary=9, target_vocabulary=9, outputs=9, max_length=6, eps=1e-5, tie="all",
-)  # fmt: skip
+    width=8,
+    heads=2,
+    hidden=12,
+    encoder_depth=2,
+    decoder_depth=1,
+    source_vocabulary=9,
+    target_vocabulary=9,
+    outputs=9,
+    max_length=6,
+    eps=1e-5,
+    tie="all",
+)
 MARIAN = replace(BASE, norm_first=False, final_norm=False, positions="concatenated")
 BART = replace(BASE, norm_first=False, final_norm=False, positions="learned", position_offset=2, embedding_norm=True)
 MBART = replace(BART, norm_first=True, final_norm=True)
-TORCH = replace(BASE, source_vocabulary=0, target_vocabulary=0, outputs=0, positions="none", max_length=0, tie="none", norm_first=False)
+TORCH = replace(
+    BASE,
+    source_vocabulary=0,
+    target_vocabulary=0,
+    outputs=0,
+    positions="none",
+    max_length=0,
+    tie="none",
+    norm_first=False,
+)
 ENCODER = replace(TORCH, decoder_depth=0, final_norm=False)
-NOTEBOOK = replace(TORCH, heads=3, head_width=2, final_norm=False, activation="relu", positions="one_frequency", outputs=8, causal=False)
+NOTEBOOK = replace(
+    TORCH,
+    heads=3,
+    head_width=2,
+    final_norm=False,
+    activation="relu",
+    positions="one_frequency",
+    outputs=8,
+    causal=False,
+)
 CONFIGS = {
     **{f"{name}@base": replace(c, tie="embeddings", outputs=0) for name, c in (("marian", MARIAN), ("bart", BART), ("mbart", MBART))},
     "marian": MARIAN, "bart": BART, "mbart": MBART, "flax-seq2seq@marian": MARIAN, "flax-seq2seq@bart": BART, "flax-seq2seq@mbart": MBART,
@@ -90,7 +118,15 @@ def test_shapes_tell_all_but_what_has_no_shape(name):
 @pytest.mark.parametrize(("norm_first", "bias"), [(True, True), (False, False)])
 def test_torchs_biases_are_seen(norm_first, bias):
     c = replace(TORCH, norm_first=norm_first, bias=bias, norm_bias=bias)
-    assert resolve(LAYOUTS["torch-transformer"], shapes("torch-transformer", c), said(c, *UNTOLD["torch-transformer"]), "a file").bias == bias
+    assert (
+        resolve(
+            LAYOUTS["torch-transformer"],
+            shapes("torch-transformer", c),
+            said(c, *UNTOLD["torch-transformer"]),
+            "a file",
+        ).bias
+        == bias
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +193,10 @@ def test_a_head_that_is_no_copy_is_refused():
 
 @pytest.mark.parametrize("name", SIDES)
 def test_side_files_say_the_config_and_the_ids(name):
-    layout, c = LAYOUTS[name], replace(CONFIGS[name], activation="silu", scale_embedding=True, dropout=0.1, embedding_dropout=0.1)
+    layout, c = (
+        LAYOUTS[name],
+        replace(CONFIGS[name], activation="silu", scale_embedding=True, dropout=0.1, embedding_dropout=0.1),
+    )
     files = json.loads(json.dumps(layout.write_side(c, Facts(extra={**EXTRA, "forced_eos_token_id": 0}))))
     facts = layout.read_side(files)
     assert normal(resolve(layout, shapes(name, c), [("config.json", facts.config)], "a file")) == normal(c)
@@ -168,8 +207,12 @@ def test_side_files_say_the_config_and_the_ids(name):
 
 def test_a_class_with_a_head_and_one_without_are_told_apart_and_the_one_with_is_written():
     names = shapes("bart", BART)
-    assert set(shapes("bart@base", CONFIGS["bart@base"])) == {name.removeprefix("model.") for name in names} - {"final_logits_bias"}
-    assert LAYOUTS["bart@base"].write_side(CONFIGS["bart@base"], Facts(extra=EXTRA))["config.json"]["architectures"] == ["BartModel"]
+    assert set(shapes("bart@base", CONFIGS["bart@base"])) == {name.removeprefix("model.") for name in names} - {
+        "final_logits_bias"
+    }
+    assert LAYOUTS["bart@base"].write_side(CONFIGS["bart@base"], Facts(extra=EXTRA))["config.json"][
+        "architectures"
+    ] == ["BartModel"]
     assert target_layout("bart", BART) is LAYOUTS["bart"]
 
 
@@ -178,7 +221,10 @@ def test_no_side_files_say_nothing():
 
 
 def test_settings_of_generation_are_carried():
-    files = {**LAYOUTS["marian"].write_side(MARIAN, Facts(extra=EXTRA)), "generation_config.json": {"num_beams": 4, "bad_words_ids": [[1]]}}
+    files = {
+        **LAYOUTS["marian"].write_side(MARIAN, Facts(extra=EXTRA)),
+        "generation_config.json": {"num_beams": 4, "bad_words_ids": [[1]]},
+    }
     written = LAYOUTS["marian"].write_side(MARIAN, LAYOUTS["marian"].read_side(files))
     assert written["generation_config.json"].items() >= {"num_beams": 4, "bad_words_ids": [[1]]}.items()
     old = {**files["config.json"], "num_beams": 6}
@@ -217,7 +263,13 @@ def test_a_config_json_of_another_size_is_refused():
         resolve(LAYOUTS["bart"], shapes("bart", BART), [("config.json", facts.config)], "a file")
 
 
-@pytest.mark.parametrize(("extra", "why"), [({}, "--set pad_token_id=.* --set eos_token_id=.* --set decoder_start"), ({**EXTRA, "pad_token_id": 9}, "pad_token_id is 9")])
+@pytest.mark.parametrize(
+    ("extra", "why"),
+    [
+        ({}, "--set pad_token_id=.* --set eos_token_id=.* --set decoder_start"),
+        ({**EXTRA, "pad_token_id": 9}, "pad_token_id is 9"),
+    ],
+)
 def test_ids_of_special_tokens_are_never_invented(extra, why):
     with pytest.raises(UserError, match=why):
         LAYOUTS["marian"].write_side(MARIAN, Facts(extra=extra))

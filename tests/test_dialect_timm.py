@@ -52,17 +52,32 @@ def test_a_config_json_by_hand_says_what_tensors_do_not():
     assert resolve(TIMM, shapes(config), [("its config.json", facts.config)], "file") == config
     assert facts.class_names == ["a", "b", "c", "d", "e"]
     assert facts.preprocess == {
-        "image": [32, 32], "channels": 3, "fit": "crop", "size": 35, "interpolation": "bicubic", "background": 0, "mean": [0.5] * 3, "std": [0.25, 0.5, 0.5],
-    }  # fmt: skip
+        "image": [32, 32],
+        "channels": 3,
+        "fit": "crop",
+        "size": 35,
+        "interpolation": "bicubic",
+        "background": 0,
+        "mean": [0.5] * 3,
+        "std": [0.25, 0.5, 0.5],
+    }
 
 
 def test_what_a_pretrained_cfg_leaves_out_is_what_timm_takes():
     """Seven eighths of a bicubic 256: its evaluation of old."""
-    facts = TIMM.read_side({"config.json": {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"mean": [0.485, 0.456, 0.406]}}})
+    facts = TIMM.read_side(
+        {"config.json": {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"mean": [0.485, 0.456, 0.406]}}}
+    )
     assert facts.preprocess == {
-        "image": [224, 224], "channels": 3, "fit": "crop", "size": 256, "interpolation": "bicubic", "background": 0,
-        "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225],
-    }  # fmt: skip
+        "image": [224, 224],
+        "channels": 3,
+        "fit": "crop",
+        "size": 256,
+        "interpolation": "bicubic",
+        "background": 0,
+        "mean": [0.485, 0.456, 0.406],
+        "std": [0.229, 0.224, 0.225],
+    }
 
 
 @pytest.mark.parametrize(
@@ -104,7 +119,12 @@ def test_a_rotary_network_that_has_a_plain_ones_names_is_refused_by_its_architec
 def test_an_unknown_architecture_says_only_its_arguments():
     config = replace(SMALL, image=32, patch=8)
     with pytest.raises(UserError, match=r"cannot tell .*activation.*--set"):
-        resolve(TIMM, shapes(config), [("its config.json", TIMM.read_side({"config.json": {**CONFIG, "architecture": "my_vit"}}).config)], "file")
+        resolve(
+            TIMM,
+            shapes(config),
+            [("its config.json", TIMM.read_side({"config.json": {**CONFIG, "architecture": "my_vit"}}).config)],
+            "file",
+        )
 
 
 def test_a_config_json_that_contradicts_itself_on_pooling_leaves_the_question_open():
@@ -176,7 +196,10 @@ def test_a_norm_after_the_class_token_is_ours_before_it_and_keeps_its_name():
     rng = np.random.default_rng(0)
     ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in our_shapes(SMALL).items()}
     usual = rules.write(TIMM.rows(SMALL), ours)
-    file = {name.replace("norm.", "fc_norm.", 1) if name.startswith("norm.") else name: value for name, value in usual.items()}
+    file = {
+        name.replace("norm.", "fc_norm.", 1) if name.startswith("norm.") else name: value
+        for name, value in usual.items()
+    }
     assert file.keys() - usual.keys() == {"fc_norm.weight", "fc_norm.bias"}
     read = rules.read(TIMM.rows(SMALL), file)
     assert all(np.array_equal(read[name], ours[name]) for name in ours)
@@ -198,15 +221,36 @@ def test_layer_scales_as_gamma_are_nobodys_until_said_whose():
 
 
 def test_clip_and_dinov2_are_told_from_timm():
-    clip = ViTConfig(image=8, patch=4, classes=5, width=12, depth=1, heads=3, hidden=20, stem_bias=False, pre_norm=True, eps=1e-5, head_bias=False)
-    text = ["token_embedding.weight", "positional_embedding", "transformer.resblocks.0.ln_1.weight", "ln_final.bias", "text_projection", "logit_scale"]
+    clip = ViTConfig(
+        image=8,
+        patch=4,
+        classes=5,
+        width=12,
+        depth=1,
+        heads=3,
+        hidden=20,
+        stem_bias=False,
+        pre_norm=True,
+        eps=1e-5,
+        head_bias=False,
+    )
+    text = [
+        "token_embedding.weight",
+        "positional_embedding",
+        "transformer.resblocks.0.ln_1.weight",
+        "ln_final.bias",
+        "text_projection",
+        "logit_scale",
+    ]
     whole = LAYOUTS["clip@whole"]
     assert whole.left_out([*shapes(clip, whole), *text]) == text
     assert which_layout("file", shapes(clip, whole), "", "") is whole
     assert which_layout("file", shapes(clip, LAYOUTS["clip"]), "", "") is LAYOUTS["clip"]
     dino = replace(SMALL, classes=0, registers=2, layer_scale=1.0)
     assert which_layout("file", shapes(dino, LAYOUTS["dinov2"]), "", "") is LAYOUTS["dinov2"]
-    assert LAYOUTS["dinov2"].cannot(replace(dino, registers=0)) == ["without registers and a gated mlp its names are timm's"]
+    assert LAYOUTS["dinov2"].cannot(replace(dino, registers=0)) == [
+        "without registers and a gated mlp its names are timm's"
+    ]
 
 
 # -------------------------------------------------------------------------------------- timm itself
@@ -228,21 +272,32 @@ def test_a_folder_that_timm_saved_needs_no_flag_and_what_we_write_timm_opens(tim
     from timm.models import save_for_hf
 
     torch.manual_seed(0)
-    model = timm.create_model("vit_medium_patch16_reg4_gap_256", img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=4, num_classes=5).eval()
+    model = timm.create_model(
+        "vit_medium_patch16_reg4_gap_256", img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=4, num_classes=5
+    ).eval()
     for p in model.parameters():
         p.data += torch.randn_like(p) * 0.1
     save_for_hf(model, str(tmp_path / "theirs"), model_config={"label_names": list("abcde")}, safe_serialization=True)
     found = read(str(tmp_path / "theirs"))
     with found.source:
-        assert (found.config.pool, found.config.heads, found.config.registers, found.config.cls_token) == ("mean", 4, 4, False)
+        assert (found.config.pool, found.config.heads, found.config.registers, found.config.cls_token) == (
+            "mean",
+            4,
+            4,
+            False,
+        )
         write(plan(found, "timm"), str(tmp_path / "ours"))
-    theirs, ours = (timm.create_model(f"local-dir:{tmp_path / place}", pretrained=True).eval() for place in ("theirs", "ours"))
+    theirs, ours = (
+        timm.create_model(f"local-dir:{tmp_path / place}", pretrained=True).eval() for place in ("theirs", "ours")
+    )
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         assert torch.equal(ours(images), model(images))
     assert ours.pretrained_cfg["label_names"] == list("abcde")
     before, after = (timm.data.resolve_data_config({}, model=m) for m in (theirs, ours))
-    assert after.pop("crop_pct") == pytest.approx(before.pop("crop_pct"), abs=0.02)  # both come to the same size in pixels
+    assert after.pop("crop_pct") == pytest.approx(
+        before.pop("crop_pct"), abs=0.02
+    )  # both come to the same size in pixels
     assert {k: list(v) for k, v in after.items()} == {k: list(v) for k, v in before.items()}
 
 
@@ -253,7 +308,11 @@ def test_pixels_beyond_the_last_patch_are_left_out_as_timm_does(timm):
     args = {"img_size": 14, "patch_size": 4, "embed_dim": 12, "depth": 1, "num_heads": 3}
     model = timm.create_model("vit_tiny_patch16_224", num_classes=5, **args).double().eval()
     file = {k: v.detach().numpy() for k, v in model.state_dict().items()}
-    side = {"architecture": "vit_tiny_patch16_224", "model_args": args, "pretrained_cfg": {"mean": [0.5] * 3, "input_size": [3, 14, 14]}}
+    side = {
+        "architecture": "vit_tiny_patch16_224",
+        "model_args": args,
+        "pretrained_cfg": {"mean": [0.5] * 3, "input_size": [3, 14, 14]},
+    }
     facts = TIMM.read_side({"config.json": side})
     assert (facts.config["image"], facts.preprocess) == (12, None)
     assert "of 14x14 pixels its patches cover the first 12x12" in facts.notes[0]
@@ -261,7 +320,12 @@ def test_pixels_beyond_the_last_patch_are_left_out_as_timm_does(timm):
     images = np.random.default_rng(0).standard_normal((2, 14, 14, 3))
     with torch.no_grad():
         theirs = model(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
-    assert np.abs(ours(config, rules.read(TIMM.rows(config), file)).forward({"images": images[:, :12, :12]}) - theirs).max() < 1e-12
+    assert (
+        np.abs(
+            ours(config, rules.read(TIMM.rows(config), file)).forward({"images": images[:, :12, :12]}) - theirs
+        ).max()
+        < 1e-12
+    )
 
 
 @pytest.mark.parametrize("given", [(37, 53), (53, 37), (16, 16), (9, 9)])
@@ -274,7 +338,14 @@ def test_pixels_beyond_the_last_patch_are_left_out_as_timm_does(timm):
 )  # fmt: skip
 def test_the_pixels_are_those_of_timms_transform(timm, how, given):
     image = pytest.importorskip("PIL.Image")
-    p = {"channels": 3, "interpolation": "bicubic", "background": 0, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.5, 0.5], **how}
+    p = {
+        "channels": 3,
+        "interpolation": "bicubic",
+        "background": 0,
+        "mean": [0.5, 0.5, 0.5],
+        "std": [0.25, 0.5, 0.5],
+        **how,
+    }
     cfg = timm_folder.write_side(replace(SMALL, image=tuple(p["image"])), Facts({}, p))["config.json"]["pretrained_cfg"]
     picture = image.fromarray(np.random.default_rng(0).integers(0, 256, (*given, 3), dtype=np.uint8))
     transform = timm.data.create_transform(**timm.data.resolve_data_config({}, pretrained_cfg=cfg), is_training=False)
@@ -286,13 +357,27 @@ def test_the_pixels_are_those_of_timms_transform(timm, how, given):
 def test_the_size_that_crop_scales_to_survives_the_share_that_timm_states():
     for edge in (8, 224, 518):
         for size in range(edge, 3 * edge):
-            cfg = timm_folder.crop({"image": [edge, edge], "fit": "crop", "size": size, "mean": [0.5], "std": [0.5], "interpolation": "bicubic"})
+            cfg = timm_folder.crop(
+                {
+                    "image": [edge, edge],
+                    "fit": "crop",
+                    "size": size,
+                    "mean": [0.5],
+                    "std": [0.5],
+                    "interpolation": "bicubic",
+                }
+            )
             back, notes = timm_folder.images({**timm_folder.DEFAULTS, **cfg, "input_size": [1, edge, edge]})
             assert (back["size"], notes) == (size, ())
 
 
 def test_preprocessing_that_ours_is_not_is_noted_and_not_taken():
-    for change in ({"crop_mode": "squash", "crop_pct": 0.95}, {"crop_mode": "spiral"}, {"interpolation": "lanczos"}, {"input_size": [1, 8, 8]}):
+    for change in (
+        {"crop_mode": "squash", "crop_pct": 0.95},
+        {"crop_mode": "spiral"},
+        {"interpolation": "lanczos"},
+        {"input_size": [1, 8, 8]},
+    ):
         found, notes = timm_folder.images({**timm_folder.DEFAULTS, **change})
         assert found is None
         assert len(notes) == 1
@@ -303,10 +388,20 @@ def test_preprocessing_that_ours_is_not_is_noted_and_not_taken():
 
 def test_names_say_what_is_published_of_them():
     fields, preprocess = lookup("vit_base_patch16_224")
-    assert (fields["heads"], fields["width"], fields["depth"], fields["hidden"], fields["eps"], fields["activation"]) == (12, 768, 12, 3072, 1e-6, "gelu")
+    assert (
+        fields["heads"],
+        fields["width"],
+        fields["depth"],
+        fields["hidden"],
+        fields["eps"],
+        fields["activation"],
+    ) == (12, 768, 12, 3072, 1e-6, "gelu")
     assert (preprocess["mean"], preprocess["size"]) == ([0.5] * 3, 248)
     assert lookup("vit_base_patch16_224.dino")[1]["mean"] == [0.485, 0.456, 0.406]
-    assert (lookup("vit_so400m_patch14_siglip_224")[0]["heads"], lookup("vit_so400m_patch14_siglip_224")[0]["pool"]) == (16, "map")
+    assert (
+        lookup("vit_so400m_patch14_siglip_224")[0]["heads"],
+        lookup("vit_so400m_patch14_siglip_224")[0]["pool"],
+    ) == (16, "map")
     clip = lookup("ViT-B/32")[0]
     assert (clip["eps"], clip["activation"], clip["pre_norm"], clip["stem_bias"]) == (1e-5, "quick_gelu", True, False)
     assert lookup("deit3_base_patch16_224")[0]["cls_position"] is False
@@ -324,7 +419,10 @@ PUBLISHED = {  # mean and standard deviation, as their papers and repositories g
 
 
 def test_every_preprocessing_of_the_table_has_statistics_that_were_published():
-    found = [next((who for who, values in PUBLISHED.items() if values == (p["mean"], p["std"])), p) for p in table()["preprocess"]]
+    found = [
+        next((who for who, values in PUBLISHED.items() if values == (p["mean"], p["std"])), p)
+        for p in table()["preprocess"]
+    ]
     assert set(found) == set(PUBLISHED)
     for name in ("ViT-B/32", "vit_base_patch16_clip_224.openai"):
         assert (lookup(name)[1]["mean"], lookup(name)[1]["std"]) == PUBLISHED["CLIP"]
@@ -400,7 +498,10 @@ def test_what_timm_has_beside_is_refused_by_name(timm, name):
         (["class_token", "linear_mapper.weight", "blocks.0.norm1.weight"], "MNIST"),
         (["visual.attnpool.positional_embedding", "visual.layer1.0.conv1.weight"], "CLIP with a ResNet"),
         (["token_embedding.weight", "transformer.resblocks.0.ln_1.weight", "text_projection"], "text tower"),
-        (["vision_model.embeddings.patch_embedding.weight", "text_model.embeddings.token_embedding.weight"], "Hugging Face"),
+        (
+            ["vision_model.embeddings.patch_embedding.weight", "text_model.embeddings.token_embedding.weight"],
+            "Hugging Face",
+        ),
         (["visual.trunk.patch_embed.proj.weight", "text.token_embedding.weight"], "OpenCLIP"),
         (["cls_token", "blocks.0.0.norm1.weight"], "chunks"),
         (["storage_tokens", "rope_embed.periods", "blocks.0.attn.qkv.weight"], "rotary"),
@@ -417,5 +518,7 @@ def test_every_refusal_has_a_title_and_a_reason():
 
 def test_a_field_without_effect_is_no_reason():
     """A tower without its projection has no bias of it either."""
-    config = ViTConfig(image=8, patch=4, classes=0, width=8, depth=1, heads=2, hidden=12, eps=1e-5, stem_bias=False, pre_norm=True)
+    config = ViTConfig(
+        image=8, patch=4, classes=0, width=8, depth=1, heads=2, hidden=12, eps=1e-5, stem_bias=False, pre_norm=True
+    )
     assert LAYOUTS["clip"].cannot(config) == ["classes is 0, it always has a projection"]

@@ -40,7 +40,12 @@ def test_both_generations_differ_in_the_mlp_alone():
     old, new = (set(rules.file_shapes(layout.rows(SMALL))) for layout in (OLD, NEW))
     assert {name.replace("mlp.linear_1", "mlp.0").replace("mlp.linear_2", "mlp.3") for name in old} == new
     assert len(old - new) == 4 * SMALL.depth
-    assert (OLD.recognises(old), OLD.recognises(new), NEW.recognises(new), NEW.recognises(old)) == (True, False, True, False)
+    assert (OLD.recognises(old), OLD.recognises(new), NEW.recognises(new), NEW.recognises(old)) == (
+        True,
+        False,
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,31 @@ from vit_jax.runs import Run, flatten, text_digest, unflatten
 from vit_jax.step import State
 from vit_jax.train import door as training
 
-VIT = ViTConfig(image=(8, 4), patch=2, channels=1, classes=3, width=12, depth=2, heads=3, hidden=20, layer_scale=0.1, registers=2)
+VIT = ViTConfig(
+    image=(8, 4), patch=2, channels=1, classes=3, width=12, depth=2, heads=3, hidden=20, layer_scale=0.1, registers=2
+)
 SEQ = TransformerConfig(
-    width=8, heads=2, hidden=12, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=7, outputs=7, max_length=8, positions="learned",
-)  # fmt: skip
-PREPROCESS = {"image": [8, 4], "channels": 1, "fit": "crop", "size": 0, "interpolation": "bilinear", "background": 255, "mean": [0.3], "std": [0.7]}
+    width=8,
+    heads=2,
+    hidden=12,
+    encoder_depth=1,
+    decoder_depth=1,
+    source_vocabulary=9,
+    target_vocabulary=7,
+    outputs=7,
+    max_length=8,
+    positions="learned",
+)
+PREPROCESS = {
+    "image": [8, 4],
+    "channels": 1,
+    "fit": "crop",
+    "size": 0,
+    "interpolation": "bilinear",
+    "background": 255,
+    "mean": [0.3],
+    "std": [0.7],
+}
 NAMES = ["ant", "bee", "cat"]
 
 
@@ -44,14 +64,20 @@ def weights(config, seed=0, dtype=np.float32):
 def a_run(path, config=VIT, steps=(4, 9), best=None, ema=0.0):
     """A run's folder as training leaves it; the weights of a step are those of its seed, the average's of 100 + step."""
     task = "classify" if isinstance(config, ViTConfig) else "translate"
-    run = RunConfig(task, config, task_row(task).data(), task_row(task).augment(), OptimConfig(name="momentum"), ema=ema)
+    run = RunConfig(
+        task, config, task_row(task).data(), task_row(task).augment(), OptimConfig(name="momentum"), ema=ema
+    )
     words = {"source": [f"s{i}" for i in range(9)], "target": [f"t{i}" for i in range(7)]}
-    needed = {"preprocess": PREPROCESS, "class_names": NAMES} if isinstance(config, ViTConfig) else {"vocabulary": words}
+    needed = (
+        {"preprocess": PREPROCESS, "class_names": NAMES} if isinstance(config, ViTConfig) else {"vocabulary": words}
+    )
     folder = Run(path)
     folder.create({"preset": "mine", "config": to_dict(run), "data": {"name": "drawn"}, **needed})
     for step in steps:
         average = unflatten(weights(config, 100 + step)) if ema else None
-        state = State(np.int32(step), unflatten(weights(config, step)), {"trace": unflatten(weights(config, 50))}, average)
+        state = State(
+            np.int32(step), unflatten(weights(config, step)), {"trace": unflatten(weights(config, 50))}, average
+        )
         Checkpoints(folder).save(state, {"best": best and {"step": best}, "environment": {"versions": {}}}, best, 9)
     return folder
 
@@ -75,13 +101,21 @@ def same(found, expected):
 # ------------------------------------------------------------------------------------------ sources
 
 
-@pytest.mark.parametrize("config", [VIT, SEQ, replace(SEQ, tie="all", source_vocabulary=7), replace(VIT, pool="map", qk_norm=True, distill_token=True)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        VIT,
+        SEQ,
+        replace(SEQ, tie="all", source_vocabulary=7),
+        replace(VIT, pool="map", qk_norm=True, distill_token=True),
+    ],
+)
 def test_every_parameter_is_a_row_of_its_own(config):
     arrays = weights(config)
     assert rules.write(dialect.rows(config), arrays).keys() == arrays.keys()
-    assert [layout.name for layout in LAYOUTS.values() if layout.recognises(shapes(config)) and layout.dialect == "vit-jax"] == [
-        "vit-jax@vit" if isinstance(config, ViTConfig) else "vit-jax@transformer"
-    ]
+    assert [
+        layout.name for layout in LAYOUTS.values() if layout.recognises(shapes(config)) and layout.dialect == "vit-jax"
+    ] == ["vit-jax@vit" if isinstance(config, ViTConfig) else "vit-jax@transformer"]
 
 
 @pytest.mark.parametrize("config", [VIT, SEQ])
@@ -95,12 +129,16 @@ def test_a_run_is_read_with_all_that_it_knows(tmp_path, config):
         else:
             assert reading.facts.extra["vocabulary"]["target"][6] == "t6"
     with read(str(tmp_path / "run"), Options(step=4)).source as source:
-        assert np.array_equal(source.tree["model"][next(iter(shapes(config)))].read(), next(iter(weights(config, 4).values())))
+        assert np.array_equal(
+            source.tree["model"][next(iter(shapes(config)))].read(), next(iter(weights(config, 4).values()))
+        )
 
 
 def test_the_last_step_and_the_best_are_a_choice(tmp_path):
     a_run(tmp_path / "run", steps=(4, 9), best=4)
-    with pytest.raises(UserError, match=r"holds the steps 9 \(the last\) and 4 \(the best by validation\); name one with --step"):
+    with pytest.raises(
+        UserError, match=r"holds the steps 9 \(the last\) and 4 \(the best by validation\); name one with --step"
+    ):
         open_run(tmp_path / "run")
     with pytest.raises(UserError, match="there is no step 5; it holds 9, 4"):
         open_run(tmp_path / "run", 5)
@@ -171,7 +209,9 @@ def test_what_export_wrote_says_its_own_config(tmp_path, convert):
     vit_jax.export(tmp_path / "run", tmp_path / "a.safetensors")
     with (reading := read(str(tmp_path / "a.safetensors"))).source:
         assert reading.config == VIT
-    save_file(load_file(tmp_path / "a.safetensors"), tmp_path / "b.safetensors", metadata={"format": "vit-jax", "config": "{"})
+    save_file(
+        load_file(tmp_path / "a.safetensors"), tmp_path / "b.safetensors", metadata={"format": "vit-jax", "config": "{"}
+    )
     with pytest.raises(UserError, match="the config in the file's metadata is damaged"):
         read(str(tmp_path / "b.safetensors"))
 
@@ -184,19 +224,28 @@ def test_a_run_becomes_another_layout_and_a_run_again(tmp_path, convert):
     assert convert(tmp_path / "run", tmp_path / "timm.safetensors", "--to", "torch-ref")[0] == 0
     assert convert(tmp_path / "timm.safetensors", tmp_path / "again")[0] == 0
     same(flatten(trained.weights(Run(tmp_path / "again"), VIT)[1]), weights(VIT, 9))
-    assert Run(tmp_path / "again").record()["class_names"] == NAMES and Run(tmp_path / "again").record()["preprocess"] == PREPROCESS
+    assert (
+        Run(tmp_path / "again").record()["class_names"] == NAMES
+        and Run(tmp_path / "again").record()["preprocess"] == PREPROCESS
+    )
 
 
 @pytest.fixture
 def foreign(tmp_path):
     """A network without a run: our names, no words beside."""
     save_file(weights(VIT), tmp_path / "file.safetensors")
-    fields = [f"{k}={v if not isinstance(v, list) else 'x'.join(map(str, v))}" for k, v in to_dict(VIT).items() if k in LAYOUTS["vit-jax@vit"].fields]
+    fields = [
+        f"{k}={v if not isinstance(v, list) else 'x'.join(map(str, v))}"
+        for k, v in to_dict(VIT).items()
+        if k in LAYOUTS["vit-jax@vit"].fields
+    ]
     return [tmp_path / "file.safetensors", *(x for field in fields for x in ("--set", field))]
 
 
 def test_a_network_without_a_run_becomes_one_that_loads_and_predicts(tmp_path, convert, foreign):
-    code, told, error = convert(foreign[0], tmp_path / "runs/vit", *foreign[1:], "--set", "mean=0.3", "--set", "std=0.7")
+    code, told, error = convert(
+        foreign[0], tmp_path / "runs/vit", *foreign[1:], "--set", "mean=0.3", "--set", "std=0.7"
+    )
     assert code == 0, error
     assert "classes are called by their numbers" in told and is_run(tmp_path / "runs/vit")
     loaded = vit_jax.load(tmp_path / "runs/vit")
@@ -210,7 +259,9 @@ def test_a_network_without_a_run_becomes_one_that_loads_and_predicts(tmp_path, c
 def test_such_a_run_starts_others_and_is_itself_of_no_data(tmp_path, monkeypatch, capsys, convert, foreign):
     assert convert(foreign[0], tmp_path / "runs/vit", *foreign[1:], "--set", "mean=0.3", "--set", "std=0.7")[0] == 0
     monkeypatch.chdir(tmp_path)
-    started = trained.starting_weights(replace(untrained(VIT), init="vit"), {n: np.zeros(s) for n, s in shapes(VIT).items()}, {})
+    started = trained.starting_weights(
+        replace(untrained(VIT), init="vit"), {n: np.zeros(s) for n, s in shapes(VIT).items()}, {}
+    )
     same(started, weights(VIT))
     monkeypatch.setattr(sys, "argv", ["train", "--resume", "vit"])
     assert training.main() == 2
@@ -227,21 +278,40 @@ def test_sentences_need_words_or_numbers(tmp_path, convert):
     assert vit_jax.load(tmp_path / "again").target.entries[6] == "t6"
     tensors = load_file(tmp_path / "a.safetensors")
     save_file(tensors, tmp_path / "bare.safetensors")
-    fields = [x for k, v in to_dict(SEQ).items() if k in LAYOUTS["torch-ref@transformer"].fields for x in ("--set", f"{k}={v}")]
+    fields = [
+        x
+        for k, v in to_dict(SEQ).items()
+        if k in LAYOUTS["torch-ref@transformer"].fields
+        for x in ("--set", f"{k}={v}")
+    ]
     code, told, error = convert(tmp_path / "bare.safetensors", tmp_path / "numbered", *fields)
     assert code == 0 and "words are called by their ids" in told, error
     translator = vit_jax.load(tmp_path / "numbered")
-    assert translator.target.entries == ("<pad>", "<bos>", "<eos>", "<unk>", "id4", "id5", "id6") == tuple(numbered_words(7))
-    logits = [np.asarray(vit_jax.load(tmp_path / name).model(np.array([[3, 4]]), np.array([[1, 5]]))) for name in ("run", "numbered")]
+    assert (
+        translator.target.entries
+        == ("<pad>", "<bos>", "<eos>", "<unk>", "id4", "id5", "id6")
+        == tuple(numbered_words(7))
+    )
+    logits = [
+        np.asarray(vit_jax.load(tmp_path / name).model(np.array([[3, 4]]), np.array([[1, 5]])))
+        for name in ("run", "numbered")
+    ]
     assert np.array_equal(*logits)
 
 
 def test_networks_of_vectors_and_unknown_images_make_no_run(tmp_path, convert, foreign):
     vectors = replace(SEQ, source_vocabulary=0)
     save_file(weights(vectors), tmp_path / "v.safetensors")
-    fields = [x for k, v in to_dict(vectors).items() if k in LAYOUTS["vit-jax@transformer"].fields for x in ("--set", f"{k}={v}")]
-    for arguments, told in (([tmp_path / "v.safetensors", *fields], "this network takes or gives vectors; write it as FILE.safetensors"),
-                            ([*foreign, "--weights-only"], "says nothing of the images' statistics")):  # fmt: skip
+    fields = [
+        x
+        for k, v in to_dict(vectors).items()
+        if k in LAYOUTS["vit-jax@transformer"].fields
+        for x in ("--set", f"{k}={v}")
+    ]
+    for arguments, told in (
+        ([tmp_path / "v.safetensors", *fields], "this network takes or gives vectors; write it as FILE.safetensors"),
+        ([*foreign, "--weights-only"], "says nothing of the images' statistics"),
+    ):
         code, _, error = convert(arguments[0], tmp_path / "out", *arguments[1:])
         assert code == 2 and told in error and not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
 
@@ -262,15 +332,22 @@ def test_a_run_holds_float32(tmp_path, convert, foreign):
     code, _, error = convert(foreign[0], tmp_path / "out", *foreign[1:], *statistics)
     assert code == 2 and "is float16, and a run's arrays are float32; add --dtype float32" in error
     assert convert(foreign[0], tmp_path / "out", *foreign[1:], *statistics, "--dtype", "float32")[0] == 0
-    same(flatten(trained.weights(Run(tmp_path / "out"), VIT)[1]), {n: x.astype(np.float32) for n, x in weights(VIT, dtype=np.float16).items()})
+    same(
+        flatten(trained.weights(Run(tmp_path / "out"), VIT)[1]),
+        {n: x.astype(np.float32) for n, x in weights(VIT, dtype=np.float16).items()},
+    )
 
 
 def test_digests_are_those_that_training_checks(tmp_path, convert):
     a_run(tmp_path / "run")
     assert convert(tmp_path / "run", tmp_path / "copy", "--from", "vit-jax")[0] == 0
     ours, copy = (json.loads(Run(tmp_path / name).digest_file(9).read_text()) for name in ("run", "copy"))
-    assert ours["arrays"] == copy["arrays"] and copy["digest"] == text_digest({k: v for k, v in copy.items() if k != "digest"})
+    assert ours["arrays"] == copy["arrays"] and copy["digest"] == text_digest(
+        {k: v for k, v in copy.items() if k != "digest"}
+    )
     saved, skipped = Checkpoints(Run(tmp_path / "copy")).restore(shapes(VIT))
     assert saved.step == 9 and not skipped
     same(flatten(saved.state.moments["trace"]), weights(VIT, 50))
-    assert Run(tmp_path / "copy").config() == Run(tmp_path / "run").config() and Run(tmp_path / "copy").record()["data"] == {"name": "drawn"}
+    assert Run(tmp_path / "copy").config() == Run(tmp_path / "run").config() and Run(tmp_path / "copy").record()[
+        "data"
+    ] == {"name": "drawn"}

@@ -16,7 +16,9 @@ from vit_jax.presets import preset
 
 MODULES = {"vit-pytorch": vit_pytorch, "simple-vit": simple_vit, "vit-pytorch-distill": vit_pytorch_distill}
 NO_BIAS = dict(query_bias=False, key_bias=False, value_bias=False, eps=1e-5)
-OLD = ViTConfig(image=(8, 12), patch=(4, 2), channels=3, classes=5, width=8, depth=2, heads=2, hidden=12, head_width=3, **NO_BIAS)
+OLD = ViTConfig(
+    image=(8, 12), patch=(4, 2), channels=3, classes=5, width=8, depth=2, heads=2, hidden=12, head_width=3, **NO_BIAS
+)
 NEW = replace(OLD, stem_pre_norm=True, stem_norm=True)
 SIMPLE = replace(NEW, cls_token=False, pool="mean", position="sincos2d", position_trained=False, out_bias=False)
 TOKEN = dict(distill_token=True, distill_position=False, distill_head=True, distill_norm=True)
@@ -80,7 +82,13 @@ def test_names_that_older_versions_have_too_are_not_taken_without_a_word():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "layout"), [((1, 1, 8), "vit-pytorch@1.4"), ((1, 0, 8), "vit-pytorch@1.16"), ((1, 8), "vit-pytorch@1.16.1"), ((0, 8), "vit-pytorch@1.16.1")]
+    ("tokens", "layout"),
+    [
+        ((1, 1, 8), "vit-pytorch@1.4"),
+        ((1, 0, 8), "vit-pytorch@1.16"),
+        ((1, 8), "vit-pytorch@1.16.1"),
+        ((0, 8), "vit-pytorch@1.16.1"),
+    ],
 )
 def test_versions_with_the_same_names_are_told_apart_by_the_class_token(tokens, layout):
     names = {**shapes("vit-pytorch@1.16.1", NEW), "cls_token": tokens}
@@ -94,12 +102,17 @@ def test_a_patch_weight_and_the_three_projections_lie_where_the_library_has_them
     ours = numbers(NEW)
     theirs = rules.write(vit_pytorch.rows(NEW), ours)
     for row, column, channel, out in np.ndindex(4, 2, 3, 8):
-        assert theirs["to_patch_embedding.2.weight"][out, (row * 2 + column) * 3 + channel] == ours["patch.kernel"][(row * 2 + column) * 3 + channel, out]
+        assert (
+            theirs["to_patch_embedding.2.weight"][out, (row * 2 + column) * 3 + channel]
+            == ours["patch.kernel"][(row * 2 + column) * 3 + channel, out]
+        )
     qkv = theirs["transformer.layers.1.0.to_qkv.weight"]
     assert qkv.shape == (3 * 6, 8)
     for n, part in enumerate(("query", "key", "value")):
         for head, unit in np.ndindex(2, 3):
-            assert np.array_equal(qkv[n * 6 + head * 3 + unit], ours[f"blocks.1.attention.{part}.kernel"][:, head * 3 + unit])
+            assert np.array_equal(
+                qkv[n * 6 + head * 3 + unit], ours[f"blocks.1.attention.{part}.kernel"][:, head * 3 + unit]
+            )
 
 
 def test_the_newest_mean_has_a_class_token_of_no_rows():
@@ -141,10 +154,23 @@ def test_the_norm_behind_old_blocks_is_named_by_the_pooling(pool):
     assert shapes("vit-pytorch@0.10", config) == names
 
 
-@pytest.mark.parametrize("said", [dict(heads=0), dict(patch=0), dict(heads="two"), dict(patch=(4, 4, 4)), dict(head_width=5), dict(eps=1e-6), dict(depth=3)])
+@pytest.mark.parametrize(
+    "said",
+    [
+        dict(heads=0),
+        dict(patch=0),
+        dict(heads="two"),
+        dict(patch=(4, 4, 4)),
+        dict(head_width=5),
+        dict(eps=1e-6),
+        dict(depth=3),
+    ],
+)
 def test_wrong_words_about_a_file_are_refused_in_a_sentence(said):
     with pytest.raises(UserError) as caught:
-        resolve(LAYOUTS["vit-pytorch@1.16.1"], shapes("vit-pytorch@1.16.1", NEW), [("--set", {**SAID, **said})], "model.pt")
+        resolve(
+            LAYOUTS["vit-pytorch@1.16.1"], shapes("vit-pytorch@1.16.1", NEW), [("--set", {**SAID, **said})], "model.pt"
+        )
     assert next(iter(said)) in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -153,7 +179,9 @@ def test_shapes_that_no_such_file_has_end_in_a_sentence(shape):
     layout, good = LAYOUTS["vit-pytorch@1.16.1"], shapes("vit-pytorch@1.16.1", replace(NEW, depth=1))
     for names in ({**good, name: shape} for name in good if good[name] != shape):
         with pytest.raises(UserError):
-            rules.check(rules.file_shapes(layout.rows(resolve(layout, names, [("--set", SAID)], "model.pt"))), names, "model.pt")
+            rules.check(
+                rules.file_shapes(layout.rows(resolve(layout, names, [("--set", SAID)], "model.pt"))), names, "model.pt"
+            )
 
 
 def test_a_block_of_any_number_does_not_make_a_network_of_as_many():
@@ -204,10 +232,19 @@ def test_a_file_without_out_projections_is_refused_by_name():
     assert layout.recognises(names)
     with pytest.raises(UserError, match=r"model.pt: it has no transformer.layers.0.0.to_out.0.weight .*identity"):
         resolve(layout, names, [("--set", {**SAID, "heads": 1})], "model.pt")
-    extended = {**names, **{f"transformer.layers.{i}.0.to_out.0.{leaf}": shape for i in range(one.depth) for leaf, shape in (("weight", (8, 8)), ("bias", (8,)))}}
+    extended = {
+        **names,
+        **{
+            f"transformer.layers.{i}.0.to_out.0.{leaf}": shape
+            for i in range(one.depth)
+            for leaf, shape in (("weight", (8, 8)), ("bias", (8,)))
+        },
+    }
     found = resolve(layout, extended, [("--set", {**SAID, "heads": 1})], "model.pt")  # what the message says to do
     assert rules.file_shapes(rules.narrow(layout.rows(found))) == extended
-    assert layout.cannot(found) and not layout.cannot(found, weights_only=True)  # its class would not build the projections
+    assert layout.cannot(found) and not layout.cannot(
+        found, weights_only=True
+    )  # its class would not build the projections
 
 
 def test_the_version_whose_head_is_a_norm_is_refused_by_name():

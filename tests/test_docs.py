@@ -22,7 +22,12 @@ def is_path(span: str) -> bool:
 
 
 def sources() -> list[Path]:
-    return [p for room in ("vit_jax", "convert", "torch_ref", "tests") for p in (ROOT / room).rglob("*.py") if p.name != Path(__file__).name]
+    return [
+        p
+        for room in ("vit_jax", "convert", "torch_ref", "tests")
+        for p in (ROOT / room).rglob("*.py")
+        if p.name != Path(__file__).name
+    ]
 
 
 def known_words() -> set[str]:
@@ -35,7 +40,10 @@ def members() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for path in sources():
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        for owner, body in [(path.stem, tree.body), *((node.name, node.body) for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]:
+        for owner, body in [
+            (path.stem, tree.body),
+            *((node.name, node.body) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)),
+        ]:
             names = {getattr(node, "name", None) or getattr(getattr(node, "target", None), "id", None) for node in body}
             found.setdefault(owner, set()).update(name for name in names if name)
     return found

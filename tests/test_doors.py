@@ -30,7 +30,10 @@ TINY = shlex.split(
     "digits --model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32 --optim.schedule constant "
     "--optim.lr 0.01 --optim.weight-decay 0 --loss.label-smoothing 0 --batch 64 --ema 0.9"
 )
-SCORES = ("accuracy", *(f"{name}_{average}" for name in ("precision", "recall", "f1") for average in ("macro", "micro")))
+SCORES = (
+    "accuracy",
+    *(f"{name}_{average}" for name in ("precision", "recall", "f1") for average in ("macro", "micro")),
+)
 
 
 def train(*arguments):
@@ -93,7 +96,14 @@ def test_fields_override_the_preset(capsys):
     arguments = "--model.depth 2 --model.patch 2 4 --data.source x.npz --optim.lr 3e-4 --batch 16 --seed 7 --optim.decay kernel norm --augment.flip"
     assert train_door.command(["digits", *arguments.split(), "--print-config"]) == 0
     printed = from_dict(RunConfig, json.loads(capsys.readouterr().out))
-    expected = {"model.depth": 2, "model.patch": (2, 4), "data.source": "x.npz", "optim.lr": 3e-4, "batch": 16, "seed": 7}
+    expected = {
+        "model.depth": 2,
+        "model.patch": (2, 4),
+        "data.source": "x.npz",
+        "optim.lr": 3e-4,
+        "batch": 16,
+        "seed": 7,
+    }
     expected |= {"optim.decay": ("kernel", "norm"), "augment.flip": True}
     new, old = flat(printed), flat(preset("digits").run)
     assert {k: v for k, (v, _) in new.items() if v != old[k][0]} == expected
@@ -303,7 +313,12 @@ def test_the_summary(trained):
     averaged = [row for row in rows if row["split"] == "validation" and row["weights"] == "ema"]
     best = max(averaged, key=lambda row: (row["accuracy"], -row["loss"]))  # of equals the one with the lower loss
     assert summary["best"] == {name: best[name] for name in ("step", "accuracy", "loss")}
-    for key, split, weights in (("last", "test", "raw"), ("last_ema", "test", "ema"), ("raw", "validation", "raw"), ("ema", "validation", "ema")):
+    for key, split, weights in (
+        ("last", "test", "raw"),
+        ("last_ema", "test", "ema"),
+        ("raw", "validation", "raw"),
+        ("ema", "validation", "ema"),
+    ):
         row = next(row for row in reversed(rows) if (row["split"], row["weights"]) == (split, weights))
         assert summary[split][key] == {name: row[name] for name in ("loss", *SCORES)}
 
@@ -355,7 +370,9 @@ def test_the_next_commands_run_as_pasted(place, capsys, plain):
     assert [command.split()[2] for command in commands] == ["vit_jax.predict", "vit_jax.evaluate", "vit_jax.train"]
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # as here: nothing is compiled anew
-    done = [subprocess.run(command, shell=True, cwd=place, env=env, capture_output=True, text=True) for command in commands]
+    done = [
+        subprocess.run(command, shell=True, cwd=place, env=env, capture_output=True, text=True) for command in commands
+    ]
     assert [d.returncode for d in done] == [0, 0, 0], "\n".join(d.stderr for d in done)
     assert "-6.png: " in done[0].stdout
     assert "at step 15, test: 359 examples" in done[1].stdout
@@ -414,7 +431,12 @@ def test_the_spread_of_three_summaries():
     from vit_jax.train import spread
 
     values = [0.5, 0.7, 0.9]
-    table = spread([{"status": "finished", "step": 3, "seconds": 1.0 * i, "test": {"last": {"loss": v}}, "best": {"step": i}} for i, v in enumerate(values)])
+    table = spread(
+        [
+            {"status": "finished", "step": 3, "seconds": 1.0 * i, "test": {"last": {"loss": v}}, "best": {"step": i}}
+            for i, v in enumerate(values)
+        ]
+    )
     assert table == {
         "test.last.loss": {"mean": pytest.approx(0.7), "std": pytest.approx(0.2), "values": values},
         "seconds": {"mean": 1.0, "std": statistics.stdev([0, 1, 2]), "values": [0.0, 1.0, 2.0]},
@@ -461,7 +483,9 @@ def coarse(tmp_path):
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    np.savez(tmp_path / "coarse.npz", images=np.rint(digits.images * (255 / 16)).astype(np.uint8), labels=digits.target // 5)
+    np.savez(
+        tmp_path / "coarse.npz", images=np.rint(digits.images * (255 / 16)).astype(np.uint8), labels=digits.target // 5
+    )
     return ["--data.source", tmp_path / "coarse.npz", "--model.classes", 0]
 
 
@@ -478,9 +502,14 @@ def test_init_refuses_other_classes_unless_the_head_is_new(trained, coarse):
 
 
 def test_init_refuses_another_network(trained):
-    with pytest.raises(errors.UserError, match=r"init trained: has no blocks.1.*; give the model fields of runs/trained"):
+    with pytest.raises(
+        errors.UserError, match=r"init trained: has no blocks.1.*; give the model fields of runs/trained"
+    ):
         initial(tiny("--init", "trained", "--model.depth", 2))
-    with pytest.raises(errors.UserError, match=r"init trained: patch.kernel is \[4, 16\] there and \[16, 16\] here; give the model fields of runs/trained"):
+    with pytest.raises(
+        errors.UserError,
+        match=r"init trained: patch.kernel is \[4, 16\] there and \[16, 16\] here; give the model fields of runs/trained",
+    ):
         initial(tiny("--init", "trained", "--model.patch", 4))
     with pytest.raises(errors.UserError, match=r"init trained: its cls_token has no place in this network"):
         initial(tiny("--init", "trained", "--model.no-cls-token", "--model.pool", "mean", "--model.position", "none"))
@@ -499,7 +528,9 @@ def test_overfitting_a_few_batches(place, plain, capsys):
 def test_patience_ends_a_run(place, plain, capsys):
     assert train("--epochs", 60, "--patience", 1, "--name", "patient") == 0
     folder = runs.Run("runs/patient")
-    accuracy = [row["accuracy"] for row in lines(folder, "eval") if row["split"] == "validation" and row["weights"] == "ema"]
+    accuracy = [
+        row["accuracy"] for row in lines(folder, "eval") if row["split"] == "validation" and row["weights"] == "ema"
+    ]
     summary = folder.summary()
     assert summary["status"] == "finished" and summary["step"] == 20 * len(accuracy) < 20 * 60
     assert all(later > earlier for earlier, later in itertools.pairwise(accuracy[:-1]))

@@ -19,7 +19,9 @@ from vit_jax.tasks.classify import Classify
 
 def score(truth, predicted, classes, loss=None):
     n = len(truth)
-    return classify.score(np.array(truth), np.array(predicted), np.full(n, 0.5), np.zeros(n) if loss is None else np.array(loss), classes)
+    return classify.score(
+        np.array(truth), np.array(predicted), np.full(n, 0.5), np.zeros(n) if loss is None else np.array(loss), classes
+    )
 
 
 def brute_force(truth, predicted, classes):
@@ -38,7 +40,9 @@ def brute_force(truth, predicted, classes):
         each["f1"].append(2 * precision * recall / (precision + recall) if precision + recall else 0.0)
     tp, fp, fn = totals
     micro = {"precision": tp / (tp + fp), "recall": tp / (tp + fn), "f1": 2 * tp / (2 * tp + fp + fn)}
-    averages = {f"{name}_macro": sum(values) / classes for name, values in each.items()} | {f"{name}_micro": v for name, v in micro.items()}
+    averages = {f"{name}_macro": sum(values) / classes for name, values in each.items()} | {
+        f"{name}_micro": v for name, v in micro.items()
+    }
     return each, averages
 
 
@@ -75,7 +79,9 @@ def test_a_class_that_is_never_predicted_and_one_that_is_absent(recwarn):
     assert result.per_class["precision"].tolist() == [1, 1, 0, 0, 0]
     assert result.per_class["recall"].tolist() == [1, 1, 0, 0, 0]
     assert result.per_class["f1"].tolist() == [1, 1, 0, 0, 0]
-    assert result.metrics["f1_macro"] == pytest.approx(2 / 5)  # over all five: the classes of the data, not of the split
+    assert result.metrics["f1_macro"] == pytest.approx(
+        2 / 5
+    )  # over all five: the classes of the data, not of the split
     assert result.confusion.shape == (5, 5) and result.confusion[2, 4] == 1
     assert not [w for w in recwarn if "sklearn" in str(w.filename)]
 

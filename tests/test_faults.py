@@ -128,9 +128,13 @@ class Place:
 
     def start(self, *extra: object, moment: str = "", pictures: bool = False, **env: str) -> "subprocess.Popen[str]":
         command = [sys.executable, "driver.py", moment, "with" if pictures else "without", *TINY, *map(str, extra)]
-        return subprocess.Popen(command, cwd=self.path, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command, cwd=self.path, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
-    def train(self, *extra: object, moment: str = "", pictures: bool = False, **env: str) -> "subprocess.CompletedProcess[str]":
+    def train(
+        self, *extra: object, moment: str = "", pictures: bool = False, **env: str
+    ) -> "subprocess.CompletedProcess[str]":
         process = self.start(*extra, moment=moment, pictures=pictures, **env)
         out, err = process.communicate(timeout=600)
         return subprocess.CompletedProcess([moment], process.returncode, out, err)
@@ -152,7 +156,9 @@ class Place:
         return {
             "arrays": record["arrays"],
             "notes": {k: v for k, v in record["notes"].items() if k != "seconds"},
-            "rows": [{k: v for k, v in row.items() if k not in ("images_per_second", "memory")} for row in self.run.metrics()],
+            "rows": [
+                {k: v for k, v in row.items() if k not in ("images_per_second", "memory")} for row in self.run.metrics()
+            ],
             "summary": {k: v for k, v in (self.run.summary() or {}).items() if k != "seconds"},
             "steps": sorted(p.name for p in self.run.checkpoints.iterdir()),
             "digests": sorted(p.name for p in self.run.digests.iterdir()),
@@ -161,7 +167,12 @@ class Place:
         }
 
     def pictures(self) -> list[str]:
-        return sorted(str(p.relative_to(self.run.path)) for place in (self.run.plots, self.run.samples) for p in place.iterdir() if p.stat().st_size)
+        return sorted(
+            str(p.relative_to(self.run.path))
+            for place in (self.run.plots, self.run.samples)
+            for p in place.iterdir()
+            if p.stat().st_size
+        )
 
 
 @pytest.fixture
@@ -248,7 +259,9 @@ def test_killed_at_random_until_it_is_done(place, expected):
             process.kill()
             process.communicate()
     end = place.end()
-    assert {k: end[k] for k in ("arrays", "notes", "rows", "summary")} == {k: expected[k] for k in ("arrays", "notes", "rows", "summary")}
+    assert {k: end[k] for k in ("arrays", "notes", "rows", "summary")} == {
+        k: expected[k] for k in ("arrays", "notes", "rows", "summary")
+    }
     assert end == done.end()
 
 
@@ -301,7 +314,9 @@ def test_told_to_end_at_random_until_it_is_done(place, expected):
         assert process.returncode in (0, 130, 143) and "Traceback" not in err, err
     place.finished()
     end = place.end()
-    assert {k: end[k] for k in ("arrays", "notes", "rows", "summary")} == {k: expected[k] for k in ("arrays", "notes", "rows", "summary")}
+    assert {k: end[k] for k in ("arrays", "notes", "rows", "summary")} == {
+        k: expected[k] for k in ("arrays", "notes", "rows", "summary")
+    }
 
 
 @slow
@@ -310,7 +325,10 @@ def test_a_second_process_is_turned_away(place):
     read_until(first, "first step")
     second = place.train(*LONG)
     assert second.returncode == 2
-    assert second.stderr == f"vit-jax: error: {Path('runs', 'run')}: in use by process {first.pid}; wait for it, end it, or choose another --name\n"
+    assert (
+        second.stderr
+        == f"vit-jax: error: {Path('runs', 'run')}: in use by process {first.pid}; wait for it, end it, or choose another --name\n"
+    )
     first.kill()
     first.communicate()
     third = place.train(*LONG, "--max-steps", 3)
@@ -334,10 +352,24 @@ def test_a_disk_that_fills_up_while_saving(place, expected):
     before = {p: p.read_bytes() for p in place.run.path.rglob("*") if p.is_file()}
     resource_limit = "import resource, runpy, sys; sys.argv = sys.argv[1:]; resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); runpy.run_path('driver.py')"
     command = [sys.executable, "-c", resource_limit, "driver.py", "", "without", *TINY]
-    done = subprocess.run(command, cwd=place.path, env={**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}, capture_output=True, text=True, timeout=600)
-    assert "the disk is full, so step 10 could not be saved; step 5 is intact; free some space and repeat the command" in one_sentence(done)
+    done = subprocess.run(
+        command,
+        cwd=place.path,
+        env={**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert (
+        "the disk is full, so step 10 could not be saved; step 5 is intact; free some space and repeat the command"
+        in one_sentence(done)
+    )
     assert place.run.sound_steps() == [EPOCH]
-    changed = {str(p.relative_to(place.run.path)) for p in place.run.path.rglob("*") if p.is_file() and before.get(p) != p.read_bytes()}
+    changed = {
+        str(p.relative_to(place.run.path))
+        for p in place.run.path.rglob("*")
+        if p.is_file() and before.get(p) != p.read_bytes()
+    }
     assert changed <= {"metrics.jsonl", ".lock"}
     place.finished()
     assert place.end() == expected
@@ -349,7 +381,9 @@ def test_a_small_disk(tmp_path, expected):
     """From the very first file on: at whatever size the wall is, one sentence; and after it the whole run."""
     small = tmp_path / "small"
     small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)], capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)], capture_output=True, text=True
+    )
     if mounted.returncode:
         pytest.skip(f"cannot mount a small file system: {mounted.stderr.strip()}")
     try:
@@ -377,7 +411,12 @@ def test_a_folder_that_is_not_ones_own(tmp_path_factory):
         before = {p: p.read_bytes() for p in place.run.path.rglob("*") if p.is_file()}
         nobody = "import os, runpy, sys; sys.argv = sys.argv[1:]; os.setgid(65534); os.setuid(65534); runpy.run_path('driver.py')"
         command = [sys.executable, "-c", nobody, "driver.py", "", "without", *TINY]
-        env = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false", "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {
+            **os.environ,
+            "JAX_ENABLE_COMPILATION_CACHE": "false",
+            "HOME": "/nonexistent",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         env.pop("JAX_COMPILATION_CACHE_DIR", None)
         done = subprocess.run(command, cwd=place.path, env=env, capture_output=True, text=True, timeout=600)
         if "ModuleNotFoundError" in done.stderr or "can't open file" in done.stderr:
@@ -395,7 +434,10 @@ def test_memory_that_runs_out_is_said_with_what_to_lower():
         jax.block_until_ready(jnp.zeros((1 << 46,), jnp.int8))
     said = translate(caught.value)
     assert isinstance(said, UserError)
-    assert str(said) == "out of memory: lower --batch, or keep the batch and raise --accumulate, or set --compute-dtype bfloat16"
+    assert (
+        str(said)
+        == "out of memory: lower --batch, or keep the batch and raise --accumulate, or set --compute-dtype bfloat16"
+    )
     assert translate(MemoryError()) is not None and translate(RuntimeError("INTERNAL: a bug")) is None
 
 
@@ -403,7 +445,11 @@ def test_memory_that_runs_out_is_said_with_what_to_lower():
 def test_a_loss_that_is_not_finite(place):
     done = place.train("--optim.lr", "1e30")
     assert done.returncode == 3
-    assert done.stderr.count("\n") == 1 and "nothing had been saved yet" in done.stderr and "lower --optim.lr" in done.stderr
+    assert (
+        done.stderr.count("\n") == 1
+        and "nothing had been saved yet" in done.stderr
+        and "lower --optim.lr" in done.stderr
+    )
     assert not place.run.steps()
 
 

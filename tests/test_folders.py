@@ -31,7 +31,9 @@ def write(path: Path, arrays: Mapping[str, np.ndarray]) -> Path:
 def assert_read(path: Path, arrays: Mapping[str, np.ndarray], file: str = "") -> None:
     """Assert that a path is opened as these arrays."""
     with open_source(str(path), file) as source:
-        assert {name: tensor.read().tolist() for name, tensor in source.tree.items()} == {name: array.tolist() for name, array in arrays.items()}
+        assert {name: tensor.read().tolist() for name, tensor in source.tree.items()} == {
+            name: array.tolist() for name, array in arrays.items()
+        }
 
 
 # -------------------------------------------------------------------------------------------- folders
@@ -39,9 +41,18 @@ def assert_read(path: Path, arrays: Mapping[str, np.ndarray], file: str = "") ->
 
 def test_a_folder_with_one_set_of_weights_is_that(tmp_path: Path) -> None:
     write(tmp_path / "model.safetensors", {"a": SQUARE})
-    for name in ("config.json", "provenance.json", "README.md", "training_args.bin", "model.safetensors.carried.safetensors", "model.safetensors.certificate.json"):
+    for name in (
+        "config.json",
+        "provenance.json",
+        "README.md",
+        "training_args.bin",
+        "model.safetensors.carried.safetensors",
+        "model.safetensors.certificate.json",
+    ):
         (tmp_path / name).write_text("{}")
-    assert [(Path(c.path).name, c.container, c.what) for c in folder.candidates(str(tmp_path))] == [("model.safetensors", "safetensors", "safetensors file")]
+    assert [(Path(c.path).name, c.container, c.what) for c in folder.candidates(str(tmp_path))] == [
+        ("model.safetensors", "safetensors", "safetensors file")
+    ]
     assert_read(tmp_path, {"a": SQUARE})
 
 
@@ -49,7 +60,10 @@ def test_of_several_sets_one_has_to_be_named(tmp_path: Path) -> None:
     write(tmp_path / "model.safetensors", {"a": SQUARE})
     write(tmp_path / "old.npz", {"a": SQUARE + 1})
     (tmp_path / "pytorch_model.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
-    with pytest.raises(UserError, match=r"several sets .*model\.safetensors .*old\.npz .*pytorch_model\.bin \(is a Git LFS pointer.*--file"):
+    with pytest.raises(
+        UserError,
+        match=r"several sets .*model\.safetensors .*old\.npz .*pytorch_model\.bin \(is a Git LFS pointer.*--file",
+    ):
         open_source(str(tmp_path))
     assert_read(tmp_path, {"a": SQUARE + 1}, "old.npz")
     with pytest.raises(UserError, match=r"--file new\.npz is not there"):
@@ -60,8 +74,15 @@ def test_of_several_sets_one_has_to_be_named(tmp_path: Path) -> None:
 
 def test_steps_of_a_checkpoint_are_candidates(tmp_path: Path) -> None:
     for step in (100, 200):
-        orbax.write(str(tmp_path / str(step) / "default"), {"a": Spec(SQUARE.dtype, SQUARE.shape)}, iter([(("a",), SQUARE + step)]), {})
-    assert [(c.what, c.container, c.step) for c in folder.candidates(str(tmp_path))] == [(f"Orbax checkpoint, step {step}", "orbax", step) for step in (200, 100)]
+        orbax.write(
+            str(tmp_path / str(step) / "default"),
+            {"a": Spec(SQUARE.dtype, SQUARE.shape)},
+            iter([(("a",), SQUARE + step)]),
+            {},
+        )
+    assert [(c.what, c.container, c.step) for c in folder.candidates(str(tmp_path))] == [
+        (f"Orbax checkpoint, step {step}", "orbax", step) for step in (200, 100)
+    ]
     with pytest.raises(UserError, match=r"several sets .*step 200.*step 100"):
         open_source(str(tmp_path))
     with pytest.raises(UserError, match="--step 3 is not there"):
@@ -75,7 +96,10 @@ def test_runs_in_a_folder_are_candidates(tmp_path: Path) -> None:
     for name in ("seed-1", "seed-2"):
         (tmp_path / name / "checkpoints").mkdir(parents=True)
         (tmp_path / name / "config.json").write_text('{"format": 1, "preset": "digits", "config": {}}')
-    assert [(Path(c.path).name, c.what) for c in folder.candidates(str(tmp_path))] == [("seed-1", "run of vit-jax"), ("seed-2", "run of vit-jax")]
+    assert [(Path(c.path).name, c.what) for c in folder.candidates(str(tmp_path))] == [
+        ("seed-1", "run of vit-jax"),
+        ("seed-2", "run of vit-jax"),
+    ]
     assert [c.path for c in folder.candidates(str(tmp_path / "seed-1"))] == [str(tmp_path / "seed-1")]
     with pytest.raises(UserError, match="several sets"):
         open_source(str(tmp_path))
@@ -87,8 +111,13 @@ def test_a_folder_without_weights_has_those_of_its_folders(tmp_path: Path) -> No
         (tmp_path / f"checkpoint-{step}").mkdir()
         write(tmp_path / f"checkpoint-{step}" / "model.safetensors", {"a": SQUARE + step})
     (tmp_path / "elsewhere").symlink_to(tmp_path / "checkpoint-9")
-    assert sorted((Path(c.path).parent.name, c.step) for c in folder.candidates(str(tmp_path))) == [("checkpoint-10", 10), ("checkpoint-9", 9)]
-    with pytest.raises(UserError, match=r"several sets .*checkpoint-10/model\.safetensors .*checkpoint-9/model\.safetensors .*--file"):
+    assert sorted((Path(c.path).parent.name, c.step) for c in folder.candidates(str(tmp_path))) == [
+        ("checkpoint-10", 10),
+        ("checkpoint-9", 9),
+    ]
+    with pytest.raises(
+        UserError, match=r"several sets .*checkpoint-10/model\.safetensors .*checkpoint-9/model\.safetensors .*--file"
+    ):
         open_source(str(tmp_path))
     for name in ("checkpoint-9", "checkpoint-9/", "checkpoint-9/model.safetensors"):
         assert_read(tmp_path, {"a": SQUARE + 9}, name)
@@ -102,7 +131,9 @@ def test_a_folder_without_weights_has_those_of_its_folders(tmp_path: Path) -> No
 def test_a_checkpoint_may_be_called_a_tar(tmp_path: Path) -> None:
     for name in ("last", "model_best"):
         write(tmp_path / f"{name}.pth", {"a": SQUARE}).rename(tmp_path / f"{name}.pth.tar")
-    with pytest.raises(UserError, match=r"several sets .*last\.pth\.tar \(torch file\), model_best\.pth\.tar \(torch file\)"):
+    with pytest.raises(
+        UserError, match=r"several sets .*last\.pth\.tar \(torch file\), model_best\.pth\.tar \(torch file\)"
+    ):
         open_source(str(tmp_path))
     assert_read(tmp_path, {"a": SQUARE}, "last.pth.tar")
 
@@ -139,10 +170,16 @@ def test_shards_are_one_set(suffix: str, tmp_path: Path) -> None:
     for file, arrays in parts.items():
         write(tmp_path / file, arrays)
     listed = {name: file for file, arrays in parts.items() for name in arrays}
-    (tmp_path / f"model{suffix}.index.json").write_text(json.dumps({"metadata": {"total_size": 576}, "weight_map": listed}))
+    (tmp_path / f"model{suffix}.index.json").write_text(
+        json.dumps({"metadata": {"total_size": 576}, "weight_map": listed})
+    )
     (found,) = folder.candidates(str(tmp_path))
     container = "safetensors" if suffix == ".safetensors" else "torch"
-    assert (found.what, found.container, found.size) == ("2 shards", container, sum((tmp_path / file).stat().st_size for file in parts))
+    assert (found.what, found.container, found.size) == (
+        "2 shards",
+        container,
+        sum((tmp_path / file).stat().st_size for file in parts),
+    )
     for path in (tmp_path, tmp_path / f"model{suffix}.index.json"):
         assert_read(path, {name: array for arrays in parts.values() for name, array in arrays.items()})
     with open_source(str(tmp_path)) as source:
@@ -157,7 +194,10 @@ def test_shards_are_one_set(suffix: str, tmp_path: Path) -> None:
 def test_a_shard_alone_is_told_its_index(name: str, says: str, tmp_path: Path) -> None:
     assert folder.shard(f"m/{name}") == says
     (tmp_path / "model.safetensors.index.json").touch()
-    assert folder.shard(str(tmp_path / "model-1-of-2.safetensors")) == f"is shard 1 of 2; give {tmp_path}/model.safetensors.index.json"
+    assert (
+        folder.shard(str(tmp_path / "model-1-of-2.safetensors"))
+        == f"is shard 1 of 2; give {tmp_path}/model.safetensors.index.json"
+    )
 
 
 def test_side_files_are_those_beside_a_file_or_in_a_folder(tmp_path: Path) -> None:
@@ -221,14 +261,20 @@ for address in ("hf://o/n", "hf://o/n@main", "hf://o/n@0123456789abcdef012345678
 """
 
 
-@pytest.mark.parametrize("offline", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}], ids=["said", "found out"])
+@pytest.mark.parametrize(
+    "offline", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}], ids=["said", "found out"]
+)
 def test_a_repository_of_the_hub_is_opened_from_its_cache(cache: Path, offline: dict[str, str]) -> None:
     environment = {**os.environ, "HF_HUB_CACHE": str(cache), **offline}
-    process = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=60)
+    process = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
     assert "Retry" not in process.stderr
     said = process.stdout.splitlines()
     assert said[:3] == [f"{float(SQUARE.sum())} {{'config.json': {{'model_type': 'vit'}}}}"] * 3
-    assert "cannot be had" in said[3] and "no such file" in said[4] and "no address" in said[5] and "no address" in said[6]
+    assert (
+        "cannot be had" in said[3] and "no such file" in said[4] and "no address" in said[5] and "no address" in said[6]
+    )
 
 
 def test_without_its_library_the_hub_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,12 +283,31 @@ def test_without_its_library_the_hub_is_refused(monkeypatch: pytest.MonkeyPatch)
         open_source("hf://o/n")
 
 
-def test_a_repository_with_several_sets_is_refused_before_anything_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_with_several_sets_is_refused_before_anything_is_downloaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     hub = pytest.importorskip("huggingface_hub")
-    names = ["config.json", "model.safetensors", "pytorch_model.bin", "training_args.bin", "onnx/model.bin", "pytorch_model-00001-of-00002.bin"]
-    monkeypatch.setattr(hub, "model_info", lambda repository, revision, timeout: SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in names]))
+    names = [
+        "config.json",
+        "model.safetensors",
+        "pytorch_model.bin",
+        "training_args.bin",
+        "onnx/model.bin",
+        "pytorch_model-00001-of-00002.bin",
+    ]
+    monkeypatch.setattr(
+        hub,
+        "model_info",
+        lambda repository, revision, timeout: SimpleNamespace(
+            siblings=[SimpleNamespace(rfilename=name) for name in names]
+        ),
+    )
     asked: list[Any] = []
-    monkeypatch.setattr(hub, "snapshot_download", lambda repository, revision, allow_patterns, local_files_only: asked.append(allow_patterns) or "/nowhere")
+    monkeypatch.setattr(
+        hub,
+        "snapshot_download",
+        lambda repository, revision, allow_patterns, local_files_only: asked.append(allow_patterns) or "/nowhere",
+    )
     with pytest.raises(UserError, match=r"several sets of weights, model\.safetensors, pytorch_model\.bin; name one"):
         open_source("hf://o/n")
     assert asked == []

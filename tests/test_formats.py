@@ -14,7 +14,9 @@ from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, preset
 from vit_jax.runs import Run
 
-FIXTURES = Path(__file__).parent / "fixtures"  # each made by the version before format 2, stopped at step 8; uninterrupted.jsonl is of the run that was not
+FIXTURES = (
+    Path(__file__).parent / "fixtures"
+)  # each made by the version before format 2, stopped at step 8; uninterrupted.jsonl is of the run that was not
 OLD = {"classify": "--max-steps 12", "translate": "--max-steps 12"}
 
 
@@ -46,11 +48,20 @@ def test_a_run_of_format_1_keeps_only_what_its_task_read(old):
     run = from_dict(RunConfig, record["config"])
     assert to_dict(run)["format"] == FORMAT == 2
     assert from_dict(RunConfig, to_dict(run)) == run
-    dropped = {f"{part}.{name}" for part in ("data", "augment") for name in record["config"][part].keys() - to_dict(run)[part].keys()}
+    dropped = {
+        f"{part}.{name}"
+        for part in ("data", "augment")
+        for name in record["config"][part].keys() - to_dict(run)[part].keys()
+    }
     images = {"dir", "fit", "size", "interpolation", "background", "skip_unreadable", "memory", "threads"}
     expected = {
         "classify": {"data.tokens", "data.lengths", "data.shuffle_sources"},
-        "translate": {*(f"data.{name}" for name in images), "augment.crop_padding", "augment.flip", "augment.normalize"},
+        "translate": {
+            *(f"data.{name}" for name in images),
+            "augment.crop_padding",
+            "augment.flip",
+            "augment.normalize",
+        },
     }
     assert dropped == expected[run.task]
 
@@ -62,13 +73,19 @@ def test_a_float64_run_of_format_1_that_drew_crops_is_refused_but_can_be_measure
     (old / "config.json").write_text(json.dumps(record))
     before = sorted(p.name for p in old.rglob("*"))
     done = door("train", "--resume", old)
-    assert done.returncode == 2 and "drew crops and flips in float64" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert (
+        done.returncode == 2 and "drew crops and flips in float64" in done.stderr and len(done.stderr.splitlines()) == 1
+    )
     assert set(before) <= {p.name for p in old.rglob("*")} and not (old / "summary.json").exists()
     assert door("evaluate", old).returncode == 0
     # Nor does a conversion make it one that goes on.
     convert = [sys.executable, "-m", "convert", str(old), str(old.with_name("new"))]
     refused = subprocess.run(convert, capture_output=True, text=True)
-    assert refused.returncode == 2 and "drew crops and flips in float64" in refused.stderr and not old.with_name("new").exists()
+    assert (
+        refused.returncode == 2
+        and "drew crops and flips in float64" in refused.stderr
+        and not old.with_name("new").exists()
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,21 +141,37 @@ def test_a_task_that_this_version_does_not_know_is_one_sentence_at_every_door(tm
 
 def test_a_config_that_names_no_task_is_of_images_as_it_was_then(tmp_path):
     folder = Run(tmp_path / "old")
-    folder.create({"preset": "digits", "config": {"epochs": 3}, "data": None, "class_names": ["0", "1"], "preprocess": PREPROCESS})
+    folder.create(
+        {"preset": "digits", "config": {"epochs": 3}, "data": None, "class_names": ["0", "1"], "preprocess": PREPROCESS}
+    )
     record = json.loads(folder.config_file.read_text())
     folder.config_file.write_text(json.dumps({**record, "format": 1}))
     assert folder.record()["class_names"] == ["0", "1"]
     assert folder.config().task == "classify" and folder.config().epochs == 3
 
 
-PREPROCESS = {"image": [8, 8], "channels": 1, "fit": "crop", "size": 0, "interpolation": "bilinear", "background": 255, "mean": [0.5], "std": [0.5]}
+PREPROCESS = {
+    "image": [8, 8],
+    "channels": 1,
+    "fit": "crop",
+    "size": 0,
+    "interpolation": "bilinear",
+    "background": 255,
+    "mean": [0.5],
+    "std": [0.5],
+}
 
 
-@pytest.mark.parametrize(("name", "value"), [("class_names", 5), ("class_names", [1]), ("preprocess", {}), ("preprocess", {**PREPROCESS, "mean": ["a"]})])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("class_names", 5), ("class_names", [1]), ("preprocess", {}), ("preprocess", {**PREPROCESS, "mean": ["a"]})],
+)
 def test_what_a_run_keeps_is_checked_before_it_is_used(tmp_path, name, value):
     folder = Run(tmp_path / "run")
     config = to_dict(preset("digits").run)
-    folder.create({"preset": "digits", "config": config, "data": None, "class_names": [], "preprocess": PREPROCESS, name: value})
+    folder.create(
+        {"preset": "digits", "config": config, "data": None, "class_names": [], "preprocess": PREPROCESS, name: value}
+    )
     with pytest.raises(UserError, match=f"its {name} is damaged; restore the file"):
         folder.record()
 

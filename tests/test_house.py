@@ -35,13 +35,47 @@ LOADERS = ("vit_jax.models", "torch_ref", "convert.verify", "vit_jax", "vit_jax.
 ROWS = "vit_jax.config.networks"
 # Where networks and tasks may be named besides their own rooms: the tables, public names, presets, dialects, what verify builds with.
 NAMED_IN = (
-    *("vit_jax", "vit_jax.presets", "vit_jax.tasks", "vit_jax.config", "vit_jax.config.networks", "vit_jax.config.tasks", "vit_jax.config.formats"),
+    *(
+        "vit_jax",
+        "vit_jax.presets",
+        "vit_jax.tasks",
+        "vit_jax.config",
+        "vit_jax.config.networks",
+        "vit_jax.config.tasks",
+        "vit_jax.config.formats",
+    ),
     *("convert.dialects", "convert.adapt.vit", "convert.verify.libraries"),
 )
 # The order of one tensor's way through convert; a file imports only from its own room and from those before it.
-WAY = ["containers", "rules", "signature", "layout", "dialects", "recognise", "adapt", "optimizer", "plan", "write", "verify", "commands", "__main__"]
-TWINS = ["layers", "vit", "transformer", "captioner", "", "tasks", "train"]  # torch_ref's reading order; the package itself exchanges weights
-TWIN_READS = {"": {"errors", "config"}, "tasks": {"errors", "config", "text", "data"}, "train": {"errors", "config", "presets", "runs", "text", "data"}}
+WAY = [
+    "containers",
+    "rules",
+    "signature",
+    "layout",
+    "dialects",
+    "recognise",
+    "adapt",
+    "optimizer",
+    "plan",
+    "write",
+    "verify",
+    "commands",
+    "__main__",
+]
+TWINS = [
+    "layers",
+    "vit",
+    "transformer",
+    "captioner",
+    "",
+    "tasks",
+    "train",
+]  # torch_ref's reading order; the package itself exchanges weights
+TWIN_READS = {
+    "": {"errors", "config"},
+    "tasks": {"errors", "config", "text", "data"},
+    "train": {"errors", "config", "presets", "runs", "text", "data"},
+}
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
@@ -72,10 +106,16 @@ def imports(tree: ast.Module, module: str, is_package: bool, modules: set[str]) 
                 if (base, alias.name) == ("vit_jax", "__version__"):  # loads nothing
                     continue
                 yield Import(f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base, at_load)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
+            "import_module",
+            "__import__",
+        ):
             for argument in node.args[:1]:
                 name = argument.value if isinstance(argument, ast.Constant) else None
-                yield Import(resolve(name.lstrip("."), len(name) - len(name.lstrip("."))) if isinstance(name, str) else COMPUTED, at_load)
+                yield Import(
+                    resolve(name.lstrip("."), len(name) - len(name.lstrip("."))) if isinstance(name, str) else COMPUTED,
+                    at_load,
+                )
         if isinstance(node, ast.If) and ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING":
             yield from (found for child in node.body for found in walk(child, False))
             yield from (found for child in node.orelse for found in walk(child, at_load))
@@ -94,7 +134,11 @@ def read(root: Path, package: str = "vit_jax") -> dict[str, list[Import]]:
         parts = path.relative_to(root).with_suffix("").parts
         files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return {
-        module: list(imports(ast.parse(path.read_text(encoding="utf-8"), str(path)), module, path.name == "__init__.py", set(files)))
+        module: list(
+            imports(
+                ast.parse(path.read_text(encoding="utf-8"), str(path)), module, path.name == "__init__.py", set(files)
+            )
+        )
         for module, path in files.items()
         if module.partition(".")[0] == package
     }
@@ -105,7 +149,9 @@ def row_texts(root: Path) -> list[str]:
     path = root / (ROWS.replace(".", "/") + ".py")
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return sorted({text.partition(":")[0] for text in texts if re.fullmatch(r"(vit_jax|torch_ref)[\w.]*:[A-Z]\w*", text)})
+    return sorted(
+        {text.partition(":")[0] for text in texts if re.fullmatch(r"(vit_jax|torch_ref)[\w.]*:[A-Z]\w*", text)}
+    )
 
 
 def names_of_rows() -> tuple[set[str], set[str], set[str]]:
@@ -113,9 +159,15 @@ def names_of_rows() -> tuple[set[str], set[str], set[str]]:
     from vit_jax.config import NETWORKS, TASKS
     from vit_jax.tasks import TASKS as COMPUTED_TASKS
 
-    classes = {row.config.__name__ for row in NETWORKS.values()} | {row.jax.partition(":")[2] for row in NETWORKS.values()}
-    classes |= {row.torch.partition(":")[2] for row in NETWORKS.values()} | {task.__name__ for task in COMPUTED_TASKS.values()}
-    rooms = {row.config.__module__ for row in NETWORKS.values()} | {row.jax.partition(":")[0] for row in NETWORKS.values()}
+    classes = {row.config.__name__ for row in NETWORKS.values()} | {
+        row.jax.partition(":")[2] for row in NETWORKS.values()
+    }
+    classes |= {row.torch.partition(":")[2] for row in NETWORKS.values()} | {
+        task.__name__ for task in COMPUTED_TASKS.values()
+    }
+    rooms = {row.config.__module__ for row in NETWORKS.values()} | {
+        row.jax.partition(":")[0] for row in NETWORKS.values()
+    }
     rooms |= {task.__module__ for task in COMPUTED_TASKS.values()}
     return classes - {""}, {*NETWORKS, *(row.name for row in NETWORKS.values()), *TASKS}, rooms
 
@@ -133,8 +185,12 @@ def told_apart(root: Path) -> list[str]:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
                 said = {getattr(node, "id", None), getattr(node, "attr", None), getattr(node, "name", None)} & classes
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    said = {node.value} & texts or set(re.findall(r"\w+", node.value) if re.fullmatch(r"[\w\[\]| .,]{1,200}", node.value) else ()) & classes
-                found += [f"{module}:{getattr(node, 'lineno', 0)}: names {name}; look it up in a row" for name in sorted(said)]
+                    said = {node.value} & texts or set(
+                        re.findall(r"\w+", node.value) if re.fullmatch(r"[\w\[\]| .,]{1,200}", node.value) else ()
+                    ) & classes
+                found += [
+                    f"{module}:{getattr(node, 'lineno', 0)}: names {name}; look it up in a row" for name in sorted(said)
+                ]
     return found
 
 
@@ -152,7 +208,9 @@ def violations(root: Path) -> list[str]:
     for module, its in graph.items():
         here = room(module)
         if module not in LOADERS and any(name == COMPUTED for name, _ in its):
-            found.append(f"{module}: loads a module by a name that it puts together; only models loads what a row names")
+            found.append(
+                f"{module}: loads a module by a name that it puts together; only models loads what a row names"
+            )
         if NO_NAMES & set(module.split(".")):
             found.append(f"{module}: name it after its one idea")
         if here and here not in ORDER:
@@ -166,8 +224,14 @@ def violations(root: Path) -> list[str]:
                 found.append(f"{module}: imports {name} at load; do so inside the function that needs it")
             if top in JAX and at_load and (here in JAX_FREE or not here):
                 found.append(f"{module}: imports {name} at load; it is to be free of jax")
-            if top == "convert" and (here != "interop" or name.startswith("convert.verify")) and (here, name) != ("cli", "convert.__main__"):
-                found.append(f"{module}: imports {name}; vit_jax uses convert through interop alone (and hands on to its door), and never its verify")
+            if (
+                top == "convert"
+                and (here != "interop" or name.startswith("convert.verify"))
+                and (here, name) != ("cli", "convert.__main__")
+            ):
+                found.append(
+                    f"{module}: imports {name}; vit_jax uses convert through interop alone (and hands on to its door), and never its verify"
+                )
             if top != "vit_jax":
                 continue
             there = room(name)
@@ -185,7 +249,11 @@ def violations(root: Path) -> list[str]:
 
 def circle(graph: dict[str, list[Import]]) -> list[str]:
     """A circle of imports between the files of a package, if there is one."""
-    edges = {module: {name for name, _ in its if name in graph and name != module} for module, its in graph.items() if room(module)}
+    edges = {
+        module: {name for name, _ in its if name in graph and name != module}
+        for module, its in graph.items()
+        if room(module)
+    }
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
@@ -207,10 +275,18 @@ def convert_violations(root: Path) -> list[str]:
                 found.append(f"{module}: imports {name}, which comes after it on a tensor's way")
             top = name.partition(".")[0]
             if name == COMPUTED and not module.startswith("convert.verify") and module not in LOADERS:
-                found.append(f"{module}: loads a module by a name that it puts together; only its verify loads what a row names")
+                found.append(
+                    f"{module}: loads a module by a name that it puts together; only its verify loads what a row names"
+                )
             if top in FRAMEWORKS and (at_load or not module.startswith(LAZY)):
-                found.append(f"{module}: imports {name}; convert is numpy, and only its verify uses a framework, inside functions")
-            if top == "vit_jax" and room(name) not in CONVERT_READS and (at_load or not module.startswith("convert.verify")):
+                found.append(
+                    f"{module}: imports {name}; convert is numpy, and only its verify uses a framework, inside functions"
+                )
+            if (
+                top == "vit_jax"
+                and room(name) not in CONVERT_READS
+                and (at_load or not module.startswith("convert.verify"))
+            ):
                 found.append(f"{module}: imports {name}; of vit_jax convert reads {', '.join(sorted(CONVERT_READS))}")
     return found + circle(graph)
 
@@ -226,7 +302,9 @@ def twin_violations(root: Path) -> list[str]:
         for name, _ in its:
             top, there = name.partition(".")[0], room(name)
             if name == COMPUTED and module not in LOADERS:
-                found.append(f"{module}: loads a module by a name that it puts together; only torch_ref itself loads what a row names")
+                found.append(
+                    f"{module}: loads a module by a name that it puts together; only torch_ref itself loads what a row names"
+                )
             if top in JAX:
                 found.append(f"{module}: imports {name}, which torch_ref never does")
             if top == "vit_jax" and there not in TWIN_READS.get(here, {"errors", "config"}):
@@ -255,7 +333,15 @@ def test_networks_and_tasks_are_named_in_their_own_rooms_alone():
      "x = isinstance(y, Translate)", "names = {'ViT': 1}", "x: dict[str, 'ViTConfig | TransformerConfig'] = {}", "def f(kind='transformer'): pass"],
 )  # fmt: skip
 def test_naming_one_elsewhere_is_found(tmp_path, source):
-    plant(tmp_path, {"vit_jax/step.py": source, "convert/recognise/reading.py": source, "vit_jax/tasks/classify.py": source, "convert/dialects/timm.py": source})
+    plant(
+        tmp_path,
+        {
+            "vit_jax/step.py": source,
+            "convert/recognise/reading.py": source,
+            "vit_jax/tasks/classify.py": source,
+            "convert/dialects/timm.py": source,
+        },
+    )
     found = told_apart(tmp_path)
     assert {line.partition(":")[0] for line in found} == {"vit_jax.step", "convert.recognise.reading"}, found
 
@@ -291,51 +377,195 @@ GOOD = {
     "torch_ref/train.py": "from . import build\nfrom vit_jax.data import batches\nfrom vit_jax.text import BOS",
 }
 BAD = {
-    "later file": ("vit_jax/errors.py", "from .config import ViTConfig", "vit_jax.errors: imports vit_jax.config, which comes after"),
-    "later file, as a module": ("vit_jax/errors.py", "import vit_jax.vit as v", "vit_jax.errors: imports vit_jax.vit, which comes after"),
-    "later file, from the package": ("vit_jax/layers.py", "from . import vit", "vit_jax.layers: imports vit_jax.vit, which comes after"),
-    "later file, in a function": ("vit_jax/layers.py", "def f():\n    from .train import main", "vit_jax.layers: imports vit_jax.train, which"),
-    "later file, for types": ("vit_jax/layers.py", "import typing\nif typing.TYPE_CHECKING:\n    from .vit import ViT", "imports vit_jax.vit, which"),
-    "later file, by name": ("vit_jax/layers.py", "import importlib\nimportlib.import_module('.vit', __package__)", "imports vit_jax.vit, which"),
-    "later file, out of a folder": ("vit_jax/data/folder.py", "from ..train import main", "vit_jax.data.folder: imports vit_jax.train, which"),
-    "later folder": ("vit_jax/vit.py", "from .data.folder import read", "vit_jax.vit: imports vit_jax.data.folder, which comes after"),
-    "the package itself": ("vit_jax/train.py", "from vit_jax import build", "vit_jax.train: imports from vit_jax itself"),
-    "a model made of a captioner": ("vit_jax/vit.py", "def f():\n    from .captioner import Captioner", "models do not import each other"),
+    "later file": (
+        "vit_jax/errors.py",
+        "from .config import ViTConfig",
+        "vit_jax.errors: imports vit_jax.config, which comes after",
+    ),
+    "later file, as a module": (
+        "vit_jax/errors.py",
+        "import vit_jax.vit as v",
+        "vit_jax.errors: imports vit_jax.vit, which comes after",
+    ),
+    "later file, from the package": (
+        "vit_jax/layers.py",
+        "from . import vit",
+        "vit_jax.layers: imports vit_jax.vit, which comes after",
+    ),
+    "later file, in a function": (
+        "vit_jax/layers.py",
+        "def f():\n    from .train import main",
+        "vit_jax.layers: imports vit_jax.train, which",
+    ),
+    "later file, for types": (
+        "vit_jax/layers.py",
+        "import typing\nif typing.TYPE_CHECKING:\n    from .vit import ViT",
+        "imports vit_jax.vit, which",
+    ),
+    "later file, by name": (
+        "vit_jax/layers.py",
+        "import importlib\nimportlib.import_module('.vit', __package__)",
+        "imports vit_jax.vit, which",
+    ),
+    "later file, out of a folder": (
+        "vit_jax/data/folder.py",
+        "from ..train import main",
+        "vit_jax.data.folder: imports vit_jax.train, which",
+    ),
+    "later folder": (
+        "vit_jax/vit.py",
+        "from .data.folder import read",
+        "vit_jax.vit: imports vit_jax.data.folder, which comes after",
+    ),
+    "the package itself": (
+        "vit_jax/train.py",
+        "from vit_jax import build",
+        "vit_jax.train: imports from vit_jax itself",
+    ),
+    "a model made of a captioner": (
+        "vit_jax/vit.py",
+        "def f():\n    from .captioner import Captioner",
+        "models do not import each other",
+    ),
     "two models": ("vit_jax/transformer.py", "def f():\n    from .vit import ViT", "models do not import each other"),
-    "jax in a jax-free file": ("vit_jax/config.py", "import jax.numpy as jnp", "vit_jax.config: imports jax.numpy at load"),
-    "flax in a jax-free class": ("vit_jax/runs.py", "class A:\n    from flax import nnx", "vit_jax.runs: imports flax at load"),
-    "jax in a try": ("vit_jax/backend.py", "try:\n    import jax\nexcept ImportError:\n    pass", "vit_jax.backend: imports jax at load"),
+    "jax in a jax-free file": (
+        "vit_jax/config.py",
+        "import jax.numpy as jnp",
+        "vit_jax.config: imports jax.numpy at load",
+    ),
+    "flax in a jax-free class": (
+        "vit_jax/runs.py",
+        "class A:\n    from flax import nnx",
+        "vit_jax.runs: imports flax at load",
+    ),
+    "jax in a try": (
+        "vit_jax/backend.py",
+        "try:\n    import jax\nexcept ImportError:\n    pass",
+        "vit_jax.backend: imports jax at load",
+    ),
     "jax in the package": ("vit_jax/__init__.py", "import jax", "vit_jax: imports jax at load"),
     "work in the package": ("vit_jax/__init__.py", "from .vit import ViT", "vit_jax: imports vit_jax.vit at load"),
-    "torch": ("vit_jax/interop.py", "def f():\n    from torch import nn", "vit_jax.interop: imports torch, which vit_jax never does"),
+    "torch": (
+        "vit_jax/interop.py",
+        "def f():\n    from torch import nn",
+        "vit_jax.interop: imports torch, which vit_jax never does",
+    ),
     "torch_ref": ("vit_jax/interop.py", "import torch_ref.vit", "imports torch_ref.vit, which vit_jax never does"),
-    "tfds at load": ("vit_jax/data/folder.py", "import tensorflow_datasets as tfds", "imports tensorflow_datasets at load"),
-    "convert elsewhere": ("vit_jax/train.py", "def f():\n    import convert.rules", "vit_jax uses convert through interop alone"),
-    "convert.verify": ("vit_jax/interop.py", "def f():\n    from convert.verify import compare", "and never its verify"),
-    "a row's module": ("vit_jax/step.py", "import importlib\ndef f(row):\n    return importlib.import_module(row.jax)", "vit_jax.step: loads a module by a name"),
-    "a row's module before its loader": ("vit_jax/config.py", "from importlib import import_module\nimport_module('.' + 'vit')", "vit_jax.config: loads a module by"),
-    "a row's module in convert": ("convert/rules.py", "import importlib\ndef f(row):\n    return importlib.import_module(row.torch)", "convert.rules: loads a module"),
-    "a row's module in a twin": ("torch_ref/train.py", "import importlib\nimportlib.import_module(name())", "torch_ref.train: loads a module by a name"),
-    "a row of what comes later": ("vit_jax/config/networks.py", "ROW = 'vit_jax.train:Loop'", "vit_jax.models: imports vit_jax.train, which comes after"),
-    "a task in the report": ("vit_jax/report/plots.py", "from ..tasks.contract import Task", "vit_jax.report.plots: imports vit_jax.tasks.contract, which"),
-    "the step in a task": ("vit_jax/tasks/contract.py", "def f():\n    from ..step import Engine", "vit_jax.tasks.contract: imports vit_jax.step, which comes"),
-    "a door in a task": ("vit_jax/tasks/contract.py", "def f():\n    from ..predict import main", "vit_jax.tasks.contract: imports vit_jax.predict, which"),
-    "a task in a jax-free file": ("vit_jax/presets.py", "def f():\n    from .tasks import TASKS", "vit_jax.presets: imports vit_jax.tasks"),
+    "tfds at load": (
+        "vit_jax/data/folder.py",
+        "import tensorflow_datasets as tfds",
+        "imports tensorflow_datasets at load",
+    ),
+    "convert elsewhere": (
+        "vit_jax/train.py",
+        "def f():\n    import convert.rules",
+        "vit_jax uses convert through interop alone",
+    ),
+    "convert.verify": (
+        "vit_jax/interop.py",
+        "def f():\n    from convert.verify import compare",
+        "and never its verify",
+    ),
+    "a row's module": (
+        "vit_jax/step.py",
+        "import importlib\ndef f(row):\n    return importlib.import_module(row.jax)",
+        "vit_jax.step: loads a module by a name",
+    ),
+    "a row's module before its loader": (
+        "vit_jax/config.py",
+        "from importlib import import_module\nimport_module('.' + 'vit')",
+        "vit_jax.config: loads a module by",
+    ),
+    "a row's module in convert": (
+        "convert/rules.py",
+        "import importlib\ndef f(row):\n    return importlib.import_module(row.torch)",
+        "convert.rules: loads a module",
+    ),
+    "a row's module in a twin": (
+        "torch_ref/train.py",
+        "import importlib\nimportlib.import_module(name())",
+        "torch_ref.train: loads a module by a name",
+    ),
+    "a row of what comes later": (
+        "vit_jax/config/networks.py",
+        "ROW = 'vit_jax.train:Loop'",
+        "vit_jax.models: imports vit_jax.train, which comes after",
+    ),
+    "a task in the report": (
+        "vit_jax/report/plots.py",
+        "from ..tasks.contract import Task",
+        "vit_jax.report.plots: imports vit_jax.tasks.contract, which",
+    ),
+    "the step in a task": (
+        "vit_jax/tasks/contract.py",
+        "def f():\n    from ..step import Engine",
+        "vit_jax.tasks.contract: imports vit_jax.step, which comes",
+    ),
+    "a door in a task": (
+        "vit_jax/tasks/contract.py",
+        "def f():\n    from ..predict import main",
+        "vit_jax.tasks.contract: imports vit_jax.predict, which",
+    ),
+    "a task in a jax-free file": (
+        "vit_jax/presets.py",
+        "def f():\n    from .tasks import TASKS",
+        "vit_jax.presets: imports vit_jax.tasks",
+    ),
     "a circle in a folder": ("vit_jax/data/folder.py", "from . import read", "a circle: vit_jax.data"),
     "a file without a place": ("vit_jax/extra.py", "", "vit_jax.extra: not in the reading order"),
     "a folder without a place": ("vit_jax/extra/part.py", "", "vit_jax.extra.part: not in the reading order"),
-    "a way back in convert": ("convert/rules.py", "def f():\n    from .layout import Layout", "convert.rules: imports convert.layout, which comes after"),
+    "a way back in convert": (
+        "convert/rules.py",
+        "def f():\n    from .layout import Layout",
+        "convert.rules: imports convert.layout, which comes after",
+    ),
     "a room without a place in convert": ("convert/extra.py", "", "convert.extra: has no place on a tensor's way"),
-    "torch in convert": ("convert/rules.py", "def f():\n    import torch", "convert.rules: imports torch; convert is numpy"),
+    "torch in convert": (
+        "convert/rules.py",
+        "def f():\n    import torch",
+        "convert.rules: imports torch; convert is numpy",
+    ),
     "jax in verify, at load": ("convert/verify.py", "import jax", "convert.verify: imports jax; convert is numpy"),
-    "a model in convert": ("convert/rules.py", "from vit_jax.vit import ViT", "convert.rules: imports vit_jax.vit; of vit_jax convert reads"),
-    "jax in torch_ref": ("torch_ref/train.py", "def f():\n    import jax", "torch_ref.train: imports jax, which torch_ref never does"),
-    "a shared formula": ("torch_ref/vit.py", "from vit_jax.vit import sincos2d", "torch_ref.vit: imports vit_jax.vit; what both sides share"),
-    "a shared optimizer": ("torch_ref/train.py", "from vit_jax.optim import momentum", "torch_ref.train: imports vit_jax.optim; what both sides share"),
-    "data in a twin": ("torch_ref/vit.py", "from vit_jax.data import batches", "torch_ref.vit: imports vit_jax.data; what both sides share"),
-    "files in a twin": ("torch_ref/vit.py", "from convert import rules", "torch_ref.vit: imports convert; a model knows no files"),
-    "two twins": ("torch_ref/transformer.py", "from .vit import ViT", "torch_ref.transformer: imports torch_ref.vit; models do not import each other"),
-    "a later twin": ("torch_ref/layers.py", "from .vit import ViT", "torch_ref.layers: imports torch_ref.vit, which comes after it"),
+    "a model in convert": (
+        "convert/rules.py",
+        "from vit_jax.vit import ViT",
+        "convert.rules: imports vit_jax.vit; of vit_jax convert reads",
+    ),
+    "jax in torch_ref": (
+        "torch_ref/train.py",
+        "def f():\n    import jax",
+        "torch_ref.train: imports jax, which torch_ref never does",
+    ),
+    "a shared formula": (
+        "torch_ref/vit.py",
+        "from vit_jax.vit import sincos2d",
+        "torch_ref.vit: imports vit_jax.vit; what both sides share",
+    ),
+    "a shared optimizer": (
+        "torch_ref/train.py",
+        "from vit_jax.optim import momentum",
+        "torch_ref.train: imports vit_jax.optim; what both sides share",
+    ),
+    "data in a twin": (
+        "torch_ref/vit.py",
+        "from vit_jax.data import batches",
+        "torch_ref.vit: imports vit_jax.data; what both sides share",
+    ),
+    "files in a twin": (
+        "torch_ref/vit.py",
+        "from convert import rules",
+        "torch_ref.vit: imports convert; a model knows no files",
+    ),
+    "two twins": (
+        "torch_ref/transformer.py",
+        "from .vit import ViT",
+        "torch_ref.transformer: imports torch_ref.vit; models do not import each other",
+    ),
+    "a later twin": (
+        "torch_ref/layers.py",
+        "from .vit import ViT",
+        "torch_ref.layers: imports torch_ref.vit, which comes after it",
+    ),
     "a twin without a place": ("torch_ref/extra.py", "", "torch_ref.extra: not in the reading order"),
     "a name that says nothing": ("vit_jax/data/utils.py", "", "vit_jax.data.utils: name it after its one idea"),
 }

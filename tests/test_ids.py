@@ -12,7 +12,9 @@ from vit_jax.tasks import Record, task
 from vit_jax.tasks.translate import Translate
 from vit_jax.text import UNKNOWN
 
-SMALL = TransformerConfig(width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=7, outputs=7)
+SMALL = TransformerConfig(
+    width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=7, outputs=7
+)
 
 
 class Pairs:
@@ -28,7 +30,9 @@ def test_a_word_outside_the_vocabulary_is_never_translated_exactly():
     said = np.array([[4, 5, 0, 0], [4, UNKNOWN, 0, 0], [6, 0, 0, 0]], np.int32)
     out = {"predicted": said, "tokens": np.array([3, 3, 2]), "right": np.array([3, 3, 2]), "loss": np.zeros(3)}
     assert Translate(0.0, 4, UNKNOWN).score(SMALL, Pairs(target), out).metrics["exact_match"] == pytest.approx(2 / 3)
-    assert Translate(0.0, 4).score(SMALL, Pairs(target), out).metrics["exact_match"] == 1.0  # a closed vocabulary has a word there
+    assert (
+        Translate(0.0, 4).score(SMALL, Pairs(target), out).metrics["exact_match"] == 1.0
+    )  # a closed vocabulary has a word there
 
 
 def test_whether_id_3_is_a_word_follows_from_the_runs_vocabulary():

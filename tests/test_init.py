@@ -16,7 +16,9 @@ from vit_jax.runs import Run, read_json, write_json
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *_: None)  # the package has a function of this name
+    monkeypatch.setattr(
+        sys.modules["vit_jax.train.finish"], "draw", lambda *_: None
+    )  # the package has a function of this name
 
 
 def trained(name, **fields):
@@ -49,13 +51,17 @@ def pairs(folder, words, path):
 def test_other_class_names_of_equal_number_need_a_new_head(tmp_path):
     first, second = archive("a"), archive("b")
     trained("first", source=first)
-    with pytest.raises(UserError, match=r"^init first: its class 0 is 'a0' and here it is 'b0'; add --new-head to start the head anew$"):
+    with pytest.raises(
+        UserError, match=r"^init first: its class 0 is 'a0' and here it is 'b0'; add --new-head to start the head anew$"
+    ):
         trained("second", source=second, init="first")
     assert not (tmp_path / "runs" / "second").exists()
     assert trained("second", source=second, init="first", new_head=True)
     assert trained("third", source=first, init="first", seed=1)
     export("runs/first", "first.safetensors")
-    with pytest.raises(UserError, match=r"^init first.safetensors: its class 0 is 'a0' and here it is 'b0'; add --new-head"):
+    with pytest.raises(
+        UserError, match=r"^init first.safetensors: its class 0 is 'a0' and here it is 'b0'; add --new-head"
+    ):
         trained("second again", source=second, init="first.safetensors")
     assert trained("third again", source=first, init="first.safetensors")
     # Classes that are only numbered (as of a file that names none) say nothing against it.
@@ -81,7 +87,10 @@ def test_another_vocabulary_of_equal_size_is_refused(tmp_path):
     one, two = pairs("one", "red green blue black", tmp_path), pairs("two", "rot schwarz blau weiss", tmp_path)
     trained("first", source=one)
     for new_head in (False, True):
-        with pytest.raises(UserError, match=r"^init first: its source id 4 is '.*' and here it is '.*'; start from weights .* the same ones$"):
+        with pytest.raises(
+            UserError,
+            match=r"^init first: its source id 4 is '.*' and here it is '.*'; start from weights .* the same ones$",
+        ):
             trained("second", source=two, init="first", new_head=new_head)
     export("runs/first", "first.safetensors")
     with pytest.raises(UserError, match=r"^init first.safetensors: its source id 4 is "):

@@ -15,23 +15,52 @@ from vit_jax.runs import flatten
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12)
 EVERYTHING = dataclasses.replace(
-    VIT, stem_pre_norm=True, stem_norm=True, distill_token=True, registers=2, pre_norm=True, layer_scale=0.1, qk_norm=True, gated=True, pool="map",
-    head_norm=True, head_hidden=6, distill_head=True, distill_norm=True,
-)  # fmt: skip
+    VIT,
+    stem_pre_norm=True,
+    stem_norm=True,
+    distill_token=True,
+    registers=2,
+    pre_norm=True,
+    layer_scale=0.1,
+    qk_norm=True,
+    gated=True,
+    pool="map",
+    head_norm=True,
+    head_hidden=6,
+    distill_head=True,
+    distill_norm=True,
+)
 SENTENCES = TransformerConfig(
-    width=8, heads=2, hidden=12, encoder_depth=2, decoder_depth=1, source_vocabulary=9, target_vocabulary=7, outputs=7, positions="learned",
-    max_length=6, embedding_norm=True,
-)  # fmt: skip
+    width=8,
+    heads=2,
+    hidden=12,
+    encoder_depth=2,
+    decoder_depth=1,
+    source_vocabulary=9,
+    target_vocabulary=7,
+    outputs=7,
+    positions="learned",
+    max_length=6,
+    embedding_norm=True,
+)
 TIED = dataclasses.replace(SENTENCES, source_vocabulary=7, tie="all")
 
 
 def small(config):
     """A preset's network with few blocks and small tables: the same sorts of parameters."""
-    depth = {"depth": 1} if hasattr(config, "depth") else {"encoder_depth": 1, "decoder_depth": 1, "source_vocabulary": 9, "target_vocabulary": 9, "outputs": 9}
+    depth = (
+        {"depth": 1}
+        if hasattr(config, "depth")
+        else {"encoder_depth": 1, "decoder_depth": 1, "source_vocabulary": 9, "target_vocabulary": 9, "outputs": 9}
+    )
     return dataclasses.replace(config, **depth)
 
 
-@pytest.mark.parametrize("config", [EVERYTHING, SENTENCES, TIED, *(small(preset(name).run.model) for name in PRESETS)], ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize(
+    "config",
+    [EVERYTHING, SENTENCES, TIED, *(small(preset(name).run.model) for name in PRESETS)],
+    ids=lambda c: type(c).__name__,
+)
 def test_torch_ref_sorts_every_parameter_as_the_table_does(config):
     torch_ref = pytest.importorskip("torch_ref")
     from convert.dialects.torch_ref import rows
@@ -69,14 +98,20 @@ def with_temperature(monkeypatch):
 
 
 def test_a_parameter_without_an_entry_is_an_error_before_anything_is_trained(with_temperature):
-    with pytest.raises(ValueError, match=r"ViT: blocks\.0\.attention\.temperature is \(\) in the module and absent in its table"):
+    with pytest.raises(
+        ValueError, match=r"ViT: blocks\.0\.attention\.temperature is \(\) in the module and absent in its table"
+    ):
         definition(VIT)
 
 
 def test_an_entry_without_a_parameter_is_an_error(monkeypatch):
     made = layers.Attention.__init__
-    monkeypatch.setattr(layers.Attention, "__init__", lambda self, *args, **options: made(self, *args, **{**options, "out_bias": False}))
-    with pytest.raises(ValueError, match=r"ViT: blocks\.0\.attention\.out\.bias is absent in the module and \(8,\) in its table"):
+    monkeypatch.setattr(
+        layers.Attention, "__init__", lambda self, *args, **options: made(self, *args, **{**options, "out_bias": False})
+    )
+    with pytest.raises(
+        ValueError, match=r"ViT: blocks\.0\.attention\.out\.bias is absent in the module and \(8,\) in its table"
+    ):
         definition(VIT)
 
 
@@ -84,17 +119,23 @@ def test_the_optimizer_refuses_a_parameter_that_the_table_lacks():
     tree, table = start(VIT, jax.random.key(0)), parameters(VIT)
     tree["blocks"]["0"]["attention"]["temperature"] = jnp.zeros(())
     for ask in (lambda: Optimizer(OptimConfig(), 1, 1, table).init(tree), lambda: decay_mask(tree, table, ("kernel",))):
-        with pytest.raises(ValueError, match=r"blocks\.0\.attention\.temperature is not in the network's table of parameters"):
+        with pytest.raises(
+            ValueError, match=r"blocks\.0\.attention\.temperature is not in the network's table of parameters"
+        ):
             ask()
 
 
-@pytest.mark.parametrize(("name", "kept"), [("sgd", ()), ("momentum", ("trace",)), ("adam", ("mu", "nu")), ("adamw", ("mu", "nu"))])
+@pytest.mark.parametrize(
+    ("name", "kept"), [("sgd", ()), ("momentum", ("trace",)), ("adam", ("mu", "nu")), ("adamw", ("mu", "nu"))]
+)
 def test_moments_are_kept_by_role_in_every_parameters_shape(name, kept):
     optim, table = OptimConfig(name=name), parameters(VIT)
     moments = Optimizer(optim, 1, 1, table).init(start(VIT, jax.random.key(0)))
     assert tuple(moments) == kept == roles(optim)
     for tree in moments.values():
-        assert {n: x.shape for n, x in flatten(tree).items()} == shapes(VIT) and not any(x.any() for x in flatten(tree).values())
+        assert {n: x.shape for n, x in flatten(tree).items()} == shapes(VIT) and not any(
+            x.any() for x in flatten(tree).values()
+        )
 
 
 def test_a_table_says_shape_kind_and_start_of_each():

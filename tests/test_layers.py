@@ -61,7 +61,9 @@ def test_layer_norm_keeps_its_digits_where_the_mean_is_large(ratio, limit):
     expected = normalised(x.astype(np.float64), 1e-6)
     assert np.abs(LayerNorm(256, 1e-6)(jnp.asarray(x)) - expected).max() <= limit
     if ratio == 1000:  # what E[x^2] - E[x]^2 would give
-        fast = (x - x.mean(-1, keepdims=True)) / np.sqrt(np.square(x).mean(-1, keepdims=True) - x.mean(-1, keepdims=True) ** 2 + 1e-6)
+        fast = (x - x.mean(-1, keepdims=True)) / np.sqrt(
+            np.square(x).mean(-1, keepdims=True) - x.mean(-1, keepdims=True) ** 2 + 1e-6
+        )
         assert np.abs(fast - expected).max() > 100 * limit
 
 
@@ -221,7 +223,9 @@ def test_dropout_keeps_the_dtype():
     with jax.enable_x64(True):
         for dtype in ("bfloat16", "float32", "float64"):
             for drop in (dropout, drop_path):
-                out = jax.eval_shape(lambda keys, drop=drop, dtype=dtype: drop(jnp.ones((2, 3), dtype), 0.5, keys), keys(2))
+                out = jax.eval_shape(
+                    lambda keys, drop=drop, dtype=dtype: drop(jnp.ones((2, 3), dtype), 0.5, keys), keys(2)
+                )
                 assert out.dtype == dtype
 
 
@@ -233,7 +237,9 @@ def test_attention_drops_weights_after_the_softmax_and_scales_them():
     tree["value"]["kernel"] = tree["out"]["kernel"] = jnp.eye(8)
     replace_parameters(layer, tree)
     x = jnp.broadcast_to(jnp.tile(jnp.eye(4), (1, 2)), (batch, tokens, 8))
-    weights = np.asarray(jax.jit(lambda keys: layer(x, x, x, keys=keys))(keys(batch)))  # [B, N, (H N)]; the query is 0, so each is 1/4 or nothing
+    weights = np.asarray(
+        jax.jit(lambda keys: layer(x, x, x, keys=keys))(keys(batch))
+    )  # [B, N, (H N)]; the query is 0, so each is 1/4 or nothing
     kept = weights * tokens * (1 - rate)
     np.testing.assert_allclose(kept, kept.round(), atol=1e-6)
     within(kept.mean(), 1 - rate, kept.size)
@@ -256,9 +262,19 @@ def test_the_mlp_drops_its_hidden_values_after_the_activation():
 
 # A network whose kernels are (96, 384), (384, 96) or (384, 384), so that what is drawn can be told by its spread.
 NETWORK = ViTConfig(
-    image=(32, 64), channels=3, patch=(4, 8), classes=384, width=384, depth=1, heads=2, hidden=96, registers=10,
-    layer_scale=0.1, token_std=0.5, position_std=0.2,
-)  # fmt: skip
+    image=(32, 64),
+    channels=3,
+    patch=(4, 8),
+    classes=384,
+    width=384,
+    depth=1,
+    heads=2,
+    hidden=96,
+    registers=10,
+    layer_scale=0.1,
+    token_std=0.5,
+    position_std=0.2,
+)
 SHAPES = {name: parameter.shape for name, parameter in parameters(NETWORK).items()}
 MATRICES = {name.removesuffix(".kernel"): shape for name, shape in SHAPES.items() if name.endswith(".kernel")}
 
@@ -304,7 +320,10 @@ def test_kernels_start_as_the_scheme_says_and_biases_at_zero_but_torchs(init):
         bias = got[f"{name}.bias"]
         if init == "torch":
             std, largest = uniform(1 / math.sqrt(n))
-            assert bias.std() == pytest.approx(std, rel=0.1 if len(bias) == 384 else 0.2) and 0.97 * largest < np.abs(bias).max() <= largest
+            assert (
+                bias.std() == pytest.approx(std, rel=0.1 if len(bias) == 384 else 0.2)
+                and 0.97 * largest < np.abs(bias).max() <= largest
+            )
         else:
             assert (bias == 0).all()
 

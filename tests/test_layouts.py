@@ -36,13 +36,28 @@ def random(config, dtype=np.float32, seed=0):
 
 def reading(layout, config, tensors):
     """A reading of tensors at hand."""
-    lazy = {name: Tensor(name, array.dtype, array.shape, functools.partial(np.copy, array)) for name, array in tensors.items()}
-    return Reading(Source("memory", "safetensors", dict(lazy)), layout, config, lazy, rules.narrow(layout.rows(config), lazy), Facts(), [], {})
+    lazy = {
+        name: Tensor(name, array.dtype, array.shape, functools.partial(np.copy, array))
+        for name, array in tensors.items()
+    }
+    return Reading(
+        Source("memory", "safetensors", dict(lazy)),
+        layout,
+        config,
+        lazy,
+        rules.narrow(layout.rows(config), lazy),
+        Facts(),
+        [],
+        {},
+    )
 
 
 def exact(a, b):
     assert a.keys() == b.keys()
-    return all(x.dtype == b[name].dtype and x.shape == b[name].shape and x.tobytes() == b[name].tobytes() for name, x in a.items())
+    return all(
+        x.dtype == b[name].dtype and x.shape == b[name].shape and x.tobytes() == b[name].tobytes()
+        for name, x in a.items()
+    )
 
 
 def fields(config):
@@ -79,7 +94,11 @@ def test_what_is_solved_from_shapes_is_right_and_nothing_else_is_assumed(layout)
         names = rules.file_shapes(rules.narrow(layout.rows(config)))
         said = fields(config)
         assert normal(resolve(layout, names, [("--set", said)], "file")) == normal(config)
-        unsolved = {k: v for k, v in said.items() if not (f := layout.fields[k]).follow and (f.solve is None or f.solve(names) is None)}
+        unsolved = {
+            k: v
+            for k, v in said.items()
+            if not (f := layout.fields[k]).follow and (f.solve is None or f.solve(names) is None)
+        }
         assert normal(resolve(layout, names, [("--set", unsolved)], "file")) == normal(config)
 
 
@@ -130,20 +149,34 @@ def test_set_corrects_model_and_nothing_that_a_file_says():
         resolve(layout, names, [("--set", {"eps": 1e-3}), ("its config.json", said)], "file")
     with pytest.raises(UserError, match=r"heads is 2 by its config.json but 1 by --model vit"):
         resolve(layout, names, [("its config.json", said), ("--model vit", {"heads": 1})], "file")
-    assert resolve(layout, names, [("its config.json", {"eps": 1e-6}), ("this run's config", said | {"eps": 1e-5})], "file").eps == 1e-6
+    assert (
+        resolve(
+            layout, names, [("its config.json", {"eps": 1e-6}), ("this run's config", said | {"eps": 1e-5})], "file"
+        ).eps
+        == 1e-6
+    )
 
 
 def test_a_run_is_asked_only_for_what_nobody_else_says():
     """Its network may be another than the file's: the file's shapes and layout, and a model's name, go before it."""
     layout, config = LAYOUTS["timm"], some("timm")[0]
     names = rules.file_shapes(rules.narrow(layout.rows(config)))
-    run = fields(config) | {"width": config.width * 2, "hidden": config.hidden + 1, "depth": config.depth + 1, "classes": 7, "stem_activation": "relu", "eps": 1e-5}
+    run = fields(config) | {
+        "width": config.width * 2,
+        "hidden": config.hidden + 1,
+        "depth": config.depth + 1,
+        "classes": 7,
+        "stem_activation": "relu",
+        "eps": 1e-5,
+    }
     said = [("this run's config", run), ("--model vit", {"eps": 1e-6})]
     assert normal(resolve(layout, names, said, "file")) == normal(config)
     assert normal(resolve(layout, names, said[:1], "file")) == replace(normal(config), eps=1e-5)
 
 
-@pytest.mark.parametrize(("name", "unseen"), [("augreg@linen", {"activation": "gelu"}), ("torchvision@2", {"eps": 1e-5})])
+@pytest.mark.parametrize(
+    ("name", "unseen"), [("augreg@linen", {"activation": "gelu"}), ("torchvision@2", {"eps": 1e-5})]
+)
 def test_of_bare_tensors_our_own_words_go_before_the_layout_s_code(name, unseen):
     """They were written with --weights-only, of a network that the layout cannot state."""
     layout, config = LAYOUTS[name], some(name)[0]
@@ -152,7 +185,9 @@ def test_of_bare_tensors_our_own_words_go_before_the_layout_s_code(name, unseen)
     for said in ([own], [("--set", unseen), own]):
         assert getattr(resolve(layout, names, said, "file"), field) == value
     other = getattr(config, field)
-    with pytest.raises(UserError, match=f"{field} is {other!r} by --set but {value!r} by its own metadata; correct --set"):
+    with pytest.raises(
+        UserError, match=f"{field} is {other!r} by --set but {value!r} by its own metadata; correct --set"
+    ):
         resolve(layout, names, [("--set", {field: other}), own], "file")
     with pytest.raises(UserError, match="final_norm is False by its own metadata but True by its layout"):
         resolve(layout, names, [("its own metadata", fields(config) | {"final_norm": False})], "file")
@@ -163,6 +198,9 @@ def test_the_layout_s_own_code_goes_before_a_model_s_name():
     layout = LAYOUTS["augreg@linen"]
     config = some("augreg@linen")[0]
     names = rules.file_shapes(rules.narrow(layout.rows(config)))
-    assert resolve(layout, names, [("--model vit", fields(config) | {"activation": "gelu"})], "file").activation == "gelu_tanh"
+    assert (
+        resolve(layout, names, [("--model vit", fields(config) | {"activation": "gelu"})], "file").activation
+        == "gelu_tanh"
+    )
     with pytest.raises(UserError, match=r"width is 12 by its shapes but 16 by --model vit; correct --model vit"):
         resolve(layout, names, [("--model vit", fields(config) | {"width": 16})], "file")

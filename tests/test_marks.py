@@ -21,7 +21,9 @@ def plainly(mark: str, names: list[str]) -> bool:
 def near(mark: str) -> list[str]:
     """Names about a mark: its own text with groups and wildcards filled in some way or other."""
     text = mark.replace(r"\.", ".").replace(r"\d+", "7").replace("(.*[./])?", "a/").replace(r"(.*.)?", "a.")
-    filled = [re.sub(r"\(([^()|]*)[^()]*\)\??", each, text).replace(".*", "x").replace("[./]", ".") for each in (r"\1", "")]
+    filled = [
+        re.sub(r"\(([^()|]*)[^()]*\)\??", each, text).replace(".*", "x").replace("[./]", ".") for each in (r"\1", "")
+    ]
     return [*filled, *(f"{name}x" for name in filled), *(f"a.{name}" for name in filled), text.split("|")[-1]]
 
 
@@ -45,7 +47,14 @@ def test_the_certain_text_of_a_mark(mark, text, whole):
     assert certain(mark) == (text, whole)
 
 
-@pytest.mark.parametrize("name", ["model.module.net.backbone.student.ema.zzz{}.w", "blocks.{}.norm1.weight", "a.b.c.d.e.f.blocks.{}.attn.norm.weight."])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.module.net.backbone.student.ema.zzz{}.w",
+        "blocks.{}.norm1.weight",
+        "a.b.c.d.e.f.blocks.{}.attn.norm.weight.",
+    ],
+)
 def test_fifty_thousand_names_are_recognised_at_once(name):
     names = [name.format(i) for i in range(50_000)]
     began = time.process_time()

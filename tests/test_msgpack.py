@@ -17,8 +17,26 @@ PIECES = 1000  # bytes, where Flax's 2^30 would take a large machine
 def tree() -> dict:
     """Parameters with everything that Flax's files hold."""
     generator = np.random.default_rng(0)
-    dtypes = (np.float16, np.float32, np.float64, ml_dtypes.bfloat16, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, np.bool_)
-    deep = {"a": {"b": {"c": {"d": {"e": {"f": {"g": {"kernel": generator.standard_normal((3, 4, 2)).astype(np.float32)}}}}}}}}
+    dtypes = (
+        np.float16,
+        np.float32,
+        np.float64,
+        ml_dtypes.bfloat16,
+        np.int8,
+        np.int16,
+        np.int32,
+        np.int64,
+        np.uint8,
+        np.uint16,
+        np.uint32,
+        np.uint64,
+        np.bool_,
+    )
+    deep = {
+        "a": {
+            "b": {"c": {"d": {"e": {"f": {"g": {"kernel": generator.standard_normal((3, 4, 2)).astype(np.float32)}}}}}}
+        }
+    }
     return {
         "params": {str(np.dtype(d)): generator.integers(0, 2, (5, 3)).astype(d) for d in dtypes} | deep,
         "sizes": {str(n): generator.integers(0, 255, n).astype(np.uint8) for n in (0, 1, 2, 3, 4, 8, 10, 11, 12, 13, 200, 255, 256, 999, 1000, 1001, 2500, 70_000)},
@@ -81,9 +99,17 @@ def test_parameters_are_written_to_the_byte_as_flax_writes_them(tmp_path):
 
 
 def test_numbers_of_numpy_and_lists(tmp_path):
-    (tmp_path / "x.msgpack").write_bytes(serialization.msgpack_serialize({"count": np.int32(3), "rate": np.float64(0.5), "list": [1, np.arange(3)], "raw": b"abc"}))
+    (tmp_path / "x.msgpack").write_bytes(
+        serialization.msgpack_serialize(
+            {"count": np.int32(3), "rate": np.float64(0.5), "list": [1, np.arange(3)], "raw": b"abc"}
+        )
+    )
     source = msgpack.open_file(str(tmp_path / "x.msgpack"))
-    assert source.tree["count"].read() == 3 and source.tree["rate"].dtype == np.float64 and source.tree["list"][1].read().tolist() == [0, 1, 2]
+    assert (
+        source.tree["count"].read() == 3
+        and source.tree["rate"].dtype == np.float64
+        and source.tree["list"][1].read().tolist() == [0, 1, 2]
+    )
     assert source.skipped == ["raw (3 bytes)"]
 
 

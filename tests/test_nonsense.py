@@ -18,9 +18,26 @@ from vit_jax.config import ViTConfig, shapes
 from vit_jax.errors import UserError
 
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
-SAID = [("heads", "2"), ("eps", "1e-6"), ("activation", "gelu"), ("pool", "cls"), ("image", "8"), ("mean", "0.5"), ("std", "0.5")]
+SAID = [
+    ("heads", "2"),
+    ("eps", "1e-6"),
+    ("activation", "gelu"),
+    ("pool", "cls"),
+    ("image", "8"),
+    ("mean", "0.5"),
+    ("std", "0.5"),
+]
 SETS = [word for flag in SAID for word in ("--set", "=".join(flag))]
-PREPROCESS = {"image": [8, 8], "channels": 3, "fit": "stretch", "size": 8, "interpolation": "bicubic", "background": 0, "mean": [0.5] * 3, "std": [0.5] * 3}
+PREPROCESS = {
+    "image": [8, 8],
+    "channels": 3,
+    "fit": "stretch",
+    "size": 8,
+    "interpolation": "bicubic",
+    "background": 0,
+    "mean": [0.5] * 3,
+    "std": [0.5] * 3,
+}
 
 
 @pytest.fixture
@@ -50,7 +67,9 @@ def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ])  # fmt: skip
 def test_words_that_mean_nothing_are_refused(words, sentence, source, tmp_path, capsys, monkeypatch):
     said = [word for flag in SAID if flag[0] != words[1].partition("=")[0] for word in ("--set", "=".join(flag))]
-    assert sentence in refused(capsys, monkeypatch, source, str(tmp_path / "b.safetensors"), "--to", "timm", *said, *words)
+    assert sentence in refused(
+        capsys, monkeypatch, source, str(tmp_path / "b.safetensors"), "--to", "timm", *said, *words
+    )
     assert not (tmp_path / "b.safetensors").exists()
 
 
@@ -60,7 +79,9 @@ def test_a_path_of_thousands_of_letters_is_cut_in_its_middle(source, tmp_path, c
 
 
 def test_fewer_than_no_steps_are_refused(source, capsys, monkeypatch):
-    assert "--steps -1: give how many steps" in refused(capsys, monkeypatch, "verify", source, source, *SETS, "--steps", "-1")
+    assert "--steps -1: give how many steps" in refused(
+        capsys, monkeypatch, "verify", source, source, *SETS, "--steps", "-1"
+    )
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.npy", "folder"])

@@ -15,30 +15,59 @@ OURS = ("memory", "digits_per_second")  # of a row of metrics: the machine's, no
 
 def doors(cwd: Path, *commands: str, devices: int = 1) -> list[str]:
     """What each command prints, in one child process that registers the file first."""
-    env = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
+    env = {
+        **os.environ,
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "COLUMNS": "120",
+        "PYTHONUNBUFFERED": "1",
+    }
     command = [sys.executable, "-m", "tests.ink", *commands]
-    done = subprocess.run(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300
+    )
     parts = ("\n" + done.stdout).split("\n$ ")[1:]
     assert len(parts) == len(commands) or done.returncode == -9, done.stdout[-3000:]
     return parts
 
 
 def rows(folder: Path) -> list[dict[str, object]]:
-    return [{k: v for k, v in json.loads(line).items() if k not in OURS} for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {k: v for k, v in json.loads(line).items() if k not in OURS}
+        for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a trained run and what all doors said, in said.json."""
     place = tmp_path_factory.mktemp("ink")
-    (place / "said.json").write_text(json.dumps(doors(
-        place, "train --help", "train ink", "evaluate ink", "evaluate ink --split longer", "train digits --max-steps 1", "predict ink runs/digits/samples",
-        "predict ink runs/digits/samples --attention a.png", "train ink --data.threshold 300", "train ink --augment.flip",
-        "convert runs/ink ink.safetensors", "convert ink.safetensors runs/back", "predict back runs/digits/samples",
-        "convert inspect ink.safetensors", "convert verify runs/ink runs/back", "convert ink.safetensors x.pt --to torch-ref", "convert formats",
-        "train ink --name from --init runs/ink --max-steps 1", "export ink exported.safetensors", "predict exported.safetensors runs/digits/samples",
-        "train ink --name other --data.threshold 64 --init exported.safetensors --max-steps 1",
-    )))  # fmt: skip
+    (place / "said.json").write_text(
+        json.dumps(
+            doors(
+                place,
+                "train --help",
+                "train ink",
+                "evaluate ink",
+                "evaluate ink --split longer",
+                "train digits --max-steps 1",
+                "predict ink runs/digits/samples",
+                "predict ink runs/digits/samples --attention a.png",
+                "train ink --data.threshold 300",
+                "train ink --augment.flip",
+                "convert runs/ink ink.safetensors",
+                "convert ink.safetensors runs/back",
+                "predict back runs/digits/samples",
+                "convert inspect ink.safetensors",
+                "convert verify runs/ink runs/back",
+                "convert ink.safetensors x.pt --to torch-ref",
+                "convert formats",
+                "train ink --name from --init runs/ink --max-steps 1",
+                "export ink exported.safetensors",
+                "predict exported.safetensors runs/digits/samples",
+                "train ink --name other --data.threshold 64 --init exported.safetensors --max-steps 1",
+            )
+        )
+    )
     return place
 
 
@@ -63,7 +92,10 @@ def test_it_learns_and_the_lowest_error_is_chosen(place, said):
     assert summary["best"]["error"] == min(row["error"] for row in evaluations)
     assert summary["best"]["step"] == min(evaluations, key=lambda row: row["error"])["step"]
     assert all({"loss", "error"} <= row.keys() and "accuracy" not in row for row in rows(place / "runs/ink"))
-    assert "error" in said["train ink"] and {p.name for p in (place / "runs/ink/plots").iterdir()} == {"curves.png", "ink.png"}
+    assert "error" in said["train ink"] and {p.name for p in (place / "runs/ink/plots").iterdir()} == {
+        "curves.png",
+        "ink.png",
+    }
 
 
 def test_it_evaluates_and_predicts(place, said):
@@ -103,7 +135,9 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_is_neither_trained_
     task = ink.Ink(128, (0.0,), (1.0,)).bring(None)
     batch = {"image": np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), np.uint8), "label": np.zeros(4, np.int32)}
     for parallel in ("jit", "pmap"):
-        engine = Engine(replace(run, parallel=parallel), definition(run.model), task, Optimizer(run.optim, 10, 5, table))
+        engine = Engine(
+            replace(run, parallel=parallel), definition(run.model), task, Optimizer(run.optim, 10, 5, table)
+        )
         losses = []
         for threshold in (128, 0, 256, 128):
             engine.frozen = engine.place({"threshold": np.float32(threshold)})
@@ -119,7 +153,9 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_is_neither_trained_
         outputs.append(evaluator.outputs(start(run.model, jax.random.key(0)), batch)["error"])
     assert (outputs[0] != outputs[1]).any()
     record = json.loads((place / "runs/ink/config.json").read_text())
-    assert len(record["frozen"]) == 32 and "threshold" not in str([p.name for p in (place / "runs/ink/checkpoints").rglob("*")])
+    assert len(record["frozen"]) == 32 and "threshold" not in str(
+        [p.name for p in (place / "runs/ink/checkpoints").rglob("*")]
+    )
 
 
 def test_a_run_does_not_go_on_with_another_teacher(place):
@@ -140,7 +176,12 @@ def test_verify_says_that_it_has_no_twin(said):
 
 def test_jit_pmap_and_accumulation_agree_and_a_killed_run_goes_on_to_the_bit(place):
     """`prepare` mixes examples of the whole batch: had the batch been cut before, the losses would be others."""
-    alike = {"two": "", "accumulated": "--accumulate 2", "pmap": "--parallel pmap", "both": "--parallel pmap --accumulate 2"}
+    alike = {
+        "two": "",
+        "accumulated": "--accumulate 2",
+        "pmap": "--parallel pmap",
+        "both": "--parallel pmap --accumulate 2",
+    }
     doors(place, *(f"train ink --name {name} {flags}" for name, flags in alike.items()), devices=2)
     doors(place, "kill 8", "train ink --name killed", devices=2)
     assert len(rows(place / "runs/killed")) < len(rows(place / "runs/two"))

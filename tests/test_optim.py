@@ -84,13 +84,17 @@ def test_cosine_rises_linearly_over_the_warm_up_and_falls_to_its_end():
     got = rates(OptimConfig(lr=2.0, warmup=2, final=0.1), 120)
     np.testing.assert_allclose(got[:20], 2.0 * np.arange(1, 21) / 20, rtol=1e-12)
     assert got[20] == pytest.approx(2.0) and got[70] == pytest.approx(2.0 * 0.55)
-    np.testing.assert_allclose(got[20:], [2.0 * (0.1 + 0.9 * (1 + math.cos(math.pi * t / 100)) / 2) for t in range(100)], rtol=1e-12)
+    np.testing.assert_allclose(
+        got[20:], [2.0 * (0.1 + 0.9 * (1 + math.cos(math.pi * t / 100)) / 2) for t in range(100)], rtol=1e-12
+    )
     assert rates(OptimConfig(lr=2.0), 120)[[0, 60]] == pytest.approx([2.0, 1.0])
     assert 0 < rates(OptimConfig(lr=2.0), 120)[-1] < 2e-3
 
 
 def test_constant_stays_after_its_warm_up():
-    np.testing.assert_allclose(rates(OptimConfig(lr=2.0, schedule="constant", warmup=0.4), 30), [0.5, 1.0, 1.5] + 27 * [2.0])
+    np.testing.assert_allclose(
+        rates(OptimConfig(lr=2.0, schedule="constant", warmup=0.4), 30), [0.5, 1.0, 1.5] + 27 * [2.0]
+    )
     np.testing.assert_allclose(rates(OptimConfig(lr=2.0, schedule="constant"), 30), 30 * [2.0])
 
 
@@ -180,7 +184,9 @@ OPTIMIZERS = {
     "adamw": OptimConfig(name="adamw", **COMMON),
     "adamw, other betas and eps": OptimConfig(name="adamw", beta1=0.8, beta2=0.95, eps=1e-3, **COMMON),
     "adamw, one cycle": OptimConfig(name="adamw", **COMMON | dict(schedule="one_cycle")),
-    "adamw, one cycle with momentum": OptimConfig(name="adamw", cycle_momentum=True, **COMMON | dict(schedule="one_cycle")),
+    "adamw, one cycle with momentum": OptimConfig(
+        name="adamw", cycle_momentum=True, **COMMON | dict(schedule="one_cycle")
+    ),
     "adam, L2": OptimConfig(name="adam", **COMMON),
     "momentum": OptimConfig(name="momentum", momentum=0.8, **COMMON),
     "nesterov": OptimConfig(name="momentum", momentum=0.8, nesterov=True, **COMMON),
@@ -202,7 +208,15 @@ def test_ten_steps_are_those_of_torchs_algorithm(c):
 
 
 @pytest.mark.parametrize(
-    "fault", [dict(eps=1e-7), dict(decay=("kernel", "bias")), dict(clip=3.0001), dict(beta2=0.9991), dict(name="adam"), dict(weight_decay=0.1001)]
+    "fault",
+    [
+        dict(eps=1e-7),
+        dict(decay=("kernel", "bias")),
+        dict(clip=3.0001),
+        dict(beta2=0.9991),
+        dict(name="adam"),
+        dict(weight_decay=0.1001),
+    ],
 )
 def test_the_comparison_sees_a_small_fault(fault):
     start, gradients = material()
@@ -229,7 +243,9 @@ def test_decay_falls_on_the_kinds_that_it_names():
         assert flatten(decay_mask(tree, TABLE, kinds)) == {name: kind in kinds for name, kind in NAMES.items()}
 
 
-@pytest.mark.parametrize(("largest", "share"), [(10.0, 1.0), (5.0, 5 / (5 + 1e-6)), (1.0, 1 / (5 + 1e-6)), (1e-3, 1e-3 / (5 + 1e-6))])
+@pytest.mark.parametrize(
+    ("largest", "share"), [(10.0, 1.0), (5.0, 5 / (5 + 1e-6)), (1.0, 1 / (5 + 1e-6)), (1e-3, 1e-3 / (5 + 1e-6))]
+)
 def test_clipping_scales_by_c_over_the_norm_and_1e_6(largest, share):
     with jax.enable_x64(True):
         got = clip({"a": jnp.array([3.0]), "b": {"c": jnp.array([[4.0]])}}, largest)

@@ -38,12 +38,26 @@ from vit_jax.tasks import task  # noqa: E402
 torch.set_num_threads(1)
 
 # No bias of keys: its gradient is nothing but rounding, which Adam makes as large as any other.
-VIT = ViTConfig(image=(4, 6), patch=2, channels=2, classes=3, width=8, depth=1, heads=2, hidden=12, key_bias=False, layer_scale=0.1)
+VIT = ViTConfig(
+    image=(4, 6), patch=2, channels=2, classes=3, width=8, depth=1, heads=2, hidden=12, key_bias=False, layer_scale=0.1
+)
 SEQ = TransformerConfig(
-    width=8, heads=2, hidden=12, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=9, outputs=9, max_length=8,
-    positions="learned", tie="all", bias=False,
-)  # fmt: skip
-ADAMW = OptimConfig(name="adamw", lr=3e-3, weight_decay=0.1, clip=0.5, warmup=0.4, schedule="cosine", eps=1e-6, beta2=0.99)
+    width=8,
+    heads=2,
+    hidden=12,
+    encoder_depth=1,
+    decoder_depth=1,
+    source_vocabulary=9,
+    target_vocabulary=9,
+    outputs=9,
+    max_length=8,
+    positions="learned",
+    tie="all",
+    bias=False,
+)
+ADAMW = OptimConfig(
+    name="adamw", lr=3e-3, weight_decay=0.1, clip=0.5, warmup=0.4, schedule="cosine", eps=1e-6, beta2=0.99
+)
 OPTIMIZERS = {
     "AdamW, two groups, warm-up and cosine, clipped": ADAMW,
     "Adam with L2": OptimConfig(name="adam", lr=3e-3, weight_decay=0.1, schedule="constant"),
@@ -52,25 +66,46 @@ OPTIMIZERS = {
     "SGD": OptimConfig(name="sgd", lr=1e-2, schedule="constant"),
 }
 STEPS, EPOCH = 50, 25
-PREPROCESS = {"image": [4, 6], "channels": 2, "fit": "crop", "size": 0, "interpolation": "bilinear", "background": 255, "mean": [0.3, 0.3], "std": [0.7, 0.7]}
+PREPROCESS = {
+    "image": [4, 6],
+    "channels": 2,
+    "fit": "crop",
+    "size": 0,
+    "interpolation": "bilinear",
+    "background": 255,
+    "mean": [0.3, 0.3],
+    "std": [0.7, 0.7],
+}
 WORDS = {side: [f"w{i}" for i in range(9)] for side in ("source", "target")}
 
 
 def run_of(c, optim, dtype="float64", **fields):
     name = "classify" if isinstance(c, ViTConfig) else "translate"
-    return RunConfig(name, c, task_row(name).data(), task_row(name).augment(), optim, compute_dtype=dtype, batch=6, **fields)
+    return RunConfig(
+        name, c, task_row(name).data(), task_row(name).augment(), optim, compute_dtype=dtype, batch=6, **fields
+    )
 
 
 def beside(c):
-    needed = {"preprocess": PREPROCESS, "class_names": ["a", "b", "c"]} if isinstance(c, ViTConfig) else {"vocabulary": WORDS}
+    needed = (
+        {"preprocess": PREPROCESS, "class_names": ["a", "b", "c"]}
+        if isinstance(c, ViTConfig)
+        else {"vocabulary": WORDS}
+    )
     return {"preset": "mine", "data": {"name": "drawn"}, **needed}
 
 
 def batch(c, t):
     rng = np.random.default_rng(t)
     if isinstance(c, ViTConfig):
-        return {"image": rng.integers(0, 256, (6, 4, 6, 2)).astype(np.uint8), "label": rng.integers(0, 3, 6).astype(np.int32)}
-    return {"source": rng.integers(3, 9, (6, 5)).astype(np.int32), "target": rng.integers(3, 9, (6, 4)).astype(np.int32)}
+        return {
+            "image": rng.integers(0, 256, (6, 4, 6, 2)).astype(np.uint8),
+            "label": rng.integers(0, 3, 6).astype(np.int32),
+        }
+    return {
+        "source": rng.integers(3, 9, (6, 5)).astype(np.int32),
+        "target": rng.integers(3, 9, (6, 4)).astype(np.int32),
+    }
 
 
 def trainer(c, optim, dtype="float64", **fields):
@@ -92,9 +127,16 @@ QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 def gradients():
     """Compiled once for all optimizers."""
     run = run_of(VIT, OptimConfig())
-    engine = Engine(run, models.definition(VIT, dtype="float64", param_dtype="float64"), task(run, beside(VIT)), Optimizer(run.optim, STEPS, EPOCH, parameters(VIT)))
+    engine = Engine(
+        run,
+        models.definition(VIT, dtype="float64", param_dtype="float64"),
+        task(run, beside(VIT)),
+        Optimizer(run.optim, STEPS, EPOCH, parameters(VIT)),
+    )
     keys = fold(jax.random.split(jax.random.key(0), 6), 0)  # of dropout, which is off
-    return jax.jit(lambda p, b: engine.gradients(engine.task, p, b, keys, engine.task.size(b))[2], compiler_options=QUICK)
+    return jax.jit(
+        lambda p, b: engine.gradients(engine.task, p, b, keys, engine.task.size(b))[2], compiler_options=QUICK
+    )
 
 
 @functools.lru_cache(maxsize=1)
@@ -154,7 +196,9 @@ def distance(a, b):
 # ------------------------------------------------------------------------------------- the proof
 
 
-@pytest.mark.parametrize("name", ["AdamW, two groups, warm-up and cosine, clipped", "Adam with L2", "momentum of Nesterov"])
+@pytest.mark.parametrize(
+    "name", ["AdamW, two groups, warm-up and cosine, clipped", "Adam with L2", "momentum of Nesterov"]
+)
 def test_25_steps_in_torch_and_25_here_are_50_in_torch_and_back(tmp_path, name):
     c, optim = VIT, OPTIMIZERS[name]
     whole, half = trained(c, optim, STEPS), trained(c, optim, 25)
@@ -191,7 +235,9 @@ def write_ours(folder, run, weights, moments, step):
     Checkpoints(Run(folder)).save(state, notes, None, 1)
 
 
-@pytest.mark.parametrize(("c", "name"), [*((VIT, name) for name in OPTIMIZERS), (SEQ, "AdamW, two groups, warm-up and cosine, clipped")])
+@pytest.mark.parametrize(
+    ("c", "name"), [*((VIT, name) for name in OPTIMIZERS), (SEQ, "AdamW, two groups, warm-up and cosine, clipped")]
+)
 def test_there_and_back_is_the_same_file(tmp_path, c, name):
     """Every tensor, its number, the groups and the config."""
     file = save(trained(c, OPTIMIZERS[name], 2, ema=0.9), tmp_path / "a.pt")
@@ -205,8 +251,15 @@ def test_there_and_back_is_the_same_file(tmp_path, c, name):
         assert entry.keys() == b["optimizer"]["state"][i].keys()
         assert all(torch.equal(x, b["optimizer"]["state"][i][k]) for k, x in entry.items())
     for before, after in zip(a["optimizer"]["param_groups"], b["optimizer"]["param_groups"], strict=True):
-        assert before.keys() - after.keys() <= {"max_lr", "min_lr", "base_momentum", "max_momentum"}  # OneCycleLR puts them there
-        assert {k: v for k, v in after.items() if k not in ("lr", "momentum", "betas")} == {k: before[k] for k in after if k not in ("lr", "momentum", "betas")}
+        assert before.keys() - after.keys() <= {
+            "max_lr",
+            "min_lr",
+            "base_momentum",
+            "max_momentum",
+        }  # OneCycleLR puts them there
+        assert {k: v for k, v in after.items() if k not in ("lr", "momentum", "betas")} == {
+            k: before[k] for k in after if k not in ("lr", "momentum", "betas")
+        }
     rest = {k for k in a if k not in ("model", "ema", "optimizer")}
     assert rest == {"step", "config", *beside(c)} and all(a[k] == b[k] for k in rest)
 
@@ -223,10 +276,19 @@ def test_our_optimizer_loads_into_torchs_own_in_its_own_order(tmp_path):
             assert torch.equal(fresh.optimizer.state[q][key], value), (name, key)
 
 
-@pytest.mark.parametrize("c", [VIT, replace(VIT, registers=2, distill_token=True, pool="map", stem_pre_norm=True, stem_norm=True, head_hidden=5), SEQ])
+@pytest.mark.parametrize(
+    "c",
+    [
+        VIT,
+        replace(VIT, registers=2, distill_token=True, pool="map", stem_pre_norm=True, stem_norm=True, head_hidden=5),
+        SEQ,
+    ],
+)
 def test_parameters_stand_in_the_order_that_torch_gives_them(c):
     model = torch_ref.build(c)
-    assert optimizer.registered([r.theirs[0] for r in dialect.rows(c)]) == [name for name, _ in model.named_parameters()]
+    assert optimizer.registered([r.theirs[0] for r in dialect.rows(c)]) == [
+        name for name, _ in model.named_parameters()
+    ]
 
 
 def test_a_run_that_was_converted_is_one_of_ours(tmp_path):
@@ -238,12 +300,20 @@ def test_a_run_that_was_converted_is_one_of_ours(tmp_path):
     saved = torch.load(file, weights_only=True)
     average = saved.pop("ema")
     torch.save(saved, tmp_path / "raw.pt")
-    for source, key, expected, told in ((file, "model", average, False), (tmp_path / "raw.pt", "", saved["model"], True)):
+    for source, key, expected, told in (
+        (file, "model", average, False),
+        (tmp_path / "raw.pt", "", saved["model"], True),
+    ):
         folder, notes = to_run(source, tmp_path / f"run-{key}", key)
         restored, skipped = Checkpoints(Run(folder)).restore(shapes(VIT))
         assert restored.step == 4 and not skipped and restored.notes["best"] is None
         assert distance(flatten(restored.state.parameters), torch_ref.parameters(one.model)) == 0
-        assert distance(flatten(restored.state.ema), rules.read(dialect.rows(VIT), {k: v.numpy() for k, v in expected.items()})) == 0
+        assert (
+            distance(
+                flatten(restored.state.ema), rules.read(dialect.rows(VIT), {k: v.numpy() for k, v in expected.items()})
+            )
+            == 0
+        )
         assert Run(folder).config() == one.run and Run(folder).record()["class_names"] == ["a", "b", "c"]
         assert any("average" in note for note in notes) is told
 
@@ -351,7 +421,9 @@ def test_an_intact_state_passes_with_the_files_own_step(adamw):
         moments(*adamw, step=5)
 
 
-@pytest.mark.parametrize(("field", "value"), [("momentum", 0.5), ("nesterov", False), ("dampening", 0.1), ("maximize", True)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("momentum", 0.5), ("nesterov", False), ("dampening", 0.1), ("maximize", True)]
+)
 def test_sgds_settings_are_compared(field, value):
     c = OPTIMIZERS["momentum of Nesterov"]
     saved, weights = state_of(c)
@@ -376,7 +448,9 @@ def test_without_a_schedule_the_rate_itself_is_compared():
 def test_before_the_first_step_moments_are_zero():
     saved, weights = state_of(steps=0)
     found = moments(saved, weights, step=0)
-    assert found.step == 0 and all(not t.read().any() and t.shape == weights[n].shape for role in found.roles.values() for n, t in role.items())
+    assert found.step == 0 and all(
+        not t.read().any() and t.shape == weights[n].shape for role in found.roles.values() for n, t in role.items()
+    )
     with pytest.raises(UserError, match=r"has no state for .* \(25 of 25\)"):
         moments(saved, weights, step=3)
 
@@ -384,10 +458,16 @@ def test_before_the_first_step_moments_are_zero():
 def test_numbers_without_names_go_by_groups_or_are_refused():
     named, (saved, weights) = moments(*state_of()), state_of(names=False)
     found = moments(saved, weights)
-    assert all(np.array_equal(t.read(), named.roles[role][n].read()) for role, tensors in found.roles.items() for n, t in tensors.items())
+    assert all(
+        np.array_equal(t.read(), named.roles[role][n].read())
+        for role, tensors in found.roles.items()
+        for n, t in tensors.items()
+    )
     with pytest.raises(UserError, match="2 groups and no names in them"):
         moments(saved, weights, grouped=False)
-    with pytest.raises(UserError, match=r"groups have \[8, 17\] parameters, which optim.decay \['bias'\] does not give"):
+    with pytest.raises(
+        UserError, match=r"groups have \[8, 17\] parameters, which optim.decay \['bias'\] does not give"
+    ):
         moments(saved, weights, replace(ADAMW, decay=("bias",)))
 
 
@@ -412,7 +492,13 @@ def test_any_other_loop_goes_on_where_its_run_is_named(tmp_path):
     model = {name: torch.nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}
     for p in model.values():
         p.grad = torch.randn_like(p)
-    optim = OptimConfig(name="adamw", lr=0.1, schedule="constant", weight_decay=0.2, decay=("kernel", "token", "position", "norm", "bias", "scale"))
+    optim = OptimConfig(
+        name="adamw",
+        lr=0.1,
+        schedule="constant",
+        weight_decay=0.2,
+        decay=("kernel", "token", "position", "norm", "bias", "scale"),
+    )
     one = torch.optim.AdamW(model.values(), lr=0.1, weight_decay=0.2)
     one.step()
     torch.save({"state_dict": model, "optimizer": one.state_dict(), "epoch": 7, "step": 9000}, tmp_path / "theirs.pt")
@@ -439,7 +525,9 @@ def test_tied_copies_have_one_moment_and_computed_parts_none():
     one = torch.optim.AdamW([p], lr=0.1, weight_decay=0.0)
     one.step()
     weights = {name: wrapped(p.detach(), name) for name in ("two", "one")}
-    found = optimizer.from_torch(wrapped(one.state_dict()), [tie], weights, OptimConfig(lr=0.1, schedule="constant"), parameters(SEQ), "X.pt")
+    found = optimizer.from_torch(
+        wrapped(one.state_dict()), [tie], weights, OptimConfig(lr=0.1, schedule="constant"), parameters(SEQ), "X.pt"
+    )
     (back,) = tie.read([found.roles["mu"][name].read() for name in tie.theirs])
     np.testing.assert_allclose(back, 0.1 * p.grad, rtol=1e-6)
     half = rules.Row(("qkv.bias",), ("query.bias",), ((3,),), (rules.Concat(0, (3, 3)), rules.zeros((3,), 1)))
@@ -453,7 +541,13 @@ def test_moments_do_not_follow_adaptations_and_casts(tmp_path):
     with (reading := read(save(trained(VIT, ADAMW, 2), tmp_path / "a.pt"))).source:
         for options in ({"adapt": ["head=drop"]}, {"dtype": "float32"}):
             with pytest.raises(UserError, match="does not follow --adapt and --dtype"):
-                training.into_run(plan(reading, "vit-jax", **options), training.training(reading), reading.facts, str(tmp_path / "run"), iter(()))
+                training.into_run(
+                    plan(reading, "vit-jax", **options),
+                    training.training(reading),
+                    reading.facts,
+                    str(tmp_path / "run"),
+                    iter(()),
+                )
 
 
 # --------------------------------------------------------------------------------------- the doors

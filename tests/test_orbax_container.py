@@ -19,7 +19,10 @@ from vit_jax.runs import flatten, unflatten
 
 rng = np.random.default_rng(0)
 TREE = {
-    "blocks": {"0": {"kernel": rng.normal(size=(3, 5)).astype(np.float32)}, "10": {"kernel": rng.normal(size=(2, 1, 3))}},
+    "blocks": {
+        "0": {"kernel": rng.normal(size=(3, 5)).astype(np.float32)},
+        "10": {"kernel": rng.normal(size=(2, 1, 3))},
+    },
     "half": rng.normal(size=4).astype(ml_dtypes.bfloat16),
     "step": np.asarray(7, np.int32),
     "zeros": np.zeros((40, 50), np.float16),
@@ -57,7 +60,9 @@ def test_an_item_that_orbax_wrote_is_read_to_the_bit(tmp_path, options):
         assert list(source.tree) == list(tensors) and set(tensors) == set(flatten(TREE))
         assert_same(values(source), TREE)
         assert all((t.shape, t.dtype, t.name) == (t.read().shape, t.read().dtype, name) for name, t in tensors.items())
-        assert source.container == "orbax" and source.size == sum(p.stat().st_size for p in (tmp_path / "item").rglob("*") if p.is_file())
+        assert source.container == "orbax" and source.size == sum(
+            p.stat().st_size for p in (tmp_path / "item").rglob("*") if p.is_file()
+        )
 
 
 def test_what_is_read_is_memory_of_its_own(tmp_path):
@@ -77,14 +82,24 @@ def test_a_checkpoint_managers_steps_have_items(tmp_path):
     with ocp.CheckpointManager(tmp_path / "run") as manager:
         for step in (3, 10):
             one = {"a": jnp.full((2,), step, jnp.float32)}
-            manager.save(step, args=ocp.args.Composite(model=ocp.args.StandardSave(one), other=ocp.args.StandardSave(one), meta=ocp.args.JsonSave({"step": step})))
+            manager.save(
+                step,
+                args=ocp.args.Composite(
+                    model=ocp.args.StandardSave(one),
+                    other=ocp.args.StandardSave(one),
+                    meta=ocp.args.JsonSave({"step": step}),
+                ),
+            )
         manager.wait_until_finished()
     with orbax.open_folder(tmp_path / "run", 3) as source:
         assert_same(values(source), {"model": {"a": np.float32([3, 3])}, "other": {"a": np.float32([3, 3])}})
         assert source.skipped == ["meta (no arrays)"]
     with orbax.open_folder(tmp_path / "run/10/model") as source:
         assert_same(values(source), {"a": np.float32([10, 10])})
-    for step, told in ((None, "holds the steps 10, 3; name one with --step"), (4, "there is no step 4; it holds 10, 3")):
+    for step, told in (
+        (None, "holds the steps 10, 3; name one with --step"),
+        (4, "there is no step 4; it holds 10, 3"),
+    ):
         with pytest.raises(UserError, match=told):
             orbax.open_folder(tmp_path / "run", step)
 
@@ -138,7 +153,10 @@ def key(name, value):
 
 
 DAMAGES = {
-    "metadata cut": (lambda p: (p / "_METADATA").write_text((p / "_METADATA").read_text()[:90]), "damaged or not written by Orbax"),
+    "metadata cut": (
+        lambda p: (p / "_METADATA").write_text((p / "_METADATA").read_text()[:90]),
+        "damaged or not written by Orbax",
+    ),
     "metadata empty": (lambda p: (p / "_METADATA").write_text(""), "damaged or not written by Orbax"),
     "metadata deep": (lambda p: (p / "_METADATA").write_text("[" * 100_000), "damaged or not written by Orbax"),
     "metadata a list": (lambda p: (p / "_METADATA").write_text("[]"), "damaged or not written by Orbax"),
@@ -147,7 +165,10 @@ DAMAGES = {
     "key a strange letter": (lambda p: mutate(p, key("key", "st\u0435p")), "holds U\\+0435"),
     "key unknown": (lambda p: mutate(p, key("key", "stop")), "stop cannot be read; the checkpoint is damaged"),
     "key of parents": (lambda p: mutate(p, key("key", "../other")), r"\.\./other cannot be read"),
-    "group and tensor": (lambda p: mutate(p, lambda t: t["('step',)"].update(key_metadata=[{"key": "half"}, {"key": "b"}])), r"half\.b cannot be read"),
+    "group and tensor": (
+        lambda p: mutate(p, lambda t: t["('step',)"].update(key_metadata=[{"key": "half"}, {"key": "b"}])),
+        r"half\.b cannot be read",
+    ),
     "manifest gone": (lambda p: (p / "manifest.ocdbt").unlink(), "cannot be read; the checkpoint is damaged"),
     "manifest flipped": (lambda p: flip(p / "manifest.ocdbt"), "cannot be read; the checkpoint is damaged"),
     "manifest empty": (lambda p: (p / "manifest.ocdbt").write_text(""), "cannot be read; the checkpoint is damaged"),
@@ -205,7 +226,11 @@ def test_folders_of_arrays_lead_nowhere_else(tmp_path):
 def test_a_header_that_lies_allocates_nothing(tmp_path):
     save(tmp_path / "item", {"a": jnp.ones(3)}, ocp.PyTreeCheckpointHandler(use_ocdbt=False))
     header = tmp_path / "item/a/.zarray"
-    for shape, told in (([1 << 40], "would take 4398046511104 bytes"), ([1 << 27], "more than 20 times the checkpoint"), ([1] * 9, "has 9 axes")):
+    for shape, told in (
+        ([1 << 40], "would take 4398046511104 bytes"),
+        ([1 << 27], "more than 20 times the checkpoint"),
+        ([1] * 9, "has 9 axes"),
+    ):
         header.write_text(json.dumps({**json.loads(header.read_text()), "shape": shape, "chunks": [3] * len(shape)}))
         with pytest.raises(UserError, match=told):
             orbax.open_folder(tmp_path / "item")
@@ -213,7 +238,9 @@ def test_a_header_that_lies_allocates_nothing(tmp_path):
 
 def test_no_framework_is_loaded(tmp_path, intact):
     code = f"import sys; from convert.containers import orbax; s = orbax.open_folder({str(intact)!r}); s.tree['step'].read(); print(*sys.modules)"
-    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
     assert "tensorstore" in loaded and not {"jax", "orbax", "flax", "torch"} & loaded
 
 
@@ -250,6 +277,8 @@ print(one.nbytes, highest(write), highest(read))
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_is_that_of_a_tensor_whatever_the_folders_size(tmp_path):
     """604 MB in tensors of 12.6 MB: at most three of them and 256 + 64 MB above what imports take."""
-    out = subprocess.run([sys.executable, "-c", MEASURED, str(tmp_path / "item")], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(tmp_path / "item")], capture_output=True, text=True, check=True
+    ).stdout
     one, written, read = map(int, out.split())
     assert max(written, read) < 3 * one + (320 << 20)

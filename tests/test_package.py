@@ -22,7 +22,14 @@ HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "tensorflow_datasets", "skle
 
 
 def run(*command: str | Path, **options) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300, **options)
+    return subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=300,
+        **options,
+    )
 
 
 def top_level(importtime: str) -> set[str]:
@@ -34,7 +41,9 @@ def top_level(importtime: str) -> set[str]:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    done = run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder, ROOT)
+    done = run(
+        sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder, ROOT
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (file,) = folder.glob("*.whl")
     return file
@@ -57,7 +66,9 @@ def away(installed, tmp_path) -> dict:
 def test_wheel_carries_every_package_and_nothing_else(wheel):
     carried = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     present = {p.relative_to(ROOT).as_posix() for package in PACKAGES for p in (ROOT / package).rglob("*.py")}
-    assert carried == present | {f"{package}/py.typed" for package in PACKAGES} | {"convert/dialects/architectures.json"}
+    assert carried == present | {f"{package}/py.typed" for package in PACKAGES} | {
+        "convert/dialects/architectures.json"
+    }
 
 
 def test_wheel_metadata(wheel):
@@ -69,7 +80,9 @@ def test_wheel_metadata(wheel):
     base = {canonicalize_name(r.name) for r in map(Requirement, found.requires or []) if "extra" not in str(r.marker)}
     assert {"jax", "flax", "optax", "tensorflow-datasets"} <= base
     assert not base & {"torch", "torchvision", "tensorflow", "tensorflow-cpu", "tensorboard", "wandb", "pytest"}
-    assert {"cuda12", "cuda13", "tpu", "torch", "parity", "hub", "tensorboard", "wandb", "test", "dev"} == set(found.metadata.get_all("Provides-Extra"))
+    assert {"cuda12", "cuda13", "tpu", "torch", "parity", "hub", "tensorboard", "wandb", "test", "dev"} == set(
+        found.metadata.get_all("Provides-Extra")
+    )
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -81,11 +94,15 @@ def test_door_runs_from_another_folder_and_helps_without_jax(away, installed, do
 
 
 def test_the_installed_copy_is_the_one_that_ran(away, installed):
-    done = run(sys.executable, "-c", "import vit_jax.cli; print(vit_jax.cli.__file__); print(vit_jax.__version__)", **away)
+    done = run(
+        sys.executable, "-c", "import vit_jax.cli; print(vit_jax.cli.__file__); print(vit_jax.__version__)", **away
+    )
     assert done.stdout.split() == [str(installed / "vit_jax" / "cli.py"), PROJECT["version"]], done.stderr
 
 
-@pytest.mark.parametrize("args", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["predict", "--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "args", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["predict", "--help"]], ids=" ".join
+)
 def test_the_command(away, installed, args):
     script = installed / "bin" / "vit-jax"
     done = run(script if script.exists() else installed / "Scripts" / "vit-jax.exe", *args, **away)
@@ -95,7 +112,13 @@ def test_the_command(away, installed, args):
 
 def test_import_is_free():
     """`import vit_jax` loads nothing from outside the standard library, and only its own __init__."""
-    done = run(sys.executable, "-S", "-c", "import sys, vit_jax; print(*sys.modules)", env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = run(
+        sys.executable,
+        "-S",
+        "-c",
+        "import sys, vit_jax; print(*sys.modules)",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
     assert {name for name in loaded if name.startswith("vit_jax")} == {"vit_jax"}
@@ -120,21 +143,36 @@ def test_what_is_imported_is_declared():
     provided_by = metadata.packages_distributions()
     for file in (p for package in PACKAGES for p in (ROOT / package).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
-            for top in {str(name).partition(".")[0] for name in names} - {*sys.stdlib_module_names, "vit_jax", "torch_ref", "convert"}:
+            names = (
+                [a.name for a in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module]
+                if isinstance(node, ast.ImportFrom) and not node.level
+                else []
+            )
+            for top in {str(name).partition(".")[0] for name in names} - {
+                *sys.stdlib_module_names,
+                "vit_jax",
+                "torch_ref",
+                "convert",
+            }:
                 owners = {canonicalize_name(owner) for owner in provided_by.get(top, [top])}
                 assert owners & declared, f"{file}: {top}"
 
 
 def test_constraints_pin_the_base_within_its_bounds():
-    lines = (line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines())
+    lines = (
+        line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    )
     pins = [Requirement(line) for line in lines if line]
     for requirement in map(Requirement, PROJECT["dependencies"]):
         for python in PYTHONS:
             (pin,) = [
-                p for p in pins
-                if canonicalize_name(p.name) == canonicalize_name(requirement.name) and (p.marker is None or p.marker.evaluate({"python_version": python}))
-            ]  # fmt: skip
+                p
+                for p in pins
+                if canonicalize_name(p.name) == canonicalize_name(requirement.name)
+                and (p.marker is None or p.marker.evaluate({"python_version": python}))
+            ]
             (version,) = [s.version for s in pin.specifier if s.operator == "=="]
             assert requirement.specifier.contains(version, prereleases=True), f"{requirement} against {pin}"
     assert not [p for p in pins if "+" in str(p.specifier)], "a local build, such as +cpu, cannot be had from the index"

@@ -77,7 +77,11 @@ def test_capture_leaves_every_module_of_a_twin_in_the_mode_that_it_was_in(name):
     blocks[0].eval()  # as one does with frozen blocks
     modes = {path: module.training for path, module in model.named_modules()}
     assert set(modes.values()) == {True, False}
-    good = (torch.zeros(1, 1, 8, 8),) if name == "digits" else (torch.ones(1, 3, dtype=torch.long), torch.ones(1, 2, dtype=torch.long))
+    good = (
+        (torch.zeros(1, 1, 8, 8),)
+        if name == "digits"
+        else (torch.ones(1, 3, dtype=torch.long), torch.ones(1, 2, dtype=torch.long))
+    )
     model.capture(*good, ["logits"])
     assert {path: module.training for path, module in model.named_modules()} == modes
     with pytest.raises(ValueError):

@@ -42,7 +42,9 @@ def runs(tmp_path_factory):
     import subprocess
     import sys
 
-    done = subprocess.run([sys.executable, "-c", RUN], cwd=tmp_path_factory.mktemp("runs"), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], cwd=tmp_path_factory.mktemp("runs"), capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -74,7 +76,9 @@ def test_memory_is_counted_in_the_parameters_dtype(capsys):
         run = dataclasses.replace(preset("digits").run, **fields)
         with backend.precision(run.compute_dtype):
             announce(prepare(run))
-        return float(next(line for line in capsys.readouterr().out.splitlines() if line.startswith("memory")).split()[1])
+        return float(
+            next(line for line in capsys.readouterr().out.splitlines() if line.startswith("memory")).split()[1]
+        )
 
     count = 102_666  # parameters, as the line above it says
     assert memory() == pytest.approx(4 * count * 4 / 1e6, abs=0.06)
@@ -85,5 +89,7 @@ def test_memory_is_counted_in_the_parameters_dtype(capsys):
 def test_pixels_that_were_not_normalised_are_refused():
     model = build("vit-ti16", classes=3, image=32, depth=1)
     for dtype in (np.uint8, np.int32, bool):
-        with pytest.raises(ValueError, match=f"images are {np.dtype(dtype).name}: give floating-point numbers, normalised"):
+        with pytest.raises(
+            ValueError, match=f"images are {np.dtype(dtype).name}: give floating-point numbers, normalised"
+        ):
             model(np.zeros((1, 32, 32, 3), dtype))

@@ -129,7 +129,11 @@ def test_the_evaluate_door(split, size, capsys):
     out = capsys.readouterr().out.splitlines()
     assert out[0] == f"digits at step 60, {split}: {size:,} examples"
     values = {name: float(value) for name, value in map(str.split, out[1:])}
-    assert list(values) == ["loss", "accuracy", *(f"{m}_{a}" for a in ("macro", "micro") for m in ("precision", "recall", "f1"))]
+    assert list(values) == [
+        "loss",
+        "accuracy",
+        *(f"{m}_{a}" for a in ("macro", "micro") for m in ("precision", "recall", "f1")),
+    ]
     summary = runs.find("digits").summary()
     known = {"validation": summary["validation"]["raw"], "test": summary["test"]["last"]}.get(split, {})
     assert all(values[name] == pytest.approx(value, abs=6e-5) for name, value in known.items())
@@ -195,7 +199,9 @@ def test_csv_and_force(tmp_path, capsys):
     lines = shown(capsys, "images/000.png", "images/001.png", "--top", 2, "--csv", out)
     rows = list(csv.reader(out.open(newline="")))
     assert rows[0] == ["file", "rank", "class", "probability"]
-    assert [row[:2] for row in rows[1:]] == [[file, rank] for file in ("images/000.png", "images/001.png") for rank in ("1", "2")]
+    assert [row[:2] for row in rows[1:]] == [
+        [file, rank] for file in ("images/000.png", "images/001.png") for rank in ("1", "2")
+    ]
     for line, first in zip(lines, rows[1::2], strict=True):
         assert line.startswith(f"{first[0]}: {first[2]} ({float(first[3]):.1%})")
     before = out.read_bytes()
@@ -224,17 +230,44 @@ def test_attention_is_drawn_for_the_first_images(tmp_path, capsys, monkeypatch):
 # -------------------------------------------------------------- pictures of the network's inside
 
 PREFIXES = {  # fields: (tokens before the patches, rows of positions before the patches, cls is read)
-    "distill and registers without positions": ({"distill_token": True, "distill_position": False, "registers": 2}, 4, 1, True),
-    "all with positions": ({"distill_token": True, "registers": 3, "register_position": True, "pool": "cls_distill"}, 5, 5, True),
+    "distill and registers without positions": (
+        {"distill_token": True, "distill_position": False, "registers": 2},
+        4,
+        1,
+        True,
+    ),
+    "all with positions": (
+        {"distill_token": True, "registers": 3, "register_position": True, "pool": "cls_distill"},
+        5,
+        5,
+        True,
+    ),
     "cls is there but patches are read": ({"pool": "mean"}, 1, 1, False),
-    "no cls": ({"cls_token": False, "registers": 1, "pool": "mean", "position": "sincos2d", "position_trained": False}, 1, 0, False),
+    "no cls": (
+        {"cls_token": False, "registers": 1, "pool": "mean", "position": "sincos2d", "position_trained": False},
+        1,
+        0,
+        False,
+    ),
 }
 
 
 @pytest.mark.parametrize("case", PREFIXES)
 def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
     fields, tokens, rows, cls_is_read = PREFIXES[case]
-    c = ViTConfig(**{"image": (8, 12), "patch": 4, "channels": 1, "classes": 3, "width": 8, "depth": 1, "heads": 2, "hidden": 8, **fields})
+    c = ViTConfig(
+        **{
+            "image": (8, 12),
+            "patch": 4,
+            "channels": 1,
+            "classes": 3,
+            "width": 8,
+            "depth": 1,
+            "heads": 2,
+            "hidden": 8,
+            **fields,
+        }
+    )
     calls = {}
     for name in ("draw_patches", "draw_attention", "draw_positions"):
         monkeypatch.setattr(plots, name, lambda *a, name=name: calls.__setitem__(name, a))
@@ -255,7 +288,9 @@ def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
     # A patch of the image reaches the token that the pictures take for it, and no other.
     changed = images.copy()
     changed[:, 4:8, 4:8] = 255 - changed[:, 4:8, 4:8]  # row 1, column 1: patch 4
-    before, after = (np.asarray(network.capture(x.astype(np.float32) / 255, ["tokens"])["tokens"]) for x in (images, changed))
+    before, after = (
+        np.asarray(network.capture(x.astype(np.float32) / 255, ["tokens"])["tokens"]) for x in (images, changed)
+    )
     assert np.flatnonzero(np.abs(before - after).max((0, 2)) > 1e-6).tolist() == [tokens + 4]
 
 
@@ -299,20 +334,34 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
     folder.create(runs.record_of(run, "digits", **dataset.record(), data=dataset.identity))
     engine = SimpleNamespace(definition=definition(run.model), gather=lambda state: state)
     session = SimpleNamespace(
-        folder=folder, run=run, task=task(run, dataset.record()), engine=engine, state=SimpleNamespace(parameters=tree), setup=SimpleNamespace(dataset=dataset)
+        folder=folder,
+        run=run,
+        task=task(run, dataset.record()),
+        engine=engine,
+        state=SimpleNamespace(parameters=tree),
+        setup=SimpleNamespace(dataset=dataset),
     )
     result = classify.score(test, 1 - test, np.ones(len(test)), np.ones(len(test)), 2)
     monkeypatch.setattr(plots, "draw_confusion", lambda *a: None)
     monkeypatch.setattr(plots, "draw_per_class", lambda *a: None)
     finish.draw(session, result)
-    assert {p.name for p in folder.plots.iterdir()} == {"curves.png", "patches.png", "positions.png", "attention.png", "wrong.png"}
+    assert {p.name for p in folder.plots.iterdir()} == {
+        "curves.png",
+        "patches.png",
+        "positions.png",
+        "attention.png",
+        "wrong.png",
+    }
     assert not list(folder.samples.iterdir())
 
     monkeypatch.setattr("vit_jax.weights.weights", lambda *a: (3, tree))
     loaded = vit_jax.load("many")
     assert np.array_equal(loaded.pixels(pixels[:2]), pixels[:2]) and loaded.logits(pixels[:2]).shape == (2, 2)
     Image.fromarray(pixels[0, ..., 0]).save("grey.png")
-    with pytest.raises(UserError, match=rf"takes {channels} channels, which image files do not have; give uint8 arrays \[8, 8, {channels}\]"):
+    with pytest.raises(
+        UserError,
+        match=rf"takes {channels} channels, which image files do not have; give uint8 arrays \[8, 8, {channels}\]",
+    ):
         loaded.predict(["grey.png"])
 
 
@@ -325,7 +374,9 @@ def converted(monkeypatch):
     from convert import __main__ as convert
 
     def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["convert", *map(str, arguments), *(["--key", "ema"] if arguments[0] == "runs/digits" else [])])
+        monkeypatch.setattr(
+            "sys.argv", ["convert", *map(str, arguments), *(["--key", "ema"] if arguments[0] == "runs/digits" else [])]
+        )
         with contextlib.redirect_stdout(io.StringIO()):
             assert convert.main() == 0
 
@@ -363,9 +414,13 @@ def test_what_else_predict_refuses_of_weights(converted, tmp_path):
         return str(error.value)
 
     converted("runs/digits", tmp_path / "a.pt", "--to", "timm")
-    assert "is no run, so --weights and --ema have nothing to choose from" in told(tmp_path / "a.pt", "--weights", "last")
+    assert "is no run, so --weights and --ema have nothing to choose from" in told(
+        tmp_path / "a.pt", "--weights", "last"
+    )
     (tmp_path / "a.pt.json").unlink()
-    assert "--set heads=..." in told(tmp_path / "a.pt") and f"python -m convert {tmp_path / 'a.pt'} X.safetensors" in told(tmp_path / "a.pt")
+    assert "--set heads=..." in told(
+        tmp_path / "a.pt"
+    ) and f"python -m convert {tmp_path / 'a.pt'} X.safetensors" in told(tmp_path / "a.pt")
     converted("runs/digits", tmp_path / "b.pt", "--to", "timm", "--adapt", "head=drop")
     assert "has no head" in told(tmp_path / "b.pt")
 
@@ -389,7 +444,9 @@ def test_a_run_without_averages_has_none_to_give(tmp_path, monkeypatch):
     run = dataclasses.replace(runs.find("digits").config(), ema=0.0)
     assert run.ema == 0
     saved = SimpleNamespace(step=3, state=SimpleNamespace(ema=None, parameters={"x": 1}), notes={})
-    monkeypatch.setattr("vit_jax.weights.Checkpoints", lambda folder: SimpleNamespace(restore=lambda shapes: (saved, [])))
+    monkeypatch.setattr(
+        "vit_jax.weights.Checkpoints", lambda folder: SimpleNamespace(restore=lambda shapes: (saved, []))
+    )
     assert weights(runs.find("digits"), run.model) == (3, {"x": 1})
     with pytest.raises(UserError, match=r"keeps no averaged weights; train with --ema 0.999"):
         weights(runs.find("digits"), run.model, ema=True)

@@ -19,8 +19,20 @@ from vit_jax.config import ViTConfig, shapes
 from vit_jax.errors import UserError
 
 CONFIG = ViTConfig(image=8, patch=4, classes=3, width=8, depth=1, heads=2, hidden=12)
-SAID = {name: getattr(CONFIG, name) for name in ("image", "heads", "eps", "activation", "pool")} | {"mean": 0.5, "std": 0.25}
-HOW = {"image": [8, 8], "channels": 3, "fit": "crop", "size": 9, "interpolation": "bicubic", "background": 0, "mean": [0.5] * 3, "std": [0.25] * 3}
+SAID = {name: getattr(CONFIG, name) for name in ("image", "heads", "eps", "activation", "pool")} | {
+    "mean": 0.5,
+    "std": 0.25,
+}
+HOW = {
+    "image": [8, 8],
+    "channels": 3,
+    "fit": "crop",
+    "size": 9,
+    "interpolation": "bicubic",
+    "background": 0,
+    "mean": [0.5] * 3,
+    "std": [0.25] * 3,
+}
 
 
 def saved(path, seed=0):
@@ -47,9 +59,15 @@ def config_of(path, **said):
 @pytest.mark.parametrize("container", ["npz", "pt"])
 @pytest.mark.parametrize("same", [True, False], ids=["of the same layout", "of another"])
 def test_words_beside_a_file_are_not_those_of_one_put_in_its_place(same, container, tmp_path):
-    first, other = (converted(saved(tmp_path / f"{seed}.safetensors", seed), tmp_path / f"{seed}.{container}").path for seed in (0, 1))
+    first, other = (
+        converted(saved(tmp_path / f"{seed}.safetensors", seed), tmp_path / f"{seed}.{container}").path
+        for seed in (0, 1)
+    )
     assert config_of(first) == CONFIG
-    shutil.copy(other if same else converted(saved(tmp_path / "a.safetensors"), tmp_path / f"a.{container}", "torch-ref").path, first)
+    shutil.copy(
+        other if same else converted(saved(tmp_path / "a.safetensors"), tmp_path / f"a.{container}", "torch-ref").path,
+        first,
+    )
     with pytest.raises(UserError, match=rf"remove 0\.{container}\.json"):
         config_of(first)
     (tmp_path / f"0.{container}.json").unlink()
@@ -77,7 +95,15 @@ def test_a_folders_words_are_not_those_of_weights_put_in_their_place(tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "bad"),
-    [("layout", []), ("config", 1), ("extra", 1), ("optional", {"a": 1}), ("adaptations", [1]), ("class_names", ["a"]), ("preprocess", {"a": 1})],
+    [
+        ("layout", []),
+        ("config", 1),
+        ("extra", 1),
+        ("optional", {"a": 1}),
+        ("adaptations", [1]),
+        ("class_names", ["a"]),
+        ("preprocess", {"a": 1}),
+    ],
 )
 def test_damaged_words_are_refused_with_a_remedy_that_helps(key, bad, tmp_path):
     path = converted(saved(tmp_path / "a.safetensors"), tmp_path / "a.npz").path
@@ -95,7 +121,10 @@ def test_a_network_that_this_version_has_not_is_said_with_the_nearest(tmp_path):
     said = json.loads(beside.read_text())
     assert said["config"]["network"] == "ViT"
     beside.write_text(json.dumps(said | {"config": said["config"] | {"network": "VitX"}}))
-    with pytest.raises(UserError, match=r"the network 'VitX' is not known to this version of vit-jax; nearest: ViT\b.*; remove a\.npz\.json"):
+    with pytest.raises(
+        UserError,
+        match=r"the network 'VitX' is not known to this version of vit-jax; nearest: ViT\b.*; remove a\.npz\.json",
+    ):
         config_of(path)
 
 
@@ -103,7 +132,9 @@ def test_a_list_of_files_removes_none_outside_its_folder(tmp_path):
     source, other, folder = saved(tmp_path / "a.safetensors"), tmp_path / "other.txt", tmp_path / "out"
     converted(source, folder)
     other.write_text("kept")
-    (folder / "provenance.json").write_text(json.dumps({"files": ["../other.txt", str(other), "model.safetensors", "config.json"]}))
+    (folder / "provenance.json").write_text(
+        json.dumps({"files": ["../other.txt", str(other), "model.safetensors", "config.json"]})
+    )
     with (reading := read(str(source), Options(sets=SAID))).source:
         write(plan(reading, "timm"), str(folder), force=True)
     assert other.read_text() == "kept"
@@ -127,7 +158,9 @@ def test_a_preprocessing_that_cannot_be_is_refused_by_its_flag(name, value):
     assert facts.preprocess is None and name in facts.notes[0]
 
 
-@pytest.mark.parametrize("change", [{"image": [16, 16]}, {"channels": 1, "mean": [0.5], "std": [0.5]}, {"image": [8.0, 8.0]}, {"more": 1}])
+@pytest.mark.parametrize(
+    "change", [{"image": [16, 16]}, {"channels": 1, "mean": [0.5], "std": [0.5]}, {"image": [8.0, 8.0]}, {"more": 1}]
+)
 def test_a_preprocessing_of_another_network_is_left_out_with_a_note(change):
     facts = fitting(Facts(preprocess=HOW | change), CONFIG)
     assert facts.preprocess is None and "left out" in facts.notes[0]

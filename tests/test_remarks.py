@@ -16,14 +16,31 @@ from vit_jax.config import TransformerConfig, ViTConfig, shapes
 
 OBLONG = ViTConfig(image=(8, 12), patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
 BART = TransformerConfig(
-    width=8, heads=2, hidden=12, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=9, outputs=9, max_length=6, eps=1e-5, tie="all",
-    norm_first=False, final_norm=False, positions="learned", position_offset=2, embedding_norm=True,
-)  # fmt: skip
+    width=8,
+    heads=2,
+    hidden=12,
+    encoder_depth=1,
+    decoder_depth=1,
+    source_vocabulary=9,
+    target_vocabulary=9,
+    outputs=9,
+    max_length=6,
+    eps=1e-5,
+    tie="all",
+    norm_first=False,
+    final_norm=False,
+    positions="learned",
+    position_offset=2,
+    embedding_norm=True,
+)
 
 
 def tensors(layout, config):
     rng = np.random.default_rng(0)
-    return rules.write(layout.rows(config), {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes(config).items()})
+    return rules.write(
+        layout.rows(config),
+        {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes(config).items()},
+    )
 
 
 def library(folder, layout, config, facts, **pretrained):
@@ -50,21 +67,38 @@ def convert(monkeypatch, capsys):
 
 
 def test_an_oblong_crop_is_refused_for_what_it_is_and_each_remedy_works(tmp_path, convert):
-    statistics = {"mean": [0.5] * 3, "std": [0.5] * 3, "crop_pct": 0.9, "crop_mode": "center", "interpolation": "bicubic"}
+    statistics = {
+        "mean": [0.5] * 3,
+        "std": [0.5] * 3,
+        "crop_pct": 0.9,
+        "crop_mode": "center",
+        "interpolation": "bicubic",
+    }
     source = library(tmp_path / "timm", LAYOUTS["timm"], OBLONG, Facts(), **statistics)
     for target, way in (("to-timm", ["--to", "timm"]), ("run", [])):
         code, _, error = convert(source, tmp_path / target, *way)
         assert code == 2 and "crop_pct 0.9 of an oblong image" in error and "says nothing" not in error
         code, told, _ = convert(source, tmp_path / target, *way, "--set", "mean=0.5", "--set", "std=0.5")
-        assert code == 0 and "written as fit stretch, interpolation bicubic: --set fit=... --set interpolation=... says otherwise" in told
-    assert "or --weights-only" in convert(source, tmp_path / "w", "--to", "timm")[2] and convert(source, tmp_path / "w", "--to", "timm", "--weights-only")[0] == 0
+        assert (
+            code == 0
+            and "written as fit stretch, interpolation bicubic: --set fit=... --set interpolation=... says otherwise"
+            in told
+        )
+    assert (
+        "or --weights-only" in convert(source, tmp_path / "w", "--to", "timm")[2]
+        and convert(source, tmp_path / "w", "--to", "timm", "--weights-only")[0] == 0
+    )
     assert "write FILE.safetensors with --weights-only" in convert(source, tmp_path / "r")[2]
     assert convert(source, tmp_path / "f.safetensors", "--weights-only")[0] == 0
 
 
 def test_what_is_said_is_not_assumed(tmp_path, convert):
     save_file(tensors(LAYOUTS["torchvision@2"], replace(OBLONG, image=8)), tmp_path / "a.safetensors")
-    said = [x for pair in ("image=8", "heads=2", "mean=0.5", "std=0.5", "fit=crop", "interpolation=bilinear") for x in ("--set", pair)]
+    said = [
+        x
+        for pair in ("image=8", "heads=2", "mean=0.5", "std=0.5", "fit=crop", "interpolation=bilinear")
+        for x in ("--set", pair)
+    ]
     code, told, _ = convert(tmp_path / "a.safetensors", tmp_path / "b.safetensors", "--to", "timm", *said)
     assert code == 0 and "note" not in told
 
@@ -79,13 +113,32 @@ def test_a_tokenizer_that_is_not_carried_is_named(tmp_path, convert):
 
 
 def test_a_container_that_a_layout_does_not_come_in_and_a_teacher_that_is_lost_are_named(tmp_path, convert):
-    config = replace(OBLONG, image=8, head_width=3, query_bias=False, key_bias=False, value_bias=False, stem_pre_norm=True, stem_norm=True, eps=1e-5,
-                     distill_token=True, distill_head=True, distill_position=False, distill_norm=True)  # fmt: skip
+    config = replace(
+        OBLONG,
+        image=8,
+        head_width=3,
+        query_bias=False,
+        key_bias=False,
+        value_bias=False,
+        stem_pre_norm=True,
+        stem_norm=True,
+        eps=1e-5,
+        distill_token=True,
+        distill_head=True,
+        distill_position=False,
+        distill_norm=True,
+    )
     layout = LAYOUTS["vit-pytorch-distill@1.16.5"]
     save_file(tensors(layout, config), tmp_path / "a.safetensors")
     said = [x for pair in ("image=8", "patch=4", "heads=2") for x in ("--set", pair)]
-    code, told, _ = convert(tmp_path / "a.safetensors", tmp_path / "b.npz", "--to", layout.dialect, "--weights-only", *said)
-    assert code == 0 and "come as torch or safetensors: its own library may not open a .npz" in told and "the teacher is not in it" in told
+    code, told, _ = convert(
+        tmp_path / "a.safetensors", tmp_path / "b.npz", "--to", layout.dialect, "--weights-only", *said
+    )
+    assert (
+        code == 0
+        and "come as torch or safetensors: its own library may not open a .npz" in told
+        and "the teacher is not in it" in told
+    )
 
 
 def test_the_class_of_a_folder_without_a_known_layout_is_named(tmp_path, convert):

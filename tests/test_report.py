@@ -94,7 +94,9 @@ def test_eta_follows_recent_speed(clock):
         for step in range(1, 201):
             clock.now += 60 if step == 1 else 0.25  # compilation is not speed
             bar.update(step)
-        assert "ETA 3:20" in frames(console)[-1] and "256 images/s" in frames(console)[-1]  # 800 steps at 4 a second, 64 images each
+        assert (
+            "ETA 3:20" in frames(console)[-1] and "256 images/s" in frames(console)[-1]
+        )  # 800 steps at 4 a second, 64 images each
         for step in range(201, 301):
             clock.now += 1
             bar.update(step)
@@ -154,7 +156,10 @@ def test_plain_ends_once(clock, capsys):
     with Progress(2, 5, 1, 64) as bar:
         for step in range(1, 11):
             bar.update(step)
-    assert [line.split("  ")[:2] for line in capsys.readouterr().out.splitlines()] == [["epoch 1/2", "step 5/10"], ["epoch 2/2", "step 10/10"]]
+    assert [line.split("  ")[:2] for line in capsys.readouterr().out.splitlines()] == [
+        ["epoch 1/2", "step 5/10"],
+        ["epoch 2/2", "step 10/10"],
+    ]
 
 
 def test_nothing_ran(clock, capsys):
@@ -204,8 +209,26 @@ def strict(path) -> list[dict]:
 def test_rows_are_standard_json(tmp_path):
     path = tmp_path / "run" / "metrics.jsonl"
     log = Log(path, 0)
-    log.write({**TRAIN, "loss": math.nan, "accuracy": -math.inf, "grad_norm": np.float32("inf"), "lr": np.float32(0.5), "memory": None})
-    assert strict(path)[0] == {"kind": "train", "step": 1, "epoch": 0.1, "loss": None, "accuracy": None, "grad_norm": None, "lr": 0.5, "memory": None}
+    log.write(
+        {
+            **TRAIN,
+            "loss": math.nan,
+            "accuracy": -math.inf,
+            "grad_norm": np.float32("inf"),
+            "lr": np.float32(0.5),
+            "memory": None,
+        }
+    )
+    assert strict(path)[0] == {
+        "kind": "train",
+        "step": 1,
+        "epoch": 0.1,
+        "loss": None,
+        "accuracy": None,
+        "grad_norm": None,
+        "lr": 0.5,
+        "memory": None,
+    }
     log.write({**TRAIN, "step": np.int64(2)})
     assert [row["step"] for row in strict(path)] == [1, 2]  # flushed
     log.close()
@@ -226,7 +249,19 @@ def test_cut_back(tmp_path):
     assert path.read_bytes() == b""
 
 
-@pytest.mark.parametrize("broken", [b"\xff\xfe\n", b"\0\0\0\n", b"[]\n", b"7\n", b'{"kind": "train"}\n', b'{"step": "1"}\n', b'{"step": null}\n', b"\n"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"\xff\xfe\n",
+        b"\0\0\0\n",
+        b"[]\n",
+        b"7\n",
+        b'{"kind": "train"}\n',
+        b'{"step": "1"}\n',
+        b'{"step": null}\n',
+        b"\n",
+    ],
+)
 def test_broken_lines_are_dropped(tmp_path, broken):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + broken + b'{"step": 2}')  # the last one lacks only its end
@@ -285,7 +320,11 @@ def test_tensorboard(tmp_path):
     for step in (2, 3, 4):
         log.write({**TRAIN, "step": step, "loss": float(step)})
     log.close()
-    assert points("validation/loss") == [(1, 1.0)] and points("validation_ema/loss") == [(1, 0.5)] and points("train_split/loss") == [(1, 0.25)]
+    assert (
+        points("validation/loss") == [(1, 1.0)]
+        and points("validation_ema/loss") == [(1, 0.5)]
+        and points("train_split/loss") == [(1, 0.25)]
+    )
     log = Log(tmp_path / "metrics.jsonl", 2, tensorboard=folder)
     for step in (3, 4, 5):
         log.write({**TRAIN, "step": step, "loss": 10.0 * step})
@@ -328,7 +367,13 @@ def test_wandb(tmp_path, wandb):
         log.write(row)
     log.close()
     call = wandb.calls[0]
-    assert (call["project"], call["name"], call["config"], call["resume"], call["dir"]) == ("vits", "digits", {"batch": 32}, "allow", str(tmp_path))
+    assert (call["project"], call["name"], call["config"], call["resume"], call["dir"]) == (
+        "vits",
+        "digits",
+        {"batch": 32},
+        "allow",
+        str(tmp_path),
+    )
     values = [
         (1, {"train/epoch": 0.5, "train/loss": 2.0}),
         (1, {"validation/epoch": 0.5, "validation/loss": 1.0}),
@@ -353,7 +398,9 @@ def test_wandb_that_cannot_start(tmp_path, wandb):
         raise ValueError("api_key not configured (no-tty).\nmore")
 
     wandb.init = init
-    with pytest.raises(UserError, match=r"wandb 'vits': cannot start \(api_key not configured \(no-tty\)\.\); run `wandb login`"):
+    with pytest.raises(
+        UserError, match=r"wandb 'vits': cannot start \(api_key not configured \(no-tty\)\.\); run `wandb login`"
+    ):
         Log(tmp_path / "metrics.jsonl", 0, wandb="vits")
 
 

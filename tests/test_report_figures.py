@@ -60,7 +60,10 @@ def test_rollout_against_loops(rng):
     attention /= attention.sum(-1, keepdims=True)
     result = [[float(i == j) for j in range(n)] for i in range(n)]
     for layer in range(layers):
-        step = [[0.5 * sum(attention[layer, h, i, j] for h in range(heads)) / heads + 0.5 * (i == j) for j in range(n)] for i in range(n)]
+        step = [
+            [0.5 * sum(attention[layer, h, i, j] for h in range(heads)) / heads + 0.5 * (i == j) for j in range(n)]
+            for i in range(n)
+        ]
         step = [[value / sum(row) for value in row] for row in step]
         result = [[sum(step[i][k] * result[k][j] for k in range(n)) for j in range(n)] for i in range(n)]
     np.testing.assert_allclose(plots.rollout(attention), result, atol=1e-12)
@@ -78,13 +81,18 @@ def test_rollout_goes_from_outputs_to_inputs():
 def test_to_patches(rng):
     attention = rng.random((2, 6, 6))
     np.testing.assert_array_equal(plots.to_patches(attention, 2, True), attention[:, 0, 2:])
-    np.testing.assert_allclose(plots.to_patches(attention, 2, False), (attention[:, 2] + attention[:, 3] + attention[:, 4] + attention[:, 5])[:, 2:] / 4)
+    np.testing.assert_allclose(
+        plots.to_patches(attention, 2, False),
+        (attention[:, 2] + attention[:, 3] + attention[:, 4] + attention[:, 5])[:, 2:] / 4,
+    )
 
 
 def test_similarity_by_hand():
     cosine = plots.similarity(np.array([[3, 0], [1, 1], [0, -2], [0, 0]], np.float32))
     half = 0.5**0.5
-    np.testing.assert_allclose(cosine, [[1, half, 0, 0], [half, 1, -half, 0], [0, -half, 1, 0], [0, 0, 0, 0]], atol=1e-12)
+    np.testing.assert_allclose(
+        cosine, [[1, half, 0, 0], [half, 1, -half, 0], [0, -half, 1, 0], [0, 0, 0, 0]], atol=1e-12
+    )
 
 
 def test_patches_are_the_tokens_in_order(rng):
@@ -113,20 +121,51 @@ def test_smooth():
 
 def train_rows(n: int) -> list[dict]:
     return [
-        {"kind": "train", "step": i, "epoch": i / 10, "loss": 2 / i, "accuracy": 1 - 1 / i, "lr": 1e-3, "grad_norm": 10.0 ** (-i / 10)} for i in range(1, n + 1)
+        {
+            "kind": "train",
+            "step": i,
+            "epoch": i / 10,
+            "loss": 2 / i,
+            "accuracy": 1 - 1 / i,
+            "lr": 1e-3,
+            "grad_norm": 10.0 ** (-i / 10),
+        }
+        for i in range(1, n + 1)
     ]
 
 
 def eval_row(split: str, weights: str, epoch: float) -> dict:
-    return {"kind": "eval", "split": split, "weights": weights, "step": 10, "epoch": epoch, "loss": 0.5, "accuracy": 0.9}
+    return {
+        "kind": "eval",
+        "split": split,
+        "weights": weights,
+        "step": 10,
+        "epoch": epoch,
+        "loss": 0.5,
+        "accuracy": 0.9,
+    }
 
 
 def test_curves(tmp_path, texts):
-    rows = train_rows(60) + [eval_row("validation", w, e) for w in ("raw", "ema") for e in (1, 2, 3)] + [eval_row("test", "raw", 6)]
+    rows = (
+        train_rows(60)
+        + [eval_row("validation", w, e) for w in ("raw", "ema") for e in (1, 2, 3)]
+        + [eval_row("test", "raw", 6)]
+    )
     report.draw_curves(rows, tmp_path / "curves.png")
     pixels = check(tmp_path / "curves.png")
     assert all(has_color(pixels, color) for color in (plots.BLUE, plots.ORANGE, plots.GREEN))
-    assert {"train", "validation", "validation (EMA)", "test", "epoch", "Loss", "Accuracy", "Learning rate", "Gradient norm"} <= set(texts)
+    assert {
+        "train",
+        "validation",
+        "validation (EMA)",
+        "test",
+        "epoch",
+        "Loss",
+        "Accuracy",
+        "Learning rate",
+        "Gradient norm",
+    } <= set(texts)
     assert not any("$" in text for text in texts)
 
 
@@ -182,7 +221,9 @@ def test_wrong(tmp_path, rng, m, channels, texts):
     assert not m or "1.00" in captions[0]
 
 
-@pytest.mark.parametrize(("shape", "patch", "numbered"), [((8, 8, 1), 2, True), ((32, 48, 3), (8, 4), True), ((224, 224, 3), 4, False)])
+@pytest.mark.parametrize(
+    ("shape", "patch", "numbered"), [((8, 8, 1), 2, True), ((32, 48, 3), (8, 4), True), ((224, 224, 3), 4, False)]
+)
 def test_patches(tmp_path, rng, shape, patch, numbered, texts):
     report.draw_patches(rng.integers(0, 256, shape, dtype=np.uint8), patch, tmp_path / "patches.png")
     check(tmp_path / "patches.png")
@@ -197,7 +238,9 @@ def test_positions(tmp_path, rng, grid):
     check(tmp_path / "positions.png")
 
 
-@pytest.mark.parametrize(("m", "heads", "prefix", "has_cls"), [(3, 6, 1, True), (1, 1, 0, False), (2, 2, 3, False), (0, 2, 1, True)])
+@pytest.mark.parametrize(
+    ("m", "heads", "prefix", "has_cls"), [(3, 6, 1, True), (1, 1, 0, False), (2, 2, 3, False), (0, 2, 1, True)]
+)
 def test_attention(tmp_path, rng, m, heads, prefix, has_cls, texts):
     images = rng.integers(0, 256, (m, 8, 12, 3), dtype=np.uint8)
     attention = rng.random((m, 2, heads, prefix + 6, prefix + 6), dtype=np.float32)
@@ -256,10 +299,14 @@ def test_the_users_matplotlibrc_is_left_out_and_left_alone(tmp_path):
 
 def test_importing_the_report_is_light():
     code = "import sys, vit_jax.report; print([m for m in ('jax', 'matplotlib', 'rich', 'tensorboard', 'wandb') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )
 
 
 def test_figures_never_touch_pyplot(tmp_path):
     code = "import sys; from vit_jax.report import draw_curves; draw_curves([], sys.argv[1]); print('matplotlib.pyplot' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "curves.png")], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "curves.png")], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "False"

@@ -30,21 +30,40 @@ from vit_jax.runs import Run
 from vit_jax.step import Engine, Evaluator
 from vit_jax.train import session, train
 
-loop, finish = sys.modules["vit_jax.train.loop"], sys.modules["vit_jax.train.finish"]  # the package has functions of these names
+loop, finish = (
+    sys.modules["vit_jax.train.loop"],
+    sys.modules["vit_jax.train.finish"],
+)  # the package has functions of these names
 
 slow = pytest.mark.slow
 EPOCH, STEPS = 5, 15  # steps
 TINY = RunConfig(
     task="classify",
     model=ViTConfig(
-        image=8, channels=1, patch=4, classes=0, width=16, depth=1, heads=2, hidden=16, init_std=0.2,
-        dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, embedding_dropout=0.1, drop_path=0.2,
+        image=8,
+        channels=1,
+        patch=4,
+        classes=0,
+        width=16,
+        depth=1,
+        heads=2,
+        hidden=16,
+        init_std=0.2,
+        dropout=0.1,
+        attention_dropout=0.1,
+        activation_dropout=0.1,
+        embedding_dropout=0.1,
+        drop_path=0.2,
     ),
     data=ImageData(source="digits"),
     augment=ImageAugment(crop_padding=1, flip=True),
     optim=OptimConfig(lr=1e-2, schedule="one_cycle", cycle_momentum=True, clip=1.0, weight_decay=0.01),
-    epochs=3, batch=256, accumulate=2, ema=0.8, log_every=4,
-)  # fmt: skip
+    epochs=3,
+    batch=256,
+    accumulate=2,
+    ema=0.8,
+    log_every=4,
+)
 
 
 def cases(usual: list[tuple[Any, ...]], others: list[tuple[Any, ...]]) -> list[Any]:
@@ -66,12 +85,19 @@ def result(folder: Run) -> Result:
     run, record = folder.config(), folder.record()
     saved, skipped = Checkpoints(folder).restore(shapes(run.model))
     assert saved is not None and not skipped
-    tree = {"step": saved.state.step, "model": saved.state.parameters, "moments": saved.state.moments, "ema": saved.state.ema}
+    tree = {
+        "step": saved.state.step,
+        "model": saved.state.parameters,
+        "moments": saved.state.moments,
+        "ema": saved.state.ema,
+    }
     notes = {k: v for k, v in saved.notes.items() if k not in ("seconds", "environment")}
     assert notes["data"] == record["data"]
     rows = [{k: v for k, v in row.items() if k not in ("images_per_second", "memory")} for row in folder.metrics()]
     summary = {k: v for k, v in (folder.summary() or {}).items() if k != "seconds"}
-    assert not [p for p in folder.path.rglob("*") if "tmp" in p.name or "deleted" in p.name], "nothing temporary is left"
+    assert not [p for p in folder.path.rglob("*") if "tmp" in p.name or "deleted" in p.name], (
+        "nothing temporary is left"
+    )
     return Result({name: np.asarray(x).tobytes() for name, x in runs.flatten(tree).items()}, notes, rows, summary)
 
 
@@ -99,7 +125,11 @@ def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, session.Setup]) 
     prepare = session.prepare
 
     def once(run: RunConfig) -> session.Setup:
-        execution = {f.name: f.default for f in dataclasses.fields(RunConfig) if f.metadata.get("execution") and f.name not in ("accumulate", "parallel")}
+        execution = {
+            f.name: f.default
+            for f in dataclasses.fields(RunConfig)
+            if f.metadata.get("execution") and f.name not in ("accumulate", "parallel")
+        }
         key = json.dumps(to_dict(replace(run, patience=0, **execution)))
         if key not in engines:
             engines[key] = prepare(run)
@@ -118,7 +148,9 @@ def seen(monkeypatch) -> list[tuple[int, str]]:
     step = Engine.train
 
     def note(self, state, batch):
-        batches.append((int(jax.device_get(state.step)), runs.array_digest(batch["image"]) + runs.array_digest(batch["label"])))
+        batches.append(
+            (int(jax.device_get(state.step)), runs.array_digest(batch["image"]) + runs.array_digest(batch["label"]))
+        )
         return step(self, state, batch)
 
     monkeypatch.setattr(Engine, "train", note)
@@ -230,7 +262,11 @@ def test_each_part_of_the_state_matters(reference, folder, monkeypatch, lost):
     place = Engine.place
 
     def forget(self, state):
-        blank = {"moments": jax.tree.map(np.zeros_like, state.moments), "ema": state.parameters, "step": np.asarray(0, np.int32)}[lost]
+        blank = {
+            "moments": jax.tree.map(np.zeros_like, state.moments),
+            "ema": state.parameters,
+            "step": np.asarray(0, np.int32),
+        }[lost]
         return place(self, replace(state, **{lost: blank}))
 
     monkeypatch.setattr(Engine, "place", forget)
@@ -250,7 +286,9 @@ def test_many_stops_in_a_row(reference, folder):
 def test_a_budget_that_is_spent_does_nothing_more(folder, capsys):
     go(folder, max_steps=7)
     once = result(folder)
-    assert f"  python -m vit_jax.train --resume {folder} --max-steps 0\n" in capsys.readouterr().out, "the next command goes on"
+    assert f"  python -m vit_jax.train --resume {folder} --max-steps 0\n" in capsys.readouterr().out, (
+        "the next command goes on"
+    )
     for spent in (7, 3):
         summary = go(folder, max_steps=spent)
         assert (summary["status"], summary["step"]) == ("stopped: max_steps", 7)
@@ -368,7 +406,11 @@ def test_a_signal_while_saving_waits_for_the_save(reference, folder, monkeypatch
 
 @pytest.mark.parametrize("moment", cases(["digest"], [("save",), ("delete",)]))
 def test_a_second_interrupt_ends_at_once(reference, folder, monkeypatch, capsys, moment):
-    place, name, call = {"save": (runs, "array_digest", 1), "digest": (Checkpoints, "_write_record", 2), "delete": (shutil, "rmtree", 1)}[moment]
+    place, name, call = {
+        "save": (runs, "array_digest", 1),
+        "digest": (Checkpoints, "_write_record", 2),
+        "delete": (shutil, "rmtree", 1),
+    }[moment]
     if moment == "save":
         place = sys.modules["vit_jax.checkpoint"]
 
@@ -379,7 +421,10 @@ def test_a_second_interrupt_ends_at_once(reference, folder, monkeypatch, capsys,
     with monkeypatch.context() as patch:
         before(patch, place, name, twice, call)
         assert door(lambda: bool(go(folder)) * 0) == 130
-    assert capsys.readouterr().err == "vit-jax: SIGINT: ended at once; repeat the command to go on from the last checkpoint\n"
+    assert (
+        capsys.readouterr().err
+        == "vit-jax: SIGINT: ended at once; repeat the command to go on from the last checkpoint\n"
+    )
     go(folder)
     assert_same(result(folder), result(reference))
 
@@ -388,7 +433,12 @@ def test_a_second_interrupt_ends_at_once(reference, folder, monkeypatch, capsys,
     "place, name, begun",
     cases(
         [(Run, "create", False), (Checkpoints, "restore", True)],
-        [(session, "prepare", False), (session, "prepare", True), (session, "starting_state", False), (Checkpoints, "clear", True)],
+        [
+            (session, "prepare", False),
+            (session, "prepare", True),
+            (session, "starting_state", False),
+            (Checkpoints, "clear", True),
+        ],
     ),
 )
 def test_a_signal_during_set_up_ends_at_once(reference, folder, monkeypatch, capsys, place, name, begun):
@@ -400,7 +450,10 @@ def test_a_signal_during_set_up_ends_at_once(reference, folder, monkeypatch, cap
     with monkeypatch.context() as patch:
         before(patch, place, name, send("SIGTERM"))
         assert door(lambda: bool(go(folder, max_steps=7)) * 0) == 143
-    assert capsys.readouterr().err == "vit-jax: SIGTERM: ended at once; repeat the command to go on from the last checkpoint\n"
+    assert (
+        capsys.readouterr().err
+        == "vit-jax: SIGTERM: ended at once; repeat the command to go on from the last checkpoint\n"
+    )
     if had is not None:
         assert_same(result(folder), had)
     go(folder)
@@ -447,12 +500,16 @@ def test_a_crash_at_the_end_is_made_good(reference, folder, monkeypatch, moment)
 
 def test_a_finished_run_is_shown_and_not_touched(reference, folder, capsys):
     shutil.copytree(reference.path, folder.path)
-    state = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.path.rglob("*") if p.is_file() and p.name != ".lock"}
+    state = {
+        p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.path.rglob("*") if p.is_file() and p.name != ".lock"
+    }
     capsys.readouterr()
     for run in (TINY, replace(TINY, max_steps=3), replace(TINY, accumulate=1, log_every=1)):
         assert train(run, folder=folder) == reference.summary()
         assert "this run is finished; choose another --name or --seed to train anew" in capsys.readouterr().out
-    assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.path.rglob("*") if p.is_file() and p.name != ".lock"} == state
+    assert {
+        p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.path.rglob("*") if p.is_file() and p.name != ".lock"
+    } == state
 
 
 # ------------------------------------------------------------------------------------ early stopping
@@ -543,8 +600,15 @@ def test_when_every_checkpoint_is_damaged_nothing_is_lost_or_begun_anew(folder):
 
 @slow
 def test_of_equal_weights_the_best_are_those_of_the_lower_loss(folder, monkeypatch):
-    evaluate, losses = Evaluator.evaluate, iter([2.0, 1.0, 3.0, 4.0, 4.0])  # three epochs, then the test of the last and the best
-    monkeypatch.setattr(Evaluator, "evaluate", lambda *a: replace(out := evaluate(*a), metrics={**out.metrics, "accuracy": 1.0, "loss": next(losses)}))
+    evaluate, losses = (
+        Evaluator.evaluate,
+        iter([2.0, 1.0, 3.0, 4.0, 4.0]),
+    )  # three epochs, then the test of the last and the best
+    monkeypatch.setattr(
+        Evaluator,
+        "evaluate",
+        lambda *a: replace(out := evaluate(*a), metrics={**out.metrics, "accuracy": 1.0, "loss": next(losses)}),
+    )
     summary = go(Run(folder.path.with_name("equals")), ema=0.0)
     assert summary["best"] == {"step": 2 * EPOCH, "accuracy": 1.0, "loss": 1.0}
 
@@ -597,7 +661,10 @@ def test_other_data_is_refused(folder):
     go(folder, max_steps=3)
     record = folder.record()
     runs.write_json(folder.config_file, {**record, "data": {**record["data"], "content": "0123"}})
-    with pytest.raises(UserError, match=r"data\.source digits is not the data that this run began with; restore it, or choose another --name"):
+    with pytest.raises(
+        UserError,
+        match=r"data\.source digits is not the data that this run began with; restore it, or choose another --name",
+    ):
         go(folder)
     assert folder.sound_steps() == [3]
 
@@ -610,12 +677,25 @@ def test_a_change_of_what_decides_the_last_bits_is_said(folder, capsys):
     saved, _ = Checkpoints(folder).restore(shapes(folder.config().model))
     assert saved is not None
     environment = saved.notes["environment"]
-    then = {**environment, "cores": 99, "xla_flags": "--other", "devices": 8, "accumulate": 1, "versions": {**environment["versions"], "jax": "0.0"}}
+    then = {
+        **environment,
+        "cores": 99,
+        "xla_flags": "--other",
+        "devices": 8,
+        "accumulate": 1,
+        "versions": {**environment["versions"], "jax": "0.0"},
+    }
     Checkpoints(folder).note(4, {**saved.notes, "environment": then})
     go(folder, max_steps=5)
     (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]
     assert note.startswith("note     not bit for bit what an uninterrupted run gives, because these changed: ")
-    for change in ("devices 8 -> 1", f"cores 99 -> {environment['cores']}", "xla_flags --other -> ", "jax 0.0 -> ", "accumulate 1 -> 2"):
+    for change in (
+        "devices 8 -> 1",
+        f"cores 99 -> {environment['cores']}",
+        "xla_flags --other -> ",
+        "jax 0.0 -> ",
+        "accumulate 1 -> 2",
+    ):
         assert change in note
 
 
@@ -636,7 +716,11 @@ def test_execution_may_change_and_moves_only_the_last_bits(reference, folder, ca
 def test_a_loss_that_is_not_finite_ends_the_run(folder, capsys):
     assert door(lambda: bool(go(folder, optim=replace(TINY.optim, lr=1e30))) * 0) == 3
     stderr = capsys.readouterr().err
-    assert stderr.count("\n") == 1 and "at step 1; nothing had been saved yet" in stderr and "try a lower --optim.lr (now 1e+30)" in stderr
+    assert (
+        stderr.count("\n") == 1
+        and "at step 1; nothing had been saved yet" in stderr
+        and "try a lower --optim.lr (now 1e+30)" in stderr
+    )
     assert folder.sound_steps() == [] and folder.summary() is None
 
 
@@ -649,7 +733,10 @@ def test_weights_that_are_not_finite_are_never_saved(folder, monkeypatch, capsys
         state, metrics = train_step(self, state, batch)
         if int(jax.device_get(state.step)) == step:
             weights = {**state.parameters, "cls_token": state.parameters["cls_token"] * np.nan}
-            state, metrics = replace(state, parameters=weights), {**metrics, "param_norm": metrics["param_norm"] * np.nan}
+            state, metrics = (
+                replace(state, parameters=weights),
+                {**metrics, "param_norm": metrics["param_norm"] * np.nan},
+            )
         return state, metrics
 
     monkeypatch.setattr(Engine, "train", spoil)

@@ -16,7 +16,16 @@ from vit_jax.errors import UserError
 from vit_jax.runs import Run, choose, find
 from vit_jax.train.door import command
 
-PREPROCESS = {"image": [8, 8], "channels": 1, "fit": "crop", "size": 0, "interpolation": "bilinear", "background": 255, "mean": [0.5], "std": [0.5]}
+PREPROCESS = {
+    "image": [8, 8],
+    "channels": 1,
+    "fit": "crop",
+    "size": 0,
+    "interpolation": "bilinear",
+    "background": 255,
+    "mean": [0.5],
+    "std": [0.5],
+}
 RUN = RunConfig(
     task="classify",
     model=ViTConfig(image=8, channels=1, patch=4, classes=10, width=16, depth=1, heads=2, hidden=16),
@@ -79,9 +88,18 @@ def test_a_named_folder_of_another_run_is_refused_with_the_fields(place, tmp_pat
 def test_execution_fields_do_not_make_another_run(place, tmp_path):
     begun(tmp_path / "digits", place)
     changed = replace(
-        place, accumulate=2, parallel="pmap", max_steps=3, max_minutes=1.0, keep=5, save_minutes=1.0, log_every=1,
-        tensorboard=True, wandb="w", data=replace(place.data, dir="elsewhere", memory=1.0, threads=1),
-    )  # fmt: skip
+        place,
+        accumulate=2,
+        parallel="pmap",
+        max_steps=3,
+        max_minutes=1.0,
+        keep=5,
+        save_minutes=1.0,
+        log_every=1,
+        tensorboard=True,
+        wandb="w",
+        data=replace(place.data, dir="elsewhere", memory=1.0, threads=1),
+    )
     assert choose(changed, "digits", named=True).path == tmp_path / "digits"
 
 
@@ -95,7 +113,11 @@ def test_classes_left_to_the_data_are_no_difference(place, tmp_path):
 @pytest.mark.parametrize("what", ["a folder with a file", "a file", "a folder with a folder with a file"])
 def test_what_is_no_run_is_left_alone(place, tmp_path, what):
     target = tmp_path / "digits"
-    file = {"a file": target, "a folder with a file": target / "notes.txt", "a folder with a folder with a file": target / "a" / "b"}[what]
+    file = {
+        "a file": target,
+        "a folder with a file": target / "notes.txt",
+        "a folder with a folder with a file": target / "a" / "b",
+    }[what]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("mine")
     with pytest.raises(UserError, match="exists and is not a run; choose another --name"):
@@ -112,12 +134,19 @@ def test_what_a_killed_start_leaves_is_free(place, tmp_path, left):
     assert choose(place, "digits", named=True).path == tmp_path / "digits"
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b'{"format": 1}\xff', b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}"], ids=lambda d: str(d[:12]))
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{", b"[1]", b'{"format": 1}\xff', b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}"],
+    ids=lambda d: str(d[:12]),
+)
 def test_a_damaged_config_is_said_and_never_passed_over(place, tmp_path, damage):
     folder = begun(tmp_path / "digits", place)
     folder.config_file.write_bytes(damage)
     for named in (False, True):
-        with pytest.raises(UserError, match=r"config\.json: (cannot be read as JSON|holds no JSON object).*restore the file or start a new run with --name"):
+        with pytest.raises(
+            UserError,
+            match=r"config\.json: (cannot be read as JSON|holds no JSON object).*restore the file or start a new run with --name",
+        ):
             choose(place, "digits", named)
     with pytest.raises(UserError):
         folder.config()
@@ -166,8 +195,14 @@ def test_find_takes_a_path_or_a_name(tmp_path, monkeypatch):
     for name in ("runs/digits", "runs/mnist", "elsewhere/mine", "runs/group/seed-0"):
         begun(Path(name))
     Path("mnist").mkdir()  # a folder of the user's that is no run does not hide one
-    for text, there in (("digits", "runs/digits"), ("runs/digits", "runs/digits"), ("mnist", "runs/mnist"), ("elsewhere/mine", "elsewhere/mine"),
-                        (str(tmp_path / "runs" / "mnist"), "runs/mnist"), ("group/seed-0", "runs/group/seed-0")):  # fmt: skip
+    for text, there in (
+        ("digits", "runs/digits"),
+        ("runs/digits", "runs/digits"),
+        ("mnist", "runs/mnist"),
+        ("elsewhere/mine", "elsewhere/mine"),
+        (str(tmp_path / "runs" / "mnist"), "runs/mnist"),
+        ("group/seed-0", "runs/group/seed-0"),
+    ):
         assert find(text).path == tmp_path / there
     with pytest.raises(UserError, match="digit: no run here; runs in runs: digits, mnist"):
         find("digit")
@@ -179,7 +214,10 @@ def test_find_takes_a_path_or_a_name(tmp_path, monkeypatch):
 def test_resume_takes_the_runs_own_fields_and_refuses_others(place, tmp_path):
     folder = begun(tmp_path / "digits", place)
     before = children(folder.path)
-    with pytest.raises(UserError, match=r"digits: holds another run, which differs in seed 0 -> 3; choose another --name, or leave these as they were"):
+    with pytest.raises(
+        UserError,
+        match=r"digits: holds another run, which differs in seed 0 -> 3; choose another --name, or leave these as they were",
+    ):
         command(["--resume", str(folder.path), "--seed", "3"])
     with pytest.raises(UserError, match=r"digit: no run here; runs in .*: digits"):
         command(["--resume", "digit", "--dir", str(tmp_path)])
@@ -194,7 +232,9 @@ def test_resume_takes_the_runs_own_fields_and_refuses_others(place, tmp_path):
 def holder(folder: Path) -> "subprocess.Popen[str]":
     """Another process that holds a folder until its stdin is closed or it is killed."""
     script = "import sys; from vit_jax.runs import Run\nwith Run(sys.argv[1]).lock():\n    print('held', flush=True); sys.stdin.read()"
-    process = subprocess.Popen([sys.executable, "-c", script, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
@@ -203,7 +243,12 @@ def holder(folder: Path) -> "subprocess.Popen[str]":
 @pytest.mark.parametrize("end", ["kill", "terminate", "close"])
 def test_the_lock_names_its_holder_and_ends_with_it(tmp_path, end):
     folder, process = Run(tmp_path / "digits"), holder(tmp_path / "digits")
-    with pytest.raises(UserError, match=rf"in use by process {process.pid}; wait for it, end it, or choose another --name"), folder.lock():
+    with (
+        pytest.raises(
+            UserError, match=rf"in use by process {process.pid}; wait for it, end it, or choose another --name"
+        ),
+        folder.lock(),
+    ):
         pass
     assert process.stdin is not None
     process.stdin.close() if end == "close" else getattr(process, end)()
@@ -234,7 +279,9 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "_try_lock", lock_as_it_goes)
     with folder.lock():
         process = subprocess.run(
-            [sys.executable, "-c", f"from vit_jax.runs import Run\nwith Run({str(folder.path)!r}).lock(): pass"], capture_output=True, text=True
+            [sys.executable, "-c", f"from vit_jax.runs import Run\nwith Run({str(folder.path)!r}).lock(): pass"],
+            capture_output=True,
+            text=True,
         )
     assert removals and f"in use by process {os.getpid()}" in process.stderr
 
@@ -266,7 +313,9 @@ def test_metrics_without_the_line_that_a_crash_cut_off(tmp_path):
     folder = begun(tmp_path / "digits")
     assert folder.metrics() == [] and folder.summary() is None
     lines = [json.dumps({"kind": "train", "step": i, "loss": 0.1 + 0.2 * i}) for i in range(4)]
-    folder.metrics_file.write_bytes("\n".join([*lines, "5", '{"step": 3}', "[]"]).encode() + b'\n{"kind": "train", "\xff\n{"')
+    folder.metrics_file.write_bytes(
+        "\n".join([*lines, "5", '{"step": 3}', "[]"]).encode() + b'\n{"kind": "train", "\xff\n{"'
+    )
     assert [row["step"] for row in folder.metrics()] == [0, 1, 2, 3]
     folder.drop_metrics(lambda row: row["step"] == 2)
     assert folder.metrics_file.read_text() == "".join(line + "\n" for i, line in enumerate(lines) if i != 2)
@@ -283,7 +332,9 @@ def test_steps_are_numbers_with_a_folder_and_a_digest(tmp_path):
         (folder.checkpoints / stray).mkdir()
         folder.digest_file(1).with_name(f"{stray}.json.tmp").write_text("{}")
     (folder.checkpoints / "900").write_text("a plain file")
-    assert folder.sound_steps() == folder.steps() == [100, 20, 3], "nothing stray is a step, not even an empty folder of a higher number"
+    assert folder.sound_steps() == folder.steps() == [100, 20, 3], (
+        "nothing stray is a step, not even an empty folder of a higher number"
+    )
     folder.digest_file(100).unlink()
     folder.digest_file(400).write_text("{}")
     assert folder.sound_steps() == [20, 3]
@@ -299,7 +350,17 @@ def test_an_array_digest_is_of_dtype_shape_and_values():
     x = np.arange(6, dtype=np.float32)
     same = [x, x.copy(), np.arange(12, dtype=np.float32)[::2] / 2, x.astype(">f4")]
     assert len({runs.array_digest(a) for a in same}) == 1
-    others = [x, x.reshape(2, 3), x.reshape(3, 2), x.astype(np.float64), x.astype(np.int32), x.astype(ml_dtypes.bfloat16), -x, x[:5], x[:0]]
+    others = [
+        x,
+        x.reshape(2, 3),
+        x.reshape(3, 2),
+        x.astype(np.float64),
+        x.astype(np.int32),
+        x.astype(ml_dtypes.bfloat16),
+        -x,
+        x[:5],
+        x[:0],
+    ]
     others += [np.float32(0), np.zeros(1, np.float32), np.float32(-0.0), x.reshape(2, 3).T]
     assert len({runs.array_digest(np.asarray(a)) for a in others}) == len(others)
     assert runs.array_digest(np.asfortranarray(x.reshape(2, 3))) == runs.array_digest(x.reshape(2, 3))
@@ -307,7 +368,10 @@ def test_an_array_digest_is_of_dtype_shape_and_values():
 
 def test_every_bit_of_an_array_counts():
     x = np.frombuffer(np.random.default_rng(0).bytes(32), np.uint8)
-    flipped = [np.frombuffer((int.from_bytes(x.tobytes(), "little") ^ 1 << bit).to_bytes(32, "little"), np.uint8) for bit in range(256)]
+    flipped = [
+        np.frombuffer((int.from_bytes(x.tobytes(), "little") ^ 1 << bit).to_bytes(32, "little"), np.uint8)
+        for bit in range(256)
+    ]
     assert len({runs.array_digest(a) for a in [x, *flipped]}) == 257
 
 

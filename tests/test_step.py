@@ -101,7 +101,9 @@ LINEAR = {"kernel": Parameter((3, 2), "kernel", ZEROS), "bias": Parameter((2,), 
 def regression(**fields):
     """(engine, parameters, one batch a step) of that task, float64."""
     optim = OptimConfig(name="momentum", lr=0.1, momentum=0.8, weight_decay=0.05)
-    run = RunConfig("classify", ViTConfig(), ImageData(), ImageAugment(), batch=8, ema=0.9, seed=7, optim=optim, **fields)
+    run = RunConfig(
+        "classify", ViTConfig(), ImageData(), ImageAugment(), batch=8, ema=0.9, seed=7, optim=optim, **fields
+    )
     draw = np.random.default_rng(0)
     graph, tree = split(Linear(3, 2))
     tree = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape)), tree)
@@ -115,7 +117,9 @@ def by_hand(tree, batches):
     trace, ema, rows = {name: 0.0 for name in p}, dict(p), []
     for t, batch in enumerate(batches):
         of_step = jax.random.fold_in(jax.random.key(7), t)
-        noise = np.stack([np.asarray(jax.random.uniform(jax.random.fold_in(of_step, place), (3,), "float64")) for place in range(8)])
+        noise = np.stack(
+            [np.asarray(jax.random.uniform(jax.random.fold_in(of_step, place), (3,), "float64")) for place in range(8)]
+        )
         x = batch["x"] + noise
         error = x @ p["kernel"] + p["bias"] - batch["label"]
         gradients = {"kernel": 2 * x.T @ error / 8, "bias": 2 * error.mean(0)}
@@ -132,7 +136,12 @@ def by_hand(tree, batches):
     return p, ema, trace, rows
 
 
-VARIANTS = {"jit": {}, "pmap": dict(parallel="pmap"), "accumulate": dict(accumulate=4), "pmap, accumulate": dict(parallel="pmap", accumulate=2)}
+VARIANTS = {
+    "jit": {},
+    "pmap": dict(parallel="pmap"),
+    "accumulate": dict(accumulate=4),
+    "pmap, accumulate": dict(parallel="pmap", accumulate=2),
+}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -192,7 +201,9 @@ def five_outputs():
 def test_the_outputs_of_a_batch_are_in_its_order():
     with jax.enable_x64(True):
         _, tree, _ = regression()
-        np.testing.assert_allclose(five_outputs(), FIVE["x"] @ np.asarray(tree["kernel"]) + np.asarray(tree["bias"]), rtol=0, atol=1e-14)
+        np.testing.assert_allclose(
+            five_outputs(), FIVE["x"] @ np.asarray(tree["kernel"]) + np.asarray(tree["bias"]), rtol=0, atol=1e-14
+        )
 
 
 def test_keys_are_folded_from_seed_step_and_place():
@@ -276,8 +287,22 @@ def test_training_sees_augmented_images_and_evaluation_does_not():
 NOISY = RunConfig(
     task="classify",
     model=ViTConfig(
-        image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12, pool="mean", drop_path=0.3, patch_dropout=0.25,
-        embedding_dropout=0.1, attention_dropout=0.1, dropout=0.1, activation_dropout=0.1, head_dropout=0.1,
+        image=8,
+        channels=1,
+        patch=4,
+        classes=3,
+        width=8,
+        depth=2,
+        heads=2,
+        hidden=12,
+        pool="mean",
+        drop_path=0.3,
+        patch_dropout=0.25,
+        embedding_dropout=0.1,
+        attention_dropout=0.1,
+        dropout=0.1,
+        activation_dropout=0.1,
+        head_dropout=0.1,
     ),
     data=ImageData(),
     augment=ImageAugment(crop_padding=2, flip=True),
@@ -286,23 +311,35 @@ NOISY = RunConfig(
     batch=16,
     ema=0.9,
     seed=6,
-)  # fmt: skip
-CUTS = {"whole": {}, "accumulate": dict(accumulate=2), "pmap": dict(parallel="pmap"), "pmap, accumulate": dict(parallel="pmap", accumulate=2)}
+)
+CUTS = {
+    "whole": {},
+    "accumulate": dict(accumulate=2),
+    "pmap": dict(parallel="pmap"),
+    "pmap, accumulate": dict(parallel="pmap", accumulate=2),
+}
 
 
 def network(run, dtype):
     """(engine, parameters): all random, biases too, so that a decay on a wrong leaf shows."""
     draw = np.random.default_rng(0)
-    start = {name: draw.normal(name.endswith("scale"), 0.3, shape).astype(dtype) for name, shape in shapes(run.model).items()}
+    start = {
+        name: draw.normal(name.endswith("scale"), 0.3, shape).astype(dtype) for name, shape in shapes(run.model).items()
+    }
     its = task(run, {"preprocess": {"mean": [0.4], "std": [0.3]}})
-    engine = Engine(run, definition(run.model, dtype, dtype), its, Optimizer(run.optim, STEPS, 5, parameters(run.model)))
+    engine = Engine(
+        run, definition(run.model, dtype, dtype), its, Optimizer(run.optim, STEPS, 5, parameters(run.model))
+    )
     check_divisible({f"batch {run.batch}": run.batch}, len(engine.devices), run.accumulate)  # as train/session.py does
     return engine, unflatten({name: jnp.asarray(x) for name, x in start.items()})
 
 
 def examples(count, seed):
     draw = np.random.default_rng(seed)
-    return {"image": draw.integers(0, 256, (count, 8, 8, 1)).astype(np.uint8), "label": draw.integers(0, 3, count).astype(np.int32)}
+    return {
+        "image": draw.integers(0, 256, (count, 8, 8, 1)).astype(np.uint8),
+        "label": draw.integers(0, 3, count).astype(np.int32),
+    }
 
 
 def trained(run, dtype):
@@ -366,7 +403,9 @@ def test_accumulation_changes_nothing(parts):
 def on_eight_devices(folder, variants, **env):
     out = folder / "out.npz"
     command = [sys.executable, __file__, str(out), *variants]
-    done = subprocess.run(command, env={**os.environ, "JAX_NUM_CPU_DEVICES": "8", **env}, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, env={**os.environ, "JAX_NUM_CPU_DEVICES": "8", **env}, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     with np.load(out) as file:
         results = {}
@@ -383,7 +422,10 @@ def check_eight_devices(results):
             compare(got, one_device(dtype), dtype)
     assert results["facts"]["devices"] == 8
     np.testing.assert_allclose(results["facts"]["outputs"], five_outputs(), rtol=0, atol=1e-14)
-    assert str(results["facts"]["refusal"]) == "batch 24 is not divisible by 8 devices x accumulate 2: choose a multiple of 16"
+    assert (
+        str(results["facts"]["refusal"])
+        == "batch 24 is not divisible by 8 devices x accumulate 2: choose a multiple of 16"
+    )
 
 
 def test_eight_devices_by_jit_and_pmap_train_as_one(tmp_path):
@@ -402,7 +444,9 @@ def test_eight_devices_train_as_one_in_every_way_and_fully_optimised(tmp_path):
 
 
 def test_a_batch_that_cannot_be_cut_is_refused():
-    with pytest.raises(UserError, match=r"^batch 16 is not divisible by 1 devices x accumulate 3: choose a multiple of 3$"):
+    with pytest.raises(
+        UserError, match=r"^batch 16 is not divisible by 1 devices x accumulate 3: choose a multiple of 3$"
+    ):
         network(dataclasses.replace(NOISY, accumulate=3), "float32")
 
 
@@ -422,7 +466,9 @@ def main(out, variants):
     arrays = {}
     for variant in variants:
         dtype, _, cut = variant.partition(":")
-        arrays |= {f"{variant}|{name}": x for name, x in trained(dataclasses.replace(NOISY, **CUTS[cut]), dtype).items()}
+        arrays |= {
+            f"{variant}|{name}": x for name, x in trained(dataclasses.replace(NOISY, **CUTS[cut]), dtype).items()
+        }
     try:
         network(dataclasses.replace(NOISY, batch=24, accumulate=2), "float32")
     except UserError as error:

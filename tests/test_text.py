@@ -30,7 +30,9 @@ def test_ids_go_there_and_back():
 
 
 def test_a_closed_vocabulary_names_the_word_that_it_lacks():
-    with pytest.raises(UserError, match=r"the text 'two tree' has the word 'tree', which is not in the vocabulary; nearest: three$"):
+    with pytest.raises(
+        UserError, match=r"the text 'two tree' has the word 'tree', which is not in the vocabulary; nearest: three$"
+    ):
         closed(["one", "two", "three"]).encode("two tree")
     for empty in ("", "  "):
         with pytest.raises(UserError, match=rf"the text '{empty}' has no words: give at least one"):
@@ -75,7 +77,10 @@ HAND_WRITTEN = {
     80_030: ("eighty thousand thirty", "achtzig tausend dreißig"),
     101_000: ("one hundred one thousand", "ein hundert ein tausend"),
     101_101: ("one hundred one thousand one hundred one", "ein hundert ein tausend ein hundert eins"),
-    999_999: ("nine hundred ninety nine thousand nine hundred ninety nine", "neun hundert neun und neunzig tausend neun hundert neun und neunzig"),
+    999_999: (
+        "nine hundred ninety nine thousand nine hundred ninety nine",
+        "neun hundert neun und neunzig tausend neun hundert neun und neunzig",
+    ),
 }
 
 
@@ -91,7 +96,10 @@ def english_value(text):
         "twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
     )
     units = {w: i for i, w in enumerate(spelt.split())}
-    tens = {w: 10 * i for i, w in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2)}
+    tens = {
+        w: 10 * i
+        for i, w in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2)
+    }
     total = part = 0
     for word in text.split():
         if word == "thousand":
@@ -107,7 +115,12 @@ def german_value(text):
         "zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn"
     )
     units = {w: i for i, w in enumerate(spelt.split())}
-    tens = {w: 10 * i for i, w in enumerate(["zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig"], 2)}
+    tens = {
+        w: 10 * i
+        for i, w in enumerate(
+            ["zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig"], 2
+        )
+    }
     total = part = 0
     for word in text.split():
         if word == "tausend":
@@ -121,7 +134,9 @@ def test_all_numbers_read_back():
     chosen = [*range(2000), *range(0, 1_000_000, 997), 999_999]
     for n in chosen:
         assert (english_value(numbers.english(n)), german_value(numbers.german(n))) == (n, n)
-        assert set(numbers.english(n).split()) <= set(numbers.ENGLISH) and set(numbers.german(n).split()) <= set(numbers.GERMAN)
+        assert set(numbers.english(n).split()) <= set(numbers.ENGLISH) and set(numbers.german(n).split()) <= set(
+            numbers.GERMAN
+        )
     assert len({numbers.german(n) for n in chosen}) == len(set(chosen))
 
 
@@ -136,8 +151,15 @@ def open_dataset(run):
 
 def test_no_number_is_in_two_splits():
     data = open_dataset(RUN)
-    read = {name: {english_value(data.source.decode(row)) for row in split.source} for name, split in data.splits.items()}
-    assert {name: len(found) for name, found in read.items()} == {"train": 9000, "validation": 1000, "test": 1000, "longer": 500}
+    read = {
+        name: {english_value(data.source.decode(row)) for row in split.source} for name, split in data.splits.items()
+    }
+    assert {name: len(found) for name, found in read.items()} == {
+        "train": 9000,
+        "validation": 1000,
+        "test": 1000,
+        "longer": 500,
+    }
     assert max(max(read[name]) for name in ("train", "validation", "test")) < 100_000 <= min(read["longer"])
     assert len(set().union(*read.values())) == 11_500
     for name, split in data.splits.items():
@@ -163,7 +185,9 @@ def test_shuffled_sources_are_the_same_sources_for_other_targets():
     a, b = plain.splits["train"], control.splits["train"]
     assert np.array_equal(a.target, b.target) and sorted(map(bytes, a.source)) == sorted(map(bytes, b.source))
     assert (a.source == b.source).all(1).mean() < 0.01
-    assert np.array_equal(plain.splits["test"].source, control.splits["test"].source), "what is asked in the end is the truth"
+    assert np.array_equal(plain.splits["test"].source, control.splits["test"].source), (
+        "what is asked in the end is the truth"
+    )
 
 
 def with_data(**fields):
@@ -185,7 +209,9 @@ def test_every_pair_once_an_epoch_within_the_budget():
             assert batch["target"].shape == (rows, length - 1) and length in RUN.data.lengths
             assert 256 - length < rows * length <= 256
             real = batch["source"].any(1)
-            assert np.array_equal(real, batch["target"].any(1)) and (np.diff(real.astype(int)) <= 0).all(), "real rows come first"
+            assert np.array_equal(real, batch["target"].any(1)) and (np.diff(real.astype(int)) <= 0).all(), (
+                "real rows come first"
+            )
             seen += [bytes(np.pad(row, (0, 16 - length))) for row in batch["source"][real]]
         assert sorted(seen) == sorted(map(bytes, train.source))
         epochs.append(seen)
@@ -288,10 +314,14 @@ def test_files_that_do_not_fit(folder):
     with pytest.raises(UserError, match=r"val\.de cannot be read"):
         open_dataset(on(folder))
     (folder / "val.de").write_text("Ein Hund.\n" * 3)
-    with pytest.raises(UserError, match=r"train\[0\] 'Ein Hund, Nummer train 0.' has 7 words, which is more than 6; mend it, or raise"):
+    with pytest.raises(
+        UserError, match=r"train\[0\] 'Ein Hund, Nummer train 0.' has 7 words, which is more than 6; mend it, or raise"
+    ):
         open_dataset(on(folder, lengths=(3, 7)))
 
 
 def test_sizes_that_are_not_the_datas():
-    with pytest.raises(UserError, match=r"model\.outputs is 66 but data.source numbers has 65 ids: give --model.outputs 0"):
+    with pytest.raises(
+        UserError, match=r"model\.outputs is 66 but data.source numbers has 65 ids: give --model.outputs 0"
+    ):
         open_dataset(dataclasses.replace(RUN, model=dataclasses.replace(RUN.model, outputs=66)))

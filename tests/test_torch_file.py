@@ -25,9 +25,17 @@ def equal(theirs: Any, ours: Any) -> bool:
         array = ours.read()
         bits = theirs.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
         name = str(theirs.dtype).removeprefix("torch.")
-        return (str(array.dtype), array.shape, array.tobytes()) == (name, tuple(theirs.shape), bits.tobytes()) and array.flags.c_contiguous
+        return (str(array.dtype), array.shape, array.tobytes()) == (
+            name,
+            tuple(theirs.shape),
+            bits.tobytes(),
+        ) and array.flags.c_contiguous
     if isinstance(theirs, dict):
-        return list(theirs) == list(ours) and [type(key) for key in theirs] == [type(key) for key in ours] and all(equal(theirs[key], ours[key]) for key in theirs)
+        return (
+            list(theirs) == list(ours)
+            and [type(key) for key in theirs] == [type(key) for key in ours]
+            and all(equal(theirs[key], ours[key]) for key in theirs)
+        )
     if isinstance(theirs, list | tuple):
         return len(theirs) == len(ours) and all(map(equal, theirs, ours))
     return type(theirs) is type(ours) and theirs == ours
@@ -42,7 +50,10 @@ def stepped(kind: str) -> tuple[Any, Any, Any]:
     """A network, its optimizer and its schedule after two steps."""
     model = network()
     if kind == "AdamW":
-        groups = [{"params": [p for p in model.parameters() if p.ndim > 1]}, {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0}]
+        groups = [
+            {"params": [p for p in model.parameters() if p.ndim > 1]},
+            {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0},
+        ]
         optimizer = torch.optim.AdamW(groups, lr=1e-3)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step)
     else:
@@ -94,8 +105,18 @@ def test_tensors_of_all_kinds_are_those_of_torch(form, tmp_path):
 @pytest.mark.parametrize("kind", ["AdamW", "SGD"])
 def test_a_training_checkpoint_is_that_of_torch(form, kind, tmp_path):
     model, optimizer, schedule = stepped(kind)
-    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "schedule": schedule.state_dict(), "epoch": 3, "best": np.float64(0.5)}
-    torch.save({**saved, "args": argparse.Namespace(lr=0.1, betas=(0.9, 0.99)), "dtype": torch.float32}, tmp_path / "x.pt", **FORMS[form])
+    saved = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "schedule": schedule.state_dict(),
+        "epoch": 3,
+        "best": np.float64(0.5),
+    }
+    torch.save(
+        {**saved, "args": argparse.Namespace(lr=0.1, betas=(0.9, 0.99)), "dtype": torch.float32},
+        tmp_path / "x.pt",
+        **FORMS[form],
+    )
     with torch_file.open_file(str(tmp_path / "x.pt")) as source:
         marks = {name: source.tree.pop(name) for name in ("args", "dtype")}
         assert marks == {"args": Marker("argparse.Namespace"), "dtype": Marker("torch.float32")}
@@ -106,18 +127,33 @@ def test_a_training_checkpoint_is_that_of_torch(form, kind, tmp_path):
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_every_protocol_of_pickle(protocol, tmp_path):
-    plain = {"text": "ü" * 300, "numbers": [0, -1, 255, 65536, -(1 << 40), 1 << 62, 0.1], "tuple": (1, (2, (3,), None), True), "none": None}
+    plain = {
+        "text": "ü" * 300,
+        "numbers": [0, -1, 255, 65536, -(1 << 40), 1 << 62, 0.1],
+        "tuple": (1, (2, (3,), None), True),
+        "none": None,
+    }
     saved = {"model": network().state_dict(), **plain}
     torch.save(saved, tmp_path / "x.pt", pickle_protocol=protocol)
     assert equal(saved, torch_file.open_file(str(tmp_path / "x.pt")).tree)
 
 
 def test_arrays_of_numpy_beside_tensors(tmp_path):
-    theirs = {"c": np.arange(6.0).reshape(2, 3), "f": np.asfortranarray(np.arange(6).reshape(2, 3)), "big": np.arange(3, dtype=">f4"), "0d": np.array(3)}
+    theirs = {
+        "c": np.arange(6.0).reshape(2, 3),
+        "f": np.asfortranarray(np.arange(6).reshape(2, 3)),
+        "big": np.arange(3, dtype=">f4"),
+        "0d": np.array(3),
+    }
     torch.save(theirs, tmp_path / "x.pt")
     for name, tensor in torch_file.open_file(str(tmp_path / "x.pt")).tree.items():
         array = tensor.read()
-        assert array.dtype == tensor.dtype and array.dtype.isnative and array.flags.c_contiguous and np.array_equal(array, theirs[name])
+        assert (
+            array.dtype == tensor.dtype
+            and array.dtype.isnative
+            and array.flags.c_contiguous
+            and np.array_equal(array, theirs[name])
+        )
 
 
 @pytest.mark.parametrize("kind", ["AdamW", "SGD"])
@@ -144,10 +180,38 @@ def test_torch_goes_on_with_a_checkpoint_that_was_written(kind, tmp_path):
 
 
 def test_every_dtype_and_plain_value_is_written_as_torch_reads_it(tmp_path):
-    dtypes = [np.bool_, np.int8, np.uint8, np.int16, np.int32, np.int64, np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.uint16, np.uint32, np.uint64]
+    dtypes = [
+        np.bool_,
+        np.int8,
+        np.uint8,
+        np.int16,
+        np.int32,
+        np.int64,
+        np.float16,
+        ml_dtypes.bfloat16,
+        np.float32,
+        np.float64,
+        np.uint16,
+        np.uint32,
+        np.uint64,
+    ]
     given = {str(np.dtype(d)): np.array([[0, 1, 1]]).astype(d) for d in dtypes}
-    given |= {"0d": np.array(2.5, np.float32), "empty": np.zeros((0, 3), np.float32), "turned": np.arange(6.0).reshape(3, 2).T}
-    plain = {"none": None, "yes": True, "int": -3, "large": 1 << 62, "float": 0.1, "text": "ü", "list": [1, [2.5]], "tuple": (1, "a"), "by int": {0: "a", 7: {}}}
+    given |= {
+        "0d": np.array(2.5, np.float32),
+        "empty": np.zeros((0, 3), np.float32),
+        "turned": np.arange(6.0).reshape(3, 2).T,
+    }
+    plain = {
+        "none": None,
+        "yes": True,
+        "int": -3,
+        "large": 1 << 62,
+        "float": 0.1,
+        "text": "ü",
+        "list": [1, [2.5]],
+        "tuple": (1, "a"),
+        "by int": {0: "a", 7: {}},
+    }
     tree = {"tensors": {name: Spec(a.dtype, a.shape) for name, a in given.items()}, **plain}
     torch_file.write(str(tmp_path / "x.pt"), tree, iter([(("tensors", name), a) for name, a in given.items()]), {})
     loaded = torch.load(tmp_path / "x.pt", weights_only=True)
@@ -159,7 +223,12 @@ def test_every_dtype_and_plain_value_is_written_as_torch_reads_it(tmp_path):
 def test_written_storages_are_aligned_and_have_checksums(tmp_path):
     given = {str(i): np.full(i, i, np.float32) for i in range(1, 20)}
     for name in ("x.pt", "y.pt"):
-        torch_file.write(str(tmp_path / name), {n: Spec(a.dtype, a.shape) for n, a in given.items()}, (((n,), a) for n, a in given.items()), {})
+        torch_file.write(
+            str(tmp_path / name),
+            {n: Spec(a.dtype, a.shape) for n, a in given.items()},
+            (((n,), a) for n, a in given.items()),
+            {},
+        )
     assert (tmp_path / "x.pt").read_bytes() == (tmp_path / "y.pt").read_bytes()
     with zipfile.ZipFile(tmp_path / "x.pt") as file:
         assert file.testzip() is None
@@ -171,7 +240,12 @@ def test_written_storages_are_aligned_and_have_checksums(tmp_path):
 def test_a_storage_beyond_4_gb_has_its_sizes_in_64_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)  # where zipfile changes over
     values = np.arange(3000, dtype=np.float32)
-    torch_file.write(str(tmp_path / "x.pt"), {"w": Spec(values.dtype, values.shape), "v": Spec(values.dtype, (2,))}, iter([(("w",), values), (("v",), values[:2])]), {})
+    torch_file.write(
+        str(tmp_path / "x.pt"),
+        {"w": Spec(values.dtype, values.shape), "v": Spec(values.dtype, (2,))},
+        iter([(("w",), values), (("v",), values[:2])]),
+        {},
+    )
     data = (tmp_path / "x.pt").read_bytes()
     assert b"\xff" * 8 in data[data.index(b"PK\x01\x02") :] and data.index(values.tobytes()) % 64 == 0
     loaded, read = torch.load(tmp_path / "x.pt", weights_only=True), torch_file.open_file(str(tmp_path / "x.pt")).tree
@@ -184,7 +258,12 @@ def test_what_does_not_come_or_has_no_place_is_an_error(tmp_path):
     with pytest.raises(UserError, match="complex64"):
         torch_file.write(str(tmp_path / "x.pt"), {"w": Spec(np.dtype(np.complex64), (2,))}, iter([]), {})
     with pytest.raises(ValueError, match="was announced"):
-        torch_file.write(str(tmp_path / "x.pt"), {"w": Spec(np.dtype(np.float32), (2,))}, iter([(("w",), np.zeros(3, np.float32))]), {})
+        torch_file.write(
+            str(tmp_path / "x.pt"),
+            {"w": Spec(np.dtype(np.float32), (2,))},
+            iter([(("w",), np.zeros(3, np.float32))]),
+            {},
+        )
 
 
 OTHERS = {

@@ -25,7 +25,15 @@ torch.set_num_threads(1)
 
 VIT = ViTConfig(image=(8, 6), channels=2, patch=(2, 3), classes=5, width=12, depth=2, heads=3, hidden=20, head_width=5)
 SEQ = TransformerConfig(
-    width=12, heads=3, hidden=20, encoder_depth=2, decoder_depth=2, source_vocabulary=11, target_vocabulary=9, outputs=7, max_length=10
+    width=12,
+    heads=3,
+    hidden=20,
+    encoder_depth=2,
+    decoder_depth=2,
+    source_vocabulary=11,
+    target_vocabulary=9,
+    outputs=7,
+    max_length=10,
 )
 VITS = {
     "plain": VIT,
@@ -41,9 +49,29 @@ VITS = {
 }  # fmt: skip
 SEQS = {
     "plain": SEQ,
-    "tied head, learned": replace(SEQ, tie="decoder", outputs=9, positions="learned", position_offset=2, embedding_norm=True, norm_first=False),
-    "all tied": replace(SEQ, source_vocabulary=9, outputs=9, tie="all", positions="concatenated", scale_embedding=True, final_norm=False, head_width=5),
-    "vectors": replace(SEQ, source_vocabulary=0, target_vocabulary=0, outputs=0, positions="one_frequency", bias=False, norm_bias=False, activation="relu"),
+    "tied head, learned": replace(
+        SEQ, tie="decoder", outputs=9, positions="learned", position_offset=2, embedding_norm=True, norm_first=False
+    ),
+    "all tied": replace(
+        SEQ,
+        source_vocabulary=9,
+        outputs=9,
+        tie="all",
+        positions="concatenated",
+        scale_embedding=True,
+        final_norm=False,
+        head_width=5,
+    ),
+    "vectors": replace(
+        SEQ,
+        source_vocabulary=0,
+        target_vocabulary=0,
+        outputs=0,
+        positions="one_frequency",
+        bias=False,
+        norm_bias=False,
+        activation="relu",
+    ),
 }
 
 
@@ -117,9 +145,19 @@ def test_a_transformer_is_the_same_function_under_masks(name):
         "memory_padding": np.arange(6) < np.array([4, 6, 0])[:, None],
         "memory_mask": rng.random((3, 1, 5, 6)) < 0.8,
     }
-    names = ["encoder.blocks.0", "encoder.attention", "memory", "decoder.blocks.1", "decoder.self_attention", "decoder.cross_attention", "logits"]
+    names = [
+        "encoder.blocks.0",
+        "encoder.attention",
+        "memory",
+        "decoder.blocks.1",
+        "decoder.self_attention",
+        "decoder.cross_attention",
+        "logits",
+    ]
     with jax.enable_x64(True):
-        expected = ours(config, weights).capture(jnp.asarray(source), jnp.asarray(target), names, **{k: jnp.asarray(v) for k, v in masks.items()})
+        expected = ours(config, weights).capture(
+            jnp.asarray(source), jnp.asarray(target), names, **{k: jnp.asarray(v) for k, v in masks.items()}
+        )
     model = twin(config, weights)
     given = torch.tensor(source), torch.tensor(target)
     keep = {k: torch.tensor(v) for k, v in masks.items()}
@@ -177,7 +215,9 @@ def test_weights_come_back_to_the_bit(config):
 
 
 def test_weights_of_another_network_are_refused():
-    with pytest.raises(UserError, match=r"missing \(1\): cls_token; misshapen \(1\): position \[8, 12\] instead of \[9, 12\]"):
+    with pytest.raises(
+        UserError, match=r"missing \(1\): cls_token; misshapen \(1\): position \[8, 12\] instead of \[9, 12\]"
+    ):
         twin(VIT, random(replace(VIT, cls_token=False, pool="mean")))
 
 
@@ -207,7 +247,15 @@ def rates(model, *inputs):
 
 
 def test_every_dropout_site_of_a_vit_has_its_rate():
-    config = replace(VIT, embedding_dropout=0.1, attention_dropout=0.2, dropout=0.3, activation_dropout=0.4, head_dropout=0.5, drop_path=0.6)
+    config = replace(
+        VIT,
+        embedding_dropout=0.1,
+        attention_dropout=0.2,
+        dropout=0.3,
+        activation_dropout=0.4,
+        head_dropout=0.5,
+        drop_path=0.6,
+    )
     model, x = torch_ref.build(config), torch.randn(2, 2, 8, 6)
     block = [0.2, 0.3, 0.4, 0.3]
     assert rates(model.train(), x) == [0.1, *block, 0.2, 0.3, 0.6, 0.4, 0.3, 0.6, 0.5]  # drop path rises from 0
@@ -215,7 +263,15 @@ def test_every_dropout_site_of_a_vit_has_its_rate():
 
 
 def test_every_dropout_site_of_a_transformer_has_its_rate():
-    config = replace(SEQ, embedding_dropout=0.1, attention_dropout=0.2, dropout=0.3, activation_dropout=0.4, encoder_depth=1, decoder_depth=1)
+    config = replace(
+        SEQ,
+        embedding_dropout=0.1,
+        attention_dropout=0.2,
+        dropout=0.3,
+        activation_dropout=0.4,
+        encoder_depth=1,
+        decoder_depth=1,
+    )
     model, ids = torch_ref.build(config), torch.ones(2, 3, dtype=torch.long)
     attention, mlp = [0.2, 0.3], [0.4, 0.3]
     assert rates(model.train(), ids, ids) == [0.1, *attention, *mlp, 0.1, *attention, *attention, *mlp]
@@ -245,9 +301,23 @@ def test_patch_dropout_keeps_a_share_in_order():
 @pytest.mark.parametrize("init", ["trunc_normal", "normal", "fan_in", "xavier", "torch", "torchvision"])
 def test_a_vit_starts_from_the_same_distributions(init, attention_init):
     config = ViTConfig(
-        image=8, patch=2, width=48, hidden=96, heads=4, depth=1, classes=40, pool="map", init=init, attention_init=attention_init, init_std=0.05,
-        token_std=0.3, position_std=0.4, layer_scale=0.1, head_zero=init == "xavier", position="sincos2d" if init == "fan_in" else "learned",
-    )  # fmt: skip
+        image=8,
+        patch=2,
+        width=48,
+        hidden=96,
+        heads=4,
+        depth=1,
+        classes=40,
+        pool="map",
+        init=init,
+        attention_init=attention_init,
+        init_std=0.05,
+        token_std=0.3,
+        position_std=0.4,
+        layer_scale=0.1,
+        head_zero=init == "xavier",
+        position="sincos2d" if init == "fan_in" else "learned",
+    )
     torch.manual_seed(0)
     same_spread(config, torch_ref.parameters(torch_ref.build(config)), flatten(models.start(config, jax.random.key(0))))
 
@@ -256,9 +326,23 @@ def test_a_vit_starts_from_the_same_distributions(init, attention_init):
 @pytest.mark.parametrize("init", ["xavier", "torch"])
 def test_a_transformer_starts_from_the_same_distributions(init, tie):
     config = TransformerConfig(
-        width=48, hidden=96, heads=4, encoder_depth=1, decoder_depth=1, source_vocabulary=50, target_vocabulary=40, outputs=40, tie=tie, init=init,
-        attention_init="torch" if init == "torch" else "same", embedding_std=0.3, positions="learned", position_std=0.4, max_length=20, embedding_norm=True,
-    )  # fmt: skip
+        width=48,
+        hidden=96,
+        heads=4,
+        encoder_depth=1,
+        decoder_depth=1,
+        source_vocabulary=50,
+        target_vocabulary=40,
+        outputs=40,
+        tie=tie,
+        init=init,
+        attention_init="torch" if init == "torch" else "same",
+        embedding_std=0.3,
+        positions="learned",
+        position_std=0.4,
+        max_length=20,
+        embedding_norm=True,
+    )
     torch.manual_seed(0)
     same_spread(config, torch_ref.parameters(torch_ref.build(config)), flatten(models.start(config, jax.random.key(0))))
 
@@ -322,7 +406,9 @@ def test_other_refusals():
 
 def test_one_mask_is_all_that_restricts():
     keep = torch.tensor([[True, True, False]])
-    mask = attention_mask(1, 3, 3, padding=keep, mask=torch.eye(3, dtype=torch.bool)[None, None].logical_not(), causal=True)
+    mask = attention_mask(
+        1, 3, 3, padding=keep, mask=torch.eye(3, dtype=torch.bool)[None, None].logical_not(), causal=True
+    )
     assert mask[0, 0].tolist() == [[False, False, False], [True, False, False], [True, True, False]]
     assert attention_mask(1, 3, 3) is None
 
@@ -336,7 +422,9 @@ def members(module):
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.ClassDef):
             methods = {f.name: f for f in node.body if isinstance(f, ast.FunctionDef)}
-            targets = (t for a in ast.walk(methods.get("__init__", ast.Pass())) if isinstance(a, ast.Assign) for t in a.targets)
+            targets = (
+                t for a in ast.walk(methods.get("__init__", ast.Pass())) if isinstance(a, ast.Assign) for t in a.targets
+            )
             names = [n for t in targets for n in (t.elts if isinstance(t, ast.Tuple) else [t])]
             found[node.name] = (list(methods), [n.attr for n in names if isinstance(n, ast.Attribute)])
     return found
@@ -345,16 +433,28 @@ def members(module):
 RENAMED = {"__call__": "forward", "places": "placed"}  # ours: torch's (a call and the pass behind it are one there)
 OURS_ALONE = {"dtype", "kernel"}
 TORCHS_ALONE = {"embedding_dropout", "head_dropout", "dropout", "weight"}  # dropouts are modules there
-METHODS_OF_OURS = {"computed", "length"}  # where computed positions start, which `start` fills there; a cache's room, which is a field there
-METHODS_OF_TORCH = {"weights", "start"}  # the softmax that its fused kernel keeps to itself; initial weights are drawn in place
+METHODS_OF_OURS = {
+    "computed",
+    "length",
+}  # where computed positions start, which `start` fills there; a cache's room, which is a field there
+METHODS_OF_TORCH = {
+    "weights",
+    "start",
+}  # the softmax that its fused kernel keeps to itself; initial weights are drawn in place
 
 
-@pytest.mark.parametrize("twins", [(layers, torch_ref.layers), (vit, torch_ref.vit), (transformer, torch_ref.transformer)], ids=["layers", "vit", "transformer"])
+@pytest.mark.parametrize(
+    "twins",
+    [(layers, torch_ref.layers), (vit, torch_ref.vit), (transformer, torch_ref.transformer)],
+    ids=["layers", "vit", "transformer"],
+)
 def test_twins_have_the_same_classes_methods_and_attributes_in_the_same_order(twins):
     jax_side, torch_side = map(members, twins)
     assert [c for c in jax_side if c not in ("Linear", "LayerNorm")] == list(torch_side)  # those two torch brings
     for cls, (methods, attributes) in torch_side.items():
         wanted, its = jax_side[cls]
-        assert list(dict.fromkeys(RENAMED.get(m, m) for m in wanted if m not in METHODS_OF_OURS)) == [m for m in methods if m not in METHODS_OF_TORCH], cls
+        assert list(dict.fromkeys(RENAMED.get(m, m) for m in wanted if m not in METHODS_OF_OURS)) == [
+            m for m in methods if m not in METHODS_OF_TORCH
+        ], cls
         assert [a for a in its if a in attributes] == [a for a in attributes if a in its], cls
         assert set(its) - set(attributes) <= OURS_ALONE and set(attributes) - set(its) <= TORCHS_ALONE, cls

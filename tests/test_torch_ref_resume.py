@@ -10,10 +10,41 @@ from torch_ref import train  # noqa: E402
 
 torch.set_num_threads(1)
 
-TINY = ("--model.width", "16", "--model.hidden", "32", "--model.depth", "1", "--epochs", "1", "--log-every", "4", "--batch", "64")
+TINY = (
+    "--model.width",
+    "16",
+    "--model.hidden",
+    "32",
+    "--model.depth",
+    "1",
+    "--epochs",
+    "1",
+    "--log-every",
+    "4",
+    "--batch",
+    "64",
+)
 RUNS = {
-    "AdamW with an average, dropout and shifts": ("--optim.name", "adamw", "--ema", "0.9", "--model.dropout", "0.1", "--augment.crop-padding", "1"),
-    "momentum in one cycle": ("--optim.name", "momentum", "--optim.schedule", "one_cycle", "--optim.cycle-momentum", "--optim.lr", "0.01", "--optim.nesterov"),
+    "AdamW with an average, dropout and shifts": (
+        "--optim.name",
+        "adamw",
+        "--ema",
+        "0.9",
+        "--model.dropout",
+        "0.1",
+        "--augment.crop-padding",
+        "1",
+    ),
+    "momentum in one cycle": (
+        "--optim.name",
+        "momentum",
+        "--optim.schedule",
+        "one_cycle",
+        "--optim.cycle-momentum",
+        "--optim.lr",
+        "0.01",
+        "--optim.nesterov",
+    ),
 }
 
 
@@ -83,12 +114,27 @@ def files(tmp_path_factory):
         (("--resume", "nothing.pt"), "resume nothing.pt: cannot be read (No such file or directory); give one"),
         (("--resume", "text.pt"), "resume text.pt: is not a file of PyTorch"),
         (("--resume", "weights.pt"), "does not hold model, optimizer, step and config"),
-        (("--resume", "lacking.pt", "--max-steps", 4), "resume lacking.pt: lacks or misstates its model or optimizer (RuntimeError)"),
+        (
+            ("--resume", "lacking.pt", "--max-steps", 4),
+            "resume lacking.pt: lacks or misstates its model or optimizer (RuntimeError)",
+        ),
         (("--resume", "strange.pt"), "resume strange.pt: its config is not a run's"),
-        (("--resume", "other.pt", "--max-steps", 4), "resume other.pt: data.source digits is not the data that this run began with"),
-        (("digits", "--resume", "runs/a.pt"), "--resume runs/a.pt brings its own config: leave out the preset 'digits'"),
-        (("--resume", "runs/a.pt", "--optim.lr", 2, "--max-steps", 4), "holds another run, which differs in optim.lr 0.0035 -> 2.0; leave these as they were"),
-        (("--resume", "runs/a.pt"), "has made 2 steps, and is to end after 2; give a larger --max-steps, or 0 for the whole run"),
+        (
+            ("--resume", "other.pt", "--max-steps", 4),
+            "resume other.pt: data.source digits is not the data that this run began with",
+        ),
+        (
+            ("digits", "--resume", "runs/a.pt"),
+            "--resume runs/a.pt brings its own config: leave out the preset 'digits'",
+        ),
+        (
+            ("--resume", "runs/a.pt", "--optim.lr", 2, "--max-steps", 4),
+            "holds another run, which differs in optim.lr 0.0035 -> 2.0; leave these as they were",
+        ),
+        (
+            ("--resume", "runs/a.pt"),
+            "has made 2 steps, and is to end after 2; give a larger --max-steps, or 0 for the whole run",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(monkeypatch, files, capsys, arguments, told):

@@ -38,22 +38,49 @@ from vit_jax.presets import preset  # noqa: E402
 torch.set_num_threads(1)
 
 VIT = ViTConfig(
-    image=(4, 6), patch=2, channels=2, classes=3, width=8, depth=1, heads=2, hidden=12, registers=2, layer_scale=0.1, pool="map", qk_norm=True, stem_norm=True,
-)  # fmt: skip
+    image=(4, 6),
+    patch=2,
+    channels=2,
+    classes=3,
+    width=8,
+    depth=1,
+    heads=2,
+    hidden=12,
+    registers=2,
+    layer_scale=0.1,
+    pool="map",
+    qk_norm=True,
+    stem_norm=True,
+)
 SEQ = TransformerConfig(
-    width=8, heads=2, hidden=12, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=9, outputs=9, max_length=8,
-    positions="learned", embedding_norm=True, tie="decoder",
-)  # fmt: skip
+    width=8,
+    heads=2,
+    hidden=12,
+    encoder_depth=1,
+    decoder_depth=1,
+    source_vocabulary=9,
+    target_vocabulary=9,
+    outputs=9,
+    max_length=8,
+    positions="learned",
+    embedding_norm=True,
+    tie="decoder",
+)
 
 
 def images(seed=0, batch=6):
     rng = np.random.default_rng(seed)
-    return {"image": rng.integers(0, 256, (batch, 4, 6, 2)).astype(np.uint8), "label": rng.integers(0, 3, batch).astype(np.int32)}
+    return {
+        "image": rng.integers(0, 256, (batch, 4, 6, 2)).astype(np.uint8),
+        "label": rng.integers(0, 3, batch).astype(np.int32),
+    }
 
 
 def run(config=VIT, **fields):
     of_images = isinstance(config, ViTConfig)
-    task, data, augment = ("classify", ImageData(), ImageAugment()) if of_images else ("translate", SentenceData(), AugmentConfig())
+    task, data, augment = (
+        ("classify", ImageData(), ImageAugment()) if of_images else ("translate", SentenceData(), AugmentConfig())
+    )
     optimizer = OptimConfig(**{"schedule": "constant", **fields.pop("optim", {})})
     return RunConfig(task, config, data, fields.pop("augment", augment), optimizer, compute_dtype="float64", **fields)
 
@@ -181,7 +208,12 @@ def test_schedules_are_torchs_own():
 @pytest.mark.parametrize("config", [VIT, SEQ], ids=["vit", "transformer"])
 def test_what_decays_is_told_by_modules_as_ours_tells_it_by_names(config, sort):
     model = torch_ref.build(config)
-    decaying = {id(p) for group in decay_groups(model, OptimConfig(weight_decay=0.1, decay=(sort,))) if group["weight_decay"] for p in group["params"]}
+    decaying = {
+        id(p)
+        for group in decay_groups(model, OptimConfig(weight_decay=0.1, decay=(sort,)))
+        if group["weight_decay"]
+        for p in group["params"]
+    }
     found = torch_ref.named(model, {n: torch.full_like(p, id(p) in decaying) for n, p in model.named_parameters()})
     assert {n for n, x in found.items() if x.all()} == {n for n, p in parameters(config).items() if p.kind == sort}
 
@@ -216,7 +248,9 @@ def test_a_step_of_sgd_is_rate_times_clipped_gradient():
     assert norm > 0.02
     one.step(batch)
     for name, after in torch_ref.parameters(one.model).items():
-        np.testing.assert_allclose(after, before[name] - 0.5 * gradients[name] * 0.01 / (norm + 1e-6), rtol=0, atol=1e-14)
+        np.testing.assert_allclose(
+            after, before[name] - 0.5 * gradients[name] * 0.01 / (norm + 1e-6), rtol=0, atol=1e-14
+        )
 
 
 def test_an_average_of_weights_starts_where_they_do():
@@ -224,12 +258,17 @@ def test_an_average_of_weights_starts_where_they_do():
     expected = torch_ref.parameters(one.model)
     for t in range(3):
         one.step(images(t))
-        expected = {n: 0.75 * e + 0.25 * x for (n, e), x in zip(expected.items(), torch_ref.parameters(one.model).values(), strict=True)}
+        expected = {
+            n: 0.75 * e + 0.25 * x
+            for (n, e), x in zip(expected.items(), torch_ref.parameters(one.model).values(), strict=True)
+        }
     for name, x in torch_ref.parameters(one.average.module).items():
         np.testing.assert_allclose(x, expected[name], rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize(("name", "roles"), [("sgd", set()), ("momentum", {"trace"}), ("adam", {"mu", "nu"}), ("adamw", {"mu", "nu"})])
+@pytest.mark.parametrize(
+    ("name", "roles"), [("sgd", set()), ("momentum", {"trace"}), ("adam", {"mu", "nu"}), ("adamw", {"mu", "nu"})]
+)
 def test_moments_come_under_our_names(name, roles):
     one, batch = trainer(optim=dict(name=name)), images()
     assert all(not x.any() for tree in one.moments().values() for x in tree.values())
@@ -301,7 +340,12 @@ def test_the_command_leaves_model_optimizer_step_and_config(monkeypatch, tmp_pat
     assert any((saved["ema"][name] != x).any() for name, x in saved["model"].items())
 
     assert door(monkeypatch, tmp_path, "digits", *QUICK, "--max-steps", 1) == 0  # beside it
-    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["digits-torch-2.pt", "digits-torch-2.safetensors", "digits-torch.pt", "digits-torch.safetensors"]
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == [
+        "digits-torch-2.pt",
+        "digits-torch-2.safetensors",
+        "digits-torch.pt",
+        "digits-torch.safetensors",
+    ]
     assert door(monkeypatch, tmp_path, "digits", *QUICK, "--name", "digits-torch") == 2
     assert "digits-torch.pt: exists; choose another --name" in capsys.readouterr().err
 
@@ -330,7 +374,22 @@ def test_weights_that_pytorch_trained_go_on_in_jax_and_back(monkeypatch, tmp_pat
     state = torch.load("runs/digits-torch.pt", weights_only=True)["model"]
     theirs = torch_ref.parameters(torch_ref.build(run.model)).keys()
     assert begun.keys() == theirs and np.array_equal(begun["head.kernel"], state["head.weight"].T)
-    assert door(monkeypatch, tmp_path, "digits", "--init", run.init, "--max-steps", 1, "--optim.lr", 1e-30, "--name", "again") == 0
+    assert (
+        door(
+            monkeypatch,
+            tmp_path,
+            "digits",
+            "--init",
+            run.init,
+            "--max-steps",
+            1,
+            "--optim.lr",
+            1e-30,
+            "--name",
+            "again",
+        )
+        == 0
+    )
     again = torch.load("runs/again.pt", weights_only=True)["model"]
     assert all(torch.equal(again[name], x) for name, x in state.items())
 
@@ -373,5 +432,7 @@ def test_a_loss_that_is_no_number_ends_the_run(monkeypatch, tmp_path, capsys):
 
 def test_the_reference_loads_no_jax():
     command = "import sys, torch_ref.train; print(*sys.modules)"
-    loaded = set(subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split())
+    loaded = set(
+        subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split()
+    )
     assert "torch" in loaded and not {"jax", "flax", "optax"} & loaded

@@ -17,7 +17,15 @@ from vit_jax.runs import flatten, unflatten
 from vit_jax.transformer import Transformer, sinusoids
 
 TINY = TransformerConfig(
-    width=8, heads=2, hidden=12, encoder_depth=2, decoder_depth=2, source_vocabulary=11, target_vocabulary=11, outputs=11, max_length=9
+    width=8,
+    heads=2,
+    hidden=12,
+    encoder_depth=2,
+    decoder_depth=2,
+    source_vocabulary=11,
+    target_vocabulary=11,
+    outputs=11,
+    max_length=9,
 )
 VARIANTS = {
     "pre-norm": TINY,
@@ -29,7 +37,9 @@ VARIANTS = {
     "learned": dataclasses.replace(TINY, positions="learned", position_offset=2, embedding_norm=True),
     "concatenated": dataclasses.replace(TINY, positions="concatenated", embedding_norm=True),
     "no positions": dataclasses.replace(TINY, positions="none", outputs=0),
-    "vectors": dataclasses.replace(TINY, source_vocabulary=0, target_vocabulary=0, outputs=0, positions="one_frequency"),
+    "vectors": dataclasses.replace(
+        TINY, source_vocabulary=0, target_vocabulary=0, outputs=0, positions="one_frequency"
+    ),
 }
 
 
@@ -93,7 +103,12 @@ def test_parameters_of_presets_are_those_of_the_modules(name):
 @variants
 def test_a_sentence_alone_equals_its_row_in_a_padded_batch(c):
     model, (source, target) = network(c), sentences(c)
-    together = model(source, target, source_padding=jnp.arange(5) < jnp.array([[5], [3], [1]]), target_padding=jnp.arange(4) < jnp.array([[4], [2], [4]]))
+    together = model(
+        source,
+        target,
+        source_padding=jnp.arange(5) < jnp.array([[5], [3], [1]]),
+        target_padding=jnp.arange(4) < jnp.array([[4], [2], [4]]),
+    )
     for row, (s, t) in enumerate([(5, 4), (3, 2), (1, 4)]):
         alone = model(source[row : row + 1, :s], target[row : row + 1, :t])
         assert largest(alone[0], together[row, :t]) < 1e-12
@@ -132,7 +147,9 @@ def test_an_empty_source_gives_finite_logits_and_gradients(c):
     source, target = sentences(c)
     padding = jnp.array([[True] * 5, [False] * 5, [True] * 5])
     weights = random_weights(c)
-    value, gradients = jax.value_and_grad(lambda w: jnp.square(network(c, w)(source, target, source_padding=padding)).mean())(weights)
+    value, gradients = jax.value_and_grad(
+        lambda w: jnp.square(network(c, w)(source, target, source_padding=padding)).mean()
+    )(weights)
     assert jnp.isfinite(value) and all(jnp.isfinite(g).all() for g in gradients.values())
 
 
@@ -148,14 +165,19 @@ def test_masks_per_head_restrict_that_head_alone():
     layer, x = attention(), jnp.asarray(np.random.default_rng(1).normal(size=(1, 3, 8)))
     tape = {"attention": None}
     layer(x, x, x, jnp.array([[True, True, True], [True, False, False]])[None, :, None], tape=tape)
-    assert jnp.array_equal(tape["attention"][0, 1], jnp.eye(3)[jnp.zeros(3, int)]) and float(tape["attention"][0, 0].min()) > 0
+    assert (
+        jnp.array_equal(tape["attention"][0, 1], jnp.eye(3)[jnp.zeros(3, int)])
+        and float(tape["attention"][0, 0].min()) > 0
+    )
 
 
 def test_torch_masks_become_ours():
     causal = np.triu(np.ones((3, 3), bool), 1)  # torch: True = ignore
     assert jnp.array_equal(from_torch_mask(causal, heads=2)[0, 0], np.tril(np.ones((3, 3), bool)))
     per_head = np.random.default_rng(0).random((4, 3, 5)) < 0.5  # row b * heads + h
-    assert all(jnp.array_equal(from_torch_mask(per_head, heads=2)[b, h], ~per_head[2 * b + h]) for b in (0, 1) for h in (0, 1))
+    assert all(
+        jnp.array_equal(from_torch_mask(per_head, heads=2)[b, h], ~per_head[2 * b + h]) for b in (0, 1) for h in (0, 1)
+    )
     assert jnp.array_equal(from_torch_mask(np.array([[False, True]])), jnp.array([[True, False]]))
     with pytest.raises(ValueError, match="only boolean masks"):
         from_torch_mask(np.zeros((3, 3)), heads=2)
@@ -189,7 +211,11 @@ def step_of(c: TransformerConfig):
 def test_a_decoding_step_transposes_no_weight_and_projects_no_memory(tie):
     jaxpr, variables = step_of(dataclasses.replace(TINY, tie=tie))
     used = {id(v) for equation in jaxpr.eqns for v in equation.invars}
-    assert not [name for name, v in variables.items() if ("cross_attention.key" in name or "cross_attention.value" in name) and id(v) in used]
+    assert not [
+        name
+        for name, v in variables.items()
+        if ("cross_attention.key" in name or "cross_attention.value" in name) and id(v) in used
+    ]
     assert [name for name, v in variables.items() if "cross_attention.query" in name and id(v) in used]
     transposed = [equation.invars[0].aval.shape for equation in jaxpr.eqns if equation.primitive.name == "transpose"]
     assert all(len(shape) == 4 for shape in transposed), transposed
@@ -229,18 +255,34 @@ def test_a_tied_table_gets_the_gradients_of_all_its_uses():
         return jax.grad(lambda w: jnp.square(network(config, w)(source, target)).mean())(weights)
 
     one, three = gradients(c, tied), gradients(untied, {name: apart[name] for name in shapes(untied)})
-    assert largest(one["target.embedding"], three["source.embedding"] + three["target.embedding"] + three["head.kernel"].T) < 1e-13
+    assert (
+        largest(one["target.embedding"], three["source.embedding"] + three["target.embedding"] + three["head.kernel"].T)
+        < 1e-13
+    )
 
 
 def test_capture_gives_the_inner_values_and_costs_the_plain_call_nothing():
     model, (source, target) = network(TINY), sentences(TINY)
-    names = ["encoder.blocks.1", "memory", "decoder.blocks.0", "encoder.attention", "decoder.self_attention", "decoder.cross_attention", "logits"]
+    names = [
+        "encoder.blocks.1",
+        "memory",
+        "decoder.blocks.0",
+        "encoder.attention",
+        "decoder.self_attention",
+        "decoder.cross_attention",
+        "logits",
+    ]
     got = model.capture(source, target, names)
     promised = [(3, 5, 8), (3, 5, 8), (3, 4, 8), (3, 2, 2, 5, 5), (3, 2, 2, 4, 4), (3, 2, 2, 4, 5), (3, 4, 11)]
     assert [got[n].shape for n in names] == promised
-    assert jnp.array_equal(got["logits"], model(source, target)) and largest(got["decoder.cross_attention"].sum(-1), 1) < 1e-12
+    assert (
+        jnp.array_equal(got["logits"], model(source, target))
+        and largest(got["decoder.cross_attention"].sum(-1), 1) < 1e-12
+    )
     assert largest(got["memory"], model.encoder.norm(got["encoder.blocks.1"])) == 0
-    plain, empty = (str(jax.make_jaxpr(f)(source, target)) for f in (model, lambda s, t: model.capture(s, t, ["logits"])["logits"]))
+    plain, empty = (
+        str(jax.make_jaxpr(f)(source, target)) for f in (model, lambda s, t: model.capture(s, t, ["logits"])["logits"])
+    )
     assert plain.split("in (")[0] == empty.split("in (")[0]
     with pytest.raises(ValueError, match=r"cannot capture 'blocks\.0'; there are encoder\.blocks\.0"):
         model.capture(source, target, ["blocks.0"])
@@ -256,7 +298,9 @@ def test_what_is_dropped_depends_on_the_examples_key_alone(site):
     keys = jax.random.split(jax.random.key(0), 3)
     whole = model(source, target, keys=keys)
     assert largest(whole[1:], model(source[1:], target[1:], keys=keys[1:])) < 1e-12
-    assert largest(whole, model(source, target)) > 1e-6 and largest(whole, model(source, target, keys=keys[::-1])) > 1e-6
+    assert (
+        largest(whole, model(source, target)) > 1e-6 and largest(whole, model(source, target, keys=keys[::-1])) > 1e-6
+    )
 
 
 def test_a_bfloat16_network_has_float32_logits():
@@ -271,7 +315,10 @@ YES = jnp.ones((3, 5), bool)
 REFUSED = {
     "a float mask": (dict(source_mask=jnp.zeros((1, 1, 5, 5))), "only boolean masks are taken"),
     "a 2-D mask": (dict(target_mask=jnp.ones((4, 4), bool)), r"\[4, 4\] is not 4-D"),
-    "a mask of another length": (dict(memory_mask=jnp.ones((1, 1, 4, 4), bool)), r"does not broadcast to \[3, H, 4, 5\]"),
+    "a mask of another length": (
+        dict(memory_mask=jnp.ones((1, 1, 4, 4), bool)),
+        r"does not broadcast to \[3, H, 4, 5\]",
+    ),
     "a padding of another length": (dict(source_padding=YES[:, :4]), r"padding bool \[3, 4\] is not bool \[3, 5\]"),
     "a float padding": (dict(target_padding=jnp.ones((3, 4))), r"is not bool \[3, 4\]"),
     "a 4-D padding": (dict(source_padding=YES[:, None, None]), r"is not bool \[3, 5\]"),
@@ -287,7 +334,11 @@ REFUSED = {
 def test_the_model_refuses_when_it_is_traced(given, message):
     call = dict(source=SOURCE, target=TARGET) | given
     with pytest.raises(ValueError, match=message) as caught:
-        jax.eval_shape(lambda s, t: network(TINY)(s, t, **{k: v for k, v in call.items() if k not in ("source", "target")}), call["source"], call["target"])
+        jax.eval_shape(
+            lambda s, t: network(TINY)(s, t, **{k: v for k, v in call.items() if k not in ("source", "target")}),
+            call["source"],
+            call["target"],
+        )
     assert "\n" not in str(caught.value)
 
 
@@ -318,12 +369,18 @@ def test_a_cache_that_does_not_fit_is_refused():
 def test_masks_that_are_one():
     assert attention_mask(2, 3, 4) is None
     mask = attention_mask(2, 3, 3, padding=jnp.array([[True, True, False], [False, True, True]]), causal=True)
-    assert mask.shape == (2, 1, 3, 3) and mask[0, 0].tolist() == [[True, False, False], [True, True, False], [True, True, False]]
+    assert mask.shape == (2, 1, 3, 3) and mask[0, 0].tolist() == [
+        [True, False, False],
+        [True, True, False],
+        [True, True, False],
+    ]
 
 
 # ------------------------------------------------------------------------------ an encoder alone
 
-ALONE = dataclasses.replace(TINY, decoder_depth=0, target_vocabulary=0, outputs=0, positions="learned", embedding_norm=True)
+ALONE = dataclasses.replace(
+    TINY, decoder_depth=0, target_vocabulary=0, outputs=0, positions="learned", embedding_norm=True
+)
 
 
 def test_an_encoder_alone_is_the_encoder_of_the_whole():
@@ -335,7 +392,9 @@ def test_an_encoder_alone_is_the_encoder_of_the_whole():
     assert largest(alone(SOURCE, source_padding=padding), whole.encode(SOURCE, padding)) == 0
     seen = alone.capture(SOURCE, None, ["encoder.blocks.1", "memory", "logits"], source_padding=padding)
     assert largest(seen["memory"], seen["logits"]) == 0
-    assert {name: x.shape for name, x in flatten(split(Transformer(ALONE, rngs=nnx.Rngs(0)))[1]).items()} == shapes(ALONE)
+    assert {name: x.shape for name, x in flatten(split(Transformer(ALONE, rngs=nnx.Rngs(0)))[1]).items()} == shapes(
+        ALONE
+    )
 
 
 def test_an_encoder_alone_takes_and_says_no_target():

@@ -34,13 +34,25 @@ V = 65
 TINY = RunConfig(
     task="translate",
     model=TransformerConfig(
-        width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1, tie="all", embedding_std=0.5, dropout=0.1, embedding_dropout=0.1,
+        width=8,
+        heads=2,
+        hidden=8,
+        encoder_depth=1,
+        decoder_depth=1,
+        tie="all",
+        embedding_std=0.5,
+        dropout=0.1,
+        embedding_dropout=0.1,
     ),
     data=SentenceData(source="numbers", tokens=16 * 1500, lengths=(16,)),
     optim=OptimConfig(name="adam", lr=1e-2, schedule="inverse_sqrt", warmup=0.5),
     loss=LossConfig(label_smoothing=0.1),
-    epochs=2, batch=500, accumulate=2, ema=0.8, log_every=4,
-)  # fmt: skip
+    epochs=2,
+    batch=500,
+    accumulate=2,
+    ema=0.8,
+    log_every=4,
+)
 STEPS = 12
 
 # -------------------------------------------------------------------------------------------- loss
@@ -53,7 +65,9 @@ def test_the_decoder_reads_after_a_begin_and_says_before_an_end():
     read, labels, real = shifted(jnp.asarray(TARGET), jnp.asarray(SOURCE))
     assert read.tolist() == [[1, 7, 8], [1, 9, 0], [1, 0, 0]]
     assert labels[:2].tolist() == [[7, 8, 2], [9, 2, 0]]
-    assert real.tolist() == [[True, True, True], [True, True, False], [False, False, False]], "a row of padding has nothing to say"
+    assert real.tolist() == [[True, True, True], [True, True, False], [False, False, False]], (
+        "a row of padding has nothing to say"
+    )
 
 
 def network(seed=0):
@@ -69,7 +83,9 @@ def test_the_loss_is_torchs_over_real_tokens(smoothing):
     read = [[1, 7, 8], [1, 9, 0]]
     logits = np.array(model(jnp.asarray(SOURCE[:2]), jnp.asarray(read), source_padding=jnp.asarray(SOURCE[:2] != 0)))
     labels = torch.tensor([[7, 8, 2], [9, 2, 0]])
-    expected = torch.nn.CrossEntropyLoss(label_smoothing=smoothing, ignore_index=0)(torch.tensor(logits).reshape(-1, V), labels.reshape(-1))
+    expected = torch.nn.CrossEntropyLoss(label_smoothing=smoothing, ignore_index=0)(
+        torch.tensor(logits).reshape(-1, V), labels.reshape(-1)
+    )
     assert float(its.size(batch)) == 5
     assert float(loss) == pytest.approx(float(expected), rel=1e-5)
     right = (logits.argmax(-1) == labels.numpy()) & (labels.numpy() != 0)
@@ -79,7 +95,10 @@ def test_the_loss_is_torchs_over_real_tokens(smoothing):
 def test_padding_changes_nothing():
     its, model = Translate(0.1, 4), network()
     wide = {"source": np.pad(SOURCE, ((0, 2), (0, 3))), "target": np.pad(TARGET, ((0, 2), (0, 5)))}
-    a, b = (float(its.loss(model, batch, None, its.size(batch))[0]) for batch in ({"source": SOURCE, "target": TARGET}, wide))
+    a, b = (
+        float(its.loss(model, batch, None, its.size(batch))[0])
+        for batch in ({"source": SOURCE, "target": TARGET}, wide)
+    )
     assert a == pytest.approx(b, rel=1e-6)
 
 
@@ -89,7 +108,10 @@ def test_scores_counted_by_hand():
     half = its.score(TINY.model, split, out | {"predicted": np.array([[7, 8, 0], [9, 9, 0]])})
     assert isinstance(half, Evaluation) and half.metrics == {"loss": 0.8, "accuracy": 0.8, "exact_match": 0.5}
     for wrong in ([7, 8, 8], [7, 0, 0], [8, 7, 0]):  # one word too many, one too few, another order
-        assert its.score(TINY.model, split, out | {"predicted": np.array([wrong, [9, 0, 0]])}).metrics["exact_match"] == 0.5
+        assert (
+            its.score(TINY.model, split, out | {"predicted": np.array([wrong, [9, 0, 0]])}).metrics["exact_match"]
+            == 0.5
+        )
 
 
 CUT = """
@@ -169,7 +191,12 @@ def left(folder):
     tree = {"model": saved.state.parameters, "moments": saved.state.moments, "ema": saved.state.ema}
     arrays = {name: np.asarray(x).tobytes() for name, x in runs.flatten(tree).items()}
     rows = [{k: v for k, v in row.items() if k not in ("sentences_per_second", "memory")} for row in folder.metrics()]
-    return arrays, saved.notes["best"], rows, {k: v for k, v in folder.summary().items() if k not in ("seconds", "sample")}
+    return (
+        arrays,
+        saved.notes["best"],
+        rows,
+        {k: v for k, v in folder.summary().items() if k not in ("seconds", "sample")},
+    )
 
 
 @pytest.mark.parametrize("stops", [(3,), (6,), (2, 7, 11)], ids=str)
@@ -199,7 +226,11 @@ def test_what_a_run_leaves(trained):
     data = Translate.open(TINY)
     assert rows[0] == ["source", "truth", "translation"]
     assert [row[:2] for row in rows[1:]] == [
-        [v.decode(ids[i]) for v, ids in ((data.source, data.splits["test"].source), (data.target, data.splits["test"].target))] for i in range(4)
+        [
+            v.decode(ids[i])
+            for v, ids in ((data.source, data.splits["test"].source), (data.target, data.splits["test"].target))
+        ]
+        for i in range(4)
     ]
 
 
@@ -210,7 +241,9 @@ def test_the_evaluate_door_says_what_training_said(trained, capsys):
         head, *lines = capsys.readouterr().out.splitlines()
         assert head.endswith(f"at step {STEPS}, {split}: {len(Translate.open(TINY).splits[split]):,} examples")
         values = {name: float(value) for name, value in map(str.split, lines)}
-        assert values == {name: pytest.approx(value, abs=6e-5) for name, value in folder.summary()[split][known].items()}
+        assert values == {
+            name: pytest.approx(value, abs=6e-5) for name, value in folder.summary()[split][known].items()
+        }
 
 
 # --------------------------------------------------------------------------------------- translator
@@ -224,10 +257,18 @@ def test_the_translator_and_its_door(trained, capsys, monkeypatch, tmp_path):
     assert [translator.translate([text])[0] for text in texts] == expected, "a batch of one is a batch of three"
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(texts[1:]) + "\n"))
     out = tmp_path / "out.csv"
-    assert predict.command([str(folder.path), texts[0], "-", "--csv", str(out), "--attention", str(tmp_path / "maps.png")]) == 0
-    assert capsys.readouterr().out.splitlines() == [f"{text}: {said}" for text, said in zip(texts, expected, strict=True)]
+    assert (
+        predict.command([str(folder.path), texts[0], "-", "--csv", str(out), "--attention", str(tmp_path / "maps.png")])
+        == 0
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        f"{text}: {said}" for text, said in zip(texts, expected, strict=True)
+    ]
     with out.open(encoding="utf-8", newline="") as file:
-        assert list(csv.reader(file)) == [["source", "translation"], *([a, b] for a, b in zip(texts, expected, strict=True))]
+        assert list(csv.reader(file)) == [
+            ["source", "translation"],
+            *([a, b] for a, b in zip(texts, expected, strict=True)),
+        ]
     assert (tmp_path / "maps.png").stat().st_size > 1000
     assert list(predict.predict(str(folder.path), texts)) == list(zip(texts, expected, strict=True))
 
@@ -238,7 +279,12 @@ def test_a_file_of_its_weights_is_refused_in_one_sentence_whatever_it_is_given(t
     vit_jax.export(str(folder.path), tmp_path / "weights.safetensors")
     (tmp_path / "a.png").write_bytes(b"")
     for given in ("twenty one", str(tmp_path / "a.png")):
-        with pytest.raises(UserError, match="there is no such image" if given == "twenty one" else "holds a Transformer without its vocabulary; give a run"):
+        with pytest.raises(
+            UserError,
+            match="there is no such image"
+            if given == "twenty one"
+            else "holds a Transformer without its vocabulary; give a run",
+        ):
             list(predict.predict(str(tmp_path / "weights.safetensors"), [given]))
     assert vit_jax.load(tmp_path / "weights.safetensors").lacks == ("vocabulary",)
 
@@ -251,8 +297,13 @@ def test_one_text_is_no_list_of_letters(trained):
 def test_where_the_decoder_looked(trained):
     translator = vit_jax.load(str(trained[0].path))
     asked, said, maps = translator.attention("twenty one")
-    assert asked == ["twenty", "one"] and " ".join(said).removesuffix("<eos>").strip() == translator.translate(["twenty one"])[0]
-    assert maps.shape == (1, 2, len(said), 2) and maps.sum(-1) == pytest.approx(1, abs=1e-5), "padding is never looked at"
+    assert (
+        asked == ["twenty", "one"]
+        and " ".join(said).removesuffix("<eos>").strip() == translator.translate(["twenty one"])[0]
+    )
+    assert maps.shape == (1, 2, len(said), 2) and maps.sum(-1) == pytest.approx(1, abs=1e-5), (
+        "padding is never looked at"
+    )
 
 
 @pytest.mark.parametrize(
@@ -318,18 +369,28 @@ def test_numbers_reaches_what_it_promises_and_its_control_falls_to_chance(tmp_pa
     run = preset("numbers").run
     summary = train(run, preset="numbers", folder=Run(tmp_path / "run"))
     assert summary["test"]["last"]["exact_match"] >= 0.995
-    control = train(replace(run, data=replace(run.data, shuffle_sources=True), epochs=3), preset="numbers", folder=Run(tmp_path / "control"))
+    control = train(
+        replace(run, data=replace(run.data, shuffle_sources=True), epochs=3),
+        preset="numbers",
+        folder=Run(tmp_path / "control"),
+    )
     assert control["test"]["last"]["exact_match"] <= 0.005
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("VIT_JAX_MULTI30K" not in os.environ, reason="VIT_JAX_MULTI30K does not name the folder of multi30k")
+@pytest.mark.skipif(
+    "VIT_JAX_MULTI30K" not in os.environ, reason="VIT_JAX_MULTI30K does not name the folder of multi30k"
+)
 def test_the_notebooks_transformer_learns_on_multi30k(tmp_path):
     """200 steps of small batches: the loss falls well below that of the first steps."""
     run = preset("transformer-512x6").run
     data = replace(run.data, source=f"pairs:en-de:{os.environ['VIT_JAX_MULTI30K']}", tokens=384)
     folder = Run(tmp_path / "run")
-    train(replace(run, data=data, optim=replace(run.optim, warmup=0.1), max_steps=200, log_every=20), preset="transformer-512x6", folder=folder)
+    train(
+        replace(run, data=data, optim=replace(run.optim, warmup=0.1), max_steps=200, log_every=20),
+        preset="transformer-512x6",
+        folder=folder,
+    )
     losses = [row["loss"] for row in folder.metrics() if row["kind"] == "train"]
     assert losses[-1] < losses[0] - 1.5
 

@@ -80,7 +80,9 @@ class Fault:
     rows: Callable[[Row], Row] | None = None
 
 
-def every(part: str, change: Callable[[np.ndarray], np.ndarray], block: int | None = None) -> Callable[[Tensors], Tensors]:
+def every(
+    part: str, change: Callable[[np.ndarray], np.ndarray], block: int | None = None
+) -> Callable[[Tensors], Tensors]:
     """A change of the tensors whose names end so, in all blocks or in one."""
     start = "" if block is None else f"blocks.{block}."
     return lambda t: {n: change(a) if n.endswith(part) and n.startswith(start) else a for n, a in t.items()}
@@ -93,7 +95,12 @@ def both(*changes: Callable[[Tensors], Tensors]) -> Callable[[Tensors], Tensors]
 def qkv(order: str, block: int | None = None) -> Callable[[Tensors], Tensors]:
     """q, k and v in another order."""
     places = ["qkv".index(letter) for letter in order]
-    return both(*(every(f"attn.qkv.{leaf}", lambda a: np.concatenate([np.split(a, 3)[i] for i in places]), block) for leaf in ("weight", "bias")))
+    return both(
+        *(
+            every(f"attn.qkv.{leaf}", lambda a: np.concatenate([np.split(a, 3)[i] for i in places]), block)
+            for leaf in ("weight", "bias")
+        )
+    )
 
 
 def regrouped(before: str, after: str) -> Callable[[Tensors], Tensors]:
@@ -104,7 +111,12 @@ def regrouped(before: str, after: str) -> Callable[[Tensors], Tensors]:
 
 def scaled(by: float) -> Callable[[Tensors], Tensors]:
     """Queries that much larger."""
-    return both(*(every(f"attn.qkv.{leaf}", lambda a: np.concatenate([a[:8] * np.float32(by), a[8:]])) for leaf in ("weight", "bias")))
+    return both(
+        *(
+            every(f"attn.qkv.{leaf}", lambda a: np.concatenate([a[:8] * np.float32(by), a[8:]]))
+            for leaf in ("weight", "bias")
+        )
+    )
 
 
 def bias(part: slice, block: int | None = None) -> Callable[[Tensors], Tensors]:
@@ -120,7 +132,12 @@ def bias(part: slice, block: int | None = None) -> Callable[[Tensors], Tensors]:
 
 def rotated(block: int | None = None) -> Callable[[Tensors], Tensors]:
     """The value's heads in each other's place."""
-    return both(*(every(f"attn.qkv.{leaf}", lambda a: np.concatenate([a[:16], np.roll(a[16:], 4, 0)]), block) for leaf in ("weight", "bias")))
+    return both(
+        *(
+            every(f"attn.qkv.{leaf}", lambda a: np.concatenate([a[:16], np.roll(a[16:], 4, 0)]), block)
+            for leaf in ("weight", "bias")
+        )
+    )
 
 
 def exchanged(a: str, b: str) -> Callable[[Tensors], Tensors]:
@@ -153,7 +170,11 @@ def skipped(block: int) -> Callable[[Tensors], Tensors]:
 def permuted_heads(t: Tensors) -> Tensors:
     """Whole heads in each other's place, everywhere: the same function."""
     swap = lambda a: np.concatenate([np.roll(part, 4, 0) for part in np.split(a, 3)])  # noqa: E731
-    return both(every("attn.qkv.weight", swap), every("attn.qkv.bias", swap), every("attn.proj.weight", lambda a: np.roll(a, 4, 1)))(t)
+    return both(
+        every("attn.qkv.weight", swap),
+        every("attn.qkv.bias", swap),
+        every("attn.proj.weight", lambda a: np.roll(a, 4, 1)),
+    )(t)
 
 
 def permuted_units(t: Tensors) -> Tensors:
@@ -277,7 +298,11 @@ def timm():
 @pytest.fixture
 def b_alone(monkeypatch):
     """Without A in its own library: it is the same in every one of these tests."""
-    monkeypatch.setattr(comparison, "of_one", lambda weights, *more, check=comparison.of_one: check(weights, *more) if weights.name == "b" else [])
+    monkeypatch.setattr(
+        comparison,
+        "of_one",
+        lambda weights, *more, check=comparison.of_one: check(weights, *more) if weights.name == "b" else [],
+    )
 
 
 def test_the_control_passes(timm):
@@ -315,7 +340,9 @@ def resized():
 def test_a_wrong_resize_kernel_is_caught(timm, b_alone, kernel):
     a, expected = resized()
     (wrong,) = adapt.plan(a.config, [f"resize=6x4:{kernel}"])
-    report = verify(a, written(TIMM, adapt.apply(wrong, a.parameters), wrong.config), ["resize=6x4:timm"], reference=expected)
+    report = verify(
+        a, written(TIMM, adapt.apply(wrong, a.parameters), wrong.config), ["resize=6x4:timm"], reference=expected
+    )
     assert report.where == "tokens" and any(c.where == "position" for c in failed(report.checks))
 
 
@@ -347,8 +374,9 @@ def test_steps_part_where_a_gradient_does(timm):
 
     checks = list(compared(written(TIMM, ours()), reference(), replace(built, call=other), steps=2))
     assert [(c.quantity, c.where) for c in failed(checks)] == [
-        *((f"gradients, float64, of {whose} largest", "position") for whose in ("its tensor's", "the model's")), ("parameters after 2 steps, float64", "position"),
-    ]  # fmt: skip
+        *((f"gradients, float64, of {whose} largest", "position") for whose in ("its tensor's", "the model's")),
+        ("parameters after 2 steps, float64", "position"),
+    ]
 
 
 def test_a_defect_of_the_batch_axis_is_named(timm):
@@ -376,9 +404,17 @@ def test_a_float32_pass_that_is_a_little_off_is_caught():
 
 def test_a_library_that_attends_to_padding_is_caught():
     config = replace(WORDS, encoder_depth=1, decoder_depth=1)
-    theirs, mine = written(LAYOUTS["torch-ref@transformer"], ours(config), config), Reference("ours", config, ours(config))
+    theirs, mine = (
+        written(LAYOUTS["torch-ref@transformer"], ours(config), config),
+        Reference("ours", config, ours(config)),
+    )
     assert passed(theirs, mine, "float64").passed
-    blind = passed(theirs, mine, "float64", lambda call: lambda module, given: call(module, {**given, "source_padding": given["source_padding"] | True}))
+    blind = passed(
+        theirs,
+        mine,
+        "float64",
+        lambda call: lambda module, given: call(module, {**given, "source_padding": given["source_padding"] | True}),
+    )
     assert not blind.passed and blind.where == "encoder.blocks.0"
 
 
@@ -397,7 +433,10 @@ def test_without_torch_tensors_are_compared_and_the_report_says_so(monkeypatch):
     assert report.same and report.verdict == "the same tensors (forward not compared)"
     assert "forward not compared: PyTorch cannot be imported" in report.text()
     report = verify(source(), planted(FAULTS["key bias dropped"]))
-    assert not report.same and report.where == "blocks.0.attention.key.bias, blocks.1.attention.key.bias, blocks.2.attention.key.bias"
+    assert (
+        not report.same
+        and report.where == "blocks.0.attention.key.bias, blocks.1.attention.key.bias, blocks.2.attention.key.bias"
+    )
 
 
 class Turned:
@@ -450,10 +489,16 @@ def test_the_gradient_of_the_padding_row_is_compared():
         load("transformers")
     except ImportError:
         pytest.skip("transformers is not installed")
-    apart = replace(IN_LIBRARIES["marian"][1], tie="decoder", target_vocabulary=8, outputs=8, encoder_depth=1, decoder_depth=1)
-    ours_with_a = Reference("ours", apart, ours(apart), noise(apart) | {"target": np.zeros((3, 5), int)})  # of nothing but padding
+    apart = replace(
+        IN_LIBRARIES["marian"][1], tie="decoder", target_vocabulary=8, outputs=8, encoder_depth=1, decoder_depth=1
+    )
+    ours_with_a = Reference(
+        "ours", apart, ours(apart), noise(apart) | {"target": np.zeros((3, 5), int)}
+    )  # of nothing but padding
     theirs = Theirs(libraries.build(written(LAYOUTS["marian"], ours(apart), apart))[0], apart, "float64")
-    checks = list(gradients("b", "ours", theirs.gradients(ours_with_a.inputs, ours_with_a.cotangent), ours_with_a.gradients()))
+    checks = list(
+        gradients("b", "ours", theirs.gradients(ours_with_a.inputs, ours_with_a.cotangent), ours_with_a.gradients())
+    )
     assert not failed(checks), checks
 
 
@@ -463,11 +508,26 @@ def test_a_report_is_json_markdown_and_a_certificate_that_does_not_change(monkey
     one, two = (json.dumps(r.certificate(), allow_nan=False) for r in reports)
     assert one == two
     certificate = json.loads(one)
-    assert list(certificate) == ["format", "source", "target", "config", "adaptations", "differences", "versions", "verdict"]
-    assert certificate["source"] == {"sha256": "", "layout": "torch-ref@vit", "keys": 56} and certificate["config"]["fields"]["width"] == 8
+    assert list(certificate) == [
+        "format",
+        "source",
+        "target",
+        "config",
+        "adaptations",
+        "differences",
+        "versions",
+        "verdict",
+    ]
+    assert (
+        certificate["source"] == {"sha256": "", "layout": "torch-ref@vit", "keys": 56}
+        and certificate["config"]["fields"]["width"] == 8
+    )
     assert certificate["differences"]["target: tensors under our names"] == 1.0
     assert json.loads(json.dumps(reports[0].json()))["checks"][-1]["where"] == "blocks.0.mlp.fc1.bias"
-    assert "| b | a | tensors under our names | 1.0e+00 | 0e+00 | blocks.0.mlp.fc1.bias | **no** |" in reports[0].markdown()
+    assert (
+        "| b | a | tensors under our names | 1.0e+00 | 0e+00 | blocks.0.mlp.fc1.bias | **no** |"
+        in reports[0].markdown()
+    )
 
 
 # -------------------------------------------------------------------------------------------- doors
@@ -501,12 +561,34 @@ SAID = ("--set", "heads=2", "--set", "image=4", "--set", "mean=0.5", "--set", "s
 def test_verify_compares_two_files_and_leaves_what_was_asked_for(timm, tmp_path, capsys):
     a, b = files(tmp_path)
     np.save(tmp_path / "images.npy", np.random.default_rng(0).standard_normal((2, 4, 4, 3)))
-    assert door("verify", a, b, *SAID, "--json", tmp_path / "v.json", "--markdown", tmp_path / "v.md", "--images", tmp_path / "images.npy") == 0
+    assert (
+        door(
+            "verify",
+            a,
+            b,
+            *SAID,
+            "--json",
+            tmp_path / "v.json",
+            "--markdown",
+            tmp_path / "v.md",
+            "--images",
+            tmp_path / "images.npy",
+        )
+        == 0
+    )
     out = capsys.readouterr().out
-    assert "B does not say its config: it was read by that of A" in out and out.endswith("verdict   the same function\n")
+    assert "B does not say its config: it was read by that of A" in out and out.endswith(
+        "verdict   the same function\n"
+    )
     said = json.loads((tmp_path / "v.json").read_text())
-    assert said["verdict"] == "the same function" and len(said["source"]["sha256"]) == 64 and said["target"]["layout"] == "timm"
-    assert {"torchvision", "timm"} <= {c["subject"].split(" in ")[1].split()[0] for c in said["checks"] if " in " in c["subject"]}
+    assert (
+        said["verdict"] == "the same function"
+        and len(said["source"]["sha256"]) == 64
+        and said["target"]["layout"] == "timm"
+    )
+    assert {"torchvision", "timm"} <= {
+        c["subject"].split(" in ")[1].split()[0] for c in said["checks"] if " in " in c["subject"]
+    }
     assert f"- B: `{b}`, timm, sha256 {said['target']['sha256']}" in (tmp_path / "v.md").read_text()
 
 
@@ -519,12 +601,34 @@ def test_verify_exits_with_3_and_names_the_layer(timm, tmp_path, capsys):
 
 def test_a_verified_conversion_leaves_a_certificate_and_can_be_verified_again(timm, tmp_path, capsys, monkeypatch):
     (a, _), b = files(tmp_path), tmp_path / "b.safetensors"
-    assert door(a, b, "--to", "timm", *SAID, "--adapt", "fold=cls_position", "--adapt", "activation=relu", "--dtype", "bfloat16", "--verify") == 0
+    assert (
+        door(
+            a,
+            b,
+            "--to",
+            "timm",
+            *SAID,
+            "--adapt",
+            "fold=cls_position",
+            "--adapt",
+            "activation=relu",
+            "--dtype",
+            "bfloat16",
+            "--verify",
+        )
+        == 0
+    )
     (said,) = (line for line in capsys.readouterr().out.splitlines() if "the change moves outputs by" in line)
     assert 0.01 < float(said.split()[-4]) < 1
     certificate = json.loads((tmp_path / "b.safetensors.certificate.json").read_text())
-    assert certificate["adaptations"] == ["fold=cls_position", "activation=relu"] and certificate["config"]["fields"]["activation"] == "relu"
-    assert certificate["differences"]["target: tensors under our names"] == 0 and certificate["verdict"] == "the same function"
+    assert (
+        certificate["adaptations"] == ["fold=cls_position", "activation=relu"]
+        and certificate["config"]["fields"]["activation"] == "relu"
+    )
+    assert (
+        certificate["differences"]["target: tensors under our names"] == 0
+        and certificate["verdict"] == "the same function"
+    )
     monkeypatch.setitem(sys.modules, "torch", None)
     assert door("verify", a, b, *SAID) == 0, "what B says of its making is done to A before they are compared"
 
@@ -548,7 +652,9 @@ def test_images_of_another_shape_are_refused_in_a_sentence(tmp_path, array, sent
 
 def test_images_that_claim_more_than_their_file_holds_are_refused(tmp_path):
     with open(tmp_path / "x.npy", "wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (1 << 36, 4, 4, 3)})
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f8", "fortran_order": False, "shape": (1 << 36, 4, 4, 3)}
+        )
     with pytest.raises(UserError, match="cannot be read"):
         images(str(tmp_path / "x.npy"), replace(VIT, image=4), None)
 
@@ -558,7 +664,16 @@ def test_a_picture_of_too_many_pixels_is_refused_without_a_warning(tmp_path, mon
 
     Image.new("RGB", (6, 4)).save(tmp_path / "a.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
-    preprocess = {"image": [6, 4], "channels": 3, "fit": "stretch", "size": 4, "interpolation": "bicubic", "background": 0, "mean": [0.5] * 3, "std": [0.25] * 3}
+    preprocess = {
+        "image": [6, 4],
+        "channels": 3,
+        "fit": "stretch",
+        "size": 4,
+        "interpolation": "bicubic",
+        "background": 0,
+        "mean": [0.5] * 3,
+        "std": [0.25] * 3,
+    }
     with pytest.raises(UserError, match="24 pixels"):
         images(str(tmp_path / "a.png"), VIT, preprocess)
     assert not recwarn.list
@@ -567,7 +682,16 @@ def test_a_picture_of_too_many_pixels_is_refused_without_a_warning(tmp_path, mon
 def test_pictures_are_prepared_as_the_file_says(tmp_path):
     from PIL import Image
 
-    preprocess = {"image": [6, 4], "channels": 3, "fit": "stretch", "size": 4, "interpolation": "bicubic", "background": 0, "mean": [0.5] * 3, "std": [0.25] * 3}
+    preprocess = {
+        "image": [6, 4],
+        "channels": 3,
+        "fit": "stretch",
+        "size": 4,
+        "interpolation": "bicubic",
+        "background": 0,
+        "mean": [0.5] * 3,
+        "std": [0.25] * 3,
+    }
     pixels = np.random.default_rng(0).integers(0, 256, (6, 4, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     given = images(str(tmp_path), VIT, preprocess)["images"]
@@ -582,25 +706,58 @@ def test_pictures_are_prepared_as_the_file_says(tmp_path):
 
 NO_BIAS = dict(query_bias=False, key_bias=False, value_bias=False)
 STEM = dict(stem_pre_norm=True, stem_norm=True, eps=1e-5, **NO_BIAS)
-VECTORS = TransformerConfig(width=8, heads=2, hidden=12, encoder_depth=2, decoder_depth=2, positions="none", max_length=0, eps=1e-5, activation="relu")
-WORDS = replace(VECTORS, source_vocabulary=9, target_vocabulary=9, outputs=9, tie="all", max_length=8, activation="gelu")
+VECTORS = TransformerConfig(
+    width=8,
+    heads=2,
+    hidden=12,
+    encoder_depth=2,
+    decoder_depth=2,
+    positions="none",
+    max_length=0,
+    eps=1e-5,
+    activation="relu",
+)
+WORDS = replace(
+    VECTORS, source_vocabulary=9, target_vocabulary=9, outputs=9, tie="all", max_length=8, activation="gelu"
+)
 LEARNED = replace(WORDS, positions="learned", position_offset=2, embedding_norm=True)
 IN_LIBRARIES = {
     "torchvision@1": ("torchvision", replace(VIT, image=4)),
     "torchvision@2": ("torchvision", replace(VIT, image=4, head_hidden=6)),
-    "huggingface@v4": ("transformers", replace(VIT, eps=1e-12, distill_token=True, distill_head=True, pool="cls_distill")),
+    "huggingface@v4": (
+        "transformers",
+        replace(VIT, eps=1e-12, distill_token=True, distill_head=True, pool="cls_distill"),
+    ),
     "huggingface@v5": ("transformers", replace(VIT, activation="gelu_tanh", **NO_BIAS)),
     "huggingface@v4, no head": ("transformers", replace(VIT, classes=0)),
     "huggingface@v4, pooler": ("transformers", replace(VIT, classes=0, head_hidden=8)),
     "timm@patch-matrix": ("timm", replace(VIT, distill_token=True, distill_head=True, pool="cls_distill")),
     "timm@gate-apart": ("timm", replace(VIT, gated=True, activation="silu", stem_norm=True)),
     "timm, map": ("timm", replace(VIT, activation="gelu_tanh", cls_token=False, pool="map")),
-    "timm": ("timm", replace(VIT, registers=2, register_position=True, layer_scale=0.1, qk_norm=True, pool="mean", final_norm=False, head_norm=True)),
+    "timm": (
+        "timm",
+        replace(
+            VIT,
+            registers=2,
+            register_position=True,
+            layer_scale=0.1,
+            qk_norm=True,
+            pool="mean",
+            final_norm=False,
+            head_norm=True,
+        ),
+    ),
     "vit-pytorch@1.16.1": ("vit_pytorch", replace(VIT, head_width=3, **STEM)),
-    "simple-vit@1.4.1": ("vit_pytorch", replace(VIT, cls_token=False, pool="mean", position="sincos2d", position_trained=False, out_bias=False, **STEM)),
+    "simple-vit@1.4.1": (
+        "vit_pytorch",
+        replace(VIT, cls_token=False, pool="mean", position="sincos2d", position_trained=False, out_bias=False, **STEM),
+    ),
     "torch-transformer": ("torch", VECTORS),
     "torch-transformer@encoder": ("torch", replace(VECTORS, decoder_depth=0)),
-    "marian": ("transformers", replace(WORDS, norm_first=False, final_norm=False, positions="concatenated", scale_embedding=True)),
+    "marian": (
+        "transformers",
+        replace(WORDS, norm_first=False, final_norm=False, positions="concatenated", scale_embedding=True),
+    ),
     "bart": ("transformers", replace(LEARNED, norm_first=False, final_norm=False)),
     "mbart": ("transformers", LEARNED),
 }
@@ -616,8 +773,14 @@ def test_every_library_that_builds_networks_agrees(name):
         pytest.skip(f"{library} is not installed")
     layout = LAYOUTS[name.partition(",")[0]]
     assert not layout.cannot(config)
-    a = written(LAYOUTS["vit-jax@vit" if isinstance(config, ViTConfig) else "vit-jax@transformer"], ours(config), config, "a")
+    a = written(
+        LAYOUTS["vit-jax@vit" if isinstance(config, ViTConfig) else "vit-jax@transformer"], ours(config), config, "a"
+    )
     report = verify(a, written(layout, ours(config), config), steps=2)
     assert report.same, failed(report.checks)
     assert any(library.replace("_", "") in c.subject.replace("_", "") for c in report.checks)
-    assert report.notes == ["a: no library is known to build vit-jax@vit; torch_ref stands in, by our reading of the names".replace("vit-jax@vit", a.layout.name)]
+    assert report.notes == [
+        "a: no library is known to build vit-jax@vit; torch_ref stands in, by our reading of the names".replace(
+            "vit-jax@vit", a.layout.name
+        )
+    ]

@@ -59,7 +59,9 @@ FORMULAS = {
 
 def table_of_positions(c):
     """Sinusoids, entry by entry: of the place in the sequence, or of the patch's column and row."""
-    placed = [c.cls_position] * c.cls_token + [c.distill_position] * c.distill_token + [c.register_position] * c.registers
+    placed = (
+        [c.cls_position] * c.cls_token + [c.distill_position] * c.distill_token + [c.register_position] * c.registers
+    )
     first, (h, w), (ph, pw) = sum(placed), pair(c.image), pair(c.patch)
     table = np.zeros((first + (h // ph) * (w // pw), c.width))
     for t, row in enumerate(table):
@@ -100,7 +102,10 @@ def reference(c, p, images):
         return dense(f"{name}.out", np.concatenate(contexts, -1), out_bias), np.stack(maps, 1)
 
     def attention(name, x):
-        q, k, v = (dense(f"{name}.{n}", x, b) for n, b in (("query", c.query_bias), ("key", c.key_bias), ("value", c.value_bias)))
+        q, k, v = (
+            dense(f"{name}.{n}", x, b)
+            for n, b in (("query", c.query_bias), ("key", c.key_bias), ("value", c.value_bias))
+        )
         y, weights = attend(name, q, k, v, c.head_width or c.width // c.heads, c.qk_norm, c.out_bias)
         maps.append(weights)
         return y
@@ -118,7 +123,9 @@ def reference(c, p, images):
     # The stem: patches row by row, each flattened (row, column, channel).
     batch, h, w, _ = images.shape
     ph, pw = pair(c.patch)
-    x = np.stack([images[:, r : r + ph, q : q + pw].reshape(batch, -1) for r in range(0, h, ph) for q in range(0, w, pw)], 1)
+    x = np.stack(
+        [images[:, r : r + ph, q : q + pw].reshape(batch, -1) for r in range(0, h, ph) for q in range(0, w, pw)], 1
+    )
     x = norm("patch.pre_norm", x) if c.stem_pre_norm else x
     x = dense("patch", x, c.stem_bias)
     x = norm("patch.norm", x) if c.stem_norm else x
@@ -141,7 +148,11 @@ def reference(c, p, images):
     out, maps = {"tokens": x}, []
     for i in range(c.depth):
         for branch, n in (("attention", 1), ("mlp", 2)):
-            name, scale, compute = f"blocks.{i}.{branch}", f"blocks.{i}.scale{n}", attention if branch == "attention" else mlp
+            name, scale, compute = (
+                f"blocks.{i}.{branch}",
+                f"blocks.{i}.scale{n}",
+                attention if branch == "attention" else mlp,
+            )
             y = compute(name, norm(f"blocks.{i}.norm{n}", x) if c.norm_first else x)
             x = x + (y * p[scale] if c.layer_scale else y)
             x = x if c.norm_first else norm(f"blocks.{i}.norm{n}", x)
@@ -151,10 +162,18 @@ def reference(c, p, images):
 
     if c.pool == "map":
         probe = np.tile(p["pool.probe"], (batch, 1, 1))
-        y, _ = attend("pool", dense("pool.query", probe), dense("pool.key", patches), dense("pool.value", patches), c.width // c.heads)
+        y, _ = attend(
+            "pool",
+            dense("pool.query", probe),
+            dense("pool.key", patches),
+            dense("pool.value", patches),
+            c.width // c.heads,
+        )
         pooled = (y + mlp("pool.mlp", norm("pool.norm", y)))[:, 0]
     else:
-        pooled = {"cls": x[:, 0], "mean": patches.mean(1), "mean_all": x.mean(1), "cls_distill": x[:, :2].mean(1)}[c.pool]
+        pooled = {"cls": x[:, 0], "mean": patches.mean(1), "mean_all": x.mean(1), "cls_distill": x[:, :2].mean(1)}[
+            c.pool
+        ]
     out |= {"attention": np.stack(maps, 1), "pooled": pooled}
     if c.pool == "cls_distill" and c.distill_head:
         second = dense("distill_head", norm("distill_norm", x[:, 1]) if c.distill_norm else x[:, 1], c.head_bias)
@@ -185,7 +204,9 @@ CASES = {
     "prefix, cls and distillation token have positions": PREFIX,
     "prefix, all have positions": dict(**PREFIX, register_position=True),
     "prefix, cls has a position": dict(**PREFIX, distill_position=False),
-    "prefix, registers have positions": dict(**PREFIX, register_position=True, cls_position=False, distill_position=False),
+    "prefix, registers have positions": dict(
+        **PREFIX, register_position=True, cls_position=False, distill_position=False
+    ),
     "prefix, none has positions": dict(**PREFIX, cls_position=False, distill_position=False),
     "sincos2d": dict(position="sincos2d", position_trained=False),
     "sincos2d, trained": dict(position="sincos2d"),
@@ -200,7 +221,9 @@ CASES = {
     "norms last, and a final one": dict(norm_first=False),
     "no final norm": dict(final_norm=False),
     "eps": dict(eps=1e-5),
-    "norms without bias": dict(norm_bias=False, stem_pre_norm=True, stem_norm=True, pre_norm=True, head_norm=True, qk_norm=True),
+    "norms without bias": dict(
+        norm_bias=False, stem_pre_norm=True, stem_norm=True, pre_norm=True, head_norm=True, qk_norm=True
+    ),
     "layer scale": dict(layer_scale=0.1),
     "layer scale, norms last": dict(layer_scale=0.1, norm_first=False),
     "no query bias": dict(query_bias=False),
@@ -224,7 +247,9 @@ CASES = {
     "mean of all": dict(pool="mean_all"),
     "attention pooling": dict(pool="map"),
     "attention pooling, patches alone": dict(**PATCHES | dict(pool="map")),
-    "attention pooling, other slots": dict(pool="map", gated=True, mlp_bias=False, norm_bias=False, head_width=7, activation="gelu_tanh"),
+    "attention pooling, other slots": dict(
+        pool="map", gated=True, mlp_bias=False, norm_bias=False, head_width=7, activation="gelu_tanh"
+    ),
     "two tokens averaged": DEIT,
     "two heads": dict(**DEIT, distill_head=True),
     "two heads, with norms": dict(**DEIT, distill_head=True, distill_norm=True, head_norm=True, final_norm=False),
@@ -238,7 +263,9 @@ CASES = {
     "no head but a hidden layer": dict(classes=0, head_hidden=7, head_norm=True),
     "square grey image and patches, one block": dict(**PATCHES | dict(image=6), patch=2, channels=1, depth=1),
 }
-configs = pytest.mark.parametrize("c", [dataclasses.replace(BASE, **fields) for fields in CASES.values()], ids=list(CASES))
+configs = pytest.mark.parametrize(
+    "c", [dataclasses.replace(BASE, **fields) for fields in CASES.values()], ids=list(CASES)
+)
 
 # Fields whose value in BASE says it all: no other size is like them.
 ENOUGH = {"width", "hidden"}
@@ -252,7 +279,9 @@ def test_the_cases_have_every_value_of_every_slot():
     for name, hint in hints.items():
         seen = {getattr(dataclasses.replace(BASE, **fields), name) for fields in CASES.values()}
         if name not in ENOUGH | TRAINING | STARTS:
-            assert set(typing.get_args(hint)) <= seen if typing.get_origin(hint) is typing.Literal else len(seen) > 1, name
+            assert set(typing.get_args(hint)) <= seen if typing.get_origin(hint) is typing.Literal else len(seen) > 1, (
+                name
+            )
 
 
 def random_weights(c):
@@ -303,7 +332,17 @@ def test_float32_equals_the_papers(c):
 
 
 @pytest.mark.parametrize(
-    "field", ["activation=gelu_tanh", "activation=quick_gelu", "eps=1e-5", "norm_first=False", "pool=mean_all", "pool=mean", "heads=2", "stem_activation=relu"]
+    "field",
+    [
+        "activation=gelu_tanh",
+        "activation=quick_gelu",
+        "eps=1e-5",
+        "norm_first=False",
+        "pool=mean_all",
+        "pool=mean",
+        "heads=2",
+        "stem_activation=relu",
+    ],
 )
 def test_the_comparison_sees_a_wrong_slot(field):
     """The faults that share all parameters with the base are far above the limits of the tests before."""
@@ -313,7 +352,16 @@ def test_the_comparison_sees_a_wrong_slot(field):
     assert error(reference(wrong, weights, images)["logits"], reference(BASE, weights, images)["logits"]) > 1e-7
 
 
-RICH = dict(stem_pre_norm=True, pre_norm=True, layer_scale=0.1, qk_norm=True, gated=True, pool="map", head_norm=True, head_hidden=7)
+RICH = dict(
+    stem_pre_norm=True,
+    pre_norm=True,
+    layer_scale=0.1,
+    qk_norm=True,
+    gated=True,
+    pool="map",
+    head_norm=True,
+    head_hidden=7,
+)
 
 
 def test_bfloat16_computes_in_bfloat16_and_answers_in_float32():
@@ -322,7 +370,9 @@ def test_bfloat16_computes_in_bfloat16_and_answers_in_float32():
     expected = reference(c, weights, images)["logits"]
     got = jax.jit(lambda x: network(c, weights, "bfloat16").capture(x, names(c)))(jnp.asarray(images, "float32"))
     wide = {"attention", "pooled", "logits"}
-    assert {name: str(x.dtype) for name, x in got.items()} == {n: "float32" if n in wide else "bfloat16" for n in names(c)}
+    assert {name: str(x.dtype) for name, x in got.items()} == {
+        n: "float32" if n in wide else "bfloat16" for n in names(c)
+    }
     assert 1e-3 < error(got["logits"], expected) < 0.05  # 8 bits of mantissa, through 3 blocks
 
 
@@ -397,7 +447,9 @@ def multiplications(jaxpr):
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
-            total += math.prod(equation.outvars[0].aval.shape) * math.prod(equation.invars[0].aval.shape[i] for i in contracted)
+            total += math.prod(equation.outvars[0].aval.shape) * math.prod(
+                equation.invars[0].aval.shape[i] for i in contracted
+            )
         for inner in equation.params.values():
             total += multiplications(inner.jaxpr) if hasattr(inner, "jaxpr") else 0
     return total
@@ -406,7 +458,16 @@ def multiplications(jaxpr):
 @pytest.mark.parametrize(
     "case",
     [
-        *("base", "patches alone", "prefix, all have positions", "head width", "gated", "two heads", "hidden layer, tanh", "no head"),
+        *(
+            "base",
+            "patches alone",
+            "prefix, all have positions",
+            "head width",
+            "gated",
+            "two heads",
+            "hidden layer, tanh",
+            "no head",
+        ),
         *("attention pooling", "attention pooling, other slots", "square grey image and patches, one block"),
     ],
 )
@@ -430,7 +491,12 @@ def test_capture_gives_the_promised_shapes():
     """B 3, L 3, H 3, N 1 + 8, D 12, K 5."""
     _, _, values = captured()
     tokens = dict.fromkeys(["tokens", "blocks.0", "blocks.1", "blocks.2", "features"], (3, 9, 12))
-    assert {name: x.shape for name, x in values.items()} == {**tokens, "pooled": (3, 12), "attention": (3, 3, 3, 9, 9), "logits": (3, 5)}
+    assert {name: x.shape for name, x in values.items()} == {
+        **tokens,
+        "pooled": (3, 12),
+        "attention": (3, 3, 3, 9, 9),
+        "logits": (3, 5),
+    }
 
 
 def test_captured_attention_is_a_distribution_of_each_token():
@@ -473,12 +539,25 @@ def test_an_unused_capture_adds_nothing_to_the_compiled_program():
     plain = program(lambda model, x: model(x))
     assert program(lambda model, x: model.classify(model.encode(x, tape={}), None, {})) == plain
     assert program(lambda model, x: model.capture(x, ["logits"])["logits"]) == plain
-    assert program(lambda model, x: (lambda got: (got["logits"], got["attention"]))(model.capture(x, ["attention", "logits"]))) != plain
+    assert (
+        program(
+            lambda model, x: (lambda got: (got["logits"], got["attention"]))(model.capture(x, ["attention", "logits"]))
+        )
+        != plain
+    )
 
 
 # -------------------------------------------------------------------------------------------- dropout
 
-RATES = ("embedding_dropout", "patch_dropout", "attention_dropout", "dropout", "activation_dropout", "head_dropout", "drop_path")
+RATES = (
+    "embedding_dropout",
+    "patch_dropout",
+    "attention_dropout",
+    "dropout",
+    "activation_dropout",
+    "head_dropout",
+    "drop_path",
+)
 
 
 def keys(batch, seed=0):
@@ -501,7 +580,9 @@ def test_each_rate_acts_in_training_alone_and_is_drawn_from_the_keys_alone(rate)
     np.testing.assert_array_equal(train(images, keys(3)), trained)
     assert (np.abs(trained - train(images, keys(3, seed=1))).max(1) > 1e-2).all()
     # An example with its key is dropped out alike wherever in a batch it stands, and in any company.
-    np.testing.assert_allclose(train(images[jnp.array([2, 2, 0])], keys(3)[jnp.array([2, 0, 0])])[::2], trained[[2, 0]], atol=1e-5)
+    np.testing.assert_allclose(
+        train(images[jnp.array([2, 2, 0])], keys(3)[jnp.array([2, 0, 0])])[::2], trained[[2, 0]], atol=1e-5
+    )
 
 
 def test_without_rates_training_is_evaluation():
@@ -519,7 +600,9 @@ def readable(ones=(), **fields):
     weights = {name: np.zeros(shape) for name, shape in shapes(c).items()}
     for name in weights:
         weights[name] += float(name in ones)
-        weights[name] += {"attention.out.bias": 1.0, "mlp.fc2.bias": 10.0}.get(name.partition(".")[2].partition(".")[2], 0.0) * (not ones)
+        weights[name] += {"attention.out.bias": 1.0, "mlp.fc2.bias": 10.0}.get(
+            name.partition(".")[2].partition(".")[2], 0.0
+        ) * (not ones)
     return network(c, weights)
 
 
@@ -552,7 +635,9 @@ def within(count_mean, p, n, sigmas=4.0):
 
 def test_dropout_after_attention_and_mlp_keeps_its_share_with_a_mask_of_its_own_everywhere():
     rate, batch = 0.3, 512
-    masks = masks_of_branches(readable(dropout=rate), batch, [rate] * 3).reshape(6, batch, 5, 8)  # block and branch: 6 sites
+    masks = masks_of_branches(readable(dropout=rate), batch, [rate] * 3).reshape(
+        6, batch, 5, 8
+    )  # block and branch: 6 sites
     for mask in masks:
         within(mask.mean(), 1 - rate, mask.size)
     agree = rate**2 + (1 - rate) ** 2
@@ -592,7 +677,10 @@ def test_head_dropout_falls_on_the_pooled_feature():
 
 @pytest.mark.parametrize(("rate", "left"), [(0.4, 7), (0.5, 6), (0.99, 1)])
 def test_patch_dropout_keeps_a_share_of_the_patches_in_order_and_every_prefix_token(rate, left):
-    batch, c = 1024, dataclasses.replace(READABLE, image=(3, 4), registers=2, register_position=True, patch_dropout=rate)
+    batch, c = (
+        1024,
+        dataclasses.replace(READABLE, image=(3, 4), registers=2, register_position=True, patch_dropout=rate),
+    )
     weights = {name: np.zeros(shape) for name, shape in shapes(c).items()}
     weights["position"] += np.arange(3 + 12)[:, None]  # a token holds its own number
     number = trained(network(c, weights), batch, ["tokens"])["tokens"][..., 0]  # [B, N]
@@ -616,7 +704,10 @@ def test_build_gives_an_untrained_network_of_that_size_and_repeats_with_its_seed
     assert (kernels[0] != kernels[2]).mean() > 0.99
 
 
-@pytest.mark.parametrize(("name", "nearest"), [("vit-x16", "vit-s16"), ("vit-16", "vit-s16"), ("vits16", "vit-s16"), ("vit-s", "vit-s16"), ("vit-b0", "vit-b")])
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("vit-x16", "vit-s16"), ("vit-16", "vit-s16"), ("vits16", "vit-s16"), ("vit-s", "vit-s16"), ("vit-b0", "vit-b")],
+)
 def test_build_answers_an_unknown_name_with_the_nearest(name, nearest):
     with pytest.raises(UserError, match=f"there is no network '{name}'; nearest: .*{nearest}"):
         vit_jax.build(name)

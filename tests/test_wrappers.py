@@ -37,12 +37,29 @@ def test_plain_weights_stay_as_they_are():
     assert chosen(state()) == (".", set(NAMES), [])
 
 
-@pytest.mark.parametrize("wrapper", ["state_dict", "model", "model_state_dict", "model_ema", "state_dict_ema", "ema", "module", "net", "student", "teacher", "params"])
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        "state_dict",
+        "model",
+        "model_state_dict",
+        "model_ema",
+        "state_dict_ema",
+        "ema",
+        "module",
+        "net",
+        "student",
+        "teacher",
+        "params",
+    ],
+)
 def test_each_wrapper_comes_off(wrapper):
     assert chosen({wrapper: state(), "epoch": 3}) == (wrapper, set(NAMES), [])
 
 
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.", "backbone.", "visual.trunk.", "student.", "teacher."])
+@pytest.mark.parametrize(
+    "prefix", ["module.", "_orig_mod.", "model.", "backbone.", "visual.trunk.", "student.", "teacher."]
+)
 def test_each_prefix_comes_off(prefix):
     assert chosen({"state_dict": state(prefix)})[1] == set(NAMES)
 
@@ -61,7 +78,11 @@ def test_wrappers_come_off_in_any_order_three_deep(order):
 
 
 def test_parts_that_wrappers_of_submodules_add_come_off_within_names():
-    tree = {"module.patch._orig_mod.weight": tensor(), "module.blocks.0._checkpoint_wrapped_module.norm.weight": tensor(), "module.head.weight": tensor()}
+    tree = {
+        "module.patch._orig_mod.weight": tensor(),
+        "module.blocks.0._checkpoint_wrapped_module.norm.weight": tensor(),
+        "module.head.weight": tensor(),
+    }
     assert chosen(tree) == ("module", set(NAMES), [])
 
 
@@ -72,10 +93,21 @@ def test_prefixes_are_whole_and_stand_in_front():
 
 
 def test_what_lies_beside_the_weights_is_named():
-    optimizer = {"state": {i: {"exp_avg": tensor(), "exp_avg_sq": tensor()} for i in range(3)}, "param_groups": [{"lr": 0.1, "params": [0, 1, 2]}]}
-    lightning = {"state_dict": {**state("model."), "loss.center": tensor()}, "optimizer_states": [optimizer], "optimizer": optimizer}
+    optimizer = {
+        "state": {i: {"exp_avg": tensor(), "exp_avg_sq": tensor()} for i in range(3)},
+        "param_groups": [{"lr": 0.1, "params": [0, 1, 2]}],
+    }
+    lightning = {
+        "state_dict": {**state("model."), "loss.center": tensor()},
+        "optimizer_states": [optimizer],
+        "optimizer": optimizer,
+    }
     lightning |= {"epoch": 3, "args": Marker("argparse.Namespace")}
-    assert chosen(lightning) == ("state_dict.model", set(NAMES), ["state_dict.loss (1 tensor)", "optimizer_states (6 tensors)", "optimizer (6 tensors)"])
+    assert chosen(lightning) == (
+        "state_dict.model",
+        set(NAMES),
+        ["state_dict.loss (1 tensor)", "optimizer_states (6 tensors)", "optimizer (6 tensors)"],
+    )
 
 
 @pytest.mark.parametrize(("container", "tree", "label"), [
@@ -115,7 +147,10 @@ def test_where_several_sets_are_known_a_choice_is_asked_for(tree, labels):
 def test_a_second_set_may_hold_more_than_the_first():
     with pytest.raises(UserError, match="several sets of weights: model, larger; choose"):
         chosen({"model": state(), "larger": {**state(), "blocks.1.norm.weight": tensor()}})
-    assert "blocks.1.norm.weight" in chosen({"model": state(), "larger": {**state(), "blocks.1.norm.weight": tensor()}}, "larger")[1]
+    assert (
+        "blocks.1.norm.weight"
+        in chosen({"model": state(), "larger": {**state(), "blocks.1.norm.weight": tensor()}}, "larger")[1]
+    )
 
 
 @pytest.mark.parametrize("moments", ["opt_state", "optimizer", "optimizer_state_dict", "mu", "exp_avg"])
@@ -133,7 +168,9 @@ def test_what_has_other_names_or_shapes_is_no_second_set():
 def test_a_key_may_name_the_outer_wrapper():
     tree = {"state_dict": state("module."), "state_dict_ema": state("module.")}
     assert chosen(tree, "state_dict_ema")[:2] == ("state_dict_ema.module", set(NAMES))
-    with pytest.raises(UserError, match=r"--key ema names no set of weights; there is state_dict.module, state_dict_ema.module"):
+    with pytest.raises(
+        UserError, match=r"--key ema names no set of weights; there is state_dict.module, state_dict_ema.module"
+    ):
         chosen(tree, "ema")
 
 
@@ -170,12 +207,16 @@ def test_where_tensors_lie_that_are_no_known_weights_is_told(tree, says):
 
 def test_only_ties_among_the_chosen_weights_are_told():
     source = Source("run.pt", "torch", {}, tied=[("model.a", "ema.a"), ("model.b", "model.c", "ema.b")])
-    weights = {name: Tensor(f"model.{name}", np.dtype(np.float32), (1,), lambda: np.zeros(1, np.float32)) for name in "abc"}
+    weights = {
+        name: Tensor(f"model.{name}", np.dtype(np.float32), (1,), lambda: np.zeros(1, np.float32)) for name in "abc"
+    }
     assert tied(source, weights) == [("model.b", "model.c")]
 
 
 def test_where_none_is_known_the_largest_set_is_given_to_name_the_nearest_layout():
-    assert chosen({"model": {"a": tensor(), "b": tensor()}, "optimizer": {"c": tensor()}, "args": Marker("set")})[:2] == ("model", {"a", "b"})
+    assert chosen({"model": {"a": tensor(), "b": tensor()}, "optimizer": {"c": tensor()}, "args": Marker("set")})[
+        :2
+    ] == ("model", {"a", "b"})
     assert chosen({"a": tensor(), "b.c": tensor()})[:2] == (".", {"a", "b.c"})
     assert chosen({"epoch": 3})[:2] == (".", set())
 

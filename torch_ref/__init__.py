@@ -47,7 +47,9 @@ def parameters(model: Model) -> dict[str, np.ndarray]:
 
 def gradients(model: Model) -> dict[str, np.ndarray]:
     """The gradients of a model's parameters under our dotted names; zeros where there is none."""
-    return named(model, {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()})
+    return named(
+        model, {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
+    )
 
 
 def named(model: Model, tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:

@@ -48,7 +48,9 @@ def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:
 class Mlp(nn.Module):
     """fc2(act(fc1 x)), or gated fc2(act(gate x) * fc1 x) (Shazeer 2020)."""
 
-    def __init__(self, width: int, hidden: int, activation: str, *, gated: bool = False, bias: bool = True, dropout: float = 0.0):
+    def __init__(
+        self, width: int, hidden: int, activation: str, *, gated: bool = False, bias: bool = True, dropout: float = 0.0
+    ):
         super().__init__()
         self.activation, self.dropout = activation, nn.Dropout(dropout)
         self.fc1 = nn.Linear(width, hidden, bias)
@@ -66,14 +68,23 @@ class Mlp(nn.Module):
 
 
 def attention_mask(
-    batch: int, queries: int, keys: int, *, padding: Tensor | None = None, mask: Tensor | None = None, causal: bool = False, device: Any = None
+    batch: int,
+    queries: int,
+    keys: int,
+    *,
+    padding: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    device: Any = None,
 ) -> Tensor | None:
     """One mask of all that restricts an attention: a padding of its keys [B, Nk], a 4-D mask, causality.
 
     Raises ValueError on a wrong shape or dtype.
     """
     if padding is not None and (padding.dtype != torch.bool or padding.shape != (batch, keys)):
-        raise ValueError(f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {keys}], True at real positions")
+        raise ValueError(
+            f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {keys}], True at real positions"
+        )
     check_mask(mask, (batch, None, queries, keys))
     parts = [] if mask is None else [mask]
     if padding is not None:
@@ -95,10 +106,22 @@ class Attention(nn.Module):
     """
 
     def __init__(
-        self, width: int, heads: int, head_width: int, *, key_width: int = 0, value_width: int = 0,
-        query_bias: bool = True, key_bias: bool = True, value_bias: bool = True, out_bias: bool = True,
-        qk_norm: bool = False, eps: float = 1e-6, norm_bias: bool = True, dropout: float = 0.0,
-    ):  # fmt: skip
+        self,
+        width: int,
+        heads: int,
+        head_width: int,
+        *,
+        key_width: int = 0,
+        value_width: int = 0,
+        query_bias: bool = True,
+        key_bias: bool = True,
+        value_bias: bool = True,
+        out_bias: bool = True,
+        qk_norm: bool = False,
+        eps: float = 1e-6,
+        norm_bias: bool = True,
+        dropout: float = 0.0,
+    ):
         super().__init__()
         inner = heads * head_width
         self.heads, self.head_width, self.dropout = heads, head_width, nn.Dropout(dropout)
@@ -112,7 +135,9 @@ class Attention(nn.Module):
     def split(self, x: Tensor) -> Tensor:  # [B, N, (H Dh)] -> [B, H, N, Dh]
         return x.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, tape: Tape | None = None) -> Tensor:
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, tape: Tape | None = None
+    ) -> Tensor:
         """[B, Nq, D], [B, Nk, Dk], [B, Nk, Dv] -> [B, Nq, D]; a 4-D boolean mask is True where to look.
 
         A row with nothing to look at has a zero context. `tape["attention"]`, where asked for,
@@ -125,7 +150,9 @@ class Attention(nn.Module):
         k, v = self.split(self.key(key)), self.split(self.value(value))
         return k if self.key_norm is None else self.key_norm(k), v
 
-    def attend(self, query: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, tape: Tape | None = None) -> Tensor:
+    def attend(
+        self, query: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, tape: Tape | None = None
+    ) -> Tensor:
         """The rest of a call, [B, Nq, D] -> [B, Nq, D], on keys and values of `project`."""
         q = self.split(self.query(query))
         q = q if self.query_norm is None else self.query_norm(q)
@@ -153,16 +180,22 @@ def check_mask(mask: Tensor | None, shape: tuple[int, int | None, int, int]) -> 
     if mask is None:
         return
     if mask.dtype != torch.bool:
-        raise ValueError(f"mask {mask.dtype}: only boolean masks are taken, True where to look; a mask that is added to scores is not")
+        raise ValueError(
+            f"mask {mask.dtype}: only boolean masks are taken, True where to look; a mask that is added to scores is not"
+        )
     if mask.ndim != 4 or any(n is not None and m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
         wanted = ", ".join("H" if n is None else str(n) for n in shape)
-        raise ValueError(f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; a padding [B, N] goes where paddings go")
+        raise ValueError(
+            f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; a padding [B, N] goes where paddings go"
+        )
 
 
 class AttentionPool(Attention):
     """One learned probe attends to all tokens, then an mlp (Lee et al. 2019; big_vision's MAP head)."""
 
-    def __init__(self, width: int, heads: int, hidden: int, activation: str, eps: float, *, norm_bias: bool = True, **mlp: Any):
+    def __init__(
+        self, width: int, heads: int, hidden: int, activation: str, eps: float, *, norm_bias: bool = True, **mlp: Any
+    ):
         super().__init__(width, heads, width // heads)
         self.probe = nn.Parameter(torch.zeros(1, 1, width))
         self.norm = nn.LayerNorm(width, eps, bias=norm_bias)
@@ -178,8 +211,15 @@ class AttentionPool(Attention):
 
 @torch.no_grad()
 def initialise(
-    model: nn.Module, *, init: str, attention_init: str, init_std: float, token_std: float, position_std: float, scale: float = 0.0,
-) -> None:  # fmt: skip
+    model: nn.Module,
+    *,
+    init: str,
+    attention_init: str,
+    init_std: float,
+    token_std: float,
+    position_std: float,
+    scale: float = 0.0,
+) -> None:
     """Random starts for every parameter of a model, from torch's own generator.
 
     `init` is as in ViTConfig; biases are 0 except torch's, norms 1 and 0, layer scales `scale`.

@@ -24,9 +24,14 @@ def augmented(images: Tensor, c: Any) -> Tensor:
     if c.crop_padding:
         padded = F.pad(images, [c.crop_padding] * 4)
         top, left = torch.randint(2 * c.crop_padding + 1, (2, batch, 1), device=images.device)
-        rows, columns = top + torch.arange(h, device=images.device), left + torch.arange(w, device=images.device)  # [B, h], [B, w]
+        rows, columns = (
+            top + torch.arange(h, device=images.device),
+            left + torch.arange(w, device=images.device),
+        )  # [B, h], [B, w]
         each = torch.arange(batch, device=images.device).view(-1, 1, 1)
-        images = padded[each, :, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)  # [B, h, w, C] -> [B, C, h, w]
+        images = padded[each, :, rows.unsqueeze(2), columns.unsqueeze(1)].permute(
+            0, 3, 1, 2
+        )  # [B, h, w, C] -> [B, C, h, w]
     if c.flip:
         coin = torch.rand(batch, 1, 1, 1, device=images.device) < 0.5
         images = torch.where(coin, images.flip(3), images)
@@ -72,13 +77,17 @@ class Classify:
     def open(run: RunConfig) -> Any:
         """The data of a run. Raises UserError."""
         c: Any = run.model
-        return open_images(run.data, c.image, c.channels, normalize=run.augment.normalize, classes=c.classes, seed=run.seed)  # type: ignore[arg-type, attr-defined]
+        return open_images(
+            run.data, c.image, c.channels, normalize=run.augment.normalize, classes=c.classes, seed=run.seed
+        )  # type: ignore[arg-type, attr-defined]
 
     def loss(self, model: ViT, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """The loss of a batch; a model in training sees its images augmented."""
         images = batch["image"].permute(0, 3, 1, 2)  # [B, h, w, C] -> [B, C, h, w]
         images = augmented(images, self.run.augment) if model.training else images
-        return classify_loss(model, normalised(images, self.mean, self.std, dtype), batch["label"].long(), self.run.loss)
+        return classify_loss(
+            model, normalised(images, self.mean, self.std, dtype), batch["label"].long(), self.run.loss
+        )
 
 
 class Translate:
@@ -105,5 +114,7 @@ TASKS: dict[str, Any] = {"classify": Classify, "translate": Translate}
 def task_of(run: RunConfig) -> Any:
     """The class of a run's task. Raises UserError where this reference has none."""
     if run.task not in TASKS:
-        raise UserError(f"task is {run.task}, which the PyTorch reference does not have{nearest(run.task, list(TASKS))}")
+        raise UserError(
+            f"task is {run.task}, which the PyTorch reference does not have{nearest(run.task, list(TASKS))}"
+        )
     return TASKS[run.task]

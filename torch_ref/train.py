@@ -56,7 +56,11 @@ def decay_groups(model: nn.Module, c: OptimConfig) -> list[dict[str, Any]]:
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(path, recurse=False):
             decays[sort(module, name.rpartition(".")[2]) in c.decay][name] = parameter
-    return [{"params": [*its.values()], "param_names": [*its], "weight_decay": c.weight_decay * on} for on, its in decays.items() if its]
+    return [
+        {"params": [*its.values()], "param_names": [*its], "weight_decay": c.weight_decay * on}
+        for on, its in decays.items()
+        if its
+    ]
 
 
 def sort(module: nn.Module, name: str) -> str:
@@ -88,9 +92,17 @@ def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int, 
     """The learning rate of step t = done .. steps-1, for `epoch` steps an epoch; with `done` the optimizer has had a schedule before."""
     if c.schedule == "one_cycle":
         return OneCycleLR(
-            optimizer, c.lr, total_steps=steps, pct_start=c.pct_start, div_factor=c.div_factor, final_div_factor=c.final_div_factor,
-            cycle_momentum=c.cycle_momentum, base_momentum=c.base_momentum, max_momentum=c.max_momentum, last_epoch=done - 1,
-        )  # fmt: skip
+            optimizer,
+            c.lr,
+            total_steps=steps,
+            pct_start=c.pct_start,
+            div_factor=c.div_factor,
+            final_div_factor=c.final_div_factor,
+            cycle_momentum=c.cycle_momentum,
+            base_momentum=c.base_momentum,
+            max_momentum=c.max_momentum,
+            last_epoch=done - 1,
+        )
     warmup = round(c.warmup * epoch)
 
     def share(t: int) -> float:
@@ -138,10 +150,19 @@ class Trainer:
         """Go on from what `save` wrote: weights, their average, moments by name, steps; the schedule follows from these."""
         self.model.load_state_dict(saved["model"])
         groups = self.optimizer.state_dict()["param_groups"]
-        theirs = {name: i for group in saved["optimizer"]["param_groups"] for name, i in zip(group["param_names"], group["params"], strict=True)}
+        theirs = {
+            name: i
+            for group in saved["optimizer"]["param_groups"]
+            for name, i in zip(group["param_names"], group["params"], strict=True)
+        }
         ours = {name: i for group in groups for name, i in zip(group["param_names"], group["params"], strict=True)}
         state = saved["optimizer"]["state"]
-        self.optimizer.load_state_dict({"state": {i: state[theirs[name]] for name, i in ours.items() if theirs[name] in state}, "param_groups": groups})
+        self.optimizer.load_state_dict(
+            {
+                "state": {i: state[theirs[name]] for name, i in ours.items() if theirs[name] in state},
+                "param_groups": groups,
+            }
+        )
         self.done = saved["step"]
         self.schedule = make_schedule(self.optimizer, self.run.optim, *self.length, self.done)
         if self.average is not None:
@@ -177,7 +198,13 @@ class Trainer:
         """The optimizer's state by role, {mu, nu} or {trace} or nothing, under vit_jax's dotted names; zeros before the first step."""
         state = self.optimizer.state
         return {
-            role: named(self.model, {name: state[p].get(TORCH_NAMES[role], torch.zeros_like(p)) for name, p in self.model.named_parameters()})
+            role: named(
+                self.model,
+                {
+                    name: state[p].get(TORCH_NAMES[role], torch.zeros_like(p))
+                    for name, p in self.model.named_parameters()
+                },
+            )
             for role in roles(self.run.optim)
         }
 
@@ -213,7 +240,9 @@ def starting_weights(trainer: Trainer, path: str) -> None:
     except UserError as error:
         raise UserError(f"init {path}: {error}") from error
     except (OSError, SafetensorError) as error:
-        raise UserError(f"init {path}: cannot be read ({str(error).partition(chr(10))[0]}); give FILE.safetensors or a PyTorch state dict") from error
+        raise UserError(
+            f"init {path}: cannot be read ({str(error).partition(chr(10))[0]}); give FILE.safetensors or a PyTorch state dict"
+        ) from error
 
 
 def state_dict(path: str) -> dict[str, Tensor]:
@@ -225,7 +254,9 @@ def state_dict(path: str) -> dict[str, Tensor]:
             return saved
     except OSError:
         raise
-    except Exception as error:  # torch.load has no errors of its own: RuntimeError, UnpicklingError, EOFError, KeyError and others
+    except (
+        Exception
+    ) as error:  # torch.load has no errors of its own: RuntimeError, UnpicklingError, EOFError, KeyError and others
         raise UserError("is not a file of PyTorch; give FILE.safetensors or a state dict") from error
     raise UserError("is not a state dict of tensors; give what torch.save(model.state_dict(), path) writes")
 
@@ -238,7 +269,9 @@ def resume(trainer: Trainer, saved: Mapping[str, Any], path: str) -> None:
     try:
         trainer.restore(saved)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise UserError(f"resume {path}: lacks or misstates its model or optimizer ({type(error).__name__}); give a file that this command saved") from error
+        raise UserError(
+            f"resume {path}: lacks or misstates its model or optimizer ({type(error).__name__}); give a file that this command saved"
+        ) from error
 
 
 def checkpoint(path: str) -> dict[str, Any]:
@@ -249,7 +282,9 @@ def checkpoint(path: str) -> dict[str, Any]:
         reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else "is not a file of PyTorch"
         raise UserError(f"resume {path}: {reason}; give one that this command saved") from error
     if not isinstance(saved, dict) or not {"model", "optimizer", "step", "config"} <= saved.keys():
-        raise UserError(f"resume {path}: does not hold model, optimizer, step and config; give a file that this command saved, or start from its weights with --init")
+        raise UserError(
+            f"resume {path}: does not hold model, optimizer, step and config; give a file that this command saved, or start from its weights with --init"
+        )
     return saved
 
 
@@ -258,7 +293,9 @@ def saved_run(saved: Mapping[str, Any], path: str) -> RunConfig:
     try:
         return from_dict(RunConfig, saved["config"])
     except (AttributeError, TypeError, UserError) as error:
-        raise UserError(f"resume {path}: its config is not a run's ({error}); give a file that this command saved") from error
+        raise UserError(
+            f"resume {path}: its config is not a run's ({error}); give a file that this command saved"
+        ) from error
 
 
 def check_supported(run: RunConfig) -> None:
@@ -267,7 +304,9 @@ def check_supported(run: RunConfig) -> None:
     defaults = {f.name: f.default for f in fields(RunConfig)}
     for name in lacks:
         if getattr(run, name) != defaults[name]:
-            raise UserError(f"{name} is {getattr(run, name)}, which the PyTorch reference does not have: leave it at {defaults[name]!r}")
+            raise UserError(
+                f"{name} is {getattr(run, name)}, which the PyTorch reference does not have: leave it at {defaults[name]!r}"
+            )
 
 
 def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
@@ -286,7 +325,9 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
     if file:
         saved = checkpoint(file)
         if saved.get("data") not in (None, data.identity):
-            raise UserError(f"resume {file}: data.source {run.data.source} is not the data that this run began with; restore it")
+            raise UserError(
+                f"resume {file}: data.source {run.data.source} is not the data that this run began with; restore it"
+            )
         resume(trainer, saved, file)
     elif run.init:
         starting_weights(trainer, run.init)
@@ -294,9 +335,13 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
     count = sum(p.numel() for p in trainer.model.parameters())
     stop, began, total = min(steps, run.max_steps or steps), time.monotonic(), 0.0
     if trainer.done >= stop:
-        raise UserError(f"resume {file}: has made {trainer.done} steps, and is to end after {stop}; give a larger --max-steps, or 0 for the whole run")
+        raise UserError(
+            f"resume {file}: has made {trainer.done} steps, and is to end after {stop}; give a larger --max-steps, or 0 for the whole run"
+        )
     going_on = f"; going on after step {trainer.done}" if file else ""
-    print(f"{name}: {count:,} parameters on {trainer.device}, {run.epochs} epochs of {epoch} steps{going_on}", flush=True)
+    print(
+        f"{name}: {count:,} parameters on {trainer.device}, {run.epochs} epochs of {epoch} steps{going_on}", flush=True
+    )
     first = trainer.done + 1
     for t, batch in enumerate(batches(data.splits["train"], order, trainer.done, stop), first):
         rate = trainer.schedule.get_last_lr()[0]
@@ -306,7 +351,10 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
         total += loss
         spent = run.max_minutes and time.monotonic() - began > 60 * run.max_minutes
         if t % run.log_every == 0 or t == stop or spent:
-            print(f"step {t}/{steps}  loss {total / min((t - 1) % run.log_every + 1, t - first + 1):.4f}  lr {rate:.3g}", flush=True)
+            print(
+                f"step {t}/{steps}  loss {total / min((t - 1) % run.log_every + 1, t - first + 1):.4f}  lr {rate:.3g}",
+                flush=True,
+            )
             total = 0.0
         if spent:
             break
@@ -343,7 +391,14 @@ def parse(arguments: list[str]) -> tuple[str, RunConfig, str]:
         f"Train a preset in PyTorch, on the same data. The defaults below are those of {name}; --init takes FILE.safetensors or a state dict; "
         "--resume FILE.pt goes on with what was saved there, whose config is then the default."
     )
-    run = tyro.cli(RunConfig, args=rest, default=base, prog="python -m torch_ref.train", description=text, config=(tyro.conf.AvoidSubcommands,))
+    run = tyro.cli(
+        RunConfig,
+        args=rest,
+        default=base,
+        prog="python -m torch_ref.train",
+        description=text,
+        config=(tyro.conf.AvoidSubcommands,),
+    )
     return name, run, file
 
 

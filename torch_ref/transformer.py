@@ -38,7 +38,9 @@ class Embedding(nn.Module):
         if self.vocabulary and (x.ndim != 2 or x.dtype.is_floating_point or x.dtype == torch.bool):
             raise ValueError(f"tokens {x.dtype} {list(x.shape)} are not ids [B, N], which this network takes")
         if not self.vocabulary and (x.ndim != 3 or x.shape[-1] != c.width or not x.dtype.is_floating_point):
-            raise ValueError(f"tokens {x.dtype} {list(x.shape)} are not vectors [B, N, {c.width}], which this network takes")
+            raise ValueError(
+                f"tokens {x.dtype} {list(x.shape)} are not vectors [B, N, {c.width}], which this network takes"
+            )
         if not length:
             raise ValueError("a sequence has length 0: give at least one token")
         if c.max_length and length > c.max_length:
@@ -122,16 +124,28 @@ class DecoderBlock(nn.Module):
         self.mlp = Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout)
 
     def forward(
-        self, x: Tensor, memory: Tensor, mask: Tensor | None = None, memory_mask: Tensor | None = None, *,
-        tape: Tape | None = None, cross_tape: Tape | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        memory: Tensor,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        *,
+        tape: Tape | None = None,
+        cross_tape: Tape | None = None,
+    ) -> Tensor:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
         return self.step(x, None, self.cross_attention.project(memory, memory), mask, memory_mask, tape, cross_tape)[0]
 
     def step(
-        self, x: Tensor, past: Pair | None, memory: Pair, mask: Tensor | None, memory_mask: Tensor | None,
-        tape: Tape | None = None, cross_tape: Tape | None = None,
-    ) -> tuple[Tensor, Pair]:  # fmt: skip
+        self,
+        x: Tensor,
+        past: Pair | None,
+        memory: Pair,
+        mask: Tensor | None,
+        memory_mask: Tensor | None,
+        tape: Tape | None = None,
+        cross_tape: Tape | None = None,
+    ) -> tuple[Tensor, Pair]:
         """The same for tokens [B, T, D] that follow others, whose keys and values [B, H, past, Dh] are given.
 
         Returns the keys and values of all of them too.
@@ -165,8 +179,14 @@ class Decoder(nn.Module):
         self.norm = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.final_norm else None
 
     def forward(
-        self, x: Tensor, memory: Tensor, mask: Tensor | None = None, memory_mask: Tensor | None = None, *, tape: Tape | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        memory: Tensor,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        *,
+        tape: Tape | None = None,
+    ) -> Tensor:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
         maps: list[Any] = []
         cross_maps: list[Any] = []
@@ -253,10 +273,19 @@ class Transformer(nn.Module):
         self.start()
 
     def forward(
-        self, source: Tensor, target: Tensor | None = None, *, source_padding: Tensor | None = None, target_padding: Tensor | None = None,
-        memory_padding: Any = ..., source_mask: Tensor | None = None, target_mask: Tensor | None = None,
-        memory_mask: Tensor | None = None, causal: bool | None = None, tape: Tape | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        source: Tensor,
+        target: Tensor | None = None,
+        *,
+        source_padding: Tensor | None = None,
+        target_padding: Tensor | None = None,
+        memory_padding: Any = ...,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        causal: bool | None = None,
+        tape: Tape | None = None,
+    ) -> Tensor:
         """Ids [B, S], [B, T] or vectors [B, S, D], [B, T, D] to logits [B, T, K] (or [B, T, D] without a head; of an encoder alone, [B, S, D]).
 
         Paddings [B, N] and 4-D masks are boolean, True where to look. `memory_padding` is the
@@ -269,12 +298,16 @@ class Transformer(nn.Module):
         if target is None:
             raise ValueError("target is missing: call `encode` for the memory of a source")
         if len(source) != len(target):
-            raise ValueError(f"source {list(source.shape)} and target {list(target.shape)} are batches of different size")
+            raise ValueError(
+                f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
+            )
         memory = self.encode(source, source_padding, source_mask, tape=tape)
         y = self.target(target, self.table)
         (batch, length), memory_length = y.shape[:2], memory.shape[1]
         causal = self.config.causal if causal is None else causal
-        mask = attention_mask(batch, length, length, padding=target_padding, mask=target_mask, causal=causal, device=y.device)
+        mask = attention_mask(
+            batch, length, length, padding=target_padding, mask=target_mask, causal=causal, device=y.device
+        )
         memory_padding = source_padding if memory_padding is ... else memory_padding
         memory_mask = attention_mask(batch, length, memory_length, padding=memory_padding, mask=memory_mask)
         y = self.decoder(y, memory, mask, memory_mask, tape=tape)
@@ -288,7 +321,12 @@ class Transformer(nn.Module):
         [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] are all layers' weights; logits,
         which are what a call returns. Raises ValueError on any other name.
         """
-        known = [*transformer_captured(self.config), "encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
+        known = [
+            *transformer_captured(self.config),
+            "encoder.attention",
+            "decoder.self_attention",
+            "decoder.cross_attention",
+        ]
         tape: Tape = dict.fromkeys(names)
         if unknown := [n for n in tape if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
@@ -297,8 +335,13 @@ class Transformer(nn.Module):
         return tape
 
     def encode(
-        self, source: Tensor, source_padding: Tensor | None = None, source_mask: Tensor | None = None, *, tape: Tape | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        source: Tensor,
+        source_padding: Tensor | None = None,
+        source_mask: Tensor | None = None,
+        *,
+        tape: Tape | None = None,
+    ) -> Tensor:
         """The memory [B, S, D] of a source, ids [B, S] or vectors [B, S, D]."""
         x = self.source(source, self.table if self.config.one_embedding else self.source.embedding)
         mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
@@ -326,7 +369,9 @@ class Transformer(nn.Module):
         if self.decoder is None:
             raise ValueError("decoder_depth is 0: an encoder alone says no tokens")
         if not c.causal:
-            raise ValueError("causal is False: each token of such a decoder sees all others, so it cannot be run one at a time")
+            raise ValueError(
+                "causal is False: each token of such a decoder sees all others, so it cannot be run one at a time"
+            )
         if length < 1 or (c.max_length and length > c.max_length):
             raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
         return self.decoder.init_cache(memory, memory_padding, length)
@@ -347,8 +392,13 @@ class Transformer(nn.Module):
         """Draw all initial weights anew."""
         c = self.config
         initialise(
-            self, init=c.init, attention_init=c.attention_init, init_std=c.init_std, token_std=c.embedding_std, position_std=c.position_std,
-        )  # fmt: skip
+            self,
+            init=c.init,
+            attention_init=c.attention_init,
+            init_std=c.init_std,
+            token_std=c.embedding_std,
+            position_std=c.position_std,
+        )
 
 
 Pair = tuple[Tensor, Tensor]  # keys and values per head, [B, H, N, Dh] each

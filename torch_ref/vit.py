@@ -48,10 +48,18 @@ class Block(nn.Module):
         self.drop_path = c.drop_path * index / max(c.depth - 1, 1)
         self.norm1 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
         self.attention = Attention(
-            c.width, c.heads, c.dim_head, query_bias=c.query_bias, key_bias=c.key_bias,
-            value_bias=c.value_bias, out_bias=c.out_bias, qk_norm=c.qk_norm, eps=c.eps,
-            norm_bias=c.norm_bias, dropout=c.attention_dropout,
-        )  # fmt: skip
+            c.width,
+            c.heads,
+            c.dim_head,
+            query_bias=c.query_bias,
+            key_bias=c.key_bias,
+            value_bias=c.value_bias,
+            out_bias=c.out_bias,
+            qk_norm=c.qk_norm,
+            eps=c.eps,
+            norm_bias=c.norm_bias,
+            dropout=c.attention_dropout,
+        )
         self.scale1 = nn.Parameter(torch.full((c.width,), c.layer_scale)) if c.layer_scale else None
         self.norm2 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
         self.mlp = Mlp(c.width, c.hidden, c.activation, gated=c.gated, bias=c.mlp_bias, dropout=c.activation_dropout)
@@ -90,7 +98,9 @@ class ViT(nn.Module):
         self.blocks = nn.ModuleList(Block(c, i) for i in range(c.depth))
         self.norm = _norm(c.final_norm, c)
         self.pool = (
-            AttentionPool(c.width, c.heads, c.hidden, c.activation, c.eps, norm_bias=c.norm_bias, gated=c.gated, bias=c.mlp_bias)
+            AttentionPool(
+                c.width, c.heads, c.hidden, c.activation, c.eps, norm_bias=c.norm_bias, gated=c.gated, bias=c.mlp_bias
+            )
             if c.pool == "map"
             else None
         )
@@ -128,7 +138,9 @@ class ViT(nn.Module):
         """
         expected = (self.config.channels, *pair(self.config.image))
         if images.ndim != 4 or images.shape[1:] != expected:
-            raise ValueError(f"images {list(images.shape)} are not [B, {', '.join(map(str, expected))}], which this network takes")
+            raise ValueError(
+                f"images {list(images.shape)} are not [B, {', '.join(map(str, expected))}], which this network takes"
+            )
         if not images.is_floating_point():
             raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
         x = self.embed(images.to(self.patch.weight.dtype))  # [B, N, D]
@@ -210,9 +222,14 @@ class ViT(nn.Module):
         """Draw all initial weights anew."""
         c = self.config
         initialise(
-            self, init=c.init, attention_init=c.attention_init, init_std=c.init_std,
-            token_std=c.token_std, position_std=c.position_std, scale=c.layer_scale,
-        )  # fmt: skip
+            self,
+            init=c.init,
+            attention_init=c.attention_init,
+            init_std=c.init_std,
+            token_std=c.token_std,
+            position_std=c.position_std,
+            scale=c.layer_scale,
+        )
         if c.head_zero:
             for head in (self.head, self.distill_head):
                 if head is not None:

@@ -88,7 +88,10 @@ def unused_gpu() -> bool:
     """Whether an NVIDIA GPU is present that jax does not use."""
     import jax
 
-    return bool(glob.glob("/dev/nvidia[0-9]*") or glob.glob("/proc/driver/nvidia/gpus/*")) and jax.default_backend() == "cpu"
+    return (
+        bool(glob.glob("/dev/nvidia[0-9]*") or glob.glob("/proc/driver/nvidia/gpus/*"))
+        and jax.default_backend() == "cpu"
+    )
 
 
 def environment() -> dict[str, Any]:

@@ -109,7 +109,9 @@ class Checkpoints:
                 skipped.append(str(error))
         # The very first save may have been cut off before its digest: then nothing was saved yet.
         if len(steps) > 1 or any(self.run.digest_file(step).exists() for step in steps):
-            raise UserError(f"{self.run}: no checkpoint is sound ({'; '.join(skipped)}); start anew with another --name")
+            raise UserError(
+                f"{self.run}: no checkpoint is sound ({'; '.join(skipped)}); start anew with another --name"
+            )
         return None, skipped
 
     def read(self, step: int, parameters: dict[str, Any]) -> Saved:
@@ -129,7 +131,9 @@ class Checkpoints:
         """What a step's digest file says. Raises UserError where it is not what was written."""
         file = self.run.digest_file(step)
         if not file.exists():
-            raise UserError(f"checkpoint {step}: has no digest ({self.run}/digests/{file.name}), as if its save was cut off")
+            raise UserError(
+                f"checkpoint {step}: has no digest ({self.run}/digests/{file.name}), as if its save was cut off"
+            )
         try:
             record = read_json(file)
         except UserError:
@@ -237,7 +241,11 @@ def _saving_failed(error: Exception, run: Run, step: int) -> Exception:
     said = [code for code in (*_FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO) if os.strerror(code) in text]
     code = error.errno if isinstance(error, OSError) else said[0] if said else None
     if code in _FULL:
-        return UserError(f"{run}: the disk is full, so step {step} could not be saved{kept}; free some space and repeat the command")
+        return UserError(
+            f"{run}: the disk is full, so step {step} could not be saved{kept}; free some space and repeat the command"
+        )
     if code is not None:
-        return UserError(f"{run}: step {step} could not be saved ({os.strerror(code)}){kept}; make the folder writable and repeat the command")
+        return UserError(
+            f"{run}: step {step} could not be saved ({os.strerror(code)}){kept}; make the folder writable and repeat the command"
+        )
     return error

@@ -20,7 +20,11 @@ def main() -> int:
     """`vit-jax DOOR ...` is `python -m vit_jax.DOOR ...`."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
-        print("usage: vit-jax DOOR [...]\n\n" + "\n".join(f"  {door:10} {what}" for door, what in DOORS.items()) + "\n\nvit-jax DOOR --help says more.")
+        print(
+            "usage: vit-jax DOOR [...]\n\n"
+            + "\n".join(f"  {door:10} {what}" for door, what in DOORS.items())
+            + "\n\nvit-jax DOOR --help says more."
+        )
         return 0
     if name == "--version":
         from . import __version__

@@ -57,7 +57,9 @@ def translate(error: BaseException) -> UserError | None:
         if number in ENVIRONMENT:
             return UserError(f"{error.filename or 'the run folder'}: {ENVIRONMENT[number]}")
     if out_of_memory(error):
-        return UserError("out of memory: lower --batch, or keep the batch and raise --accumulate, or set --compute-dtype bfloat16")
+        return UserError(
+            "out of memory: lower --batch, or keep the batch and raise --accumulate, or set --compute-dtype bfloat16"
+        )
     return None
 
 

@@ -24,7 +24,9 @@ def converted(path: str, **said: Any) -> tuple[ModelConfig, Any, dict[str, np.nd
     reading = read(path, Options(**said))
     with reading.source:
         way = plan(reading, "vit-jax")
-        arrays = {name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in stream(way) if name in way.specs}
+        arrays = {
+            name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in stream(way) if name in way.specs
+        }
     return way.config, way.facts, arrays
 
 
@@ -32,4 +34,6 @@ def convert_first(error: UserError, path: str) -> UserError:
     """An error of the bridge for a command that has none of the flags which its remedy names: convert has."""
     if not re.search(r"--(accept|file|from|key|model|set|step)(?![\w.-])", str(error)):
         return error
-    return UserError(f"{error}: do so in `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here")
+    return UserError(
+        f"{error}: do so in `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here"
+    )

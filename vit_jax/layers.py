@@ -138,9 +138,16 @@ class Mlp(nnx.Module):
     """fc2(act(fc1 x)), or gated fc2(act(gate x) * fc1 x) (Shazeer 2020)."""
 
     def __init__(
-        self, width: int, hidden: int, activation: str, *, gated: bool = False, bias: bool = True,
-        dropout: float = 0.0, dtype: Any = jnp.float32,
-    ):  # fmt: skip
+        self,
+        width: int,
+        hidden: int,
+        activation: str,
+        *,
+        gated: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+        dtype: Any = jnp.float32,
+    ):
         self.activation, self.dropout = activation, dropout
         self.fc1 = Linear(width, hidden, bias, dtype)
         self.gate = Linear(width, hidden, bias, dtype) if gated else None
@@ -157,7 +164,13 @@ class Mlp(nnx.Module):
 
 
 def attention_mask(
-    batch: int, queries: int, keys: int, *, padding: Array | None = None, mask: Array | None = None, causal: bool = False
+    batch: int,
+    queries: int,
+    keys: int,
+    *,
+    padding: Array | None = None,
+    mask: Array | None = None,
+    causal: bool = False,
 ) -> Array | None:
     """One mask of all that restricts an attention: a padding of its keys [B, Nk], a 4-D mask, causality.
 
@@ -166,7 +179,9 @@ def attention_mask(
     parts = []
     if padding is not None:
         if padding.dtype != bool or padding.shape != (batch, keys):
-            raise ValueError(f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {keys}], True at real positions")
+            raise ValueError(
+                f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {keys}], True at real positions"
+            )
         parts.append(padding[:, None, None, :])
     if mask is not None:
         check_mask(mask, (batch, None, queries, keys))  # here too: a 2-D mask would broadcast to the other parts
@@ -187,7 +202,9 @@ def from_torch_mask(mask: Any, heads: int = 0) -> Array:
     """
     keep = ~jnp.asarray(mask) if jnp.asarray(mask).dtype == bool else None
     if keep is None:
-        raise ValueError(f"mask {jnp.asarray(mask).dtype}: only boolean masks are taken; give mask == -inf for one that is added")
+        raise ValueError(
+            f"mask {jnp.asarray(mask).dtype}: only boolean masks are taken; give mask == -inf for one that is added"
+        )
     if not heads:
         return keep
     return keep[None, None] if keep.ndim == 2 else keep.reshape(-1, heads, *keep.shape[1:])
@@ -200,11 +217,23 @@ class Attention(nnx.Module):
     """
 
     def __init__(
-        self, width: int, heads: int, head_width: int, *, key_width: int = 0, value_width: int = 0,
-        query_bias: bool = True, key_bias: bool = True, value_bias: bool = True, out_bias: bool = True,
-        qk_norm: bool = False, eps: float = 1e-6, norm_bias: bool = True, dropout: float = 0.0,
+        self,
+        width: int,
+        heads: int,
+        head_width: int,
+        *,
+        key_width: int = 0,
+        value_width: int = 0,
+        query_bias: bool = True,
+        key_bias: bool = True,
+        value_bias: bool = True,
+        out_bias: bool = True,
+        qk_norm: bool = False,
+        eps: float = 1e-6,
+        norm_bias: bool = True,
+        dropout: float = 0.0,
         dtype: Any = jnp.float32,
-    ):  # fmt: skip
+    ):
         inner = heads * head_width
         self.heads, self.head_width, self.dropout = heads, head_width, dropout
         self.query = Linear(width, inner, query_bias, dtype)
@@ -218,9 +247,15 @@ class Attention(nnx.Module):
         return x.reshape(*x.shape[:2], self.heads, self.head_width).transpose(0, 2, 1, 3)
 
     def __call__(
-        self, query: Array, key: Array, value: Array, mask: Array | None = None, *,
-        keys: Array | None = None, tape: Tape | None = None,
-    ) -> Array:  # fmt: skip
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Array | None = None,
+        *,
+        keys: Array | None = None,
+        tape: Tape | None = None,
+    ) -> Array:
         """[B, Nq, D], [B, Nk, Dk], [B, Nk, Dv] -> [B, Nq, D]; a 4-D boolean mask is True where to look.
 
         A row with nothing to look at has a zero context. `tape["attention"]`, where asked for,
@@ -234,7 +269,14 @@ class Attention(nnx.Module):
         return k if self.key_norm is None else self.key_norm(k), v
 
     def attend(
-        self, query: Array, k: Array, v: Array, mask: Array | None = None, *, keys: Array | None = None, tape: Tape | None = None
+        self,
+        query: Array,
+        k: Array,
+        v: Array,
+        mask: Array | None = None,
+        *,
+        keys: Array | None = None,
+        tape: Tape | None = None,
     ) -> Array:
         """The rest of a call, [B, Nq, D] -> [B, Nq, D], on keys and values of `project`."""
         q = self.split(self.query(query))
@@ -253,16 +295,22 @@ def check_mask(mask: Array | None, shape: tuple[int, int | None, int, int]) -> N
     if mask is None:
         return
     if mask.dtype != bool:
-        raise ValueError(f"mask {mask.dtype}: only boolean masks are taken, True where to look; a mask that is added to scores is not")
+        raise ValueError(
+            f"mask {mask.dtype}: only boolean masks are taken, True where to look; a mask that is added to scores is not"
+        )
     if mask.ndim != 4 or any(n is not None and m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
         wanted = ", ".join("H" if n is None else str(n) for n in shape)
-        raise ValueError(f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; a padding [B, N] goes where paddings go")
+        raise ValueError(
+            f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; a padding [B, N] goes where paddings go"
+        )
 
 
 class AttentionPool(Attention):
     """One learned probe attends to all tokens, then an mlp (Lee et al. 2019; big_vision's MAP head)."""
 
-    def __init__(self, width: int, heads: int, hidden: int, activation: str, eps: float, *, dtype: Any = jnp.float32, **mlp: Any):
+    def __init__(
+        self, width: int, heads: int, hidden: int, activation: str, eps: float, *, dtype: Any = jnp.float32, **mlp: Any
+    ):
         norm_bias = mlp.pop("norm_bias", True)
         super().__init__(width, heads, width // heads, dtype=dtype)
         self.probe = nnx.Param(jnp.zeros((width,), dtype))
@@ -292,7 +340,9 @@ def merge(definition: nnx.GraphDef[Any], parameters: Mapping[str, Any]) -> Any:
 def replace_parameters(model: nnx.Module, parameters: Mapping[str, Any]) -> None:
     """Put these parameters into a model, in place. Raises ValueError where they are not all of its own."""
     if apart := sorted(flatten(split(model)[1]).keys() ^ flatten(parameters).keys()):
-        raise ValueError(f"{type(model).__name__}: {apart[0]} is only in the module or only in what it is given; its table (config.parameters) has to say it")
+        raise ValueError(
+            f"{type(model).__name__}: {apart[0]} is only in the module or only in what it is given; its table (config.parameters) has to say it"
+        )
     nnx.update(model, nnx.State(_integers(parameters)))
 
 
@@ -302,7 +352,11 @@ def _strings(tree: Any) -> Any:
 
 def _integers(tree: Any) -> Any:
     """Block numbers as integers again, which is what nnx.List calls its items."""
-    return {int(k) if k.isdecimal() else k: _integers(v) for k, v in tree.items()} if isinstance(tree, Mapping) else nnx.Param(tree)
+    return (
+        {int(k) if k.isdecimal() else k: _integers(v) for k, v in tree.items()}
+        if isinstance(tree, Mapping)
+        else nnx.Param(tree)
+    )
 
 
 # ------------------------------------------------------------------------------- initial values

@@ -31,7 +31,9 @@ def definition(config: ModelConfig, dtype: Any = jnp.float32, param_dtype: Any =
     found, table = {name: x.shape for name, x in flatten(tree).items()}, shapes(config)
     if apart := sorted(name for name in found.keys() | table.keys() if found.get(name) != table.get(name)):
         said = f"{found.get(apart[0], 'absent')} in the module and {table.get(apart[0], 'absent')} in its table (config.parameters)"
-        raise ValueError(f"{cls.__name__}: {apart[0]} is {said}: make both the same, so that its kind and its start are known")
+        raise ValueError(
+            f"{cls.__name__}: {apart[0]} is {said}: make both the same, so that its kind and its start are known"
+        )
     return made
 
 

@@ -131,7 +131,9 @@ def known(parameters: Tree, table: Mapping[str, Parameter]) -> dict[str, Any]:
     """The tree flat. Raises ValueError on a parameter that the table lacks: nobody knows its kind, and so whether it decays."""
     flat = flatten(parameters)
     if unknown := sorted(flat.keys() - table.keys()):
-        raise ValueError(f"{unknown[0]} is not in the network's table of parameters (config.parameters): add it there, with its kind and its start")
+        raise ValueError(
+            f"{unknown[0]} is not in the network's table of parameters (config.parameters): add it there, with its kind and its start"
+        )
     return flat
 
 

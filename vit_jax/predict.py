@@ -29,7 +29,9 @@ def image_files(paths: Sequence[str]) -> list[Path]:
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS and not p.name.startswith("."))
             if not inside:
-                raise UserError(f"{text}: there are no images in this folder; known suffixes are {', '.join(sorted(EXTENSIONS))}")
+                raise UserError(
+                    f"{text}: there are no images in this folder; known suffixes are {', '.join(sorted(EXTENSIONS))}"
+                )
             found += inside
         elif path.exists():
             found.append(path)
@@ -38,7 +40,9 @@ def image_files(paths: Sequence[str]) -> list[Path]:
     return found
 
 
-def predict(path: str, inputs: Sequence[str], top: int = 3, which: str = "best", ema: bool | None = None) -> Iterator[tuple[Any, Any]]:
+def predict(
+    path: str, inputs: Sequence[str], top: int = 3, which: str = "best", ema: bool | None = None
+) -> Iterator[tuple[Any, Any]]:
     """(input, what the network says) for each image file or folder, or for each text.
 
     Of a run on images: (file, its `top` classes as [(name, probability), ...]); of one on sentences: (text, its translation).
@@ -93,20 +97,32 @@ def _load(path: str, which: str, ema: bool | None) -> Ready:
         name, lacks = network_of(model.run.model).name, ", ".join(model.lacks)
         raise UserError(f"{path}: holds a {name} without its {lacks}; give a run that was trained here")
     way = f"python -m convert {shlex.quote(path)} X.safetensors --set mean=0.5 --set std=0.5"
-    raise UserError(f"{path}: does not say how images become inputs; say it with `{way}` (its own mean and std of pixels in 0..1), then give X.safetensors here")
+    raise UserError(
+        f"{path}: does not say how images become inputs; say it with `{way}` (its own mean and std of pixels in 0..1), then give X.safetensors here"
+    )
 
 
 @dataclass(frozen=True)
 class Options:
     """What a trained network says: classes of images, prepared as in the run's evaluation or as a file of weights says, or translations."""
 
-    run: str = field(metadata={"help": "a run's folder, or its name inside runs/; for images also weights of any layout in `python -m convert formats`"})
-    inputs: tuple[str, ...] = field(metadata={"help": "image files, or folders of them; sentences, or - for one a line of stdin"})
+    run: str = field(
+        metadata={
+            "help": "a run's folder, or its name inside runs/; for images also weights of any layout in `python -m convert formats`"
+        }
+    )
+    inputs: tuple[str, ...] = field(
+        metadata={"help": "image files, or folders of them; sentences, or - for one a line of stdin"}
+    )
     top: int = field(default=3, metadata={"help": "how many classes to name for each image"})
     csv: str = field(default="", metadata={"help": "also write a table to this file"})
-    attention: str = field(default="", metadata={"help": "also draw attention maps over the first few images, or of the first sentence, to this PNG"})
+    attention: str = field(
+        default="",
+        metadata={"help": "also draw attention maps over the first few images, or of the first sentence, to this PNG"},
+    )
     weights: Literal["best", "last"] = field(
-        default="best", metadata={"help": "those that validation liked best (the last where nothing was chosen), or the last"}
+        default="best",
+        metadata={"help": "those that validation liked best (the last where nothing was chosen), or the last"},
     )
     ema: bool = field(default=True, metadata={"help": "take the averaged weights where the run kept them"})
     force: bool = field(default=False, metadata={"help": "overwrite files that exist"})
@@ -116,14 +132,23 @@ def command(arguments: list[str]) -> int:
     """The command's body."""
     import tyro
 
-    o = tyro.cli(Options, args=arguments, prog="python -m vit_jax.predict", config=(tyro.conf.PositionalRequiredArgs, tyro.conf.PositionalMetavarFromFieldName))
+    o = tyro.cli(
+        Options,
+        args=arguments,
+        prog="python -m vit_jax.predict",
+        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.PositionalMetavarFromFieldName),
+    )
     if not o.inputs:
         raise UserError("inputs: none given; name image files or folders, or texts, after the run")
     if o.top < 1:
         raise UserError(f"top is {o.top}: give a positive number")
     for flag, path in (("csv", o.csv), ("attention", o.attention)):
         _check_output(flag, path, o.force)
-    inputs = o.inputs if takes(o.run) == "files" else [line for text in o.inputs for line in (sys.stdin.read().splitlines() if text == "-" else [text])]
+    inputs = (
+        o.inputs
+        if takes(o.run) == "files"
+        else [line for text in o.inputs for line in (sys.stdin.read().splitlines() if text == "-" else [text])]
+    )
     inputs = checked(o.run, inputs)
     model = _load(o.run, o.weights, None if o.ema else False)
     rows = []

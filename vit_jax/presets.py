@@ -50,7 +50,9 @@ def sized(name: str, classes: int = 1000, image: int = 224, **fields: Any) -> Vi
     """
     size, patch = name.lower().removeprefix("vit-").rstrip("0123456789"), name[len(name.rstrip("0123456789")) :]
     if not name.lower().startswith("vit-") or size not in SIZES or not patch or int(patch) < 1:
-        raise UserError(f"there is no network {name!r}{nearest(name, [f'vit-{s}{p}' for s in SIZES for p in (14, 16, 32)])}")
+        raise UserError(
+            f"there is no network {name!r}{nearest(name, [f'vit-{s}{p}' for s in SIZES for p in (14, 16, 32)])}"
+        )
     shape = SIZES[size]._asdict()
     return ViTConfig(image=image, patch=int(patch), classes=classes, **{**shape, **fields})
 
@@ -65,9 +67,18 @@ class Preset:
 
 def _digits() -> Preset:
     model = ViTConfig(
-        image=8, channels=1, patch=2, classes=10, width=64, depth=3, heads=4, hidden=128,
-        init_std=0.1, position_std=0.2, token_std=0.2,
-    )  # fmt: skip
+        image=8,
+        channels=1,
+        patch=2,
+        classes=10,
+        width=64,
+        depth=3,
+        heads=4,
+        hidden=128,
+        init_std=0.1,
+        position_std=0.2,
+        token_std=0.2,
+    )
     return Preset(
         RunConfig(
             task="classify",
@@ -85,9 +96,16 @@ def _digits() -> Preset:
 
 def _numbers() -> Preset:
     model = TransformerConfig(
-        width=64, heads=4, hidden=128, encoder_depth=2, decoder_depth=2, tie="all", scale_embedding=True,
-        init="fan_in", embedding_std=0.125,
-    )  # fmt: skip
+        width=64,
+        heads=4,
+        hidden=128,
+        encoder_depth=2,
+        decoder_depth=2,
+        tie="all",
+        scale_embedding=True,
+        init="fan_in",
+        embedding_std=0.125,
+    )
     return Preset(
         RunConfig(
             task="translate",
@@ -106,9 +124,21 @@ def _numbers() -> Preset:
 
 def _transformer_512x6() -> Preset:
     model = TransformerConfig(
-        width=512, heads=6, head_width=85, hidden=2048, encoder_depth=6, decoder_depth=6, activation="relu", norm_first=False,
-        final_norm=False, eps=1e-5, dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, embedding_dropout=0.1,
-    )  # fmt: skip
+        width=512,
+        heads=6,
+        head_width=85,
+        hidden=2048,
+        encoder_depth=6,
+        decoder_depth=6,
+        activation="relu",
+        norm_first=False,
+        final_norm=False,
+        eps=1e-5,
+        dropout=0.1,
+        attention_dropout=0.1,
+        activation_dropout=0.1,
+        embedding_dropout=0.1,
+    )
     return Preset(
         RunConfig(
             task="translate",
@@ -128,9 +158,18 @@ def _transformer_512x6() -> Preset:
 
 def _mnist() -> Preset:
     model = ViTConfig(
-        image=28, channels=1, patch=4, classes=10, width=64, depth=4, heads=4, hidden=128,
-        init_std=0.1, position_std=0.2, token_std=0.2,
-    )  # fmt: skip
+        image=28,
+        channels=1,
+        patch=4,
+        classes=10,
+        width=64,
+        depth=4,
+        heads=4,
+        hidden=128,
+        init_std=0.1,
+        position_std=0.2,
+        token_std=0.2,
+    )
     return Preset(
         RunConfig(
             task="classify",
@@ -147,9 +186,20 @@ def _mnist() -> Preset:
 
 def _mnist_20x1() -> Preset:
     model = ViTConfig(
-        image=28, channels=1, patch=4, classes=10, width=20, depth=1, heads=2, hidden=20, eps=1e-5,
-        activation="relu", position="sincos1d", final_norm=False, init="torch",
-    )  # fmt: skip
+        image=28,
+        channels=1,
+        patch=4,
+        classes=10,
+        width=20,
+        depth=1,
+        heads=2,
+        hidden=20,
+        eps=1e-5,
+        activation="relu",
+        position="sincos1d",
+        final_norm=False,
+        init="torch",
+    )
     return Preset(
         RunConfig(
             task="classify",
@@ -168,10 +218,27 @@ def _mnist_20x1() -> Preset:
 
 def _cifar100_768x3() -> Preset:
     model = ViTConfig(
-        image=32, patch=8, classes=100, width=768, depth=3, heads=8, hidden=2048, eps=1e-5, stem_bias=False,
-        cls_token=False, position="sincos1d", norm_first=False, final_norm=False, activation="relu",
-        dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, pool="mean", init="torch", attention_init="torch",
-    )  # fmt: skip
+        image=32,
+        patch=8,
+        classes=100,
+        width=768,
+        depth=3,
+        heads=8,
+        hidden=2048,
+        eps=1e-5,
+        stem_bias=False,
+        cls_token=False,
+        position="sincos1d",
+        norm_first=False,
+        final_norm=False,
+        activation="relu",
+        dropout=0.1,
+        attention_dropout=0.1,
+        activation_dropout=0.1,
+        pool="mean",
+        init="torch",
+        attention_init="torch",
+    )
     return Preset(
         RunConfig(
             task="classify",
@@ -189,10 +256,26 @@ def _cifar100_768x3() -> Preset:
 
 def _vit_1024x6() -> Preset:
     model = ViTConfig(
-        image=256, patch=32, classes=0, width=1024, depth=6, heads=16, head_width=64, hidden=2048, eps=1e-5,
-        query_bias=False, key_bias=False, value_bias=False, dropout=0.1, attention_dropout=0.1,
-        activation_dropout=0.1, embedding_dropout=0.1, init="torch", token_std=1.0, position_std=1.0,
-    )  # fmt: skip
+        image=256,
+        patch=32,
+        classes=0,
+        width=1024,
+        depth=6,
+        heads=16,
+        head_width=64,
+        hidden=2048,
+        eps=1e-5,
+        query_bias=False,
+        key_bias=False,
+        value_bias=False,
+        dropout=0.1,
+        attention_dropout=0.1,
+        activation_dropout=0.1,
+        embedding_dropout=0.1,
+        init="torch",
+        token_std=1.0,
+        position_std=1.0,
+    )
     return Preset(
         RunConfig(
             task="classify",
@@ -209,9 +292,17 @@ def _vit_1024x6() -> Preset:
 
 def _cifar10_48x4() -> Preset:
     model = ViTConfig(
-        image=32, patch=4, classes=10, width=48, depth=4, heads=4, hidden=192, eps=1e-5,
-        activation="gelu_tanh", init="normal",
-    )  # fmt: skip
+        image=32,
+        patch=4,
+        classes=10,
+        width=48,
+        depth=4,
+        heads=4,
+        hidden=192,
+        eps=1e-5,
+        activation="gelu_tanh",
+        init="normal",
+    )
     return Preset(
         RunConfig(
             task="classify",
@@ -229,9 +320,19 @@ def _cifar10_48x4() -> Preset:
 
 def _cifar10_128x6(**fields: Any) -> Preset:
     model = ViTConfig(
-        image=32, patch=8, classes=10, width=128, depth=6, heads=4, hidden=256,
-        init="torchvision", attention_init="torch", token_std=0.0, head_zero=True, **fields,
-    )  # fmt: skip
+        image=32,
+        patch=8,
+        classes=10,
+        width=128,
+        depth=6,
+        heads=4,
+        hidden=256,
+        init="torchvision",
+        attention_init="torch",
+        token_std=0.0,
+        head_zero=True,
+        **fields,
+    )
     return Preset(
         RunConfig(
             task="classify",
@@ -256,10 +357,25 @@ def _cifar10_128x6_gap() -> Preset:
 
 def _relu_stem(depth: int, classes: int, source: str, lr: float, dropout: float) -> RunConfig:
     model = ViTConfig(
-        image=32, patch=4, classes=classes, width=256, depth=depth, heads=8, hidden=512, eps=1e-5,
-        stem_activation="relu", dropout=dropout, attention_dropout=dropout, activation_dropout=dropout,
-        head_hidden=512, head_activation="relu", init="torch", attention_init="torch", token_std=1.0, position_std=1.0,
-    )  # fmt: skip
+        image=32,
+        patch=4,
+        classes=classes,
+        width=256,
+        depth=depth,
+        heads=8,
+        hidden=512,
+        eps=1e-5,
+        stem_activation="relu",
+        dropout=dropout,
+        attention_dropout=dropout,
+        activation_dropout=dropout,
+        head_hidden=512,
+        head_activation="relu",
+        init="torch",
+        attention_init="torch",
+        token_std=1.0,
+        position_std=1.0,
+    )
     return RunConfig(
         task="classify",
         model=model,
@@ -288,7 +404,9 @@ def _cifar100_256x24() -> Preset:
 def _cifar10_256x6() -> Preset:
     return Preset(
         _relu_stem(6, 10, "cifar10", 1e-3, 0.2),
-        "CIFAR-10, 256 wide, 6 blocks, ReLU after the patches and in the head; wants a GPU." + _REPAIRED + " The head has 10 classes, not 100.",
+        "CIFAR-10, 256 wide, 6 blocks, ReLU after the patches and in the head; wants a GPU."
+        + _REPAIRED
+        + " The head has 10 classes, not 100.",
     )
 
 

@@ -1,13 +1,13 @@
 """The run folder: its layout, config.json, digests and lock. Free of jax, so every tool can read runs.
 
-    runs/<name>/
-        config.json      the run, its data's identity, and what its task keeps of the data
-        metrics.jsonl    one line a log or evaluation
-        summary.json     final and best metrics, written when the run ends
-        checkpoints/<step>/{model,optimizer,ema}  Orbax trees; meta is JSON
-        digests/<step>.json    written last: a step without it is not sound
-        plots/  samples/
-        .lock            held by the process that trains
+runs/<name>/
+    config.json      the run, its data's identity, and what its task keeps of the data
+    metrics.jsonl    one line a log or evaluation
+    summary.json     final and best metrics, written when the run ends
+    checkpoints/<step>/{model,optimizer,ema}  Orbax trees; meta is JSON
+    digests/<step>.json    written last: a step without it is not sound
+    plots/  samples/
+    .lock            held by the process that trains
 """
 
 from __future__ import annotations
@@ -62,20 +62,36 @@ class Run:
         Raises UserError where there is no run or its config.json cannot be read.
         """
         if not self.exists():
-            raise UserError(f"{self}: no run here (there is no config.json); give the folder of a run, such as runs/digits")
+            raise UserError(
+                f"{self}: no run here (there is no config.json); give the folder of a run, such as runs/digits"
+            )
         record = read_json(self.config_file)
         if "format" not in record:
-            raise UserError(f"{self}: no run here (its config.json is another program's); give the folder of a run, or start one from these weights with --init {self}")
+            raise UserError(
+                f"{self}: no run here (its config.json is another program's); give the folder of a run, or start one from these weights with --init {self}"
+            )
         if record["format"] not in range(1, FORMAT + 1):
-            raise UserError(f"{self.config_file}: format {record['format']!r} is not {FORMAT} or older; this run was made by another version of vit-jax")
+            raise UserError(
+                f"{self.config_file}: format {record['format']!r} is not {FORMAT} or older; this run was made by another version of vit-jax"
+            )
         try:
-            keeps = task_row(str(upgraded(record["config"]).get("task"))).keeps if isinstance(record.get("config"), dict) else {}
+            keeps = (
+                task_row(str(upgraded(record["config"]).get("task"))).keeps
+                if isinstance(record.get("config"), dict)
+                else {}
+            )
         except UserError as error:
-            raise UserError(f"{self.config_file}: {error}; restore the file, or read it with the version that wrote it") from error
+            raise UserError(
+                f"{self.config_file}: {error}; restore the file, or read it with the version that wrote it"
+            ) from error
         if missing := sorted({"preset", "config", "data", *keeps} - record.keys()):
-            raise UserError(f"{self.config_file}: lacks {', '.join(missing)}; restore the file or start a new run with --name")
+            raise UserError(
+                f"{self.config_file}: lacks {', '.join(missing)}; restore the file or start a new run with --name"
+            )
         if damaged := [name for name, kept in keeps.items() if not kept.right(record[name])]:
-            raise UserError(f"{self.config_file}: its {damaged[0]} is damaged; restore the file or start a new run with --name")
+            raise UserError(
+                f"{self.config_file}: its {damaged[0]} is damaged; restore the file or start a new run with --name"
+            )
         return record
 
     def config(self) -> RunConfig:
@@ -127,7 +143,9 @@ class Run:
             with open(place, "a+", encoding="utf-8") as file:
                 if not _try_lock(file):
                     file.seek(0)
-                    raise UserError(f"{self}: in use by process {file.read().strip() or 'unknown'}; wait for it, end it, or choose another --name")
+                    raise UserError(
+                        f"{self}: in use by process {file.read().strip() or 'unknown'}; wait for it, end it, or choose another --name"
+                    )
                 # A process whose run did not even begin removes the file: then this lock is one on nothing.
                 held = place.exists() and os.path.samestat(os.fstat(file.fileno()), place.stat())
                 if held:
@@ -185,7 +203,9 @@ def _fits(folder: Run, run: RunConfig) -> None:
     """Raise UserError unless the folder is free or holds this very run."""
     if folder.exists():
         same_identity(folder, run)
-    elif folder.path.exists() and (not folder.path.is_dir() or any(p.is_file() and p.name not in _BEGUN for p in folder.path.rglob("*"))):
+    elif folder.path.exists() and (
+        not folder.path.is_dir() or any(p.is_file() and p.name not in _BEGUN for p in folder.path.rglob("*"))
+    ):
         # A start that was killed before it wrote config.json leaves these and empty folders: that is free.
         raise UserError(f"{folder}: exists and is not a run; choose another --name")
 
@@ -207,7 +227,9 @@ def same_identity(folder: Run, run: RunConfig) -> None:
     changed = differences(folder.config(), run)
     if changed:
         fields = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
-        raise UserError(f"{folder}: holds another run, which differs in {fields}; choose another --name, or leave these as they were")
+        raise UserError(
+            f"{folder}: holds another run, which differs in {fields}; choose another --name, or leave these as they were"
+        )
 
 
 def find(text: str, runs_dir: str = "runs") -> Run:
@@ -299,7 +321,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read as JSON ({error}); restore the file or start a new run with --name") from error
+        raise UserError(
+            f"{path}: cannot be read as JSON ({error}); restore the file or start a new run with --name"
+        ) from error
     if not isinstance(value, dict):
         raise UserError(f"{path}: holds no JSON object; restore the file or start a new run with --name")
     return value

@@ -70,7 +70,9 @@ class Evaluator:
     def __init__(self, config: ModelConfig, definition: Any, task: Task):
         self.config, self.task, self.devices = config, task, Devices()
         self.frozen = jax.device_put(dict(task.frozen), self.devices.replicated)
-        self.compiled = jax.jit(lambda parameters, batch, frozen: with_frozen(task, frozen).outputs(merge(definition, parameters), batch))
+        self.compiled = jax.jit(
+            lambda parameters, batch, frozen: with_frozen(task, frozen).outputs(merge(definition, parameters), batch)
+        )
 
     def place(self, parameters: Tree) -> Tree:
         """Parameters on every device."""
@@ -100,7 +102,9 @@ def check_ids(config: ModelConfig, batch: Batch) -> None:
     for argument in network_of(config).inputs(config):
         ids = batch.get(argument.name)
         if argument.kind == "ids" and ids is not None and ids.size and not 0 <= ids.min() <= ids.max() < argument.size:
-            raise UserError(f"{argument.name} has ids from {ids.min()} to {ids.max()}, but the network knows {argument.size}: give those of its vocabulary")
+            raise UserError(
+                f"{argument.name} has ids from {ids.min()} to {ids.max()}, but the network knows {argument.size}: give those of its vocabulary"
+            )
 
 
 def check_divisible(sizes: Mapping[str, int], devices: int, accumulate: int) -> None:
@@ -108,7 +112,9 @@ def check_divisible(sizes: Mapping[str, int], devices: int, accumulate: int) -> 
     parts = devices * accumulate
     for name, size in sizes.items():
         if size % parts:
-            raise UserError(f"{name} is not divisible by {devices} devices x accumulate {accumulate}: choose a multiple of {parts}")
+            raise UserError(
+                f"{name} is not divisible by {devices} devices x accumulate {accumulate}: choose a multiple of {parts}"
+            )
 
 
 class Engine:
@@ -142,7 +148,9 @@ class Engine:
             copied = jax.tree.map(lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, tree)
             return jax.device_put(copied, self.devices.replicated, may_alias=False)
         n = len(self.devices)
-        return jax.device_put(jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *jnp.shape(x))), tree), self.devices.sharded)
+        return jax.device_put(
+            jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *jnp.shape(x))), tree), self.devices.sharded
+        )
 
     def gather(self, state: State) -> State:
         """The state without the replicas' axis."""
@@ -180,7 +188,9 @@ class Engine:
             size = jax.lax.pmean(size, "data")
         return self.update(state, *jax.lax.pmean(self.gradients(task, state.parameters, batch, keys, size), "data"))
 
-    def update(self, state: State, loss: Array, metrics: dict[str, Array], gradients: Tree) -> tuple[State, dict[str, Array]]:
+    def update(
+        self, state: State, loss: Array, metrics: dict[str, Array], gradients: Tree
+    ) -> tuple[State, dict[str, Array]]:
         """The state after an optimizer's step, and all metrics."""
         updates, moments = self.optimizer.update(gradients, state.moments, state.parameters, state.step)
         parameters = optax.apply_updates(state.parameters, updates)
@@ -188,7 +198,9 @@ class Engine:
         if ema is not None:
             ema = optax.incremental_update(parameters, ema, 1 - self.run.ema)
         if taken := sorted(metrics.keys() & NO_METRICS):
-            raise ValueError(f"a task's metric is called {taken[0]}, which a row of metrics has already: give it another name")
+            raise ValueError(
+                f"a task's metric is called {taken[0]}, which a row of metrics has already: give it another name"
+            )
         metrics |= {
             "loss": loss,
             "lr": self.optimizer.rate(state.step),
@@ -198,7 +210,9 @@ class Engine:
         }
         return State(state.step + 1, parameters, moments, ema), metrics
 
-    def gradients(self, task: Task, parameters: Tree, batch: Batch, keys: Array, size: Array | None) -> tuple[Array, dict[str, Array], Tree]:
+    def gradients(
+        self, task: Task, parameters: Tree, batch: Batch, keys: Array, size: Array | None
+    ) -> tuple[Array, dict[str, Array], Tree]:
         """(loss, metrics, gradients), each a mean over the batch, taken in `accumulate` parts.
 
         `size` is that of the batch where its parts may differ in theirs: each is divided by the mean size of a part.

@@ -36,7 +36,9 @@ class Vocabulary:
         if not found:
             raise UserError(f"the text {text!r} has no words: give at least one")
         if not self.open and (strange := [word for word in found if word not in self._ids]):
-            raise UserError(f"the text {text!r} has the word {strange[0]!r}, which is not in the vocabulary{nearest(strange[0], self._known())}")
+            raise UserError(
+                f"the text {text!r} has the word {strange[0]!r}, which is not in the vocabulary{nearest(strange[0], self._known())}"
+            )
         return np.array([self._ids.get(word, UNKNOWN) for word in found], np.int32)
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -54,7 +54,9 @@ class Embedding(nnx.Module):
         if self.vocabulary and (x.ndim != 2 or not jnp.issubdtype(x.dtype, jnp.integer)):
             raise ValueError(f"tokens {x.dtype} {list(x.shape)} are not ids [B, N], which this network takes")
         if not self.vocabulary and (x.ndim != 3 or x.shape[-1] != c.width or not jnp.issubdtype(x.dtype, jnp.floating)):
-            raise ValueError(f"tokens {x.dtype} {list(x.shape)} are not vectors [B, N, {c.width}], which this network takes")
+            raise ValueError(
+                f"tokens {x.dtype} {list(x.shape)} are not vectors [B, N, {c.width}], which this network takes"
+            )
         if not length:
             raise ValueError("a sequence has length 0: give at least one token")
         if c.max_length and length > c.max_length:
@@ -77,7 +79,11 @@ class Embedding(nnx.Module):
         if self.position is not None:
             first = self.config.position_offset
             return self.position[...][first : first + length].astype(dtype)
-        return None if self.config.positions == "none" else jnp.asarray(sinusoids(self.config.positions, length, self.config.width), dtype)
+        return (
+            None
+            if self.config.positions == "none"
+            else jnp.asarray(sinusoids(self.config.positions, length, self.config.width), dtype)
+        )
 
 
 class EncoderBlock(nnx.Module):
@@ -90,7 +96,9 @@ class EncoderBlock(nnx.Module):
         self.norm2 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
         self.mlp = Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout, dtype=dtype)
 
-    def __call__(self, x: Array, mask: Array | None = None, *, keys: Array | None = None, tape: Tape | None = None) -> Array:
+    def __call__(
+        self, x: Array, mask: Array | None = None, *, keys: Array | None = None, tape: Tape | None = None
+    ) -> Array:
         """[B, S, D] -> [B, S, D]."""
         if self.norm_first:
             x = x + self.attend(self.norm1(x), mask, keys, tape)
@@ -112,7 +120,9 @@ class Encoder(nnx.Module):
         self.blocks = nnx.List([EncoderBlock(c, dtype) for _ in range(c.encoder_depth)])
         self.norm = LayerNorm(c.width, c.eps, c.norm_bias, dtype) if c.final_norm else None
 
-    def __call__(self, x: Array, mask: Array | None = None, *, keys: Array | None = None, tape: Tape | None = None) -> Array:
+    def __call__(
+        self, x: Array, mask: Array | None = None, *, keys: Array | None = None, tape: Tape | None = None
+    ) -> Array:
         """[B, S, D] -> [B, S, D]."""
         maps: list[Any] = []
         for i, block in enumerate(self.blocks):
@@ -137,17 +147,33 @@ class DecoderBlock(nnx.Module):
         self.mlp = Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout, dtype=dtype)
 
     def __call__(
-        self, x: Array, memory: Array, mask: Array | None = None, memory_mask: Array | None = None, *,
-        keys: Array | None = None, tape: Tape | None = None, cross_tape: Tape | None = None,
-    ) -> Array:  # fmt: skip
+        self,
+        x: Array,
+        memory: Array,
+        mask: Array | None = None,
+        memory_mask: Array | None = None,
+        *,
+        keys: Array | None = None,
+        tape: Tape | None = None,
+        cross_tape: Tape | None = None,
+    ) -> Array:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
         crossed = self.cross_attention.project(memory, memory)
         return self.step(x, None, None, crossed, mask, memory_mask, keys=keys, tape=tape, cross_tape=cross_tape)[0]
 
     def step(
-        self, x: Array, past: Pair | None, index: Array | None, memory: Pair, mask: Array | None, memory_mask: Array | None, *,
-        keys: Array | None = None, tape: Tape | None = None, cross_tape: Tape | None = None,
-    ) -> tuple[Array, Pair]:  # fmt: skip
+        self,
+        x: Array,
+        past: Pair | None,
+        index: Array | None,
+        memory: Pair,
+        mask: Array | None,
+        memory_mask: Array | None,
+        *,
+        keys: Array | None = None,
+        tape: Tape | None = None,
+        cross_tape: Tape | None = None,
+    ) -> tuple[Array, Pair]:
         """The same for tokens [B, N, D] at `index` behind others, whose keys and values [B, H, T, Dh] have room for theirs.
 
         Returns the keys and values of all of them too. `past` None: these tokens are all.
@@ -164,10 +190,14 @@ class DecoderBlock(nnx.Module):
         return self.norm3(x + self.feed(x, keys)), own
 
     def attend(self, x: Array, pair: Pair, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
-        return dropout(self.self_attention.attend(x, *pair, mask, keys=fold(keys, 0), tape=tape), self.dropout, fold(keys, 1))
+        return dropout(
+            self.self_attention.attend(x, *pair, mask, keys=fold(keys, 0), tape=tape), self.dropout, fold(keys, 1)
+        )
 
     def look(self, x: Array, pair: Pair, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
-        return dropout(self.cross_attention.attend(x, *pair, mask, keys=fold(keys, 2), tape=tape), self.dropout, fold(keys, 3))
+        return dropout(
+            self.cross_attention.attend(x, *pair, mask, keys=fold(keys, 2), tape=tape), self.dropout, fold(keys, 3)
+        )
 
     def feed(self, x: Array, keys: Array | None) -> Array:
         return dropout(self.mlp(x, keys=fold(keys, 4)), self.dropout, fold(keys, 5))
@@ -181,9 +211,15 @@ class Decoder(nnx.Module):
         self.norm = LayerNorm(c.width, c.eps, c.norm_bias, dtype) if c.final_norm else None
 
     def __call__(
-        self, x: Array, memory: Array, mask: Array | None = None, memory_mask: Array | None = None, *,
-        keys: Array | None = None, tape: Tape | None = None,
-    ) -> Array:  # fmt: skip
+        self,
+        x: Array,
+        memory: Array,
+        mask: Array | None = None,
+        memory_mask: Array | None = None,
+        *,
+        keys: Array | None = None,
+        tape: Tape | None = None,
+    ) -> Array:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
         maps: list[Any] = []
         cross_maps: list[Any] = []
@@ -263,7 +299,14 @@ class Transformer(nnx.Module):
     `param_dtype`; activations are `dtype` (norms, softmax and the head at least float32).
     """
 
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs | None = None, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32):
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        rngs: nnx.Rngs | None = None,
+        dtype: Any = jnp.float32,
+        param_dtype: Any = jnp.float32,
+    ):
         c = self.config = check_transformer(config)
         self.dtype = jnp.dtype(dtype)
         self.source = Embedding(c, c.source_vocabulary, not c.one_embedding, param_dtype)
@@ -275,18 +318,34 @@ class Transformer(nnx.Module):
             replace_parameters(self, unflatten(initial_values(transformer_parameters(c), rngs.params(), param_dtype)))
 
     def __call__(
-        self, source: Array, target: Array | None = None, *, source_padding: Array | None = None, target_padding: Array | None = None,
-        memory_padding: Any = ..., source_mask: Array | None = None, target_mask: Array | None = None,
-        memory_mask: Array | None = None, causal: bool | None = None, keys: Array | None = None,
-    ) -> Array:  # fmt: skip
+        self,
+        source: Array,
+        target: Array | None = None,
+        *,
+        source_padding: Array | None = None,
+        target_padding: Array | None = None,
+        memory_padding: Any = ...,
+        source_mask: Array | None = None,
+        target_mask: Array | None = None,
+        memory_mask: Array | None = None,
+        causal: bool | None = None,
+        keys: Array | None = None,
+    ) -> Array:
         """Ids [B, S], [B, T] or vectors [B, S, D], [B, T, D] to logits [B, T, K] (or [B, T, D] without a head; of an encoder alone, [B, S, D]).
 
         Paddings [B, N] and 4-D masks are boolean, True where to look. `memory_padding` is the
         source's unless given; `causal` the config's. `keys` [B], one an example, mean training.
         Raises ValueError on wrong shapes and dtypes.
         """
-        given = dict(source_padding=source_padding, target_padding=target_padding, memory_padding=memory_padding,
-                     source_mask=source_mask, target_mask=target_mask, memory_mask=memory_mask, causal=causal)  # fmt: skip
+        given = dict(
+            source_padding=source_padding,
+            target_padding=target_padding,
+            memory_padding=memory_padding,
+            source_mask=source_mask,
+            target_mask=target_mask,
+            memory_mask=memory_mask,
+            causal=causal,
+        )
         return self.forward(source, target, keys, None, **given)
 
     def capture(self, source: Array, target: Array | None, names: Iterable[str], **masks: Any) -> dict[str, Array]:
@@ -297,7 +356,12 @@ class Transformer(nnx.Module):
         [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] are all layers' weights; logits,
         which are what a call returns. Raises ValueError on any other name.
         """
-        known = [*transformer_captured(self.config), "encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
+        known = [
+            *transformer_captured(self.config),
+            "encoder.attention",
+            "decoder.self_attention",
+            "decoder.cross_attention",
+        ]
         tape: Tape = dict.fromkeys(names)
         if unknown := [n for n in tape if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
@@ -305,10 +369,20 @@ class Transformer(nnx.Module):
         return tape
 
     def forward(
-        self, source: Array, target: Array | None, keys: Array | None, tape: Tape | None, *, source_padding: Array | None = None,
-        target_padding: Array | None = None, memory_padding: Any = ..., source_mask: Array | None = None,
-        target_mask: Array | None = None, memory_mask: Array | None = None, causal: bool | None = None,
-    ) -> Array:  # fmt: skip
+        self,
+        source: Array,
+        target: Array | None,
+        keys: Array | None,
+        tape: Tape | None,
+        *,
+        source_padding: Array | None = None,
+        target_padding: Array | None = None,
+        memory_padding: Any = ...,
+        source_mask: Array | None = None,
+        target_mask: Array | None = None,
+        memory_mask: Array | None = None,
+        causal: bool | None = None,
+    ) -> Array:
         """The one forward pass behind both calls."""
         if self.target is None or self.decoder is None:
             if target is not None:
@@ -317,7 +391,9 @@ class Transformer(nnx.Module):
         if target is None:
             raise ValueError("target is missing: call `encode` for the memory of a source")
         if source.shape[:1] != target.shape[:1]:
-            raise ValueError(f"source {list(source.shape)} and target {list(target.shape)} are batches of different size")
+            raise ValueError(
+                f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
+            )
         memory = self.encode(source, source_padding, source_mask, keys=keys, tape=tape)
         y = self.target(target, self.table, self.dtype, keys=fold(keys, 1))
         (batch, length), memory_length = y.shape[:2], memory.shape[1]
@@ -329,11 +405,22 @@ class Transformer(nnx.Module):
         return self.logits(y)
 
     def encode(
-        self, source: Array, source_padding: Array | None = None, source_mask: Array | None = None, *,
-        keys: Array | None = None, tape: Tape | None = None,
-    ) -> Array:  # fmt: skip
+        self,
+        source: Array,
+        source_padding: Array | None = None,
+        source_mask: Array | None = None,
+        *,
+        keys: Array | None = None,
+        tape: Tape | None = None,
+    ) -> Array:
         """The memory [B, S, D] of a source, ids [B, S] or vectors [B, S, D]."""
-        table = self.table if self.config.one_embedding else None if self.source.embedding is None else self.source.embedding[...]
+        table = (
+            self.table
+            if self.config.one_embedding
+            else None
+            if self.source.embedding is None
+            else self.source.embedding[...]
+        )
         x = self.source(source, table, self.dtype, keys=fold(keys, 0))
         mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
         memory = self.encoder(x, mask, keys=fold(keys, 2), tape=tape)
@@ -360,7 +447,9 @@ class Transformer(nnx.Module):
         if self.decoder is None:
             raise ValueError("decoder_depth is 0: an encoder alone says no tokens")
         if not c.causal:
-            raise ValueError("causal is False: each token of such a decoder sees all others, so it cannot be run one at a time")
+            raise ValueError(
+                "causal is False: each token of such a decoder sees all others, so it cannot be run one at a time"
+            )
         if length < 1 or (c.max_length and length > c.max_length):
             raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
         return self.decoder.init_cache(memory, memory_padding, length)
@@ -403,7 +492,10 @@ class Cache:
 
 def _insert(cache: Pair, new: Pair, index: Array) -> Pair:
     """The cache with one more token's keys and values [B, H, 1, Dh]."""
-    keys, values = (jax.lax.dynamic_update_slice_in_dim(old, one.astype(old.dtype), index, axis=2) for old, one in zip(cache, new, strict=True))
+    keys, values = (
+        jax.lax.dynamic_update_slice_in_dim(old, one.astype(old.dtype), index, axis=2)
+        for old, one in zip(cache, new, strict=True)
+    )
     return keys, values
 
 
@@ -431,4 +523,6 @@ def sinusoids(kind: str, length: int, width: int) -> np.ndarray:
     if kind == "one_frequency":
         angles = np.broadcast_to(np.arange(length)[:, None], angles.shape).astype(np.float64)
     halves = np.sin(angles), np.cos(angles)
-    return np.concatenate(halves, axis=1) if kind == "concatenated" else np.stack(halves, axis=-1).reshape(length, width)
+    return (
+        np.concatenate(halves, axis=1) if kind == "concatenated" else np.stack(halves, axis=-1).reshape(length, width)
+    )

@@ -67,13 +67,24 @@ class Block(nnx.Module):
         self.drop_path = c.drop_path * index / max(c.depth - 1, 1)
         self.norm1 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
         self.attention = Attention(
-            c.width, c.heads, c.dim_head, query_bias=c.query_bias, key_bias=c.key_bias,
-            value_bias=c.value_bias, out_bias=c.out_bias, qk_norm=c.qk_norm, eps=c.eps,
-            norm_bias=c.norm_bias, dropout=c.attention_dropout, dtype=dtype,
-        )  # fmt: skip
+            c.width,
+            c.heads,
+            c.dim_head,
+            query_bias=c.query_bias,
+            key_bias=c.key_bias,
+            value_bias=c.value_bias,
+            out_bias=c.out_bias,
+            qk_norm=c.qk_norm,
+            eps=c.eps,
+            norm_bias=c.norm_bias,
+            dropout=c.attention_dropout,
+            dtype=dtype,
+        )
         self.scale1 = nnx.Param(jnp.full((c.width,), c.layer_scale, dtype)) if c.layer_scale else None
         self.norm2 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
-        self.mlp = Mlp(c.width, c.hidden, c.activation, gated=c.gated, bias=c.mlp_bias, dropout=c.activation_dropout, dtype=dtype)
+        self.mlp = Mlp(
+            c.width, c.hidden, c.activation, gated=c.gated, bias=c.mlp_bias, dropout=c.activation_dropout, dtype=dtype
+        )
         self.scale2 = nnx.Param(jnp.full((c.width,), c.layer_scale, dtype)) if c.layer_scale else None
 
     def __call__(self, x: Array, *, keys: Array | None = None, tape: Tape | None = None) -> Array:
@@ -101,7 +112,14 @@ class ViT(nnx.Module):
     `param_dtype`; activations are `dtype` (norms, softmax and the head at least float32).
     """
 
-    def __init__(self, config: ViTConfig, *, rngs: nnx.Rngs | None = None, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32):
+    def __init__(
+        self,
+        config: ViTConfig,
+        *,
+        rngs: nnx.Rngs | None = None,
+        dtype: Any = jnp.float32,
+        param_dtype: Any = jnp.float32,
+    ):
         c = self.config = check_vit(config)
         self.dtype = jnp.dtype(dtype)
         self.patch = Patches(c, param_dtype)
@@ -114,7 +132,15 @@ class ViT(nnx.Module):
         self.norm = _norm(c.final_norm, c, param_dtype)
         self.pool = (
             AttentionPool(
-                c.width, c.heads, c.hidden, c.activation, c.eps, norm_bias=c.norm_bias, gated=c.gated, bias=c.mlp_bias, dtype=param_dtype
+                c.width,
+                c.heads,
+                c.hidden,
+                c.activation,
+                c.eps,
+                norm_bias=c.norm_bias,
+                gated=c.gated,
+                bias=c.mlp_bias,
+                dtype=param_dtype,
             )
             if c.pool == "map"
             else None
@@ -123,7 +149,9 @@ class ViT(nnx.Module):
         self.head_hidden = Linear(c.width, c.head_hidden, dtype=param_dtype) if c.head_hidden else None
         self.head = Linear(c.head_hidden or c.width, c.classes, c.head_bias, param_dtype) if c.classes else None
         self.distill_norm = _norm(c.distill_norm, c, param_dtype)
-        self.distill_head = Linear(c.width, c.classes, c.head_bias, param_dtype) if c.distill_head and c.classes else None
+        self.distill_head = (
+            Linear(c.width, c.classes, c.head_bias, param_dtype) if c.distill_head and c.classes else None
+        )
         if rngs is not None:
             start = initial_values(vit_parameters(c), rngs.params(), param_dtype, self.computed(c))
             replace_parameters(self, unflatten(start))
@@ -163,7 +191,9 @@ class ViT(nnx.Module):
         """
         expected = (*pair(self.config.image), self.config.channels)
         if images.ndim != 4 or images.shape[1:] != expected:
-            raise ValueError(f"images {images.shape} are not [B, {', '.join(map(str, expected))}], which this network takes")
+            raise ValueError(
+                f"images {images.shape} are not [B, {', '.join(map(str, expected))}], which this network takes"
+            )
         if not jnp.issubdtype(images.dtype, jnp.floating):
             raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
         x = self.embed(images.astype(self.dtype), keys)  # [B, N, D]

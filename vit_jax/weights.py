@@ -34,9 +34,15 @@ class BareNetwork:
 
 
 def load(
-    path: str | os.PathLike[str], which: str = "best", ema: bool | None = None, *, layout: str = "", model: str = "", key: str = "",
+    path: str | os.PathLike[str],
+    which: str = "best",
+    ema: bool | None = None,
+    *,
+    layout: str = "",
+    model: str = "",
+    key: str = "",
     fields: Mapping[str, Any] | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """A network with its weights and all that it takes to use it.
 
     `path` is a run's folder, or its name inside runs/: a Loaded where the run is on images, a Translator where it is on
@@ -90,7 +96,9 @@ def stated(run: RunConfig, facts: Any) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value and keeps[name].fits(value, run.model)}
 
 
-def weights(folder: Run, model: ModelConfig, which: str = "best", ema: bool | None = None) -> tuple[int, dict[str, Any]]:
+def weights(
+    folder: Run, model: ModelConfig, which: str = "best", ema: bool | None = None
+) -> tuple[int, dict[str, Any]]:
     """(step, parameters as a nested dict of numpy arrays), as `load` chooses them.
 
     Damaged checkpoints that were passed over are named on stderr. Raises UserError.
@@ -106,7 +114,9 @@ def weights(folder: Run, model: ModelConfig, which: str = "best", ema: bool | No
         try:
             saved = checkpoints.read(best, expected)
         except UserError as error:
-            raise UserError(f"{folder}: the best weights cannot be used, {error}; take the last with --weights last") from error
+            raise UserError(
+                f"{folder}: the best weights cannot be used, {error}; take the last with --weights last"
+            ) from error
     averaged = saved.state.ema
     if ema and averaged is None:
         raise UserError(f"{folder}: keeps no averaged weights; train with --ema 0.999 to have them")
@@ -114,7 +124,9 @@ def weights(folder: Run, model: ModelConfig, which: str = "best", ema: bool | No
     return saved.step, chosen
 
 
-def export(path: str | os.PathLike[str], file: str | os.PathLike[str], which: str = "best", ema: bool | None = None) -> None:
+def export(
+    path: str | os.PathLike[str], file: str | os.PathLike[str], which: str = "best", ema: bool | None = None
+) -> None:
     """Write a run's weights, chosen as in `load`, to FILE.safetensors under our dotted names, whole or not at all.
 
     Its metadata has the run's config and what it keeps of its data. `--init FILE` takes it here and in torch_ref.
@@ -124,13 +136,17 @@ def export(path: str | os.PathLike[str], file: str | os.PathLike[str], which: st
 
     file, folder = Path(file), find(os.fspath(path))
     if file.suffix != ".safetensors" or file.exists():
-        raise UserError(f"{file}: {'exists; choose another name' if file.exists() else 'is not named .safetensors; name it so'}")
+        raise UserError(
+            f"{file}: {'exists; choose another name' if file.exists() else 'is not named .safetensors; name it so'}"
+        )
     run, record = folder.config(), folder.record()
     _, tree = weights(folder, run.model, which, ema)
     tensors = {name: np.ascontiguousarray(x) for name, x in flatten(tree).items()}
     partial = file.with_name(file.name + ".tmp")
     kept = {name: record[name] for name in task_row(run.task).keeps}
-    save_file(tensors, partial, metadata={"format": "vit-jax", "config": json.dumps(to_dict(run)), "kept": json.dumps(kept)})
+    save_file(
+        tensors, partial, metadata={"format": "vit-jax", "config": json.dumps(to_dict(run)), "kept": json.dumps(kept)}
+    )
     os.replace(partial, file)
 
 
@@ -156,16 +172,28 @@ def starting_weights(run: RunConfig, fresh: dict[str, Any], kept: Mapping[str, A
     given = {name: x for name, x in given.items() if not (run.new_head and name.startswith(heads))}
     for name, array in fresh.items():
         if name in given and given[name].shape != array.shape:
-            hint = "add --new-head to start the head anew" if name.startswith(heads) else f"give the model fields of {source}"
-            raise UserError(f"init {run.init}: {name} is {list(given[name].shape)} there and {list(array.shape)} here; {hint}")
+            hint = (
+                "add --new-head to start the head anew"
+                if name.startswith(heads)
+                else f"give the model fields of {source}"
+            )
+            raise UserError(
+                f"init {run.init}: {name} is {list(given[name].shape)} there and {list(array.shape)} here; {hint}"
+            )
         if name not in given and not (run.new_head and name.startswith(heads)):
             raise UserError(f"init {run.init}: has no {name}; give the model fields of {source}")
     if unclaimed := sorted(given.keys() - fresh.keys()):
-        raise UserError(f"init {run.init}: its {unclaimed[0]} has no place in this network; give the model fields of {source}")
+        raise UserError(
+            f"init {run.init}: its {unclaimed[0]} has no place in this network; give the model fields of {source}"
+        )
     for name, thing in task_row(run.task).keeps.items():
         clause = thing.clash(theirs[name], kept[name]) if name in theirs and name in kept else ""
         if clause and not (run.new_head and thing.of_head):
-            remedy = "add --new-head to start the head anew" if thing.of_head else "start from weights that were trained with the same ones"
+            remedy = (
+                "add --new-head to start the head anew"
+                if thing.of_head
+                else "start from weights that were trained with the same ones"
+            )
             raise UserError(f"init {run.init}: {clause}; {remedy}")
     return {**fresh, **given}
 
@@ -177,16 +205,26 @@ def _given(run: RunConfig) -> tuple[str, dict[str, Any], Mapping[str, Any]]:
         return str(source), flatten(weights(source, source.config().model)[1]), source.record()
     # What neither the file nor its side files tell is as this run has it; what they tell must not differ.
     try:
-        config, facts, arrays = converted(run.init, otherwise=run.model, unfit="give this run the fields of the file, as in --model.image 32 --model.patch 4")
+        config, facts, arrays = converted(
+            run.init,
+            otherwise=run.model,
+            unfit="give this run the fields of the file, as in --model.image 32 --model.patch 4",
+        )
     except UserError as error:
         raise UserError(f"init {convert_first(error, run.init)}") from error
     theirs, mine, row = normal(config), normal(run.model), network_of(run.model)
-    other = [n for n in function_fields(mine) if getattr(theirs, n) != getattr(mine, n) and not (run.new_head and n in row.head_fields)]
+    other = [
+        n
+        for n in function_fields(mine)
+        if getattr(theirs, n) != getattr(mine, n) and not (run.new_head and n in row.head_fields)
+    ]
     if other:
         said = ", ".join(f"its {n} is {getattr(theirs, n)!r}, here it is {getattr(mine, n)!r}" for n in other)
         of_data = {*row.from_data} & {*row.head_fields}
         flags = [_flag(n, getattr(theirs, n)) for n in other if n not in of_data]
-        hints = [f"give {' '.join(flags)}"] * bool(flags) + ["add --new-head to start the head anew"] * bool(of_data & {*other})
+        hints = [f"give {' '.join(flags)}"] * bool(flags) + ["add --new-head to start the head anew"] * bool(
+            of_data & {*other}
+        )
         raise UserError(f"init {run.init}: {said}; {' and '.join(hints)}")
     return run.init, arrays, stated(run, facts)
 

@@ -49,5 +49,7 @@ def number(text: str, value: str, cls: type, least: float) -> Any:
     except ValueError:
         found = least - 1
     if not least <= found < float("inf"):
-        raise UserError(f"--adapt {text}: {value!r} is not {'a whole number' if cls is int else 'a number'} of at least {least:g}; give one")
+        raise UserError(
+            f"--adapt {text}: {value!r} is not {'a whole number' if cls is int else 'a number'} of at least {least:g}; give one"
+        )
     return found

@@ -27,7 +27,10 @@ class Step:
 
     def apply(self, arrays: Arrays) -> Arrays:
         """The parameters made, in C order and in the dtype of the first one taken."""
-        return [contiguous(np.asarray(array).astype(arrays[0].dtype)) for array in self.compute([a.astype(np.float64) for a in arrays])]
+        return [
+            contiguous(np.asarray(array).astype(arrays[0].dtype))
+            for array in self.compute([a.astype(np.float64) for a in arrays])
+        ]
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,9 @@ def resize(c: ViTConfig, text: str, value: str) -> Adaptation:
         for which, grid in (("old", old), ("new", new)):
             if which in POSITIONS[kernel].square and grid[0] != grid[1]:
                 oblong = [name for name, k in POSITIONS.items() if which not in k.square]
-                raise UserError(f"--adapt {text}: {kernel} knows no {which} grid of {grid[0]}x{grid[1]}; take {' or '.join(oblong)}")
+                raise UserError(
+                    f"--adapt {text}: {kernel} knows no {which} grid of {grid[0]}x{grid[1]}; take {' or '.join(oblong)}"
+                )
 
         def table(arrays: Arrays) -> Arrays:
             (rows,) = arrays
@@ -77,10 +79,19 @@ def head(c: ViTConfig, text: str, value: str) -> Adaptation:
     names = [n for n in shapes(c) if n.startswith(("head.", "head_hidden.", "distill_head.", "distill_norm."))]
     if value == "drop":
         after = replace(c, classes=0, head_hidden=0, distill_head=False, distill_norm=False)
-        return Adaptation(text, c, after, (Step(tuple(names), {}, lambda arrays: []),) if names else (), "the head is dropped", _nameless)
+        return Adaptation(
+            text,
+            c,
+            after,
+            (Step(tuple(names), {}, lambda arrays: []),) if names else (),
+            "the head is dropped",
+            _nameless,
+        )
     found = re.fullmatch(r"new:([1-9]\d{0,6})(?::(zero|normal))?", value)
     if not found:
-        raise UserError(f"--adapt {text}: {value!r} is none of drop, new:CLASSES, new:CLASSES:zero, new:CLASSES:normal; give one of these")
+        raise UserError(
+            f"--adapt {text}: {value!r} is none of drop, new:CLASSES, new:CLASSES:zero, new:CLASSES:normal; give one of these"
+        )
     start, after = found[2] or "zero", replace(c, classes=int(found[1]))
     old = tuple(n for n in names if n.startswith(("head.", "distill_head.")))
     made = {n: shape for n, shape in shapes(after).items() if n.startswith(("head.", "distill_head."))}
@@ -90,13 +101,22 @@ def head(c: ViTConfig, text: str, value: str) -> Adaptation:
         return [_normal(n, shape) if drawn and n.endswith("kernel") else np.zeros(shape) for n, shape in made.items()]
 
     # Where there was no head the dtype is that of another parameter, which passes.
-    step = Step(old, made, fresh) if old else _step(after, "patch.kernel", makes=tuple(made), compute=lambda arrays: [*arrays, *fresh(arrays)])
+    step = (
+        Step(old, made, fresh)
+        if old
+        else _step(after, "patch.kernel", makes=tuple(made), compute=lambda arrays: [*arrays, *fresh(arrays)])
+    )
     return Adaptation(text, c, after, (step,), f"the head is new, {start}, for {after.classes} classes", _nameless)
 
 
 def fold(c: ViTConfig, text: str, value: str) -> Adaptation:
     """fold=layer_scale, fold=cls_position or fold=positions: what the weights can take over, so that it need not be stored."""
-    return _one_of({"layer_scale": _fold_layer_scale, "cls_position": _fold_cls_position, "positions": _fold_positions}, c, text, value)
+    return _one_of(
+        {"layer_scale": _fold_layer_scale, "cls_position": _fold_cls_position, "positions": _fold_positions},
+        c,
+        text,
+        value,
+    )
 
 
 def unfold(c: ViTConfig, text: str, value: str) -> Adaptation:
@@ -110,7 +130,11 @@ def _fold_layer_scale(c: ViTConfig, text: str) -> Adaptation:
     for i in range(c.depth):
         for scale, last in (("scale1", "attention.out"), ("scale2", "mlp.fc2")):
             names = [n for n in (f"blocks.{i}.{last}.kernel", f"blocks.{i}.{last}.bias") if n in shapes(c)]
-            steps.append(_step(after, *names, f"blocks.{i}.{scale}", compute=lambda arrays: [a * arrays[-1] for a in arrays[:-1]]))
+            steps.append(
+                _step(
+                    after, *names, f"blocks.{i}.{scale}", compute=lambda arrays: [a * arrays[-1] for a in arrays[:-1]]
+                )
+            )
     return Adaptation(text, c, after, tuple(steps), f"layer scale is folded into the projections before it: {STAYS}")
 
 
@@ -121,11 +145,17 @@ def _fold_cls_position(c: ViTConfig, text: str) -> Adaptation:
     if not c.position_stored:  # computed: a prefix token's row is zero in 2-D, and shifts the patches' rows in 1-D
         need(c.position == "sincos2d", text, "its computed positions count the class token; give fold=positions first")
         return Adaptation(text, c, after, (), says)
-    return Adaptation(text, c, after, (_step(after, "cls_token", "position", compute=lambda a: [a[0] + a[1][0], a[1][1:]]),), says)
+    return Adaptation(
+        text, c, after, (_step(after, "cls_token", "position", compute=lambda a: [a[0] + a[1][0], a[1][1:]]),), says
+    )
 
 
 def _unfold_cls_position(c: ViTConfig, text: str) -> Adaptation:
-    need(c.cls_token and not c.cls_position and c.position == "learned", text, "only a class token without one can get a row of learned positions")
+    need(
+        c.cls_token and not c.cls_position and c.position == "learned",
+        text,
+        "only a class token without one can get a row of learned positions",
+    )
     after = replace(c, cls_position=True)
     step = _step(after, "position", compute=lambda a: [np.concatenate([np.zeros((1, c.width)), a[0]])])
     return Adaptation(text, c, after, (step,), f"the class token's position is a row of zeros: {STAYS}")
@@ -135,7 +165,9 @@ def _fold_positions(c: ViTConfig, text: str) -> Adaptation:
     need(c.position in ("sincos2d", "sincos1d"), text, f"its positions are {c.position}")
     after = replace(c, position="learned", position_trained=True)
     stored = _step(after, "patch.kernel", makes=("position",), compute=lambda a: [a[0], computed(c)])
-    return Adaptation(text, c, after, () if c.position_stored else (stored,), f"computed positions become a table: {STAYS}")
+    return Adaptation(
+        text, c, after, () if c.position_stored else (stored,), f"computed positions become a table: {STAYS}"
+    )
 
 
 def _unfold_qkv_bias(c: ViTConfig, text: str) -> Adaptation:
@@ -162,7 +194,14 @@ def channels(c: ViTConfig, text: str, value: str) -> Adaptation:
         return [w.reshape(-1, c.width)]
 
     says = f"images have {n} channels instead of 3: the function changes, and the preprocessing is no longer known"
-    return Adaptation(text, c, after, (_step(after, "patch.kernel", compute=kernels),), says, lambda facts: replace(facts, preprocess=None))
+    return Adaptation(
+        text,
+        c,
+        after,
+        (_step(after, "patch.kernel", compute=kernels),),
+        says,
+        lambda facts: replace(facts, preprocess=None),
+    )
 
 
 def statistics(c: ViTConfig, text: str, value: str) -> Adaptation:
@@ -185,12 +224,21 @@ def statistics(c: ViTConfig, text: str, value: str) -> Adaptation:
             return given
         said = tuple(np.round(given.preprocess[k], 4).tolist() for k in ("mean", "std"))
         if said != tuple(np.round(s, 4).tolist() for s in STATISTICS[names[0]]):
-            raise UserError(f"--adapt {text}: the files say mean {said[0]} and std {said[1]}, which is not {names[0]}; correct the first name")
+            raise UserError(
+                f"--adapt {text}: the files say mean {said[0]} and std {said[1]}, which is not {names[0]}; correct the first name"
+            )
         return replace(given, preprocess={**given.preprocess, "mean": mean.tolist(), "std": std.tolist()})
 
     leaves = ("patch.kernel", "patch.bias") if c.stem_bias else ("patch.kernel",)
     step = _step(after, *leaves, makes=("patch.bias",), compute=stem)
-    return Adaptation(text, c, after, (step,), f"pixels are normalised by {names[1]} instead of {names[0]}: of the same pictures {STAYS}", facts)
+    return Adaptation(
+        text,
+        c,
+        after,
+        (step,),
+        f"pixels are normalised by {names[1]} instead of {names[0]}: of the same pictures {STAYS}",
+        facts,
+    )
 
 
 OPERATIONS = (resize, patch, head, fold, unfold, channels, statistics)
@@ -202,7 +250,9 @@ SAME_FUNCTION = ("fold=layer_scale", "fold=positions", "fold=cls_position", "unf
 
 def computed(c: ViTConfig) -> np.ndarray:
     """Computed positions, [rows, D] float64: prefix tokens that have a position, then the patches, row by row."""
-    if c.position == "sincos1d":  # sine and cosine in turn, each pair of columns at one frequency (Vaswani et al. 2017, 3.5)
+    if (
+        c.position == "sincos1d"
+    ):  # sine and cosine in turn, each pair of columns at one frequency (Vaswani et al. 2017, 3.5)
         angles = np.arange(c.positions)[:, None] * 10000.0 ** (-2 * (np.arange(c.width) // 2) / c.width)
         return np.where(np.arange(c.width) % 2, np.cos(angles), np.sin(angles))
     quarter = c.width // 4  # sine and cosine of x, then of y (Beyer et al. 2022, arXiv 2205.01580)
@@ -218,14 +268,20 @@ def _step(after: ViTConfig, *takes: str, makes: tuple[str, ...] = (), compute: C
     return Step(takes, {n: known[n] for n in dict.fromkeys((*(n for n in takes if n in known), *makes))}, compute)
 
 
-def _one_of(values: dict[str, Callable[[ViTConfig, str], Adaptation]], c: ViTConfig, text: str, value: str) -> Adaptation:
+def _one_of(
+    values: dict[str, Callable[[ViTConfig, str], Adaptation]], c: ViTConfig, text: str, value: str
+) -> Adaptation:
     if value not in values:
         raise UserError(f"--adapt {text}: there is no {value!r} to do so with{nearest(value, list(values))}")
     return values[value](c, text)
 
 
 def _without_pixel_norm(c: ViTConfig, text: str) -> None:
-    need(not c.stem_pre_norm, text, "its patches are normalised pixel by pixel before their projection, which has no such form")
+    need(
+        not c.stem_pre_norm,
+        text,
+        "its patches are normalised pixel by pixel before their projection, which has no such form",
+    )
 
 
 def _pair(text: str, value: str, kernels: dict[str, Any]) -> tuple[Size, str]:

@@ -33,7 +33,12 @@ def show(reasons: bool) -> None:
     found, wide = pairs(), max(map(len, LAYOUTS))
     for network in NETWORKS.values():
         some = [layout for layout in LAYOUTS.values() if layout.network is network.config]
-        print(wrapped(f"{network.name}: layouts (--from, --to), whose forward pass was compared, the containers that they come in", 5))
+        print(
+            wrapped(
+                f"{network.name}: layouts (--from, --to), whose forward pass was compared, the containers that they come in",
+                5,
+            )
+        )
         for layout in some:
             print(line(layout, wide))
         print("\n" + matrix(list(dict.fromkeys(layout.dialect for layout in some)), found) + "\n")
@@ -55,7 +60,9 @@ def show(reasons: bool) -> None:
 
 def adaptations() -> list[str]:
     """What --adapt can do, a line each, and the names of its kernels."""
-    lines = [(inspect.getdoc(operation) or "").partition("\n\n")[0].replace("\n", " ") for operation in OPERATIONS.values()]
+    lines = [
+        (inspect.getdoc(operation) or "").partition("\n\n")[0].replace("\n", " ") for operation in OPERATIONS.values()
+    ]
     return [*lines, f"KERNEL is {', '.join(POSITIONS)} in resize, {' or '.join(PATCHES)} in patch"]
 
 

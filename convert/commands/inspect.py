@@ -18,7 +18,22 @@ from ..recognise.reading import Options, identify
 from .terminal import wrapped
 
 # Fields that are shown even where they have their defaults.
-ALWAYS = {"image", "channels", "patch", "classes", "width", "depth", "heads", "hidden", "eps", "activation", "pool", "norm_first", "encoder_depth", "decoder_depth"}
+ALWAYS = {
+    "image",
+    "channels",
+    "patch",
+    "classes",
+    "width",
+    "depth",
+    "heads",
+    "hidden",
+    "eps",
+    "activation",
+    "pool",
+    "norm_first",
+    "encoder_depth",
+    "decoder_depth",
+}
 INDENT = 11  # of what is said of a label
 FEW = 12  # tensors that are shown at either end of a long list
 
@@ -58,21 +73,35 @@ def config(source: Source, options: Options, tensors: dict[str, Tensor]) -> None
     plain = to_dict(type(reading.config)())
     training = network_of(reading.config).training
     values = {k: v for k, v in to_dict(reading.config).items() if k not in training and (k in ALWAYS or v != plain[k])}
-    print(wrapped(f"config     {type(reading.config).__name__}: " + ", ".join(f"{k} {_said(v)}" for k, v in values.items()) + "; the rest by default", INDENT))
+    print(
+        wrapped(
+            f"config     {type(reading.config).__name__}: "
+            + ", ".join(f"{k} {_said(v)}" for k, v in values.items())
+            + "; the rest by default",
+            INDENT,
+        )
+    )
     if images := statistics(reading.config, reading.statistics, reading.facts.preprocess):
         print(wrapped("images     " + ", ".join(f"{k} {_said(v)}" for k, v in images.items()), INDENT))
     if made := reading.provenance.get("source"):
-        print(f"made from  {made.get('name')} ({made.get('layout')}, sha256 {made.get('sha256')}) by {reading.provenance.get('made_by')}")
+        print(
+            f"made from  {made.get('name')} ({made.get('layout')}, sha256 {made.get('sha256')}) by {reading.provenance.get('made_by')}"
+        )
 
 
 def _said(value: Any) -> str:
-    return "x".join(map(str, value)) if isinstance(value, list) and all(isinstance(v, int) for v in value) else str(value)
+    return (
+        "x".join(map(str, value)) if isinstance(value, list) and all(isinstance(v, int) for v in value) else str(value)
+    )
 
 
 def table(tensors: dict[str, Tensor]) -> None:
     """Names, dtypes and shapes, the middle of a long list left out; then the sums."""
     width = max(map(len, tensors), default=0)
-    lines = [f"  {t.name if t.name in tensors else name:{width}}  {t.dtype.name:9} {list(t.shape)}" for name, t in tensors.items()]
+    lines = [
+        f"  {t.name if t.name in tensors else name:{width}}  {t.dtype.name:9} {list(t.shape)}"
+        for name, t in tensors.items()
+    ]
     if len(lines) > 2 * FEW + 1:
         lines[FEW:-FEW] = [f"  ... {len(lines) - 2 * FEW} more"]
     print("\n".join(lines))

@@ -13,4 +13,6 @@ def columns() -> int:
 
 def wrapped(text: str, indent: int) -> str:
     """A line, broken between words where it is too wide; what follows is indented."""
-    return textwrap.fill(text, columns(), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        text, columns(), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )

@@ -16,7 +16,15 @@ from .source import CARRIED_SUFFIX, HEADER, PROVENANCE, Source, check_names
 
 INDEX = ".index.json"
 # Files that libraries leave beside weights and that hold none.
-BESIDE = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "scaler.pt", "rng_state.pth")
+BESIDE = (
+    "training_args.bin",
+    "optimizer.pt",
+    "optimizer.bin",
+    "scheduler.pt",
+    "scheduler.bin",
+    "scaler.pt",
+    "rng_state.pth",
+)
 RUN = "run of vit-jax"
 TAR = ".tar"  # timm calls a checkpoint last.pth.tar: it is no archive
 SIDE = ("config.json", "preprocessor_config.json", "generation_config.json", PROVENANCE)
@@ -62,7 +70,13 @@ def _direct(root: Path) -> list[Candidate]:
             found.append(Candidate(str(path), kind, f"{len(files)} shards", sum(_size(root / file) for file in files)))
     for path in paths:
         name = path.name
-        if _suffix(name) in SUFFIXES and not path.is_dir() and name not in shards and name not in BESIDE and not name.endswith(CARRIED_SUFFIX):
+        if (
+            _suffix(name) in SUFFIXES
+            and not path.is_dir()
+            and name not in shards
+            and name not in BESIDE
+            and not name.endswith(CARRIED_SUFFIX)
+        ):
             found.append(_file(path))
         elif path.is_dir():
             found += _checkpoints(path)
@@ -78,7 +92,9 @@ def _file(path: Path) -> Candidate:
         kind = container(str(path))
         return Candidate(str(path), kind, f"{kind} file", path.stat().st_size)
     except UserError as error:  # it is listed all the same: what was meant to be opened has to be seen
-        return Candidate(str(path), SUFFIXES[_suffix(path.name)], str(error).removeprefix(f"{path}: ").partition(";")[0], 0)
+        return Candidate(
+            str(path), SUFFIXES[_suffix(path.name)], str(error).removeprefix(f"{path}: ").partition(";")[0], 0
+        )
 
 
 def _checkpoints(folder: Path) -> list[Candidate]:
@@ -90,7 +106,10 @@ def _checkpoints(folder: Path) -> list[Candidate]:
     steps = orbax.steps(folder)
     if (folder / orbax.METADATA).is_file() or orbax.items(folder) or not steps:
         return [Candidate(str(folder), "orbax", "Orbax checkpoint", _size(folder))]
-    return [Candidate(str(folder / str(step)), "orbax", f"Orbax checkpoint, step {step}", _size(folder / str(step)), step) for step in steps]
+    return [
+        Candidate(str(folder / str(step)), "orbax", f"Orbax checkpoint, step {step}", _size(folder / str(step)), step)
+        for step in steps
+    ]
 
 
 def _size(path: Path) -> int:
@@ -113,13 +132,17 @@ def open_folder(folder: str, file: str = "", step: int | None = None) -> Source:
             inside(place)
         return open_folder(place) if os.path.isdir(place) else _open(place)
     if not found:
-        raise UserError(f"{folder}: holds no weights ({', '.join(SUFFIXES)}, or a checkpoint); give the folder or file that does")
+        raise UserError(
+            f"{folder}: holds no weights ({', '.join(SUFFIXES)}, or a checkpoint); give the folder or file that does"
+        )
     named = [c for c in found if not file or os.path.normpath(c.path) == place]
     chosen = [c for c in named if step is None or c.step == step or c.what == RUN]
     if len(chosen) != 1:
         names = ", ".join(f"{os.path.relpath(c.path, folder)} ({c.what})" for c in found)
         asked = f"--file {file}" if not named else f"--step {step}"
-        raise UserError(f"{folder}: {'there are several sets of weights' if chosen else f'{asked} is not there'}: {names}; name one of them with --file")
+        raise UserError(
+            f"{folder}: {'there are several sets of weights' if chosen else f'{asked} is not there'}: {names}; name one of them with --file"
+        )
     (one,) = chosen
     if one.what == RUN:
         return run_folder.open_run(one.path, step)
@@ -146,7 +169,10 @@ def shard(path: str) -> str:
     if not name or name[3] == "1":
         return ""
     index = os.path.join(os.path.dirname(path), f"{name[1]}{name[4]}{INDEX}")
-    return f"is shard {name[2]} of {name[3]}; give {index}" + ("" if os.path.exists(index) else ", which is not there: get it and all shards")
+    return f"is shard {name[2]} of {name[3]}; give {index}" + (
+        "" if os.path.exists(index) else ", which is not there: get it and all shards"
+    )
+
 
 def _shards(index: str) -> tuple[dict[str, str], list[str]]:
     """{tensor: its file's name} of an index, and the files."""
@@ -158,9 +184,13 @@ def _shards(index: str) -> tuple[dict[str, str], list[str]]:
     files = sorted(set(listed.values()))
     for file in files:
         if not file or file != os.path.basename(file) or file in (".", "..") or "\\" in file or "\0" in file:
-            raise UserError(f"{index}: names the file {file[:100]!a}, which is not in its folder; get the files again from their source")
+            raise UserError(
+                f"{index}: names the file {file[:100]!a}, which is not in its folder; get the files again from their source"
+            )
         if os.path.splitext(file)[1].lower() not in SUFFIXES:
-            raise UserError(f"{index}: names the file {file[:100]!a}, which is no file of weights; get the files again from their source")
+            raise UserError(
+                f"{index}: names the file {file[:100]!a}, which is no file of weights; get the files again from their source"
+            )
     return listed, files
 
 
@@ -189,10 +219,14 @@ def open_shards(index: str) -> Source:
             sources[file] = source = open_file(path)
             due = {name for name, place in listed.items() if place == file}
             if absent := sorted(due - source.tree.keys()):
-                raise UserError(f"{path}: lacks {absent[0]}, which {os.path.basename(index)} says is there; get the files again from one source")
+                raise UserError(
+                    f"{path}: lacks {absent[0]}, which {os.path.basename(index)} says is there; get the files again from one source"
+                )
             if extra := sorted(source.tree.keys() - due, key=str):
                 said = f"says is in {listed[extra[0]]}" if extra[0] in listed else "does not list"
-                raise UserError(f"{path}: holds {extra[0]}, which {os.path.basename(index)} {said}; get the files again from one source")
+                raise UserError(
+                    f"{path}: holds {extra[0]}, which {os.path.basename(index)} {said}; get the files again from one source"
+                )
             tree |= source.tree
     except BaseException:
         close()
@@ -200,11 +234,20 @@ def open_shards(index: str) -> Source:
     opened = list(sources.values())
     if len(kinds := {source.container for source in opened}) > 1:
         close()
-        raise UserError(f"{index}: its files are of several containers, {' and '.join(sorted(kinds))}; get the files again from one source")
+        raise UserError(
+            f"{index}: its files are of several containers, {' and '.join(sorted(kinds))}; get the files again from one source"
+        )
     return Source(
-        index, opened[0].container, tree, opened[0].metadata, [s for o in opened for s in o.skipped], [t for o in opened for t in o.tied],
-        [index, *(os.path.join(folder, file) for file in files)], sum(o.size for o in opened), close,
-    )  # fmt: skip
+        index,
+        opened[0].container,
+        tree,
+        opened[0].metadata,
+        [s for o in opened for s in o.skipped],
+        [t for o in opened for t in o.tied],
+        [index, *(os.path.join(folder, file) for file in files)],
+        sum(o.size for o in opened),
+        close,
+    )
 
 
 # --------------------------------------------------------------------------------------- side files
@@ -212,7 +255,9 @@ def open_shards(index: str) -> Source:
 
 def side_files(path: str) -> dict[str, dict[str, Any]]:
     """{name: JSON object} of the files in a folder, or beside a file, that say what its tensors are. Raises UserError."""
-    folder, names = (path, SIDE) if os.path.isdir(path) else (os.path.dirname(path), (*SIDE, f"{os.path.basename(path)}.json"))
+    folder, names = (
+        (path, SIDE) if os.path.isdir(path) else (os.path.dirname(path), (*SIDE, f"{os.path.basename(path)}.json"))
+    )
     found = {}
     for name in names:
         place = os.path.join(folder, name)
@@ -226,7 +271,9 @@ def _json(path: str) -> dict[str, Any]:
     """A JSON object. Raises UserError where the file is too large or holds something else."""
     check_file(path)
     if os.path.getsize(path) > HEADER:
-        raise UserError(f"{path}: takes {os.path.getsize(path)} bytes, more than {HEADER}; this is no side file of a model")
+        raise UserError(
+            f"{path}: takes {os.path.getsize(path)} bytes, more than {HEADER}; this is no side file of a model"
+        )
     with open(path, "rb") as file:
         value = strict_json.parse(file.read(), path)
     if not isinstance(value, dict):

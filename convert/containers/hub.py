@@ -24,27 +24,41 @@ def fetch(address: str, file: str = "") -> str:
     """
     match = re.fullmatch(ADDRESS, address)
     if not match or ".." in address.split("/"):
-        raise UserError(f"{address}: is no address; write hf://owner/name, hf://owner/name@revision or hf://owner/name/file")
+        raise UserError(
+            f"{address}: is no address; write hf://owner/name, hf://owner/name@revision or hf://owner/name/file"
+        )
     repository, revision, inner = match.groups()
     try:
         import huggingface_hub
     except ImportError as error:
-        raise UserError(f"{address}: needs huggingface_hub; `pip install huggingface_hub`, or download the files and give their folder") from error
+        raise UserError(
+            f"{address}: needs huggingface_hub; `pip install huggingface_hub`, or download the files and give their folder"
+        ) from error
     names: list[str] | None = []
     try:
         names = _names(huggingface_hub, repository, revision)
         wanted = inner or file or _weights(names or [], address)
-        folder = huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=["*.json", *_patterns(wanted)], local_files_only=names is None)
+        folder = huggingface_hub.snapshot_download(
+            repository, revision=revision, allow_patterns=["*.json", *_patterns(wanted)], local_files_only=names is None
+        )
     except (OSError, ValueError) as error:
-        said = "out of reach, and not in the cache" if names is None else " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"{address}: cannot be had ({said}); check its name and the network, or download the files and give their folder") from error
+        said = (
+            "out of reach, and not in the cache"
+            if names is None
+            else " ".join(str(error).split())[:200] or type(error).__name__
+        )
+        raise UserError(
+            f"{address}: cannot be had ({said}); check its name and the network, or download the files and give their folder"
+        ) from error
     return os.path.join(folder, inner) if inner else folder
 
 
 def _names(hub: Any, repository: str, revision: str | None) -> list[str] | None:
     """The files of a repository, or None where the hub is out of reach: what is in the cache decides then."""
     try:
-        return [file.rfilename for file in hub.model_info(repository, revision=revision, timeout=SECONDS).siblings or ()]
+        return [
+            file.rfilename for file in hub.model_info(repository, revision=revision, timeout=SECONDS).siblings or ()
+        ]
     except (hub.errors.HfHubHTTPError, hub.errors.HFValidationError):
         raise
     except Exception:  # of the class of whichever library carries its requests
@@ -53,7 +67,11 @@ def _names(hub: Any, repository: str, revision: str | None) -> list[str] | None:
 
 def _weights(names: list[str], address: str) -> str:
     """The only file of weights in a repository, or the index of its shards; "" where there is none."""
-    found = [n for n in names if "/" not in n and _suffix(n.removesuffix(INDEX)) in SUFFIXES and n not in BESIDE and not re.search(SHARD, n)]
+    found = [
+        n
+        for n in names
+        if "/" not in n and _suffix(n.removesuffix(INDEX)) in SUFFIXES and n not in BESIDE and not re.search(SHARD, n)
+    ]
     if len(found) > 1:
         raise UserError(f"{address}: has several sets of weights, {', '.join(sorted(found))}; name one with --file")
     return "".join(found)

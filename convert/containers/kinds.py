@@ -14,7 +14,15 @@ from .source import HEADER, Source, Writer
 from .zips import members
 
 MODULES = {"safetensors": "safetensors", "torch": "torch_file", "npz": "npz", "msgpack": "msgpack"}
-SUFFIXES = {".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".bin": "torch", ".ckpt": "torch", ".npz": "npz", ".msgpack": "msgpack"}
+SUFFIXES = {
+    ".safetensors": "safetensors",
+    ".pt": "torch",
+    ".pth": "torch",
+    ".bin": "torch",
+    ".ckpt": "torch",
+    ".npz": "npz",
+    ".msgpack": "msgpack",
+}
 WRITTEN = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".msgpack")
 HEAD = 512  # bytes that tell what a file is
 FOREIGN = (  # what else lies under such names: its first bytes, what it is, what to do
@@ -50,17 +58,23 @@ def container(path: str) -> str:
         if head.startswith(start):
             raise UserError(f"{path}: is {what}; {remedy}")
     if head[257:262] == b"ustar":
-        raise UserError(f"{path}: is a tar archive; unpack it or, where it is of PyTorch before 0.1.10, save it again with a newer one")
+        raise UserError(
+            f"{path}: is a tar archive; unpack it or, where it is of PyTorch before 0.1.10, save it again with a newer one"
+        )
     if head.startswith(b"PK\x03\x04"):
         return "npz" if _numpy_archive(path) or suffix == "npz" else "torch"
     if head[0] == 0x80 and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return "torch"  # a pickle
     if b"\0" not in head and head.lstrip()[:1] in (b"<", b"{", b"["):
-        raise UserError(f"{path}: is a {'web page or XML' if head.lstrip()[:1] == b'<' else 'JSON text'}, not weights; get the file itself")
+        raise UserError(
+            f"{path}: is a {'web page or XML' if head.lstrip()[:1] == b'<' else 'JSON text'}, not weights; get the file itself"
+        )
     if 0x80 <= head[0] <= 0x8F or head[0] in (0xDE, 0xDF):
         return "msgpack"  # a map
     if suffix is None:
-        raise UserError(f"{path}: is no file of weights that is known here (its first bytes are {head[:8]!r}); `python -m convert formats` lists them")
+        raise UserError(
+            f"{path}: is no file of weights that is known here (its first bytes are {head[:8]!r}); `python -m convert formats` lists them"
+        )
     return suffix  # whose reader says what is wrong with it
 
 

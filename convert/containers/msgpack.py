@@ -23,9 +23,24 @@ from .source import HEADER, NESTING, OPCODES, TENSORS, Marker, Path, Shape, Sour
 LEVELS = 2 * NESTING  # here each part of a parameter's name is a level
 ARRAY, SCALAR = 1, 3  # extension codes; 2 is a complex number
 CHUNKED, CHUNK = "__msgpack_chunked_array__", 1 << 30
-NAMES = {str(np.dtype(d)): np.dtype(d) for d in (
-    np.float16, np.float32, np.float64, ml_dtypes.bfloat16, np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64,
-)}  # fmt: skip
+NAMES = {
+    str(np.dtype(d)): np.dtype(d)
+    for d in (
+        np.float16,
+        np.float32,
+        np.float64,
+        ml_dtypes.bfloat16,
+        np.bool_,
+        np.int8,
+        np.int16,
+        np.int32,
+        np.int64,
+        np.uint8,
+        np.uint16,
+        np.uint32,
+        np.uint64,
+    )
+}
 REMEDY = "re-save it with flax.serialization.to_bytes"
 
 
@@ -76,7 +91,10 @@ class _Scan:
         if size > self.end - self.at:
             raise self.refused("is cut off", "get the file again")
         if not self.start <= self.at <= self.at + size <= self.start + len(self.window):
-            self.start, self.window = self.at, self.file.read(self.at, min(max(size, 1 << 12), self.file.size - self.at))
+            self.start, self.window = (
+                self.at,
+                self.file.read(self.at, min(max(size, 1 << 12), self.file.size - self.at)),
+            )
         at = self.at - self.start
         self.at += size
         return self.window[at : at + size]
@@ -92,7 +110,9 @@ class _Scan:
     def value(self, depth: int) -> Any:
         self.nodes += 1
         if depth > LEVELS or self.nodes > OPCODES:
-            raise self.refused(f"is nested deeper than {LEVELS} levels, or has more than {OPCODES} values", "save the parameters alone")
+            raise self.refused(
+                f"is nested deeper than {LEVELS} levels, or has more than {OPCODES} values", "save the parameters alone"
+            )
         code = self.take(1)[0]
         if code < 0x80 or code >= 0xE0:
             return code if code < 0x80 else code - 256
@@ -163,7 +183,11 @@ class _Scan:
         if self.take(1) != b"\x93":
             raise self.refused("has an array that is not [shape, dtype, bytes]")
         shape, name = self.value(LEVELS - 1), self.value(LEVELS)
-        if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape) or not isinstance(name, str):
+        if (
+            not isinstance(shape, list)
+            or not all(type(n) is int and n >= 0 for n in shape)
+            or not isinstance(name, str)
+        ):
             raise self.refused("has an array whose shape or dtype is not one")
         swapped = name.startswith(">")
         dtype = np.dtype(name[1:]) if re.fullmatch(r"[<>|=]([iu][1248]|f[248]|b1)", name) else NAMES.get(name)
@@ -215,8 +239,16 @@ class _Tree:
     def chunked(self, name: str, value: dict[str, Any]) -> Tensor:
         """One array from {"shape": {"0": n, ...}, "chunks": {"0": flat array, ...}}."""
         shape, pieces = (self.numbered(name, value.get(key)) for key in ("shape", "chunks"))
-        whole = value.keys() == {CHUNKED, "shape", "chunks"} and value[CHUNKED] is True and all(type(n) is int and n >= 0 for n in shape)
-        if not whole or not pieces or not all(isinstance(p, Piece) and len(p.shape) == 1 and p.dtype == pieces[0].dtype for p in pieces):
+        whole = (
+            value.keys() == {CHUNKED, "shape", "chunks"}
+            and value[CHUNKED] is True
+            and all(type(n) is int and n >= 0 for n in shape)
+        )
+        if (
+            not whole
+            or not pieces
+            or not all(isinstance(p, Piece) and len(p.shape) == 1 and p.dtype == pieces[0].dtype for p in pieces)
+        ):
             raise self.refused(name)
         check_shape(name, pieces[0].dtype, tuple(shape), self.file.path)
         if sum(p.shape[0] for p in pieces) != int(np.prod(shape, dtype=object)):
@@ -257,7 +289,9 @@ def _values(file: PositionalFile, name: str, shape: Shape, pieces: list[Piece]) 
 # ------------------------------------------------------------------------------------------ writing
 
 
-def write(path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]) -> None:
+def write(
+    path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]
+) -> None:
     """Write a nested tree of Specs and plain values as flax.serialization.msgpack_restore reads it; see source.Writer.
 
     The form has no place for `metadata`. Raises ValueError on a value that no such file has.
@@ -365,7 +399,9 @@ def _scalar(value: Any, place: Path) -> bytes:
     if isinstance(value, int):
         if -32 <= value < 128:
             return struct.pack("B" if value >= 0 else "b", value)
-        for code, bits in zip((0xCC, 0xCD, 0xCE, 0xCF) if value >= 0 else (0xD0, 0xD1, 0xD2, 0xD3), (8, 16, 32, 64), strict=True):
+        for code, bits in zip(
+            (0xCC, 0xCD, 0xCE, 0xCF) if value >= 0 else (0xD0, 0xD1, 0xD2, 0xD3), (8, 16, 32, 64), strict=True
+        ):
             if value < 1 << bits and -value <= 1 << bits - 1:  # the shortest, as msgpack itself writes it
                 return struct.pack(">B" + NUMBERS[code], code, value)
     raise ValueError(f"{place}: a msgpack file has no place for {value!r}")

@@ -23,7 +23,10 @@ FEW = 4096  # bytes of a deflated member that are read for its beginning
 HEADER_TEXT = 10_000  # bytes of a .npy header, as numpy itself allows
 WIDE = (1 << 31) - 1  # bytes from which a member's sizes are written as zip64
 LENGTHS = {1: "<H", 2: "<I", 3: "<I"}  # by version of .npy
-DTYPES = {np.dtype(code).str[1:]: np.dtype(code) for code in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1", "V2")}
+DTYPES = {
+    np.dtype(code).str[1:]: np.dtype(code)
+    for code in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1", "V2")
+}
 
 
 # ------------------------------------------------------------------------------------------- reading
@@ -50,11 +53,17 @@ def _check_member(path: str, member: Member) -> None:
     if not member.name.endswith(SUFFIX):
         raise UserError(f"{path}: the member {member.name!a} is no .npy array; this is no .npz file of weights")
     if member.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise UserError(f"{path}: the member {member.name!a} is compressed by method {member.method}; re-save the file with numpy")
+        raise UserError(
+            f"{path}: the member {member.name!a} is compressed by method {member.method}; re-save the file with numpy"
+        )
     if member.method == zipfile.ZIP_STORED and member.size != member.compressed:
-        raise UserError(f"{path}: the member {member.name!a} has two sizes, {member.size} and {member.compressed}; get the file again")
+        raise UserError(
+            f"{path}: the member {member.name!a} has two sizes, {member.size} and {member.compressed}; get the file again"
+        )
     if member.size > max(FREE_BYTES, RATIO * member.compressed):
-        raise UserError(f"{path}: the member {member.name!a} would grow from {member.compressed} to {member.size} bytes, as a bomb does; re-save it uncompressed")
+        raise UserError(
+            f"{path}: the member {member.name!a} would grow from {member.compressed} to {member.size} bytes, as a bomb does; re-save it uncompressed"
+        )
 
 
 def _tensor(file: PositionalFile, member: Member) -> Tensor:
@@ -63,15 +72,21 @@ def _tensor(file: PositionalFile, member: Member) -> Tensor:
     dtype = said.newbyteorder("=")
     check_shape(name, dtype, shape, file.path)
     if (needed := start + Spec(dtype, shape).nbytes) != member.size:
-        raise UserError(f"{file.path}: {name} {list(shape)} of {dtype} takes {needed} bytes with its header, its member has {member.size}; get the file again")
+        raise UserError(
+            f"{file.path}: {name} {list(shape)} of {dtype} takes {needed} bytes with its header, its member has {member.size}; get the file again"
+        )
 
     def read() -> np.ndarray:
         data = _bytes(file, member, member.size)
         if zlib.crc32(data) != member.crc:
-            raise UserError(f"{file.path}: {name} is damaged (its bytes do not have the CRC that the file says); get the file again")
+            raise UserError(
+                f"{file.path}: {name} is damaged (its bytes do not have the CRC that the file says); get the file again"
+            )
         values = data[start:]
         if dtype == np.bool_ and values.size and values.max() > 1:
-            raise UserError(f"{file.path}: {name} holds the byte {values.max()}, which is neither true nor false; re-save the file with numpy")
+            raise UserError(
+                f"{file.path}: {name} holds the byte {values.max()}, which is neither true nor false; re-save the file with numpy"
+            )
         array = values.view(said)
         array = array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
         return np.asarray(array, dtype=dtype, order="C")
@@ -100,7 +115,9 @@ def _bytes(file: PositionalFile, member: Member, size: int) -> np.ndarray:
                 return content
     except zlib.error:
         pass
-    raise UserError(f"{file.path}: the member {member.name!a} does not unpack to the {member.size} bytes that it says; get the file again")
+    raise UserError(
+        f"{file.path}: the member {member.name!a} does not unpack to the {member.size} bytes that it says; get the file again"
+    )
 
 
 def _npy_header(file: PositionalFile, member: Member) -> tuple[np.dtype, bool, Shape, int]:
@@ -127,21 +144,27 @@ def _npy_header(file: PositionalFile, member: Member) -> tuple[np.dtype, bool, S
     if type(fortran) is not bool or not isinstance(shape, tuple) or not all(type(n) is int for n in shape):
         raise damaged
     if not isinstance(descr, str) or descr[:1] not in ("<", ">", "|", "=") or descr[1:] not in DTYPES:
-        raise UserError(f"{file.path}: {member.name.removesuffix(SUFFIX)} has the dtype {str(descr)[:60]!a}, which no weights have; re-save the file without it")
+        raise UserError(
+            f"{file.path}: {member.name.removesuffix(SUFFIX)} has the dtype {str(descr)[:60]!a}, which no weights have; re-save the file without it"
+        )
     return DTYPES[descr[1:]].newbyteorder(">" if descr[0] == ">" else "="), fortran, shape, start
 
 
 # ------------------------------------------------------------------------------------------- writing
 
 
-def write(path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]) -> None:
+def write(
+    path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]
+) -> None:
     """Write arrays as stored members, in the order in which they come. There is no place for metadata.
 
     Raises UserError on a dtype that numpy's own format does not have.
     """
     for name, spec in tree.items():
         if spec.dtype.str[1:] not in DTYPES or spec.dtype != DTYPES[spec.dtype.str[1:]]:
-            raise UserError(f"{os.path.basename(path)}: {name} is {spec.dtype.name}, which .npz does not have; choose another with --dtype, or another container")
+            raise UserError(
+                f"{os.path.basename(path)}: {name} is {spec.dtype.name}, which .npz does not have; choose another with --dtype, or another container"
+            )
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
         missing = set(tree)
         for keys, array in arrays:
@@ -160,6 +183,10 @@ def write(path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[Path, np.n
 
 def _npy(spec: Spec) -> bytes:
     """The .npy header of a C-ordered array (version 1.0: 8 axes fit); values begin at a multiple of 64."""
-    text = f"{{'descr': {spec.dtype.str!r}, 'fortran_order': False, 'shape': {tuple(map(int, spec.shape))!r}, }}".encode("latin-1")
+    text = (
+        f"{{'descr': {spec.dtype.str!r}, 'fortran_order': False, 'shape': {tuple(map(int, spec.shape))!r}, }}".encode(
+            "latin-1"
+        )
+    )
     text += b" " * (-(len(MAGIC) + 4 + len(text) + 1) % 64) + b"\n"
     return MAGIC + b"\x01\x00" + struct.pack("<H", len(text)) + text

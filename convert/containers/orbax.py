@@ -22,7 +22,10 @@ from .source import FREE_BYTES, HEADER, NESTING, RATIO, Path, Source, Spec, Tens
 
 METADATA, TEMPORARY = "_METADATA", ".orbax-checkpoint-tmp"
 BATCH = 32 << 20  # bytes that one commit to the database takes together
-ONE_AT_A_TIME = {"data_copy_concurrency": {"limit": 1}, "file_io_concurrency": {"limit": 1}}  # threads each keep memory of their own
+ONE_AT_A_TIME = {
+    "data_copy_concurrency": {"limit": 1},
+    "file_io_concurrency": {"limit": 1},
+}  # threads each keep memory of their own
 DEPTH = 2 * NESTING  # of names: an optimizer's moments lie some levels deeper than weights
 EMPTY = ("None", "Dict", "List", "Tuple")  # value types of what holds nothing
 Keys = tuple[str, ...]
@@ -72,7 +75,9 @@ def _step(folder: Folder, step: int | None) -> Folder:
     """The step that is meant, in a checkpoint manager's folder."""
     known = steps(folder)
     if not known:
-        raise UserError(f"{folder}: no finished Orbax checkpoint (there is no {METADATA}); give the folder of an item, a step or a run")
+        raise UserError(
+            f"{folder}: no finished Orbax checkpoint (there is no {METADATA}); give the folder of an item, a step or a run"
+        )
     if step is None and len(known) > 1:
         raise UserError(f"{folder}: holds the steps {', '.join(map(str, known))}; name one with --step")
     if step is not None and step not in known:
@@ -102,7 +107,10 @@ def _item(folder: Folder, size: int) -> tuple[dict[str, Tensor], list[str]]:
     check_names([".".join(keys) for keys in entries], str(folder))
     bare = bool(entries) and all(len(keys) > 1 and keys[-1] == "value" for keys in entries)
     stores = _open(folder, entries, bool(metadata.get("use_ocdbt", True)), bool(metadata.get("use_zarr3", False)))
-    named = {".".join(keys[:-1] if bare else keys): _tensor(".".join(keys), store, folder, size) for keys, store in stores.items()}
+    named = {
+        ".".join(keys[:-1] if bare else keys): _tensor(".".join(keys), store, folder, size)
+        for keys, store in stores.items()
+    }
     return named, skipped
 
 
@@ -136,11 +144,15 @@ def _entries(metadata: Mapping[str, Any], folder: Folder) -> tuple[list[Keys], l
             if sort == "string":
                 skipped.append(f"{name} (a string)")
             elif name in found:  # a key with a dot: Orbax itself would restore one array for both
-                raise UserError(f"{folder}: two arrays are called {name} in {METADATA}; save them under keys without dots")
+                raise UserError(
+                    f"{folder}: two arrays are called {name} in {METADATA}; save them under keys without dots"
+                )
             else:
                 found[name] = keys
     except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / METADATA}: damaged or not written by Orbax; restore it, or take another step") from error
+        raise UserError(
+            f"{folder / METADATA}: damaged or not written by Orbax; restore it, or take another step"
+        ) from error
     return list(found.values()), skipped
 
 
@@ -155,8 +167,14 @@ def _open(folder: Folder, entries: Iterable[Keys], ocdbt: bool, zarr3: bool) -> 
         name = ".".join(keys)
         if not ocdbt and (os.sep in name or "/" in name or not name.strip(".")):
             raise UserError(f"{folder}: the name {name!r} leads to another folder; save the checkpoint anew")
-        store = {"driver": "ocdbt", "base": base, "path": f"{name}/"} if ocdbt else {**base, "path": f"{base['path']}{name}/"}
-        opening[keys] = tensorstore.open({"driver": "zarr3" if zarr3 else "zarr", "kvstore": store}, open=True, context=context)
+        store = (
+            {"driver": "ocdbt", "base": base, "path": f"{name}/"}
+            if ocdbt
+            else {**base, "path": f"{base['path']}{name}/"}
+        )
+        opening[keys] = tensorstore.open(
+            {"driver": "zarr3" if zarr3 else "zarr", "kvstore": store}, open=True, context=context
+        )
     opened = {}
     for keys, future in opening.items():
         try:
@@ -170,7 +188,9 @@ def _tensor(name: str, store: Any, folder: Folder, size: int) -> Tensor:
     """One array of an item; `size` are the bytes of the whole checkpoint on disk."""
     dtype, shape = np.dtype(store.dtype.numpy_dtype), tuple(store.shape)
     if dtype.kind not in "fiub" and dtype != ml_dtypes.bfloat16:
-        raise UserError(f"{folder}: {name} is of dtype {store.dtype.name}, which no weights have; leave it out of the checkpoint")
+        raise UserError(
+            f"{folder}: {name} is of dtype {store.dtype.name}, which no weights have; leave it out of the checkpoint"
+        )
     check_shape(name, dtype, shape, str(folder))
 
     def read() -> np.ndarray:
@@ -181,18 +201,24 @@ def _tensor(name: str, store: Any, folder: Folder, size: int) -> Tensor:
 
     tensor = Tensor(name, dtype, shape, read)
     if tensor.nbytes > max(FREE_BYTES, RATIO * size):
-        raise UserError(f"{folder}: {name} {list(shape)} would take {tensor.nbytes} bytes, more than {RATIO} times the checkpoint; its header is wrong")
+        raise UserError(
+            f"{folder}: {name} {list(shape)} would take {tensor.nbytes} bytes, more than {RATIO} times the checkpoint; its header is wrong"
+        )
     return tensor
 
 
 def _damaged(folder: Folder, name: str) -> UserError:
-    return UserError(f"{folder}: {name} cannot be read; the checkpoint is damaged or incomplete: restore it, or take another step")
+    return UserError(
+        f"{folder}: {name} cannot be read; the checkpoint is damaged or incomplete: restore it, or take another step"
+    )
 
 
 # ------------------------------------------------------------------------------------------ writing
 
 
-def write(path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]) -> None:
+def write(
+    path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]
+) -> None:
     """Write an item folder that Orbax's StandardRestore and PyTreeRestore take; a Writer. `path` must not exist.
 
     Names are strings without dots. `metadata` has no place there.
@@ -210,10 +236,17 @@ def write(path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[Path, np.nd
         if (array.dtype, array.shape) != (spec.dtype, spec.shape):
             raise ValueError(f"{place} is {array.dtype} {array.shape} instead of {spec}")
         store = tensorstore.open(
-            {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": base, "path": f"{'.'.join(map(str, place))}/"},
-             "metadata": {"compressor": {"id": "zstd", "level": 1}, "chunks": [max(n, 1) for n in array.shape]}},
-            create=True, dtype=tensorstore.dtype(array.dtype), shape=array.shape, context=context, transaction=pending,
-        ).result()  # fmt: skip
+            {
+                "driver": "zarr",
+                "kvstore": {"driver": "ocdbt", "base": base, "path": f"{'.'.join(map(str, place))}/"},
+                "metadata": {"compressor": {"id": "zstd", "level": 1}, "chunks": [max(n, 1) for n in array.shape]},
+            },
+            create=True,
+            dtype=tensorstore.dtype(array.dtype),
+            shape=array.shape,
+            context=context,
+            transaction=pending,
+        ).result()
         store.write(array).result()
         size += array.nbytes
         if size > BATCH:
@@ -229,20 +262,33 @@ def _specs(tree: Mapping[Any, Any], prefix: Keys = ()) -> Iterator[tuple[Keys, S
     """(key path, Spec) of a nested tree's leaves."""
     for key, value in tree.items():
         if not isinstance(key, str) or not key or "." in key or "/" in key:
-            raise ValueError(f"{key!r} in {'.'.join(prefix)}: names in an Orbax tree are strings without dots and slashes")
+            raise ValueError(
+                f"{key!r} in {'.'.join(prefix)}: names in an Orbax tree are strings without dots and slashes"
+            )
         if isinstance(value, Mapping):
             yield from _specs(value, (*prefix, key))
         elif isinstance(value, Spec):
             yield (*prefix, key), value
         else:
-            raise ValueError(f"{key} in {'.'.join(prefix)} is a {type(value).__name__}, and an Orbax item holds arrays alone")
+            raise ValueError(
+                f"{key} in {'.'.join(prefix)} is a {type(value).__name__}, and an Orbax item holds arrays alone"
+            )
 
 
 def _tree_metadata(places: Iterable[Keys]) -> dict[str, Any]:
     """_METADATA of arrays under these key paths (2 is a dict's key)."""
     value = {"value_type": "np.ndarray", "skip_deserialize": False}
-    entries = {str(place): {"key_metadata": [{"key": key, "key_type": 2} for key in place], "value_metadata": value} for place in places}
-    return {"tree_metadata": entries, "use_ocdbt": True, "use_zarr3": False, "store_array_data_equal_to_fill_value": True, "custom_metadata": None}
+    entries = {
+        str(place): {"key_metadata": [{"key": key, "key_type": 2} for key in place], "value_metadata": value}
+        for place in places
+    }
+    return {
+        "tree_metadata": entries,
+        "use_ocdbt": True,
+        "use_zarr3": False,
+        "store_array_data_equal_to_fill_value": True,
+        "custom_metadata": None,
+    }
 
 
 def _write_text(file: Folder, text: str) -> None:

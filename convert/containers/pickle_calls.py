@@ -90,7 +90,9 @@ def build(target: Any, state: Any) -> None:
         target.order = ">" if state[1] == ">" else "<"
     elif isinstance(target, Array):
         match state:
-            case (int(), shape, DType() as dtype, bool(fortran), bytes(data)) if _integers(shape) and min(shape, default=0) >= 0 and target.dtype is None:
+            case (int(), shape, DType() as dtype, bool(fortran), bytes(data)) if (
+                _integers(shape) and min(shape, default=0) >= 0 and target.dtype is None
+            ):
                 if int(np.prod(shape, dtype=object)) * dtype.numpy.itemsize != len(data):
                     raise Refused(f"has a numpy array {list(shape)} of {len(data)} bytes", "get the file again")
                 target.shape, target.dtype, target.fortran, target.data = shape, dtype.numpy, fortran, data
@@ -117,7 +119,9 @@ def put(target: Any, items: list[Any]) -> None:
 def tensor(arguments: tuple, dtype: np.dtype | None = None) -> Description:
     """_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, metadata]); v3 has a dtype before that."""
     match arguments:
-        case (Storage() as storage, int(offset), shape, strides, bool(), _, *rest) if _integers(shape) and _integers(strides) and _integers((offset,)):
+        case (Storage() as storage, int(offset), shape, strides, bool(), _, *rest) if (
+            _integers(shape) and _integers(strides) and _integers((offset,))
+        ):
             pass
         case _:
             raise Refused("describes a tensor in a way that PyTorch does not")
@@ -126,7 +130,10 @@ def tensor(arguments: tuple, dtype: np.dtype | None = None) -> Description:
     metadata = rest[-1] if rest else None
     if metadata:
         words = " and ".join(str(k) for k in metadata) if isinstance(metadata, dict) else "unknown"
-        raise Refused(f"has a tensor that is a view with the metadata {words[:100]!a}", "save a clone() of it with resolve_conj() and resolve_neg()")
+        raise Refused(
+            f"has a tensor that is a view with the metadata {words[:100]!a}",
+            "save a clone() of it with resolve_conj() and resolve_neg()",
+        )
     return Description(storage, dtype or storage.dtype, offset, shape, strides)
 
 
@@ -138,7 +145,9 @@ def typed_tensor(arguments: tuple) -> Description:
         case _:
             raise Refused("describes a tensor in a way that PyTorch does not")
     if known is None:
-        raise Refused(f"has a tensor of {mark.kind}, which no network here has", "save it in float32, float16 or bfloat16")
+        raise Refused(
+            f"has a tensor of {mark.kind}, which no network here has", "save it in float32, float16 or bfloat16"
+        )
     return tensor((*arguments[:6], *rest), np.dtype(known))
 
 
@@ -217,5 +226,9 @@ CALLS: dict[str, Callable[[tuple], Any]] = {
     "collections.OrderedDict": ordered,
     "torch.Size": size,
     "_codecs.encode": encode,
-    **{full: {"scalar": scalar, "_reconstruct": array, "dtype": number}[name] for full, name in NUMPY.items() if name != "ndarray"},
+    **{
+        full: {"scalar": scalar, "_reconstruct": array, "dtype": number}[name]
+        for full, name in NUMPY.items()
+        if name != "ndarray"
+    },
 }

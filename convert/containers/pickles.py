@@ -127,7 +127,9 @@ class _Reader:
     def persistent(self) -> None:
         """("storage", storage class, key, location, elements[, legacy view])."""
         match self.stack.pop():
-            case ("storage", Global(name=name), str(key), str(), int(count), *rest) if name in STORAGES and type(count) is int and count >= 0:
+            case ("storage", Global(name=name), str(key), str(), int(count), *rest) if (
+                name in STORAGES and type(count) is int and count >= 0
+            ):
                 dtype = STORAGES[name]
             case _:
                 raise Refused("has a persistent id that is none of PyTorch's storages")
@@ -135,7 +137,9 @@ class _Reader:
         match rest:
             case [] | [None]:
                 pass
-            case [(str(), int(start), int(length))] if type(start) is type(length) is int and 0 <= start <= start + length <= count:
+            case [(str(), int(start), int(length))] if (
+                type(start) is type(length) is int and 0 <= start <= start + length <= count
+            ):
                 pass
             case _:
                 raise Refused("has a storage view out of its storage")
@@ -153,7 +157,9 @@ class _Reader:
         arguments, function = self.stack.pop(), self.stack.pop()
         if not isinstance(function, Global) or not isinstance(arguments, tuple):
             raise Refused("calls what is no known name")
-        self.copied += len(arguments) + sum(len(each) // (16 if isinstance(each, str) else 1) for each in arguments if isinstance(each, (list, str)))
+        self.copied += len(arguments) + sum(
+            len(each) // (16 if isinstance(each, str) else 1) for each in arguments if isinstance(each, (list, str))
+        )
         if self.copied > OPCODES:  # the same long list or text may be an argument many times
             raise Refused("copies one value too often")
         if function.name in INERT:
@@ -237,20 +243,54 @@ def _new_object_ex(r: _Reader) -> None:
 OPERATIONS: dict[int, Callable[[_Reader], None]] = {
     ord(code): operation
     for code, operation in {
-        "N": _value(lambda: None), "\x88": _value(lambda: True), "\x89": _value(lambda: False),
-        "]": _value(list), "}": _value(dict), ")": _value(tuple), "\x8f": _value(lambda: Marker("builtins.set")),
-        "J": _number("<i"), "K": _number("<B"), "M": _number("<H"), "G": _number(">d"),
-        "\x8a": lambda r: r.integer(r.unpack("<B")), "\x8b": lambda r: r.integer(r.unpack("<I")),
-        "X": _text("<I"), "\x8c": _text("<B"), "\x8d": _text("<Q"), "U": _text("<B"), "T": _text("<I"),
-        "B": lambda r: r.push(r.take(r.unpack("<I"))), "C": lambda r: r.push(r.take(r.unpack("<B"))), "\x8e": lambda r: r.push(r.take(r.unpack("<Q"))),
-        "(": _Reader.mark, "0": lambda r: r.stack.pop(), "1": lambda r: r.marked(), "2": lambda r: r.push(r.stack[-1]),
-        "t": lambda r: r.push(tuple(r.marked())), "l": lambda r: r.push(r.marked()), "d": _dictionary,
-        "\x85": _tuple(1), "\x86": _tuple(2), "\x87": _tuple(3),
-        "a": _popped(lambda r, item: r.append(r.stack[-1], [item])), "e": _appends, "\x90": _appends, "s": _setitem, "u": _setitems,
-        "q": lambda r: _memoize(r, r.unpack("<B")), "r": lambda r: _memoize(r, r.unpack("<I")), "\x94": lambda r: _memoize(r, len(r.memo)),
-        "h": lambda r: r.push(r.memo[r.unpack("<B")]), "j": lambda r: r.push(r.memo[r.unpack("<I")]),
-        "c": _global, "\x93": _stack_global, "Q": _Reader.persistent,
-        "R": _Reader.reduce, "\x81": _Reader.reduce, "\x92": _new_object_ex, "b": _Reader.build,
+        "N": _value(lambda: None),
+        "\x88": _value(lambda: True),
+        "\x89": _value(lambda: False),
+        "]": _value(list),
+        "}": _value(dict),
+        ")": _value(tuple),
+        "\x8f": _value(lambda: Marker("builtins.set")),
+        "J": _number("<i"),
+        "K": _number("<B"),
+        "M": _number("<H"),
+        "G": _number(">d"),
+        "\x8a": lambda r: r.integer(r.unpack("<B")),
+        "\x8b": lambda r: r.integer(r.unpack("<I")),
+        "X": _text("<I"),
+        "\x8c": _text("<B"),
+        "\x8d": _text("<Q"),
+        "U": _text("<B"),
+        "T": _text("<I"),
+        "B": lambda r: r.push(r.take(r.unpack("<I"))),
+        "C": lambda r: r.push(r.take(r.unpack("<B"))),
+        "\x8e": lambda r: r.push(r.take(r.unpack("<Q"))),
+        "(": _Reader.mark,
+        "0": lambda r: r.stack.pop(),
+        "1": lambda r: r.marked(),
+        "2": lambda r: r.push(r.stack[-1]),
+        "t": lambda r: r.push(tuple(r.marked())),
+        "l": lambda r: r.push(r.marked()),
+        "d": _dictionary,
+        "\x85": _tuple(1),
+        "\x86": _tuple(2),
+        "\x87": _tuple(3),
+        "a": _popped(lambda r, item: r.append(r.stack[-1], [item])),
+        "e": _appends,
+        "\x90": _appends,
+        "s": _setitem,
+        "u": _setitems,
+        "q": lambda r: _memoize(r, r.unpack("<B")),
+        "r": lambda r: _memoize(r, r.unpack("<I")),
+        "\x94": lambda r: _memoize(r, len(r.memo)),
+        "h": lambda r: r.push(r.memo[r.unpack("<B")]),
+        "j": lambda r: r.push(r.memo[r.unpack("<I")]),
+        "c": _global,
+        "\x93": _stack_global,
+        "Q": _Reader.persistent,
+        "R": _Reader.reduce,
+        "\x81": _Reader.reduce,
+        "\x92": _new_object_ex,
+        "b": _Reader.build,
         "\x95": lambda r: r.unpack("<Q"),
     }.items()
-}  # fmt: skip
+}

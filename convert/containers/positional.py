@@ -33,7 +33,9 @@ class PositionalFile:
     def array(self, offset: int, size: int) -> np.ndarray:
         """`size` bytes from `offset` as uint8 [size], in memory of its own. Raises as `read`."""
         if not 0 <= offset <= offset + size <= self.size:  # before anything is allocated
-            raise UserError(f"{self.path}: is cut off: bytes {offset} to {offset + size} are wanted of {self.size}; get the file again")
+            raise UserError(
+                f"{self.path}: is cut off: bytes {offset} to {offset + size} are wanted of {self.size}; get the file again"
+            )
         array = np.empty(size, np.uint8)
         self.into(offset, array)
         return array

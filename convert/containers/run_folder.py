@@ -19,6 +19,7 @@ from .source import FLOATS, HEADER, Source, Spec, Tensor, leaves
 
 Item = tuple[Mapping[str, Spec], Iterator[tuple[str, np.ndarray]]]  # what comes, and then it comes, under dotted names
 
+
 def is_run(path: str | os.PathLike[str]) -> bool:
     """Whether a folder is a run of ours."""
     try:
@@ -27,6 +28,7 @@ def is_run(path: str | os.PathLike[str]) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(record, dict) and {"format", "preset", "config"} <= record.keys()
+
 
 # ------------------------------------------------------------------------------------------ reading
 
@@ -45,11 +47,15 @@ def open_run(path: str | os.PathLike[str], step: int | None = None) -> Source:
         tensors = source.tree.get(item, {})
         if tensors.keys() != expected.keys():
             raise UserError(f"{run}: step {step}, {item}, does not hold the arrays that were saved; take another step")
-        source.tree[item] = {name: _checked(tensor, expected[name], f"{run}: step {step}, {item}.{name},") for name, tensor in tensors.items()}
+        source.tree[item] = {
+            name: _checked(tensor, expected[name], f"{run}: step {step}, {item}.{name},")
+            for name, tensor in tensors.items()
+        }
     source.tree = {item: source.tree[item] for item in digests}
     files = [*source.files, str(run.config_file), str(run.digest_file(step))]
     metadata = {"format": "vit-jax", "config": json.dumps(record["config"]), "step": step}
     return dataclasses.replace(source, path=str(path), metadata=metadata, files=files)
+
 
 def _digests(run: Run, step: int | None) -> tuple[int, dict[str, dict[str, str]]]:
     """The step that is meant, and {item: {name: digest}} of it. Raises UserError."""
@@ -62,16 +68,28 @@ def _digests(run: Run, step: int | None) -> tuple[int, dict[str, dict[str, str]]
     best = noted["notes"].get("best")
     best = best.get("step") if isinstance(best, dict) else None
     if step is None and best in known and best != known[0]:
-        raise UserError(f"{run}: holds the steps {known[0]} (the last) and {best} (the best by validation); name one with --step")
+        raise UserError(
+            f"{run}: holds the steps {known[0]} (the last) and {best} (the best by validation); name one with --step"
+        )
     return noted["step"], noted["arrays"]
+
 
 def _record(run: Run, step: int) -> dict[str, Any]:
     """What a step's digest file says. Raises UserError where it is not what was written."""
     record = read_json(run.digest_file(step))
-    whole = record.pop("digest", None) == text_digest(record) and record.get("step") == step and isinstance(record.get("notes"), dict)
-    if not whole or not isinstance(arrays := record.get("arrays"), dict) or not all(isinstance(item, dict) for item in arrays.values()):
+    whole = (
+        record.pop("digest", None) == text_digest(record)
+        and record.get("step") == step
+        and isinstance(record.get("notes"), dict)
+    )
+    if (
+        not whole
+        or not isinstance(arrays := record.get("arrays"), dict)
+        or not all(isinstance(item, dict) for item in arrays.values())
+    ):
         raise UserError(f"{run}: the digest file of step {step} is damaged; take another step with --step")
     return record
+
 
 def _checked(tensor: Tensor, digest: str, what: str) -> Tensor:
     """The tensor, which compares its values with a digest."""
@@ -84,6 +102,7 @@ def _checked(tensor: Tensor, digest: str, what: str) -> Tensor:
 
     return dataclasses.replace(tensor, read=read)
 
+
 def run_of(config: Any, where: str) -> RunConfig:
     """A run from its config as JSON. Raises UserError, also where it is nothing of the kind."""
     try:
@@ -91,12 +110,17 @@ def run_of(config: Any, where: str) -> RunConfig:
     except UserError as error:
         raise UserError(f"{where}: {error}; restore it, or leave it out and say the network's with --set") from error
     except (AttributeError, TypeError, RecursionError) as error:
-        raise UserError(f"{where}: its config is damaged ({type(error).__name__}); restore it, or leave it out and say the network's with --set") from error
+        raise UserError(
+            f"{where}: its config is damaged ({type(error).__name__}); restore it, or leave it out and say the network's with --set"
+        ) from error
+
 
 # ------------------------------------------------------------------------------------------ writing
 
 
-def write_run(path: str | os.PathLike[str], config: RunConfig, beside: Mapping[str, Any], step: int, items: Mapping[str, Item]) -> None:
+def write_run(
+    path: str | os.PathLike[str], config: RunConfig, beside: Mapping[str, Any], step: int, items: Mapping[str, Item]
+) -> None:
     """Write a run's folder with one step, and read it back: `vit_jax.load`, --init and --resume take it.
 
     `path` must not exist, or be empty. `beside` is what config.json says besides the config: preset, data (None where it is not known
@@ -109,7 +133,9 @@ def write_run(path: str | os.PathLike[str], config: RunConfig, beside: Mapping[s
     for item, (specs, _) in items.items():
         for name, spec in specs.items():
             if spec.dtype in FLOATS and spec.dtype != wide:
-                raise UserError(f"{path}: {item}.{name} is {spec.dtype.name}, and a run's arrays are {wide.name}; add --dtype {wide.name}")
+                raise UserError(
+                    f"{path}: {item}.{name} is {spec.dtype.name}, and a run's arrays are {wide.name}; add --dtype {wide.name}"
+                )
     run.create(record_of(config, **beside))
     digests: dict[str, dict[str, str]] = {}
     for item, (specs, arrays) in items.items():
@@ -125,7 +151,10 @@ def write_run(path: str | os.PathLike[str], config: RunConfig, beside: Mapping[s
         for tensor in leaves(written.tree).values():
             tensor.read()
 
-def _noted(arrays: Iterator[tuple[str, np.ndarray]], digests: dict[str, str]) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+
+def _noted(
+    arrays: Iterator[tuple[str, np.ndarray]], digests: dict[str, str]
+) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
     """The arrays under their key paths, each one's digest noted as it passes."""
     for name, array in arrays:
         digests[name] = array_digest(array)

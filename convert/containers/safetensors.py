@@ -24,11 +24,24 @@ from .source import HEADER, Path, Shape, Source, Spec, Tensor, check_names, chec
 DTYPES = {  # in the order in which the library puts tensors
     name: np.dtype(dtype)
     for name, dtype in {
-        "U64": np.uint64, "I64": np.int64, "F64": np.float64, "C64": np.complex64, "F32": np.float32, "U32": np.uint32, "I32": np.int32,
-        "BF16": ml_dtypes.bfloat16, "F16": np.float16, "U16": np.uint16, "I16": np.int16, "F8_E4M3": ml_dtypes.float8_e4m3fn,
-        "F8_E5M2": ml_dtypes.float8_e5m2, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
+        "U64": np.uint64,
+        "I64": np.int64,
+        "F64": np.float64,
+        "C64": np.complex64,
+        "F32": np.float32,
+        "U32": np.uint32,
+        "I32": np.int32,
+        "BF16": ml_dtypes.bfloat16,
+        "F16": np.float16,
+        "U16": np.uint16,
+        "I16": np.int16,
+        "F8_E4M3": ml_dtypes.float8_e4m3fn,
+        "F8_E5M2": ml_dtypes.float8_e5m2,
+        "I8": np.int8,
+        "U8": np.uint8,
+        "BOOL": np.bool_,
     }.items()
-}  # fmt: skip
+}
 RANKS = {dtype: rank for rank, dtype in enumerate(DTYPES.values())}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 METADATA, DIGESTS = "__metadata__", "digests"
@@ -52,7 +65,10 @@ def open_file(path: str) -> Source:
     except BaseException:
         file.close()
         raise
-    tree = {name: _tensor(file, name, dtype, shape, start + begin, digests.get(name)) for name, (dtype, shape, begin, _) in ranges.items()}
+    tree = {
+        name: _tensor(file, name, dtype, shape, start + begin, digests.get(name))
+        for name, (dtype, shape, begin, _) in ranges.items()
+    }
     return Source(path, "safetensors", dict(tree), metadata, size=file.size, close=file.close)
 
 
@@ -60,7 +76,9 @@ def _header(file: PositionalFile) -> tuple[dict[str, Any], int]:
     """The header's entries, and where the tensors' bytes begin."""
     length = struct.unpack("<Q", file.read(0, 8))[0] if file.size >= 8 else 0
     if not 2 <= length <= min(HEADER, file.size - 8):
-        raise UserError(f"{file.path}: its header would take {length} bytes of {file.size}, which cannot be (at most {HEADER}); get the file again")
+        raise UserError(
+            f"{file.path}: its header would take {length} bytes of {file.size}, which cannot be (at most {HEADER}); get the file again"
+        )
     text = file.read(8, length).rstrip(b" ")
     if not (text.startswith(b"{") and text.endswith(b"}")):
         raise UserError(f"{file.path}: its header is no JSON object; get the file again")
@@ -76,16 +94,28 @@ def _metadata(metadata: Any, path: str) -> dict[str, str]:
 def _entry(name: str, entry: Any, path: str) -> tuple[np.dtype, Shape, int, int]:
     """Dtype, shape, begin and end of a tensor."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise UserError(f"{path}: the entry of {name} is not dtype, shape and data_offsets; re-save the file from its library")
+        raise UserError(
+            f"{path}: the entry of {name} is not dtype, shape and data_offsets; re-save the file from its library"
+        )
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise UserError(f"{path}: {name} has the dtype {str(dtype)[:40]!a}, which is none of {', '.join(DTYPES)}; re-save the file in another dtype")
-    if not all(isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers) for numbers in (shape, offsets)) or len(offsets) != 2:
+        raise UserError(
+            f"{path}: {name} has the dtype {str(dtype)[:40]!a}, which is none of {', '.join(DTYPES)}; re-save the file in another dtype"
+        )
+    if (
+        not all(
+            isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers)
+            for numbers in (shape, offsets)
+        )
+        or len(offsets) != 2
+    ):
         raise UserError(f"{path}: shape and data_offsets of {name} are not lists of whole numbers; get the file again")
     kind, (begin, end) = DTYPES[dtype], offsets
     check_shape(name, kind, tuple(shape), path)
     if (needed := Spec(kind, tuple(shape)).nbytes) != end - begin:
-        raise UserError(f"{path}: {name} {shape} of {dtype} takes {needed} bytes, its data_offsets {offsets} say {end - begin}; get the file again")
+        raise UserError(
+            f"{path}: {name} {shape} of {dtype} takes {needed} bytes, its data_offsets {offsets} say {end - begin}; get the file again"
+        )
     return kind, tuple(shape), begin, end
 
 
@@ -94,7 +124,9 @@ def _check_ranges(ranges: Mapping[str, tuple[int, int]], size: int, path: str) -
     at = 0
     for name, (begin, end) in sorted(ranges.items(), key=lambda item: item[1]):
         if begin != at:
-            raise UserError(f"{path}: {name} begins at byte {begin} of the data where {at} is due, so tensors overlap or leave a gap; get the file again")
+            raise UserError(
+                f"{path}: {name} begins at byte {begin} of the data where {at} is due, so tensors overlap or leave a gap; get the file again"
+            )
         at = end
     if at != size:
         raise UserError(f"{path}: its tensors take {at} bytes, the file has {size} for them; get the file again")
@@ -120,9 +152,13 @@ def _tensor(file: PositionalFile, name: str, dtype: np.dtype, shape: Shape, offs
     def read() -> np.ndarray:
         data = file.array(offset, size)
         if digest is not None and zlib.crc32(data) != digest:
-            raise UserError(f"{file.path}: {name} is damaged (its bytes do not have the digest that the file says); get the file again")
+            raise UserError(
+                f"{file.path}: {name} is damaged (its bytes do not have the digest that the file says); get the file again"
+            )
         if dtype == np.bool_ and data.size and data.max() > 1:
-            raise UserError(f"{file.path}: {name} holds the byte {data.max()}, which is neither true nor false; re-save the file from its library")
+            raise UserError(
+                f"{file.path}: {name} holds the byte {data.max()}, which is neither true nor false; re-save the file from its library"
+            )
         return data.view(dtype).reshape(shape)
 
     return Tensor(name, dtype, shape, read)
@@ -131,7 +167,9 @@ def _tensor(file: PositionalFile, name: str, dtype: np.dtype, shape: Shape, offs
 # ------------------------------------------------------------------------------------------- writing
 
 
-def write(path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]) -> None:
+def write(
+    path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]
+) -> None:
     """Write tensors as they come, each at its place, and their digests into the header at the end.
 
     Order and alignment are those of the safetensors library. Raises UserError
@@ -139,7 +177,9 @@ def write(path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[Path, np.n
     """
     for name, spec in tree.items():
         if spec.dtype not in NAMES:
-            raise UserError(f"{os.path.basename(path)}: {name} is {spec.dtype.name}, which safetensors does not have; choose another with --dtype")
+            raise UserError(
+                f"{os.path.basename(path)}: {name} is {spec.dtype.name}, which safetensors does not have; choose another with --dtype"
+            )
     names = sorted(tree, key=lambda name: (RANKS[tree[name].dtype], name))
     digests = dict.fromkeys(names, 0)
     header = _encoded(tree, digests, metadata)

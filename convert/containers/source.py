@@ -15,9 +15,16 @@ Shape = tuple[int, ...]
 
 # Limits on files from strangers. All are checked against headers, before anything is allocated.
 HEADER, TENSORS, RANK, NAME, NESTING, OPCODES = 16 << 20, 50_000, 8, 512, 8, 1_000_000
-TENSOR_BYTES, RATIO, FREE_BYTES = 16 << 30, 20, 256 << 20  # of one tensor; of a compressed member, above this many bytes
+TENSOR_BYTES, RATIO, FREE_BYTES = (
+    16 << 30,
+    20,
+    256 << 20,
+)  # of one tensor; of a compressed member, above this many bytes
 CARRIED_SUFFIX = ".carried.safetensors"  # of a file beside another: tensors that no network of ours has
-PROVENANCE, CERTIFICATE = "provenance.json", ".certificate.json"  # what a conversion leaves: in a folder, beside a target
+PROVENANCE, CERTIFICATE = (
+    "provenance.json",
+    ".certificate.json",
+)  # what a conversion leaves: in a folder, beside a target
 DIGESTED = ".safetensors"  # a file that holds its own provenance, and a digest of every tensor that its reader checks
 
 
@@ -124,11 +131,17 @@ def check_names(names: Iterable[str], path: str) -> None:
         raise UserError(f"{path}: {len(names)} tensors are more than {TENSORS}; this is no model's file")
     for name in names:
         if not isinstance(name, str) or not name:
-            raise UserError(f"{path}: a tensor is named {name!r}, which is not a name; re-save the file from its library")
+            raise UserError(
+                f"{path}: a tensor is named {name!r}, which is not a name; re-save the file from its library"
+            )
         if bad := [ch for ch in name if not " " <= ch <= "~"]:
-            raise UserError(f"{path}: the name {name!a} holds U+{ord(bad[0]):04X}, which no model's names do; re-save the file from its library")
+            raise UserError(
+                f"{path}: the name {name!a} holds U+{ord(bad[0]):04X}, which no model's names do; re-save the file from its library"
+            )
         if len(name) > NAME:
-            raise UserError(f"{path}: a name of {len(name)} characters is longer than {NAME}; re-save the file from its library")
+            raise UserError(
+                f"{path}: a name of {len(name)} characters is longer than {NAME}; re-save the file from its library"
+            )
 
 
 def check_shape(name: str, dtype: np.dtype, shape: Shape, path: str) -> None:
@@ -137,4 +150,6 @@ def check_shape(name: str, dtype: np.dtype, shape: Shape, path: str) -> None:
         raise UserError(f"{path}: {name} has {len(shape)} axes, more than {RANK}; this is no model's file")
     size = int(np.prod([int(n) for n in shape], dtype=object)) * dtype.itemsize
     if any(not 0 <= n <= TENSOR_BYTES for n in shape) or size > TENSOR_BYTES:
-        raise UserError(f"{path}: {name} {list(shape)} would take {size} bytes, more than {TENSOR_BYTES}; the file's header is wrong")
+        raise UserError(
+            f"{path}: {name} {list(shape)} would take {size} bytes, more than {TENSOR_BYTES}; the file's header is wrong"
+        )

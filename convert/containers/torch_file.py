@@ -27,8 +27,14 @@ from .zips import Member, members
 
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # what the older form begins with
 KINDS = (  # members that tell other archives apart
-    (r"[^/]+/(constants\.pkl|code/.*)", "a TorchScript archive; save model.state_dict() of the module before torch.jit"),
-    (r"(.*/)?(archive_format|serialized_exported_program\.json|models/.*\.json)", "a torch.export archive; save the model's state_dict() instead"),
+    (
+        r"[^/]+/(constants\.pkl|code/.*)",
+        "a TorchScript archive; save model.state_dict() of the module before torch.jit",
+    ),
+    (
+        r"(.*/)?(archive_format|serialized_exported_program\.json|models/.*\.json)",
+        "a torch.export archive; save the model's state_dict() instead",
+    ),
     (r".*\.npy", "a numpy archive; name it .npz"),
 )
 
@@ -54,7 +60,9 @@ def open_file(path: str) -> Source:
         if head.startswith(b"PK"):
             return _zip(file)
         if head[257:262] == b"ustar":
-            raise UserError(f"{path}: is a tar archive, PyTorch's form before 0.1.10; load and save it again with a newer PyTorch")
+            raise UserError(
+                f"{path}: is a tar archive, PyTorch's form before 0.1.10; load and save it again with a newer PyTorch"
+            )
         if head.startswith(b"\x80"):
             return _legacy(file)
         raise UserError(f"{path}: is no file of torch.save; name the right file")
@@ -72,10 +80,14 @@ def _zip(file: PositionalFile) -> Source:
         raise UserError(f"{file.path}: has the folders {tops[0]!a} and {tops[1]!a} where PyTorch writes one; {REMEDY}")
     inner = {name.partition("/")[2]: member for name, member in found.items()}
     if absent := {"data.pkl", "version"} - inner.keys():
-        raise UserError(f"{file.path}: is a zip file without {' and '.join(sorted(absent))}, so none of torch.save; name the right file")
+        raise UserError(
+            f"{file.path}: is a zip file without {' and '.join(sorted(absent))}, so none of torch.save; name the right file"
+        )
     for member in inner.values():
         if member.method or member.size != member.compressed:
-            raise UserError(f"{file.path}: the member {member.name!a} is compressed, which PyTorch never does; {REMEDY}")
+            raise UserError(
+                f"{file.path}: the member {member.name!a} is compressed, which PyTorch never does; {REMEDY}"
+            )
     order = _content(file, inner["byteorder"]) if "byteorder" in inner else b"little"
     if order not in (b"little", b"big"):
         raise UserError(f"{file.path}: its byteorder is {order[:20]!a}, which is neither little nor big; {REMEDY}")
@@ -83,14 +95,20 @@ def _zip(file: PositionalFile) -> Source:
     pickle = pickles.read(data, file.path)
     if pickle.end != len(data):
         raise UserError(f"{file.path}: has {len(data) - pickle.end} bytes behind its pickle; {REMEDY}")
-    places = {name.removeprefix("data/"): Place(m.offset, m.size, m.crc) for name, m in inner.items() if name.startswith("data/")}
+    places = {
+        name.removeprefix("data/"): Place(m.offset, m.size, m.crc)
+        for name, m in inner.items()
+        if name.startswith("data/")
+    }
     return _source(file, pickle, places, order == b"big")
 
 
 def _content(file: PositionalFile, member: Member) -> bytes:
     """All of a small member."""
     if member.size > HEADER:
-        raise UserError(f"{file.path}: the member {member.name!a} takes {member.size} bytes, more than {HEADER}; {REMEDY}")
+        raise UserError(
+            f"{file.path}: the member {member.name!a} takes {member.size} bytes, more than {HEADER}; {REMEDY}"
+        )
     data = file.checked(member.offset, member.size, member.crc, 0, member.size)
     if data is None:
         raise _damaged(file, member.name)
@@ -112,7 +130,12 @@ def _legacy(file: PositionalFile) -> Source:
         if type(parts[0].value) is not int or parts[0].value != MAGIC:
             raise UserError(f"{file.path}: is a pickle, but none of torch.save; {REMEDY}")
     protocol, system, keys = parts[1].value, parts[2].value, parts[4].value
-    if protocol != PROTOCOL or not isinstance(system, dict) or not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+    if (
+        protocol != PROTOCOL
+        or not isinstance(system, dict)
+        or not isinstance(keys, list)
+        or not all(isinstance(key, str) for key in keys)
+    ):
         raise UserError(f"{file.path}: has an unknown form of PyTorch's older files; {REMEDY}")
     places: dict[str, Place] = {}
     for key in keys:
@@ -134,9 +157,13 @@ def _source(file: PositionalFile, pickle: Pickle, places: dict[str, Place], big:
         if key not in places:
             raise UserError(f"{file.path}: the storage {key[:100]!a} is missing; get the file again")
         if places[key].size != storage.nbytes:
-            raise UserError(f"{file.path}: the storage {key[:100]!a} has {places[key].size} bytes instead of {storage.nbytes}; get the file again")
+            raise UserError(
+                f"{file.path}: the storage {key[:100]!a} has {places[key].size} bytes instead of {storage.nbytes}; get the file again"
+            )
     tree = _Tree(file, _Storages(file, places, big))
-    source = Source(file.path, "torch", tree.of(pickle.value, (), 1), skipped=tree.skipped, size=file.size, close=file.close)
+    source = Source(
+        file.path, "torch", tree.of(pickle.value, (), 1), skipped=tree.skipped, size=file.size, close=file.close
+    )
     source.tied = [tuple(names) for names in tree.users.values() if len(names) > 1]
     return source
 
@@ -152,8 +179,12 @@ class _Tree:
 
     def of(self, value: Any, place: tuple, depth: int) -> Any:
         self.nodes += 1
-        if depth > NESTING + 1 or self.nodes > OPCODES:  # one value may be in the pickle once, and in the tree many times
-            raise UserError(f"{self.file.path}: is nested deeper than {NESTING} levels, or has more than {OPCODES} values; save model.state_dict() alone")
+        if (
+            depth > NESTING + 1 or self.nodes > OPCODES
+        ):  # one value may be in the pickle once, and in the tree many times
+            raise UserError(
+                f"{self.file.path}: is nested deeper than {NESTING} levels, or has more than {OPCODES} values; save model.state_dict() alone"
+            )
         if isinstance(value, dict):
             return {key: self.of(each, (*place, key), depth + 1) for key, each in value.items()}
         if isinstance(value, (list, tuple)):
@@ -181,7 +212,12 @@ class _Tree:
         check_shape(name, array.dtype, array.shape, self.file.path)
         order: Any = "F" if array.fortran else "C"
         values = np.frombuffer(array.data, array.dtype).reshape(array.shape, order=order)
-        return Tensor(name, array.dtype.newbyteorder("="), array.shape, lambda: np.array(values, values.dtype.newbyteorder("="), order="C"))
+        return Tensor(
+            name,
+            array.dtype.newbyteorder("="),
+            array.shape,
+            lambda: np.array(values, values.dtype.newbyteorder("="), order="C"),
+        )
 
 
 def _kind(value: Any) -> str:
@@ -204,7 +240,11 @@ def _check(name: str, d: Description, file: PositionalFile) -> None:
     reach = 1 + sum(stride * (size - 1) for stride, size in axes)
     width = d.dtype.itemsize
     told = f"{file.path}: the tensor {name[:200]!a} {list(d.shape)} with strides {list(d.strides)} at {d.offset}"
-    if d.offset < 0 or any(stride < 0 for stride in d.strides) or (count and (d.offset + reach) * width > d.storage.length * d.storage.dtype.itemsize):
+    if (
+        d.offset < 0
+        or any(stride < 0 for stride in d.strides)
+        or (count and (d.offset + reach) * width > d.storage.length * d.storage.dtype.itemsize)
+    ):
         raise UserError(f"{told} lies outside its storage of {d.storage.length} values; get the file again")
     covered = 1
     for stride, size in axes:
@@ -212,7 +252,9 @@ def _check(name: str, d: Description, file: PositionalFile) -> None:
             raise UserError(f"{told} overlaps itself, which PyTorch never saves; {REMEDY}")
         covered += stride * (size - 1)
     if count * width > file.size:
-        raise UserError(f"{told} would take {count * width} bytes, more than its file; save a clone() of what it repeats")
+        raise UserError(
+            f"{told} would take {count * width} bytes, more than its file; save a clone() of what it repeats"
+        )
 
 
 class _Storages:
@@ -231,18 +273,25 @@ class _Storages:
         if reach * width > 2 * count * width + CHUNK:  # values far apart: not all between them at once
             axis = max(range(len(d.shape)), key=lambda i: d.strides[i] * (d.shape[i] > 1))
             rest = [tuple(np.delete(numbers, axis).tolist()) for numbers in (d.shape, d.strides)]
-            rows = [replace(d, offset=d.offset + i * d.strides[axis], shape=rest[0], strides=rest[1]) for i in range(d.shape[axis])]
+            rows = [
+                replace(d, offset=d.offset + i * d.strides[axis], shape=rest[0], strides=rest[1])
+                for i in range(d.shape[axis])
+            ]
             return np.stack([self.read(name, row) for row in rows], axis)
         start = d.storage.start * d.storage.dtype.itemsize + d.offset * width
         data = self.part(name, d.storage.key, start, start + reach * width)
         if self.big:
             data = np.ascontiguousarray(data.reshape(-1, width)[:, ::-1]).reshape(-1)
         if d.dtype == np.bool_ and data.max() > 1:
-            raise UserError(f"{self.file.path}: the tensor {name[:200]!a} of booleans has the byte {data.max()}; {REMEDY}")
+            raise UserError(
+                f"{self.file.path}: the tensor {name[:200]!a} of booleans has the byte {data.max()}; {REMEDY}"
+            )
         flat = data.view(d.dtype)
         if reach == count and _contiguous(d.shape, d.strides):
             return flat.reshape(d.shape)
-        steps = [stride * width * (size > 1) for size, stride in zip(d.shape, d.strides, strict=True)]  # of one value it may be any number
+        steps = [
+            stride * width * (size > 1) for size, stride in zip(d.shape, d.strides, strict=True)
+        ]  # of one value it may be any number
         return np.array(np.lib.stride_tricks.as_strided(flat, d.shape, steps), order="C")
 
     def part(self, name: str, key: str, start: int, stop: int) -> np.ndarray:

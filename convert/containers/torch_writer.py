@@ -16,10 +16,14 @@ from .source import Path, Spec, raw
 
 TOP, ALIGNMENT = "archive", 64
 TAGS = {dtype: name for name, dtype in STORAGES.items() if name != "torch.storage.UntypedStorage"}
-UNTYPED = {np.dtype(d): name for name, d in TORCH_DTYPES.items() if np.dtype(d) not in TAGS}  # dtypes without a storage class
+UNTYPED = {
+    np.dtype(d): name for name, d in TORCH_DTYPES.items() if np.dtype(d) not in TAGS
+}  # dtypes without a storage class
 
 
-def write(path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]) -> None:
+def write(
+    path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]
+) -> None:
     """Write a nested tree of Specs and plain values (dict, list, tuple, str, int, float, bool, None); see source.Writer.
 
     The form has no place for `metadata`. Raises ValueError on a value that no such file has.
@@ -84,10 +88,19 @@ class Pickler:
         key, put = str(len(self.storages)), self.parts.append
         self.storages[place] = key, spec
         if tag is None and spec.dtype not in UNTYPED:
-            raise UserError(f"{'.'.join(map(str, place))}: a file of PyTorch has no {spec.dtype}; choose a dtype with --dtype, or another container")
+            raise UserError(
+                f"{'.'.join(map(str, place))}: a file of PyTorch has no {spec.dtype}; choose a dtype with --dtype, or another container"
+            )
         count = spec.nbytes if tag is None else spec.nbytes // spec.dtype.itemsize
         put(_global(f"torch._utils._rebuild_tensor_v{3 if tag is None else 2}") + b"((" + _scalar("storage"))
-        put(_global(tag or "torch.storage.UntypedStorage") + _scalar(key) + _scalar("cpu") + _scalar(count) + b"tQ" + _scalar(0))
+        put(
+            _global(tag or "torch.storage.UntypedStorage")
+            + _scalar(key)
+            + _scalar("cpu")
+            + _scalar(count)
+            + b"tQ"
+            + _scalar(0)
+        )
         strides = [int(np.prod(spec.shape[i + 1 :], dtype=object)) for i in range(len(spec.shape))]
         for numbers in (spec.shape, strides):
             put(b"(" + b"".join(map(_scalar, numbers)) + b"t")

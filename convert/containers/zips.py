@@ -46,11 +46,15 @@ def _damaged(file: PositionalFile, what: str) -> UserError:
 def _members(file: PositionalFile) -> dict[str, Member]:
     start, size, count = _directory(file)
     if size > HEADER:
-        raise UserError(f"{file.path}: its zip directory takes {size} bytes, more than {HEADER}; this is no model's file")
+        raise UserError(
+            f"{file.path}: its zip directory takes {size} bytes, more than {HEADER}; this is no model's file"
+        )
     data, at = file.read(start, size), 0
     found: dict[str, tuple[int, Member]] = {}
     for _ in range(count):
-        signature, _, _, flags, method, _, _, crc, compressed, plain, n, x, c, _, _, _, offset = struct.unpack_from(ENTRY, data, at)
+        signature, _, _, flags, method, _, _, crc, compressed, plain, n, x, c, _, _, _, offset = struct.unpack_from(
+            ENTRY, data, at
+        )
         name, extra = data[at + 46 : at + 46 + n], data[at + 46 + n : at + 46 + n + x]
         at += 46 + n + x + c
         if signature != b"PK\x01\x02" or at > size:
@@ -82,7 +86,12 @@ def _directory(file: PositionalFile) -> tuple[int, int, int]:
         if at + 56 != end - 20:
             raise _damaged(file, "its zip64 record is not where it says")
         signature, _, _, _, disk64, first64, here64, count64, size64, start64 = struct.unpack(END64, file.read(at, 56))
-        said = zip((disk, first, here, count, size, start), (disk64, first64, here64, count64, size64, start64), (SHORT,) * 4 + (LONG,) * 2, strict=True)
+        said = zip(
+            (disk, first, here, count, size, start),
+            (disk64, first64, here64, count64, size64, start64),
+            (SHORT,) * 4 + (LONG,) * 2,
+            strict=True,
+        )
         if signature != b"PK\x06\x06" or any(small not in (wide, full) for small, wide, full in said):
             raise _damaged(file, "its two closing records differ")
         disk, first, here, count, size, start, end = disk64, first64, here64, count64, size64, start64, at
@@ -129,8 +138,16 @@ def _placed(file: PositionalFile, found: dict[str, tuple[int, Member]], end: int
         signature, _, flags, method, _, _, crc, compressed, size, n, x = struct.unpack(LOCAL, header)
         data = offset + 30 + n + x
         later = flags & DESCRIPTOR  # sizes and CRC may stand behind the bytes instead
-        sizes = all(here in (real, LONG) or (later and here == 0) for here, real in ((compressed, member.compressed), (size, member.size)))
-        if signature != b"PK\x03\x04" or not sizes or method != member.method or not (crc == member.crc or (later and crc == 0)):
+        sizes = all(
+            here in (real, LONG) or (later and here == 0)
+            for here, real in ((compressed, member.compressed), (size, member.size))
+        )
+        if (
+            signature != b"PK\x03\x04"
+            or not sizes
+            or method != member.method
+            or not (crc == member.crc or (later and crc == 0))
+        ):
             raise _damaged(file, f"the member {member.name!a} is not what the directory says")
         if file.read(offset + 30, n) != member.name.encode() or data + member.compressed > following:
             raise _damaged(file, f"the member {member.name!a} is not where the directory says")

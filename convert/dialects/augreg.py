@@ -19,7 +19,14 @@ from ..rules import BfloatAsVoid, Operation, Order, Row, row
 LINEN = ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 PRE_LINEN = ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
 POSITION = "Transformer/posembed_input/pos_embedding"
-TOP = {"patch": "embedding", "cls_token": "cls", "position": POSITION, "norm": "Transformer/encoder_norm", "head_hidden": "pre_logits", "head": "head"}
+TOP = {
+    "patch": "embedding",
+    "cls_token": "cls",
+    "position": POSITION,
+    "norm": "Transformer/encoder_norm",
+    "head_hidden": "pre_logits",
+    "head": "head",
+}
 
 
 def inside(modules: tuple[str, ...]) -> dict[str, str]:
@@ -31,7 +38,10 @@ def inside(modules: tuple[str, ...]) -> dict[str, str]:
 
 def rows(config: ViTConfig, modules: tuple[str, ...]) -> list[Row]:
     """One row for each parameter."""
-    return [row(place(name, TOP, modules), name, shape, BfloatAsVoid(), *order(config, name)) for name, shape in shapes(config).items()]
+    return [
+        row(place(name, TOP, modules), name, shape, BfloatAsVoid(), *order(config, name))
+        for name, shape in shapes(config).items()
+    ]
 
 
 def place(name: str, top: Mapping[str, str], modules: tuple[str, ...]) -> str:
@@ -90,12 +100,27 @@ def fields(modules: tuple[str, ...]) -> dict[str, Field]:
 
 def limits(config: ViTConfig) -> list[str]:
     """It has a class token where that is what is pooled."""
-    return [] if config.cls_token == (config.pool == "cls") else [f"cls_token is {config.cls_token} and pool {config.pool!r}, it has that token for pool 'cls' alone"]
+    return (
+        []
+        if config.cls_token == (config.pool == "cls")
+        else [f"cls_token is {config.cls_token} and pool {config.pool!r}, it has that token for pool 'cls' alone"]
+    )
 
 
 def _layout(version: str, title: str, modules: tuple[str, ...], proven: str = "") -> Layout:
     marks = (re.escape(POSITION), f"Transformer/encoderblock_0/{modules[1]}/query/kernel", "!(MAPHead_0/)?probe")
-    return Layout("augreg", version, title, ViTConfig, fields(modules), functools.partial(rows, modules=modules), marks, ("npz",), limits, proven=proven)
+    return Layout(
+        "augreg",
+        version,
+        title,
+        ViTConfig,
+        fields(modules),
+        functools.partial(rows, modules=modules),
+        marks,
+        ("npz",),
+        limits,
+        proven=proven,
+    )
 
 
 LAYOUTS = (

@@ -36,9 +36,18 @@ class Version:
     @property
     def top(self) -> dict[str, str]:
         """{module or token of ours: its name there}, but for blocks."""
-        attention = {f"pool.{name}": f"{self.pool}MultiHeadDotProductAttention_0/{name}" for name in ("query", "key", "value", "out")}
+        attention = {
+            f"pool.{name}": f"{self.pool}MultiHeadDotProductAttention_0/{name}"
+            for name in ("query", "key", "value", "out")
+        }
         mlp = {f"pool.mlp.fc{i + 1}": f"{self.pool}MlpBlock_0/Dense_{i}" for i in (0, 1)}
-        return augreg.TOP | {"position": self.position, "pool.probe": f"{self.pool}probe", "pool.norm": f"{self.pool}LayerNorm_0", **attention, **mlp}
+        return augreg.TOP | {
+            "position": self.position,
+            "pool.probe": f"{self.pool}probe",
+            "pool.norm": f"{self.pool}LayerNorm_0",
+            **attention,
+            **mlp,
+        }
 
 
 def rows(config: ViTConfig, version: Version) -> list[Row]:
@@ -51,7 +60,9 @@ def rows(config: ViTConfig, version: Version) -> list[Row]:
         elif name.startswith("blocks.0."):
             ours = tuple(f"blocks.{i}.{name.removeprefix('blocks.0.')}" for i in range(config.depth))
             stacked = theirs.replace("encoderblock_0", "encoderblock", 1)
-            out.append(Row((stacked,), ours, (shape,) * config.depth, (BfloatAsVoid(), Stack(config.depth), *operations)))
+            out.append(
+                Row((stacked,), ours, (shape,) * config.depth, (BfloatAsVoid(), Stack(config.depth), *operations))
+            )
     return out
 
 
@@ -68,7 +79,9 @@ def fields(version: Version) -> dict[str, Field]:
 
     table = augreg.fields(LINEN) | {
         "pool": Field(("cls", "mean", "map"), pool) if version.pool else always("map"),
-        "position": Field(("learned", "sincos2d"), lambda names: "learned" if version.position in names else "sincos2d"),
+        "position": Field(
+            ("learned", "sincos2d"), lambda names: "learned" if version.position in names else "sincos2d"
+        ),
         "position_trained": Field((True, False), has(version.position)),
         "cls_position": Field((True, False), lambda names: class_row(length(version.position, 1, 0)(names))),
     }
@@ -87,30 +100,52 @@ def limits(config: ViTConfig) -> list[str]:
     """What its code pools, and what its reader makes of positions."""
     out = augreg.limits(config)
     if config.position_trained != (config.position == "learned"):
-        out.append(f"position is {config.position!r} and position_trained {config.position_trained}, it trains learned ones alone")
+        out.append(
+            f"position is {config.position!r} and position_trained {config.position_trained}, it trains learned ones alone"
+        )
     placed = config.cls_token and config.cls_position
     if placed and config.position != "learned":
         out.append("the class token has a computed position, it adds those before that token")
     elif config.position == "learned" and class_row(config.positions) != placed:
-        out.append(f"of {config.positions} positions its reader {'takes none' if placed else 'takes the first'} for the class token's")
+        out.append(
+            f"of {config.positions} positions its reader {'takes none' if placed else 'takes the first'} for the class token's"
+        )
     return out
 
 
 def _layout(version: Version) -> Layout:
     first = STACKED if version.scan else "Transformer/encoderblock_0/"
-    marks = [r"embedding/kernel", f"{first}MultiHeadDotProductAttention_0/query/kernel", "!Transformer/posembed_input/.*"]
+    marks = [
+        r"embedding/kernel",
+        f"{first}MultiHeadDotProductAttention_0/query/kernel",
+        "!Transformer/posembed_input/.*",
+    ]
     marks.append("!probe" if version.pool else "probe")
     marks.append("!Transformer/pos_embedding" if version.position == "pos_embedding" else "Transformer/pos_embedding")
     return Layout(
-        "big-vision", version.name, version.title, ViTConfig, fields(version), functools.partial(rows, version=version), tuple(marks), ("npz",), limits,
+        "big-vision",
+        version.name,
+        version.title,
+        ViTConfig,
+        fields(version),
+        functools.partial(rows, version=version),
+        tuple(marks),
+        ("npz",),
+        limits,
         proven=version.proven,
-    )  # fmt: skip
+    )
 
 
 LAYOUTS = tuple(
     _layout(version)
     for version in (
-        Version("2021-inlined", "big_vision ViT of 2021, attention pooling at the top", "Transformer/pos_embedding", "", tanh=False),
+        Version(
+            "2021-inlined",
+            "big_vision ViT of 2021, attention pooling at the top",
+            "Transformer/pos_embedding",
+            "",
+            tanh=False,
+        ),
         Version("2021", "big_vision ViT of 2021", "Transformer/pos_embedding", tanh=False),
         Version("scan", "big_vision ViT, blocks stacked", scan=True, proven="timm 1.0.31"),
         Version("loop", "big_vision ViT", proven="timm 1.0.31"),

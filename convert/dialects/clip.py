@@ -16,7 +16,9 @@ from ..layout import PLAIN_VIT, Field, Layout, always, count, length
 from ..rules import Row
 from .modules import Tensors, module_rows, oblong
 
-TEXT = (r"token_embedding\.weight|positional_embedding|transformer\..*|ln_final\..*|text_projection|logit_(scale|bias)|attn_mask",)
+TEXT = (
+    r"token_embedding\.weight|positional_embedding|transformer\..*|ln_final\..*|text_projection|logit_(scale|bias)|attn_mask",
+)
 SETTINGS = (r"input_resolution|context_length|vocab_size",)  # numbers that OpenAI's files hold as tensors
 
 
@@ -25,10 +27,22 @@ def rows(c: ViTConfig, prefix: str = "") -> list[Row]:
     modules = {"patch": "conv1.", "pre_norm": "ln_pre.", "norm": "ln_post."}
     for i in range(c.depth):
         mine, its = f"blocks.{i}.", f"transformer.resblocks.{i}."
-        modules |= {f"{mine}norm1": f"{its}ln_1.", f"{mine}norm2": f"{its}ln_2.", f"{mine}attention.query": f"{its}attn.in_proj_"}
-        modules |= {f"{mine}attention.out": f"{its}attn.out_proj.", f"{mine}mlp.fc1": f"{its}mlp.c_fc.", f"{mine}mlp.fc2": f"{its}mlp.c_proj."}
+        modules |= {
+            f"{mine}norm1": f"{its}ln_1.",
+            f"{mine}norm2": f"{its}ln_2.",
+            f"{mine}attention.query": f"{its}attn.in_proj_",
+        }
+        modules |= {
+            f"{mine}attention.out": f"{its}attn.out_proj.",
+            f"{mine}mlp.fc1": f"{its}mlp.c_fc.",
+            f"{mine}mlp.fc2": f"{its}mlp.c_proj.",
+        }
     packed = [tuple(f"blocks.{i}.attention.{part}" for part in ("query", "key", "value")) for i in range(c.depth)]
-    tensors: Tensors = {"cls_token": ("class_embedding", None), "position": ("positional_embedding", None), "head.kernel": ("proj", None)}
+    tensors: Tensors = {
+        "cls_token": ("class_embedding", None),
+        "position": ("positional_embedding", None),
+        "head.kernel": ("proj", None),
+    }
     return module_rows(c, modules, packed, tensors, prefix)
 
 
@@ -48,8 +62,19 @@ def layout(version: str, prefix: str, title: str) -> Layout:
         "depth": Field(solve=lambda names: count(names, rf"{re.escape(block)}(\d+)\..*") or None),
     }  # fmt: skip
     marks = (rf"{prefix}class_embedding", rf"{prefix}conv1\.weight", rf"{prefix}proj", rf"{block}0\.mlp\.c_fc\.weight")
-    return Layout("clip", version, title, ViTConfig, fields, functools.partial(rows, prefix=prefix), marks, ("torch", "safetensors"), limits,
-                  beside=(*TEXT, *SETTINGS) if prefix else (), proven="timm 1.0.31")  # fmt: skip
+    return Layout(
+        "clip",
+        version,
+        title,
+        ViTConfig,
+        fields,
+        functools.partial(rows, prefix=prefix),
+        marks,
+        ("torch", "safetensors"),
+        limits,
+        beside=(*TEXT, *SETTINGS) if prefix else (),
+        proven="timm 1.0.31",
+    )
 
 
 LAYOUTS = (

@@ -41,7 +41,8 @@ def limits(c: ViTConfig) -> list[str]:
     reasons = {
         "without registers and a gated mlp its names are timm's": not (c.registers or c.gated),
         "its mlp is gated by SiLU or plain with GELU": c.activation != ("silu" if c.gated else "gelu"),
-        "its query, key and value have biases together or not at all": len({c.query_bias, c.key_bias, c.value_bias}) > 1,
+        "its query, key and value have biases together or not at all": len({c.query_bias, c.key_bias, c.value_bias})
+        > 1,
         "heads do not divide width": bool(c.width % c.heads),
     }
     return [reason for reason, holds in reasons.items() if holds]

@@ -8,7 +8,9 @@ from __future__ import annotations
 from . import bart, marian
 from .marian import IDS_OF, Style, layout, marks
 
-FLAX = Style("/", {"kernel": "kernel", "scale": "scale", "bias": "bias", "embedding": "embedding", "position": "embedding"}, ())
+FLAX = Style(
+    "/", {"kernel": "kernel", "scale": "scale", "bias": "bias", "embedding": "embedding", "position": "embedding"}, ()
+)
 
 LAYOUTS = (
     layout(

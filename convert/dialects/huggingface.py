@@ -68,7 +68,14 @@ def rows(config: ViTConfig, version: str) -> list[Row]:
     for name, (shape, sort, _) in parameters(config).items():
         path, _, leaf = name.rpartition(".")
         if sort in ("token", "position"):
-            out.append(row(place(config, name, version), name, shape, Order("1 n d", "n d") if len(shape) == 2 else Order("1 1 d", "d")))
+            out.append(
+                row(
+                    place(config, name, version),
+                    name,
+                    shape,
+                    Order("1 n d", "n d") if len(shape) == 2 else Order("1 1 d", "d"),
+                )
+            )
             continue
         theirs = place(config, path, version)
         if name == "patch.kernel":
@@ -77,7 +84,14 @@ def rows(config: ViTConfig, version: str) -> list[Row]:
             out.append(row(f"{theirs}.weight", name, shape, TRANSPOSE))
         else:
             out.append(row(f"{theirs}.{'weight' if leaf == 'scale' else leaf}", name, shape))
-    return out if config.classes else [r if r.ours[0].startswith(CARRIED) else replace(r, optional=frozenset({named_body(config) + r.theirs[0]})) for r in out]
+    return (
+        out
+        if config.classes
+        else [
+            r if r.ours[0].startswith(CARRIED) else replace(r, optional=frozenset({named_body(config) + r.theirs[0]}))
+            for r in out
+        ]
+    )
 
 
 # ------------------------------------------------------------------------------------------ config
@@ -94,7 +108,9 @@ def named(key: str, names: Mapping[str, str], default: str) -> Field:
 
     def decode(value: Any) -> str:
         if not isinstance(value, str) or value not in names:
-            raise UserError(f"config.json: {key} is {value!r}, which is none of {', '.join(names)}; this network cannot be expressed")
+            raise UserError(
+                f"config.json: {key} is {value!r}, which is none of {', '.join(names)}; this network cannot be expressed"
+            )
         return names[value]
 
     first = {ours: theirs for theirs, ours in reversed(list(names.items()))}
@@ -144,7 +160,10 @@ def fields(version: str) -> dict[str, Field]:
         "width": axis(projection, 0),
         "depth": lambda names: count(names, rf"(?:vit\.|deit\.)?{re.escape(blocks)}\.(\d+)\.layernorm_before\.weight"),
         "hidden": axis(f"{first}{inside['mlp.fc1']}.weight", 0),
-        **{f"{n}_bias": below(f"{first}{inside[f'attention.{n}']}.bias", lambda full, names: True, False) for n in ("query", "key", "value")},
+        **{
+            f"{n}_bias": below(f"{first}{inside[f'attention.{n}']}.bias", lambda full, names: True, False)
+            for n in ("query", "key", "value")
+        },
         "head_hidden": axis("pooler.dense.weight", 0, 0),
         "classes": lambda names: length("classifier.weight", 0)(names) or length("cls_classifier.weight", 0, 0)(names),
         "distill_token": below(TOP["distill_token"], lambda full, names: True, False),
@@ -160,9 +179,13 @@ def limits(config: ViTConfig) -> list[str]:
     if len({config.query_bias, config.key_bias, config.value_bias}) > 1:
         out.append("query, key and value do not all have a bias, or all have none")
     if config.head_hidden and config.classes:
-        out.append(f"head_hidden is {config.head_hidden} and classes {config.classes}, its pooler is followed by no head")
+        out.append(
+            f"head_hidden is {config.head_hidden} and classes {config.classes}, its pooler is followed by no head"
+        )
     if config.distill_head != (config.pool == "cls_distill"):
-        out.append(f"distill_head is {config.distill_head} and pool {config.pool!r}, the two tokens are averaged where both have a head")
+        out.append(
+            f"distill_head is {config.distill_head} and pool {config.pool!r}, the two tokens are averaged where both have a head"
+        )
     return out
 
 
@@ -173,7 +196,9 @@ def read_side(files: Mapping[str, Json]) -> Facts:
     """Of config.json and preprocessor_config.json. Raises UserError where they are another network's."""
     config = files.get("config.json", {})
     if (model := config.get("model_type", "vit")) not in ("vit", "deit"):
-        raise UserError(f"config.json: model_type is {model!r}, this is a layout of vit and deit; a network of another class cannot be read as these")
+        raise UserError(
+            f"config.json: model_type is {model!r}, this is a layout of vit and deit; a network of another class cannot be read as these"
+        )
     images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
     return Facts(stated(LAYOUTS[-1], config) if config else {}, images, class_names(config), notes=notes)
 
@@ -197,8 +222,15 @@ def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
     if c.head_hidden:
         model["pooler_output_size"] = c.head_hidden
     if c.classes:
-        names = facts.class_names if facts.class_names and len(facts.class_names) == c.classes else [f"LABEL_{k}" for k in range(c.classes)]
-        model |= {"id2label": {str(k): name for k, name in enumerate(names)}, "label2id": {name: k for k, name in enumerate(names)}}
+        names = (
+            facts.class_names
+            if facts.class_names and len(facts.class_names) == c.classes
+            else [f"LABEL_{k}" for k in range(c.classes)]
+        )
+        model |= {
+            "id2label": {str(k): name for k, name in enumerate(names)},
+            "label2id": {name: k for k, name in enumerate(names)},
+        }
     images = processor(facts.preprocess) if facts.preprocess else None
     return {"config.json": model} | ({"preprocessor_config.json": images} if images else {})
 
@@ -208,11 +240,25 @@ def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
 
 def _layout(version: str, title: str) -> Layout:
     blocks = re.escape(BLOCKS[version][0])
-    below = [r"embeddings\.patch_embeddings\.projection\.weight", r"embeddings\.position_embeddings", rf"{blocks}\.0\.layernorm_before\.weight"]
+    below = [
+        r"embeddings\.patch_embeddings\.projection\.weight",
+        r"embeddings\.position_embeddings",
+        rf"{blocks}\.0\.layernorm_before\.weight",
+    ]
     return Layout(
-        "huggingface", version, title, ViTConfig, fields(version), functools.partial(rows, version=version), tuple(rf"(vit\.|deit\.)?{n}" for n in below),
-        limits=limits, beside=(r"decoder\.0\.(weight|bias)",), read_side=read_side, write_side=write_side, proven="transformers 5.23.0",
-    )  # fmt: skip
+        "huggingface",
+        version,
+        title,
+        ViTConfig,
+        fields(version),
+        functools.partial(rows, version=version),
+        tuple(rf"(vit\.|deit\.)?{n}" for n in below),
+        limits=limits,
+        beside=(r"decoder\.0\.(weight|bias)",),
+        read_side=read_side,
+        write_side=write_side,
+        proven="transformers 5.23.0",
+    )
 
 
 LAYOUTS = (

@@ -36,7 +36,9 @@ def as_torch(names: Names) -> Names:
     for name, shape in names.items():
         path, _, leaf = name.replace("/", ".").rpartition(".")
         axes = {2: (1, 0), 4: (3, 2, 0, 1)}.get(len(shape)) if leaf == "kernel" else None
-        out[f"{path}.{'weight' if leaf in ('kernel', 'scale') else leaf}"] = tuple(shape[i] for i in axes) if axes else shape
+        out[f"{path}.{'weight' if leaf in ('kernel', 'scale') else leaf}"] = (
+            tuple(shape[i] for i in axes) if axes else shape
+        )
     return out
 
 

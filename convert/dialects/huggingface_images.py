@@ -19,7 +19,11 @@ BACKGROUND = 255  # they have no rule for transparent pixels: our own default
 
 def preprocess(given: Json) -> tuple[Json | None, tuple[str, ...]]:
     """(our preprocessing or None where we have no such, notes on what is not the same) of a preprocessor_config.json."""
-    sort = re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", str(given.get("image_processor_type") or given.get("feature_extractor_type") or ""))
+    sort = re.sub(
+        r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$",
+        "",
+        str(given.get("image_processor_type") or given.get("feature_extractor_type") or ""),
+    )
     p = EVERY | DEFAULTS.get(sort, {}) | given
     try:
         return _steps(p, shortest=sort not in DEFAULTS)
@@ -46,7 +50,9 @@ def _steps(p: Json, shortest: bool) -> tuple[Json, tuple[str, ...]]:
     elif edge >= max(image) and scale in (edge, (edge, edge)):
         fit = "crop"
         if scale != edge:
-            notes.append(f"preprocessor_config.json: it stretches to {edge} x {edge} before it crops, here the shorter side becomes {edge}: the same for square images")
+            notes.append(
+                f"preprocessor_config.json: it stretches to {edge} x {edge} before it crops, here the shorter side becomes {edge}: the same for square images"
+            )
     else:
         raise ValueError(f"size {p['size']}, crop_size {p['crop_size']}")
     factor = p["rescale_factor"] * 255 if p["do_rescale"] else 255.0
@@ -80,5 +86,11 @@ def processor(p: Json) -> Json | None:
     if p["fit"] == "stretch":
         return {"image_processor_type": "ViTImageProcessor", **common, "size": box}
     if p["fit"] == "crop" and edge >= max(h, w):
-        return {"image_processor_type": "BitImageProcessor", **common, "size": {"shortest_edge": edge}, "do_center_crop": True, "crop_size": box}
+        return {
+            "image_processor_type": "BitImageProcessor",
+            **common,
+            "size": {"shortest_edge": edge},
+            "do_center_crop": True,
+            "crop_size": box,
+        }
     return None

@@ -64,7 +64,11 @@ class Style:
         return f"{path}.".replace(".", self.separator) + self.leaves[leaf]
 
 
-TORCH = Style(".", {"kernel": "weight", "scale": "weight", "bias": "bias", "embedding": "weight", "position": "weight"}, (TRANSPOSE,))
+TORCH = Style(
+    ".",
+    {"kernel": "weight", "scale": "weight", "bias": "bias", "embedding": "weight", "position": "weight"},
+    (TRANSPOSE,),
+)
 BASE = replace(TORCH, base=True)
 
 
@@ -101,7 +105,15 @@ def rows(c: TransformerConfig, style: Style = TORCH) -> list[Row]:
     if c.positions == "concatenated":
         for side in STACKS:
             name = style.name(module(f"{side}.position"), "position")
-            out.append(Row((name,), (), (), (Constant(lambda: sinusoids(c.max_length, c.width)),), frozenset(() if style.base else {name})))
+            out.append(
+                Row(
+                    (name,),
+                    (),
+                    (),
+                    (Constant(lambda: sinusoids(c.max_length, c.width)),),
+                    frozenset(() if style.base else {name}),
+                )
+            )
     return out
 
 
@@ -121,14 +133,30 @@ def sinusoids(length: int, width: int) -> np.ndarray:
 
 # ------------------------------------------------------------------------------------------ fields
 
-ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "swish": "silu", "silu": "silu", "relu": "relu", "quick_gelu": "quick_gelu"}
-SPELLED = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "silu": "swish", "relu": "relu", "quick_gelu": "quick_gelu"}
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "swish": "silu",
+    "silu": "silu",
+    "relu": "relu",
+    "quick_gelu": "quick_gelu",
+}
+SPELLED = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "silu": "swish",
+    "relu": "relu",
+    "quick_gelu": "quick_gelu",
+}
 
 
 def activation(value: Any) -> str:
     """Our name of an activation. Raises UserError on one that no network here has."""
     if not isinstance(value, str) or value not in ACTIVATIONS:
-        raise UserError(f"config.json: activation_function is {value!r}, which no network here computes; there are {', '.join(ACTIVATIONS)}")
+        raise UserError(
+            f"config.json: activation_function is {value!r}, which no network here computes; there are {', '.join(ACTIVATIONS)}"
+        )
     return ACTIVATIONS[value]
 
 
@@ -163,12 +191,26 @@ def table_rows(style: Style, *modules: str) -> Callable[[Names], Any]:
 
 IDS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")  # no file can do without
 MORE_IDS = ("bos_token_id", "forced_eos_token_id")
-IDS_OF = {"marian": (58100, 0, 58100, None, 0), "bart": (1, 2, 2, 0, 2), "mbart": (1, 2, None, 0, 2)}  # that the classes take where no file says any
-GENERATION = ("max_length", "min_length", "num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "bad_words_ids")  # in old config.json
+IDS_OF = {
+    "marian": (58100, 0, 58100, None, 0),
+    "bart": (1, 2, 2, 0, 2),
+    "mbart": (1, 2, None, 0, 2),
+}  # that the classes take where no file says any
+GENERATION = (
+    "max_length",
+    "min_length",
+    "num_beams",
+    "length_penalty",
+    "early_stopping",
+    "no_repeat_ngram_size",
+    "bad_words_ids",
+)  # in old config.json
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 
-def facts(layout: Layout, files: Mapping[str, Json], model_type: str, ids: Mapping[str, int | None], base: bool) -> Facts:
+def facts(
+    layout: Layout, files: Mapping[str, Json], model_type: str, ids: Mapping[str, int | None], base: bool
+) -> Facts:
     """What config.json and generation_config.json say; `ids` are those that the library takes where they say none."""
     if "config.json" not in files:
         return Facts()
@@ -176,21 +218,31 @@ def facts(layout: Layout, files: Mapping[str, Json], model_type: str, ids: Mappi
     if (found := config.get("model_type", model_type)) != model_type:
         what = f"config.json: model_type is {found!r}"
         if found in IDS_OF:
-            raise UserError(f"{what} but the tensors have the names of {model_type!r}; give the config.json of these weights")
-        raise UserError(f"{what}, a class whose tensors have the names of {model_type!r} and that no layout here reads; it cannot be converted")
+            raise UserError(
+                f"{what} but the tensors have the names of {model_type!r}; give the config.json of these weights"
+            )
+        raise UserError(
+            f"{what}, a class whose tensors have the names of {model_type!r} and that no layout here reads; it cannot be converted"
+        )
     for name in ("attention_heads", "ffn_dim"):
         one, other = config.get(f"encoder_{name}"), config.get(f"decoder_{name}")
         if None not in (one, other) and one != other:
-            raise UserError(f"config.json: encoder_{name} is {one!r} but decoder_{name} is {other!r}; both stacks of a network here have the same")
+            raise UserError(
+                f"config.json: encoder_{name} is {one!r} but decoder_{name} is {other!r}; both stacks of a network here have the same"
+            )
     shared, tied = config.get("share_encoder_decoder_embeddings", True), config.get("tie_word_embeddings", True)
     if shared and not tied:
-        raise UserError("config.json: tie_word_embeddings is false while embeddings are shared, which versions 4 and 5 of transformers read differently; re-save it tied")
+        raise UserError(
+            "config.json: tie_word_embeddings is false while embeddings are shared, which versions 4 and 5 of transformers read differently; re-save it tied"
+        )
     own = {"tie": ties(shared, tied, base), **{name: config[name] for name in DROPOUTS if name in config}}
     if "dropout" in own:
         own["embedding_dropout"] = own["dropout"]
     generation = files.get("generation_config.json") or {name: config[name] for name in GENERATION if name in config}
     extra = {name: config.get(name, generation.get(name, ids[name])) for name in (*IDS, *MORE_IDS)}
-    return Facts({**stated(layout, config), **own}, extra={**extra, **({"generation": generation} if generation else {})})
+    return Facts(
+        {**stated(layout, config), **own}, extra={**extra, **({"generation": generation} if generation else {})}
+    )
 
 
 def ties(shared: bool, tied: bool, base: bool) -> str:
@@ -200,16 +252,22 @@ def ties(shared: bool, tied: bool, base: bool) -> str:
     return "all" if shared else "decoder" if tied else "none"
 
 
-def files(layout: Layout, c: TransformerConfig, known: Facts, model_type: str, architecture: str, base: bool) -> dict[str, Json]:
+def files(
+    layout: Layout, c: TransformerConfig, known: Facts, model_type: str, architecture: str, base: bool
+) -> dict[str, Json]:
     """config.json and, with a head, generation_config.json. Raises UserError where ids of special tokens are not known or beyond the vocabulary."""
     if missing := [name for name in IDS if name not in known.extra]:
         flags = " ".join(f"--set {name}=..." for name in missing)
-        raise UserError(f"config.json of {layout.name} wants {', '.join(missing)}, which the source does not say; give {flags}, or --weights-only")
+        raise UserError(
+            f"config.json of {layout.name} wants {', '.join(missing)}, which the source does not say; give {flags}, or --weights-only"
+        )
     ids = {name: known.extra.get(name) for name in (*IDS, *MORE_IDS)}
     vocabulary = min(c.source_vocabulary, c.target_vocabulary)
     for name, value in ids.items():
         if isinstance(value, int) and not 0 <= value < vocabulary:
-            raise UserError(f"config.json: {name} is {value}, which is no id of {vocabulary} words; correct it with --set {name}=...")
+            raise UserError(
+                f"config.json: {name} is {value}, which is no id of {vocabulary} words; correct it with --set {name}=..."
+            )
     config = {
         "model_type": model_type, "architectures": [architecture], "is_encoder_decoder": True, **statement(layout, c),
         "decoder_attention_heads": c.heads, "decoder_ffn_dim": c.hidden, "vocab_size": c.source_vocabulary,
@@ -224,16 +282,32 @@ def files(layout: Layout, c: TransformerConfig, known: Facts, model_type: str, a
 
 
 def layout(
-    dialect: str, version: str, title: str, own: Mapping[str, Field], marks: tuple[str, ...], model_type: str, architecture: str,
-    ids: tuple[int | None, ...], style: Style = TORCH, **more: Any,
-) -> Layout:  # fmt: skip
+    dialect: str,
+    version: str,
+    title: str,
+    own: Mapping[str, Field],
+    marks: tuple[str, ...],
+    model_type: str,
+    architecture: str,
+    ids: tuple[int | None, ...],
+    style: Style = TORCH,
+    **more: Any,
+) -> Layout:
     """One of these networks in one framework; `ids` are its class's defaults of IDS and MORE_IDS."""
     defaults = dict(zip((*IDS, *MORE_IDS), ids, strict=True))
     out = Layout(
-        dialect, version, title, TransformerConfig, fields(style, **own), lambda c: rows(c, style), marks, extras=IDS,
+        dialect,
+        version,
+        title,
+        TransformerConfig,
+        fields(style, **own),
+        lambda c: rows(c, style),
+        marks,
+        extras=IDS,
         read_side=lambda given: facts(out, given, model_type, defaults, style.base),
-        write_side=lambda c, known: files(out, c, known, model_type, architecture, style.base), **more,
-    )  # fmt: skip
+        write_side=lambda c, known: files(out, c, known, model_type, architecture, style.base),
+        **more,
+    )
     return out
 
 

@@ -23,7 +23,9 @@ def convolution(c: ViTConfig) -> Order:
     return Order("d c p q", "(p q c) d", dict(c=c.channels, p=rows, q=columns))
 
 
-def module_rows(c: ViTConfig, modules: Mapping[str, str], packed: Sequence[tuple[str, ...]], tensors: Tensors, prefix: str = "") -> list[Row]:
+def module_rows(
+    c: ViTConfig, modules: Mapping[str, str], packed: Sequence[tuple[str, ...]], tensors: Tensors, prefix: str = ""
+) -> list[Row]:
     """One row for each tensor of the file, in our parameters' order.
 
     `modules` are {our module: theirs, with what stands before weight and bias}; of modules that are `packed` the first
@@ -42,7 +44,14 @@ def module_rows(c: ViTConfig, modules: Mapping[str, str], packed: Sequence[tuple
         elif path in packs:
             ours = tuple(f"{part}.{leaf}" for part in packs[path])
             sizes = tuple(known[name][-1] for name in ours)
-            made.append(Row((f"{prefix}{modules[path]}{LEAVES[leaf]}",), ours, tuple(known[n] for n in ours), (Concat(0, sizes), *_axes(leaf))))
+            made.append(
+                Row(
+                    (f"{prefix}{modules[path]}{LEAVES[leaf]}",),
+                    ours,
+                    tuple(known[n] for n in ours),
+                    (Concat(0, sizes), *_axes(leaf)),
+                )
+            )
         elif path not in inside:
             made.append(row(f"{prefix}{modules[path]}{LEAVES[leaf]}", name, shape, *_axes(leaf)))
     return made
@@ -50,7 +59,11 @@ def module_rows(c: ViTConfig, modules: Mapping[str, str], packed: Sequence[tuple
 
 def oblong(c: ViTConfig) -> list[str]:
     """Clauses for a network that knows only squares."""
-    return [f"{name} is {size[0]}x{size[1]}, it knows only squares" for name, size in (("image", pair(c.image)), ("patch", pair(c.patch))) if size[0] != size[1]]
+    return [
+        f"{name} is {size[0]}x{size[1]}, it knows only squares"
+        for name, size in (("image", pair(c.image)), ("patch", pair(c.patch)))
+        if size[0] != size[1]
+    ]
 
 
 def _axes(leaf: str) -> tuple[Operation, ...]:

@@ -23,7 +23,11 @@ def rows(config: ViTConfig) -> list[Row]:
     modules = {f"blocks.{i}.{ours}": f"transformer.{i}.{theirs}" for i in blocks for ours, theirs in BLOCK.items()}
     packed = [tuple(f"blocks.{i}.attention.{part}" for part in ("query", "key", "value")) for i in blocks]
     pixels = Order("d (c p q)", "(p q c) d", dict(c=config.channels, p=p, q=q))
-    tensors: Tensors = {"patch.kernel": ("input.weight", pixels), "cls_token": ("class_embed", TOKEN), "position": ("pos_embed", TOKENS)}
+    tensors: Tensors = {
+        "patch.kernel": ("input.weight", pixels),
+        "cls_token": ("class_embed", TOKEN),
+        "position": ("pos_embed", TOKENS),
+    }
     return module_rows(config, {"patch": "input.", "head_hidden": "fc1.", "head": "fc2.", **modules}, packed, tensors)
 
 

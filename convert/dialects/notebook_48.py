@@ -24,8 +24,15 @@ BLOCK = {
 
 def rows(config: ViTConfig) -> list[Row]:
     """The tensors of a network."""
-    modules = {f"blocks.{i}.{ours}": f"encoder.blocks.{i}.{theirs}." for i in range(config.depth) for ours, theirs in BLOCK.items()}
-    tensors: Tensors = {"cls_token": ("embedding.cls_token", TOKEN), "position": ("embedding.position_embeddings", TOKENS)}
+    modules = {
+        f"blocks.{i}.{ours}": f"encoder.blocks.{i}.{theirs}."
+        for i in range(config.depth)
+        for ours, theirs in BLOCK.items()
+    }
+    tensors: Tensors = {
+        "cls_token": ("embedding.cls_token", TOKEN),
+        "position": ("embedding.position_embeddings", TOKENS),
+    }
     made = module_rows(config, {"patch": f"{PATCH}.", "head": "classifier.", **modules}, [], tensors)
     return [per_head(r, config.heads, config.dim_head) if "{}" in r.theirs[0] else r for r in made]
 

@@ -22,9 +22,13 @@ BLOCK = {
 
 def rows(config: ViTConfig) -> list[Row]:
     """The tensors of a network."""
-    blocks = {f"blocks.{i}.{ours}": f"{LAYER}.{i}.{theirs}" for i in range(config.depth) for ours, theirs in BLOCK.items()}
+    blocks = {
+        f"blocks.{i}.{ours}": f"{LAYER}.{i}.{theirs}" for i in range(config.depth) for ours, theirs in BLOCK.items()
+    }
     packed = [tuple(f"blocks.{i}.attention.{part}" for part in ("query", "key", "value")) for i in range(config.depth)]
-    return module_rows(config, {"patch": "conv1.", "head": "fc.", **blocks}, packed, {"position": ("positional_encoding", TOKENS)})
+    return module_rows(
+        config, {"patch": "conv1.", "head": "fc.", **blocks}, packed, {"position": ("positional_encoding", TOKENS)}
+    )
 
 
 FIELDS = PLAIN_VIT | {

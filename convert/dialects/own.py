@@ -32,7 +32,9 @@ def own_layout(source: Source) -> str:
     stated = own_record(source.tree).get("config")
     dialect = "torch-ref" if stated else "vit-jax"
     if source.metadata.get("format") == "vit-jax":
-        with contextlib.suppress(KeyError, TypeError, ValueError, RecursionError):  # it is said where the config is read
+        with contextlib.suppress(
+            KeyError, TypeError, ValueError, RecursionError
+        ):  # it is said where the config is read
             stated = json.loads(source.metadata["config"])
     task = stated.get("task") if isinstance(stated, dict) else None
     if not isinstance(task, str):
@@ -40,7 +42,9 @@ def own_layout(source: Source) -> str:
     try:
         return f"{dialect}@{task_row(task).network}"
     except UserError as error:
-        raise UserError(f"{source.path}: {error}; read it with the version that wrote it, or name its layout with --from") from error
+        raise UserError(
+            f"{source.path}: {error}; read it with the version that wrote it, or name its layout with --from"
+        ) from error
 
 
 def plain(value: Any) -> Any:
@@ -59,6 +63,8 @@ def said(record: Json) -> Facts:
     kept = kept_anywhere()
     damaged = [key for key, right in kept.items() if key in record and not right(record[key])]
     if damaged:
-        raise UserError(f"the {damaged[0]} in the run's config is damaged; restore config.json, or the file that holds it")
+        raise UserError(
+            f"the {damaged[0]} in the run's config is damaged; restore config.json, or the file that holds it"
+        )
     extra = {key: record[key] for key in kept if key in record and key not in ("preprocess", "class_names")}
     return Facts(model, record.get("preprocess"), record.get("class_names"), extra)

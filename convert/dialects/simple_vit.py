@@ -49,7 +49,13 @@ def refuses(m: Modules, names: Names) -> list[str]:
 
 def marks(m: Modules) -> tuple[str, ...]:
     """Names that no other run of versions has together."""
-    modules = (m.patch, m.head, m.norm, *(m.stem_norms or ()), *(f"transformer.layers.0.{m.block[name]}" for name in ("attention.query", "attention.out", "mlp.fc2")))
+    modules = (
+        m.patch,
+        m.head,
+        m.norm,
+        *(m.stem_norms or ()),
+        *(f"transformer.layers.0.{m.block[name]}" for name in ("attention.query", "attention.out", "mlp.fc2")),
+    )
     present = tuple(f"{module}.weight".replace(".", r"\.") for module in modules)
     return present if m.stem_norms else (*present, r"!to_patch_embedding\.2\..*")
 
@@ -58,14 +64,25 @@ def generation(version: str) -> Layout:
     """The layout of a version of vit-pytorch's SimpleViT. Raises UserError before 0.35.3 and for 1.4.0."""
     if version in ("1.4", "1.4.0"):
         raise UserError(f"simple-vit@{version}: {HEADLESS}")
-    return vit_pytorch.held("simple-vit", version, LAYOUTS, "vit-pytorch has a SimpleViT from 0.35.3 on; name that version or a later one")
+    return vit_pytorch.held(
+        "simple-vit", version, LAYOUTS, "vit-pytorch has a SimpleViT from 0.35.3 on; name that version or a later one"
+    )
 
 
 def _layout(m: Modules) -> Layout:
     return Layout(
-        "simple-vit", m.since, f"vit-pytorch's SimpleViT from version {m.since} on", ViTConfig, fields(m), lambda c: rows(c, m), marks(m),
-        ("torch", "safetensors"), limits, refuses=lambda names: refuses(m, names), proven="vit-pytorch 1.26.11" if m is GENERATIONS[-1] else "",
-    )  # fmt: skip
+        "simple-vit",
+        m.since,
+        f"vit-pytorch's SimpleViT from version {m.since} on",
+        ViTConfig,
+        fields(m),
+        lambda c: rows(c, m),
+        marks(m),
+        ("torch", "safetensors"),
+        limits,
+        refuses=lambda names: refuses(m, names),
+        proven="vit-pytorch 1.26.11" if m is GENERATIONS[-1] else "",
+    )
 
 
 LAYOUTS = tuple(_layout(m) for m in GENERATIONS)

@@ -25,30 +25,62 @@ QKV = ("query", "key", "value")
 
 def rows(c: ViTConfig, apart: bool = False, matrix: bool = False, scale: str = "ls{}.gamma") -> list[Row]:
     """The tensors of a network: with the gate `apart`, patches as a `matrix`, and what a layer scale is called."""
-    modules = {"patch": "patch_embed.proj.", "patch.norm": "patch_embed.norm.", "pre_norm": "norm_pre.", "norm": "norm."}
+    modules = {
+        "patch": "patch_embed.proj.",
+        "patch.norm": "patch_embed.norm.",
+        "pre_norm": "norm_pre.",
+        "norm": "norm.",
+    }
     modules |= {"head_norm": "fc_norm.", "head": "head.", "distill_head": "head_dist."}
-    modules |= {"pool.query": "attn_pool.q.", "pool.key": "attn_pool.kv.", "pool.out": "attn_pool.proj.", "pool.norm": "attn_pool.norm."}
+    modules |= {
+        "pool.query": "attn_pool.q.",
+        "pool.key": "attn_pool.kv.",
+        "pool.out": "attn_pool.proj.",
+        "pool.norm": "attn_pool.norm.",
+    }
     modules |= {f"pool.mlp.fc{n}": f"attn_pool.mlp.fc{n}." for n in (1, 2)}
-    tensors: Tensors = {"cls_token": ("cls_token", TOKEN), "distill_token": ("dist_token", TOKEN), "register_tokens": ("reg_token", TOKENS)}
+    tensors: Tensors = {
+        "cls_token": ("cls_token", TOKEN),
+        "distill_token": ("dist_token", TOKEN),
+        "register_tokens": ("reg_token", TOKENS),
+    }
     tensors |= {"position": ("pos_embed", TOKENS), "pool.probe": ("attn_pool.latent", TOKEN)}
     if matrix:
         (p, q), channels = pair(c.patch), c.channels
-        tensors["patch.kernel"] = ("patch_embed.proj.weight", Order("d (c p q)", "(p q c) d", dict(c=channels, p=p, q=q)))
+        tensors["patch.kernel"] = (
+            "patch_embed.proj.weight",
+            Order("d (c p q)", "(p q c) d", dict(c=channels, p=p, q=q)),
+        )
     packed: list[tuple[str, ...]] = [("pool.key", "pool.value")]
     for i in range(c.depth):
         mine = f"blocks.{i}"
         modules |= blocks(mine, ("fc1_g", "fc1_x") if apart else ("fc1", "fc1"))
         tensors |= {f"{mine}.scale{n}": (f"{mine}.{scale.format(n)}", None) for n in (1, 2)}
-        packed += [tuple(f"{mine}.attention.{part}" for part in QKV)] + ([(f"{mine}.mlp.gate", f"{mine}.mlp.fc1")] if c.gated and not apart else [])
+        packed += [tuple(f"{mine}.attention.{part}" for part in QKV)] + (
+            [(f"{mine}.mlp.gate", f"{mine}.mlp.fc1")] if c.gated and not apart else []
+        )
     others = {f"norm.{leaf}": f"fc_norm.{leaf}" for leaf in ("weight", "bias")} if c.pool == "cls" else {}
     made = module_rows(c, modules, packed, tensors)
-    return [dataclasses.replace(r, optional=frozenset({others[r.theirs[0]]})) if r.theirs[0] in others else r for r in made]
+    return [
+        dataclasses.replace(r, optional=frozenset({others[r.theirs[0]]})) if r.theirs[0] in others else r for r in made
+    ]
 
 
 def blocks(block: str, mlp: tuple[str, str]) -> dict[str, str]:
     """{our module: timm's} in one block; `mlp` are its gate and its first layer."""
-    names = {"norm1": "norm1", "norm2": "norm2", "attention.query": "attn.qkv", "attention.out": "attn.proj", "mlp.fc2": "mlp.fc2"}
-    names |= {"attention.query_norm": "attn.q_norm", "attention.key_norm": "attn.k_norm", "mlp.gate": f"mlp.{mlp[0]}", "mlp.fc1": f"mlp.{mlp[1]}"}
+    names = {
+        "norm1": "norm1",
+        "norm2": "norm2",
+        "attention.query": "attn.qkv",
+        "attention.out": "attn.proj",
+        "mlp.fc2": "mlp.fc2",
+    }
+    names |= {
+        "attention.query_norm": "attn.q_norm",
+        "attention.key_norm": "attn.k_norm",
+        "mlp.gate": f"mlp.{mlp[0]}",
+        "mlp.fc1": f"mlp.{mlp[1]}",
+    }
     return {f"{block}.{ours}": f"{block}.{theirs}." for ours, theirs in names.items()}
 
 
@@ -79,7 +111,9 @@ def placed(token: str, otherwise: bool) -> Callable[[Names, Json], bool | None]:
         rows = length("pos_embed", 1)(names)
         if token not in names or rows is None:
             return otherwise
-        (h, w), (p, q) = (pair(tuple(said[name]) if isinstance(said[name], list) else said[name]) for name in ("image", "patch"))
+        (h, w), (p, q) = (
+            pair(tuple(said[name]) if isinstance(said[name], list) else said[name]) for name in ("image", "patch")
+        )
         return bool(p and q) and rows != (h // p) * (w // q)
 
     return follow
@@ -144,7 +178,12 @@ def limits(c: ViTConfig) -> list[str]:
 
 # ----------------------------------------------------------------------------------------- layouts
 
-MARKS = (r"patch_embed\.proj\.weight", r"blocks\.0\.attn\.qkv\.weight", r"blocks\.0\.norm1\.weight", r"!register_tokens")
+MARKS = (
+    r"patch_embed\.proj\.weight",
+    r"blocks\.0\.attn\.qkv\.weight",
+    r"blocks\.0\.norm1\.weight",
+    r"!register_tokens",
+)
 BESIDE = (r"mask_token|decoder_.*",)  # of DINOv2's and MAE's training
 GAMMA = r"blocks\.0\.gamma_1"
 PLAIN = (*MARKS, r"blocks\.0\.mlp\.fc1\.weight")
@@ -156,21 +195,60 @@ def axes(number: int) -> Callable[[Names], bool]:
 
 
 OLDEST = Layout(
-    "timm", "patch-matrix", "timm's VisionTransformer before 2020, patches as a matrix", ViTConfig, FIELDS | {"gated": always(False)},
-    functools.partial(rows, matrix=True), (*PLAIN, f"!{GAMMA}"), ("torch", "safetensors"), limits, fits=axes(2), proven="timm 1.0.31",
-)  # fmt: skip
+    "timm",
+    "patch-matrix",
+    "timm's VisionTransformer before 2020, patches as a matrix",
+    ViTConfig,
+    FIELDS | {"gated": always(False)},
+    functools.partial(rows, matrix=True),
+    (*PLAIN, f"!{GAMMA}"),
+    ("torch", "safetensors"),
+    limits,
+    fits=axes(2),
+    proven="timm 1.0.31",
+)
 DEIT3_FIELDS = FIELDS | {"layer_scale": always(1.0), "gated": always(False), "position": always("learned")}
 DEIT3 = Layout(
-    "timm", "deit3", "DeiT III's own files, layer scales as gamma_1", ViTConfig, DEIT3_FIELDS,
-    functools.partial(rows, scale="gamma_{}"), (*PLAIN, GAMMA, "pos_embed"), ("torch", "safetensors"), limits, fits=axes(4), proven="timm 1.0.31",
+    "timm",
+    "deit3",
+    "DeiT III's own files, layer scales as gamma_1",
+    ViTConfig,
+    DEIT3_FIELDS,
+    functools.partial(rows, scale="gamma_{}"),
+    (*PLAIN, GAMMA, "pos_embed"),
+    ("torch", "safetensors"),
+    limits,
+    fits=axes(4),
+    proven="timm 1.0.31",
     ambiguous="timm's networks with rotary positions have the same names, they cannot be converted; DeiT III's can",
-)  # fmt: skip
+)
 APART = Layout(
-    "timm", "gate-apart", "timm's VisionTransformer with its SwiGLU", ViTConfig, FIELDS | {"gated": always(True)},
-    functools.partial(rows, apart=True), (*MARKS, r"blocks\.0\.mlp\.fc1_g\.weight"), limits=limits, fits=axes(4), proven="timm 1.0.31",
-)  # fmt: skip
+    "timm",
+    "gate-apart",
+    "timm's VisionTransformer with its SwiGLU",
+    ViTConfig,
+    FIELDS | {"gated": always(True)},
+    functools.partial(rows, apart=True),
+    (*MARKS, r"blocks\.0\.mlp\.fc1_g\.weight"),
+    limits=limits,
+    fits=axes(4),
+    proven="timm 1.0.31",
+)
 TIMM = Layout(
-    "timm", "", "timm's VisionTransformer and VisionTransformerDistilled", ViTConfig, FIELDS, rows, (*PLAIN, f"!{GAMMA}"), ("safetensors", "torch"),
-    limits, unstated, read_side, write_side, fits=axes(4), proven="timm 1.0.31", beside=BESIDE,
-)  # fmt: skip
+    "timm",
+    "",
+    "timm's VisionTransformer and VisionTransformerDistilled",
+    ViTConfig,
+    FIELDS,
+    rows,
+    (*PLAIN, f"!{GAMMA}"),
+    ("safetensors", "torch"),
+    limits,
+    unstated,
+    read_side,
+    write_side,
+    fits=axes(4),
+    proven="timm 1.0.31",
+    beside=BESIDE,
+)
 LAYOUTS = (OLDEST, DEIT3, APART, TIMM)

@@ -16,7 +16,14 @@ from vit_jax.errors import UserError
 
 from ..layout import Facts, Json
 
-ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "relu": "relu", "silu": "silu", "swish": "silu"}
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
 POOLS = {"cls": "token", "cls_distill": "token", "mean": "avg", "mean_all": "avg", "map": "map"}
 NORMS = {"layernorm": 1e-6}
 POSITIONS = {"learn": "learned", "none": "none", "": "none"}
@@ -40,7 +47,11 @@ def architecture(c: ViTConfig) -> str:
 def unstated(c: ViTConfig) -> list[str]:
     """Why timm cannot open a folder of such a network."""
     only = {"a distillation token": c.distill_token, "a gated mlp": c.gated, "a norm in the stem": c.stem_norm}
-    return [f"eps is {c.eps!r}, with {name} timm's config.json can only say 1e-06" for name, has in only.items() if has and c.eps != 1e-6]
+    return [
+        f"eps is {c.eps!r}, with {name} timm's config.json can only say 1e-06"
+        for name, has in only.items()
+        if has and c.eps != 1e-6
+    ]
 
 
 def write_side(c: ViTConfig, beside: Facts) -> dict[str, Json]:
@@ -62,9 +73,18 @@ def write_side(c: ViTConfig, beside: Facts) -> dict[str, Json]:
         "input_size": [c.channels, *pair(c.image)], "fixed_input_size": True, "pool_size": None, "num_classes": c.classes,
         "first_conv": "patch_embed.proj", "classifier": ["head", "head_dist"] if c.distill_token else "head",
     }  # fmt: skip
-    out = {"architecture": architecture(c), "num_classes": c.classes, "num_features": c.width, "global_pool": POOLS[c.pool]}
+    out = {
+        "architecture": architecture(c),
+        "num_classes": c.classes,
+        "num_features": c.width,
+        "global_pool": POOLS[c.pool],
+    }
     labels = {"label_names": beside.class_names} if beside.class_names else {}
-    return {"config.json": out | labels | {"model_args": args, "pretrained_cfg": pretrained | (crop(beside.preprocess) if beside.preprocess else {})}}
+    return {
+        "config.json": out
+        | labels
+        | {"model_args": args, "pretrained_cfg": pretrained | (crop(beside.preprocess) if beside.preprocess else {})}
+    }
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
@@ -75,7 +95,9 @@ def read_side(files: Mapping[str, Json]) -> Facts:
     try:
         return facts(said)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UserError(f"config.json: is not as timm writes it ({error}); mend it, or say the config with --set in a folder without it") from error
+        raise UserError(
+            f"config.json: is not as timm writes it ({error}); mend it, or say the config with --set in a folder without it"
+        ) from error
 
 
 def facts(said: Mapping[str, Any]) -> Facts:
@@ -91,7 +113,11 @@ def facts(said: Mapping[str, Any]) -> Facts:
     if isinstance(labels, Mapping):
         labels = [labels[str(i)] for i in range(len(labels))]
     patch = fields.get("patch", known.get("patch", 1))
-    preprocess, notes = images(DEFAULTS | {k: v for k, v in pretrained.items() if v is not None}, patch) if pretrained.get("mean") else (None, ())
+    preprocess, notes = (
+        images(DEFAULTS | {k: v for k, v in pretrained.items() if v is not None}, patch)
+        if pretrained.get("mean")
+        else (None, ())
+    )
     if "image" in fields:
         fields["image"] = covered(fields["image"], patch)
     return Facts(fields, preprocess, labels, notes=notes)
@@ -107,7 +133,11 @@ def arguments(args: Json, known: Json) -> Json:
     """Our fields from model_args and, where these are silent, from what is known of the architecture."""
     fields: Json = {ours: known[ours] for ours in ("heads", "activation", "eps", "position") if ours in known}
     fields |= {ours: args[theirs] for ours, theirs in PLAIN.items() if theirs in args}
-    for key, ours, values in (("act_layer", "activation", ACTIVATIONS), ("norm_layer", "eps", NORMS), ("pos_embed", "position", POSITIONS)):
+    for key, ours, values in (
+        ("act_layer", "activation", ACTIVATIONS),
+        ("norm_layer", "eps", NORMS),
+        ("pos_embed", "position", POSITIONS),
+    ):
         if args.get(key) is not None:
             fields[ours] = chosen(key, args[key], values)
     pooling = pool(args, known)
@@ -119,7 +149,9 @@ def named(name: str) -> Json:
     from .architectures import lookup, names, other
 
     if why := other(name):
-        raise UserError(f"config.json: architecture {name} has {why}, which this network has not; it cannot be converted")
+        raise UserError(
+            f"config.json: architecture {name} has {why}, which this network has not; it cannot be converted"
+        )
     return lookup(name)[0] if name in names() else {}
 
 
@@ -127,7 +159,9 @@ def chosen(key: str, value: Any, known: Mapping[str, Any]) -> Any:
     """What a name in model_args means. Raises UserError."""
     name = str(value).lower().replace("_", "" if key == "norm_layer" else "_")
     if name not in known:
-        raise UserError(f"config.json: {key} is {value!r}, this network knows {', '.join(known)}; it cannot be converted")
+        raise UserError(
+            f"config.json: {key} is {value!r}, this network knows {', '.join(known)}; it cannot be converted"
+        )
     return known[name]
 
 
@@ -137,7 +171,9 @@ def pool(args: Json, known: Json) -> str | None:
     every = args.get("pool_include_prefix", known["pool"] == "mean_all" if known else None)
     if theirs not in (None, "token", "avg", "map") or (theirs == "map" and every):
         what = "map with pool_include_prefix" if theirs == "map" else repr(theirs)
-        raise UserError(f"config.json: global_pool is {what}, this network knows token, avg and map; it cannot be converted")
+        raise UserError(
+            f"config.json: global_pool is {what}, this network knows token, avg and map; it cannot be converted"
+        )
     if theirs == "token":
         return "cls_distill" if known.get("pool") == "cls_distill" else "cls"
     if theirs == "avg":
@@ -153,12 +189,23 @@ def images(cfg: Json, patch: Any = 1) -> tuple[Json | None, tuple[str, ...]]:
     channels, *size = cfg["input_size"]
     fill = {round(255 * v) for v in cfg["mean"]}
     square, mode = size[0] == size[1], cfg["crop_mode"] or "center"
-    cut = {"crop_pct": cfg["crop_pct"] != 1 and (mode != "center" or not square), "crop_mode": mode == "border" and len(fill) > 1}
+    cut = {
+        "crop_pct": cfg["crop_pct"] != 1 and (mode != "center" or not square),
+        "crop_mode": mode == "border" and len(fill) > 1,
+    }
     reasons = [f"{key} {cfg[key]}{'' if square else ' of an oblong image'}" for key, holds in cut.items() if holds]
-    reasons += [f"interpolation {cfg['interpolation']}"] if cfg["interpolation"] not in ("bilinear", "bicubic", "nearest") else []
+    reasons += (
+        [f"interpolation {cfg['interpolation']}"]
+        if cfg["interpolation"] not in ("bilinear", "bicubic", "nearest")
+        else []
+    )
     h, w = pair(covered(size, patch))
     reasons += [f"of {size[0]}x{size[1]} pixels its patches cover the first {h}x{w}"] if [h, w] != size else []
-    reasons += [f"mean and std for {len(cfg['mean'])} channels of {channels}"] if not len(cfg["mean"]) == len(cfg["std"]) == channels else []
+    reasons += (
+        [f"mean and std for {len(cfg['mean'])} channels of {channels}"]
+        if not len(cfg["mean"]) == len(cfg["std"]) == channels
+        else []
+    )
     if reasons:
         return None, (f"config.json: its preprocessing has no counterpart here ({'; '.join(reasons)})",)
     return {
@@ -175,4 +222,10 @@ def crop(p: Json) -> Json:
     while math.floor(edge / share) < p["size"] and share < 1:
         share = math.nextafter(share, 0)  # so that timm, which divides by it and cuts, comes to the same size
     mode = {"crop": "center", "stretch": "squash", "pad": "border"}[p["fit"]]
-    return {"mean": p["mean"], "std": p["std"], "interpolation": p["interpolation"], "crop_pct": share, "crop_mode": mode}
+    return {
+        "mean": p["mean"],
+        "std": p["std"],
+        "interpolation": p["interpolation"],
+        "crop_pct": share,
+        "crop_mode": mode,
+    }

@@ -47,9 +47,16 @@ SPECIAL: dict[str, Callable[[Any, str, Parameter], Row | None]] = {"ViT": _of_vi
 # They say every config, and no field follows from their names: the file states them, or the user does.
 LAYOUTS = tuple(
     Layout(
-        "torch-ref", key, f"torch_ref's {network.name}", network.config, dict.fromkeys(function_fields(network.config), Field()),
-        rows, network.torch_names, ("torch", "safetensors"), read_side=lambda files: said(files.get("config.json", {})),
+        "torch-ref",
+        key,
+        f"torch_ref's {network.name}",
+        network.config,
+        dict.fromkeys(function_fields(network.config), Field()),
+        rows,
+        network.torch_names,
+        ("torch", "safetensors"),
+        read_side=lambda files: said(files.get("config.json", {})),
     )
     for key, network in reversed(NETWORKS.items())
     if network.torch
-)  # fmt: skip
+)

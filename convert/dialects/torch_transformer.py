@@ -31,7 +31,14 @@ def rows(c: TransformerConfig) -> list[Row]:
         if part == "query":
             ours = tuple(f"{attention}.{p}.{leaf}" for p in ("query", "key", "value"))
             packed = Concat(0, (c.width,) * 3)
-            out.append(Row((f"{module(attention).removeprefix(outer)}.in_proj_{LEAVES[leaf]}",), ours, (shape,) * 3, (packed, *turned)))
+            out.append(
+                Row(
+                    (f"{module(attention).removeprefix(outer)}.in_proj_{LEAVES[leaf]}",),
+                    ours,
+                    (shape,) * 3,
+                    (packed, *turned),
+                )
+            )
         elif part not in ("key", "value"):
             out.append(row(f"{module(path).removeprefix(outer)}.{LEAVES[leaf]}", name, shape, *turned))
     return out
@@ -51,7 +58,9 @@ def limits(c: TransformerConfig) -> list[str]:
 
 def limits_of_both(c: TransformerConfig) -> list[str]:
     """A Transformer has both stacks."""
-    return limits(c) + ([] if c.decoder_depth else ["decoder_depth is 0, it has a decoder (torch-transformer@encoder has none)"])
+    return limits(c) + (
+        [] if c.decoder_depth else ["decoder_depth is 0, it has a decoder (torch-transformer@encoder has none)"]
+    )
 
 
 def fields(encoder: str, **own: Field) -> dict[str, Field]:

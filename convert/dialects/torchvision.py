@@ -24,11 +24,17 @@ def rows(c: ViTConfig, mlp: tuple[str, str] = MLP["2"]) -> list[Row]:
     modules = {"patch": "conv_proj.", "norm": "encoder.ln.", "head_hidden": "heads.pre_logits.", "head": "heads.head."}
     for i in range(c.depth):
         mine, its = f"blocks.{i}.", f"{BLOCK}{i}."
-        modules |= {f"{mine}norm1": f"{its}ln_1.", f"{mine}norm2": f"{its}ln_2.", f"{mine}attention.query": f"{its}self_attention.in_proj_"}
+        modules |= {
+            f"{mine}norm1": f"{its}ln_1.",
+            f"{mine}norm2": f"{its}ln_2.",
+            f"{mine}attention.query": f"{its}self_attention.in_proj_",
+        }
         modules |= {f"{mine}attention.out": f"{its}self_attention.out_proj."}
         modules |= {f"{mine}mlp.fc{n}": f"{its}mlp.{name}." for n, name in enumerate(mlp, 1)}
     packed = [tuple(f"blocks.{i}.attention.{part}" for part in ("query", "key", "value")) for i in range(c.depth)]
-    return module_rows(c, modules, packed, {"cls_token": ("class_token", TOKEN), "position": ("encoder.pos_embedding", TOKENS)})
+    return module_rows(
+        c, modules, packed, {"cls_token": ("class_token", TOKEN), "position": ("encoder.pos_embedding", TOKENS)}
+    )
 
 
 def fields(mlp: tuple[str, str]) -> Mapping[str, Field]:
@@ -56,8 +62,19 @@ def layout(version: str) -> Layout:
     mlp = MLP[version]
     marks = (r"conv_proj\.weight", rf"{BLOCK}\d+\.mlp\.{mlp[0]}\.weight")
     title = f"torchvision's VisionTransformer, with mlp.{mlp[0]}"
-    return Layout("torchvision", version, title, ViTConfig, fields(mlp), functools.partial(rows, mlp=mlp), marks, ("torch", "safetensors"), limits, unstated,
-                  proven="torchvision 0.28.0")  # fmt: skip
+    return Layout(
+        "torchvision",
+        version,
+        title,
+        ViTConfig,
+        fields(mlp),
+        functools.partial(rows, mlp=mlp),
+        marks,
+        ("torch", "safetensors"),
+        limits,
+        unstated,
+        proven="torchvision 0.28.0",
+    )
 
 
 LAYOUTS = tuple(map(layout, MLP))

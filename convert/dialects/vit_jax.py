@@ -26,14 +26,23 @@ def read_side(files: Mapping[str, Json]) -> Facts:
     try:
         return said({"config": json.loads(note["config"]), **json.loads(note.get("kept", "{}"))})
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise UserError("the config in the file's metadata is damaged; export the run anew, or say the config with --set") from error
+        raise UserError(
+            "the config in the file's metadata is damaged; export the run anew, or say the config with --set"
+        ) from error
 
 
 # They say every config, and no field follows from their names: the file or its run states them, or the user does.
 LAYOUTS = tuple(
     Layout(
-        "vit-jax", key, f"our {network.name}", network.config, dict.fromkeys(function_fields(network.config), Field()),
-        rows, network.names, ("orbax", "safetensors"), read_side=read_side,
+        "vit-jax",
+        key,
+        f"our {network.name}",
+        network.config,
+        dict.fromkeys(function_fields(network.config), Field()),
+        rows,
+        network.names,
+        ("orbax", "safetensors"),
+        read_side=read_side,
     )
     for key, network in reversed(NETWORKS.items())
-)  # fmt: skip
+)

@@ -44,12 +44,23 @@ class Modules:
         if self.stem_norms:
             top |= dict(zip(("patch.pre_norm", "patch.norm"), self.stem_norms, strict=True))
         blocks = {f"blocks.{i}.{name}": f"{self.layer(i, name)}." for i in range(depth) for name in self.block}
-        return {ours: f"{self.prefix}{theirs}." for ours, theirs in top.items()} | blocks | {"distill_norm": f"{SECOND_NORM}.", "distill_head": f"{SECOND_HEAD}."}
+        return (
+            {ours: f"{self.prefix}{theirs}." for ours, theirs in top.items()}
+            | blocks
+            | {"distill_norm": f"{SECOND_NORM}.", "distill_head": f"{SECOND_HEAD}."}
+        )
 
 
 def block(norm1: str, qkv: str, out: str, norm2: str, fc1: str, fc2: str) -> dict[str, str]:
     """The modules of a block; `qkv` is found under our query."""
-    return {"norm1": norm1, "attention.query": qkv, "attention.out": out, "norm2": norm2, "mlp.fc1": fc1, "mlp.fc2": fc2}
+    return {
+        "norm1": norm1,
+        "attention.query": qkv,
+        "attention.out": out,
+        "norm2": norm2,
+        "mlp.fc1": fc1,
+        "mlp.fc2": fc2,
+    }
 
 
 NESTED = block("0.fn.norm", "0.fn.fn.to_qkv", "0.fn.fn.to_out.0", "1.fn.norm", "1.fn.fn.net.0", "1.fn.fn.net.3")
@@ -71,7 +82,10 @@ GENERATIONS = (
 
 def rows(config: ViTConfig, modules: Modules = GENERATIONS[-1]) -> list[Row]:
     """The tensors of a network under the names of a run of versions."""
-    m, packed = modules, [tuple(f"blocks.{i}.attention.{part}" for part in ("query", "key", "value")) for i in range(config.depth)]
+    m, packed = (
+        modules,
+        [tuple(f"blocks.{i}.attention.{part}" for part in ("query", "key", "value")) for i in range(config.depth)],
+    )
     tensors: Tensors = {
         "patch.kernel": (f"{m.prefix}{m.patch}.weight", TRANSPOSE), "position": (f"{m.prefix}pos_embedding", Order(m.positions, "n d")),
         "cls_token": (f"{m.prefix}cls_token", Order(m.tokens, "d")), "distill_token": (TOKEN, Order(m.tokens, "d")),
@@ -148,7 +162,9 @@ def refuses(m: Modules, names: Names) -> list[str]:
     """A file of one head as wide as a token has no out projection; our networks always have one."""
     attention, out = f"{m.layer(0, 'attention.query')}.weight", m.layer(0, "attention.out")
     if attention in names and f"{out}.weight" not in names:
-        return [f"it has no {out}.weight (one head as wide as a token), which our network has; add identity matrices and zero biases under these names"]
+        return [
+            f"it has no {out}.weight (one head as wide as a token), which our network has; add identity matrices and zero biases under these names"
+        ]
     return []
 
 
@@ -169,14 +185,19 @@ def marks(m: Modules) -> tuple[str, ...]:
     named = [m.patch, *(m.stem_norms or ()), m.head, "cls_token"]
     present = [re.escape(f"{m.prefix}{name}") + ("" if name == "cls_token" else r"\.weight") for name in named]
     absent = [] if m.stem_norms else ["!" + re.escape(f"{m.prefix}to_patch_embedding.2.") + ".*"]
-    return (*present, re.escape(m.layer(0, "attention.query")) + r"\.weight", re.escape(m.layer(0, "mlp.fc2")) + r"\.weight", *absent)
+    return (
+        *present,
+        re.escape(m.layer(0, "attention.query")) + r"\.weight",
+        re.escape(m.layer(0, "mlp.fc2")) + r"\.weight",
+        *absent,
+    )
 
 
 # ---------------------------------------------------------------------------------------- versions
 
 
 def number(version: str) -> tuple[int, ...]:
-    """"1.16.1" as (1, 16, 1). Raises ValueError."""
+    """ "1.16.1" as (1, 16, 1). Raises ValueError."""
     return tuple(int(part) for part in version.split("."))
 
 
@@ -190,7 +211,9 @@ def held(dialect: str, version: str, layouts: Sequence[Layout], why: str) -> Lay
     try:
         given = number(version)
     except ValueError:
-        raise UserError(f"{dialect}@{version}: {version!r} is no version of vit-pytorch; give one as {dialect}@{layouts[-1].version}") from None
+        raise UserError(
+            f"{dialect}@{version}: {version!r} is no version of vit-pytorch; give one as {dialect}@{layouts[-1].version}"
+        ) from None
     if older := [layout for layout in layouts if number(layout.version) <= given]:
         return older[-1]
     raise UserError(f"{dialect}@{version}: {why}")
@@ -208,10 +231,21 @@ def generation(version: str) -> Layout:
 def _layout(m: Modules) -> Layout:
     ambiguous = "versions before 0.6.7 have the same names and scale attention otherwise"
     return Layout(
-        "vit-pytorch", m.since, f"vit-pytorch's ViT from version {m.since} on", ViTConfig, fields(m), lambda c: rows(c, m), marks(m),
-        ("torch", "safetensors"), lambda c: limits(m, c), lambda c: unstated(m, c), refuses=lambda names: refuses(m, names), fits=lambda names: fits(m, names),
-        ambiguous=ambiguous if m.since == "0.6.7" else "", proven="vit-pytorch 1.26.11" if m is GENERATIONS[-1] else "",
-    )  # fmt: skip
+        "vit-pytorch",
+        m.since,
+        f"vit-pytorch's ViT from version {m.since} on",
+        ViTConfig,
+        fields(m),
+        lambda c: rows(c, m),
+        marks(m),
+        ("torch", "safetensors"),
+        lambda c: limits(m, c),
+        lambda c: unstated(m, c),
+        refuses=lambda names: refuses(m, names),
+        fits=lambda names: fits(m, names),
+        ambiguous=ambiguous if m.since == "0.6.7" else "",
+        proven="vit-pytorch 1.26.11" if m is GENERATIONS[-1] else "",
+    )
 
 
 LAYOUTS = tuple(_layout(m) for m in GENERATIONS)

@@ -21,7 +21,9 @@ from .vit_pytorch import SECOND_HEAD, SECOND_NORM, TOKEN, Modules, before
 
 # From 1.16.1 to 1.16.4 the student's class token had an axis less than the wrapper wanted: it did not run.
 SINCE = {"0.7": "0.7", "0.10": "0.10", "1.0": "1.0", "1.4": "1.4", "1.16.1": "1.16.5"}
-GENERATIONS = tuple(replace(m, since=SINCE[m.since], prefix="student.") for m in vit_pytorch.GENERATIONS if m.since in SINCE)
+GENERATIONS = tuple(
+    replace(m, since=SINCE[m.since], prefix="student.") for m in vit_pytorch.GENERATIONS if m.since in SINCE
+)
 
 
 def rows(config: ViTConfig, modules: Modules = GENERATIONS[-1]) -> list[Row]:
@@ -34,9 +36,17 @@ def fields(m: Modules) -> dict[str, Field]:
 
     Before 1.16 a mean would be over class token and patches without the distillation token, which ours has not.
     """
-    table = vit_pytorch.fields(m) | {"distill_token": always(True), "distill_head": always(True), "distill_position": always(False)}
+    table = vit_pytorch.fields(m) | {
+        "distill_token": always(True),
+        "distill_head": always(True),
+        "distill_position": always(False),
+    }
     if before(m, "1.16"):
-        table |= {"pool": always("cls"), "final_norm": always(not before(m, "1.4")), "head_norm": always(before(m, "1.4"))}
+        table |= {
+            "pool": always("cls"),
+            "final_norm": always(not before(m, "1.4")),
+            "head_norm": always(before(m, "1.4")),
+        }
     norm = always(True) if before(m, "1.4") else Field((True, False), has(f"{SECOND_NORM}.weight"))
     return table | {"distill_norm": norm}
 
@@ -49,19 +59,31 @@ def fits(m: Modules, names: Names) -> bool:
 def generation(version: str) -> Layout:
     """The layout of a version of vit-pytorch's DistillWrapper. Raises UserError before 0.7 and where the wrapper did not run."""
     if re.fullmatch(r"1\.16\.[1-4]", version):
-        raise UserError(f"vit-pytorch-distill@{version}: this version's wrapper cannot run its student; name the version that trained the file")
+        raise UserError(
+            f"vit-pytorch-distill@{version}: this version's wrapper cannot run its student; name the version that trained the file"
+        )
     why = "wrappers are known from 0.7 on; take the student alone, as vit-pytorch@0.6.7 where it is of 0.6.7 or 0.6.8"
     return vit_pytorch.held("vit-pytorch-distill", version, LAYOUTS, why)
 
 
 def _layout(m: Modules) -> Layout:
     return Layout(
-        "vit-pytorch-distill", m.since, f"vit-pytorch's DistillWrapper with its student, from version {m.since} on", ViTConfig, fields(m),
-        lambda c: rows(c, m), (*vit_pytorch.marks(m), TOKEN, SECOND_HEAD.replace(".", r"\.") + r"\.weight"), ("torch", "safetensors"),
-        lambda c: vit_pytorch.limits(m, c), lambda c: vit_pytorch.unstated(m, c), refuses=lambda names: vit_pytorch.refuses(m, names), beside=(r"teacher\..*",),
+        "vit-pytorch-distill",
+        m.since,
+        f"vit-pytorch's DistillWrapper with its student, from version {m.since} on",
+        ViTConfig,
+        fields(m),
+        lambda c: rows(c, m),
+        (*vit_pytorch.marks(m), TOKEN, SECOND_HEAD.replace(".", r"\.") + r"\.weight"),
+        ("torch", "safetensors"),
+        lambda c: vit_pytorch.limits(m, c),
+        lambda c: vit_pytorch.unstated(m, c),
+        refuses=lambda names: vit_pytorch.refuses(m, names),
+        beside=(r"teacher\..*",),
         lacks="the teacher is not in it: load it into a DistillWrapper with strict=False",
-        fits=lambda names: fits(m, names), proven="vit-pytorch 1.26.11" if m is GENERATIONS[-1] else "",
-    )  # fmt: skip
+        fits=lambda names: fits(m, names),
+        proven="vit-pytorch 1.26.11" if m is GENERATIONS[-1] else "",
+    )
 
 
 LAYOUTS = tuple(_layout(m) for m in GENERATIONS)

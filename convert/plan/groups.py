@@ -28,7 +28,11 @@ class Group:
 def groups(plan: Plan) -> list[Group]:
     """The connected groups of a plan, in the order in which the target's rows stand; carried tensors without a place last."""
     steps = [step for a in plan.adaptations for step in a.steps]
-    items: list[tuple[int, Any]] = [*((0, r) for r in plan.reading.rows), *((1, s) for s in steps), *((2, r) for r in plan.rows)]
+    items: list[tuple[int, Any]] = [
+        *((0, r) for r in plan.reading.rows),
+        *((1, s) for s in steps),
+        *((2, r) for r in plan.rows),
+    ]
     parent = list(range(len(items)))
 
     def root(i: int) -> int:
@@ -86,7 +90,9 @@ def cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def _values(plan: Plan, name: str) -> np.ndarray:
     array = plan.reading.tensors[name].read()
     if not plan.allow_nonfinite and not finite(array):
-        raise UserError(f"{plan.reading.path}: {name} holds NaN or infinity, as a training that failed leaves them; to convert it all the same, add --allow-nonfinite")
+        raise UserError(
+            f"{plan.reading.path}: {name} holds NaN or infinity, as a training that failed leaves them; to convert it all the same, add --allow-nonfinite"
+        )
     return array
 
 

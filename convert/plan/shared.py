@@ -38,7 +38,11 @@ def allowed(layouts: tuple[Layout, ...], name: str) -> list[Any]:
     network: Any = layouts[0].network
     said = dict.fromkeys(v for layout in layouts if name in layout.fields for v in layout.fields[name].among)
     extra = tuple(v for v in said if v not in values(network, name) or isinstance(v, bool))
-    tried = [v for v in (*values(network, name), *extra) if all(name not in layout.fields or layout.fields[name].says(v) for layout in layouts)]
+    tried = [
+        v
+        for v in (*values(network, name), *extra)
+        if all(name not in layout.fields or layout.fields[name].says(v) for layout in layouts)
+    ]
     return [v for i, v in enumerate(tried) if not any(v == w and type(v) is type(w) for w in tried[:i])]
 
 
@@ -51,7 +55,11 @@ def members(*layouts: Layout, seed: int = 0, tries: int = TRIES) -> Iterator[Any
     first = {name: some[0] for name, some in choices.items()}
     starts = [first | {k: v for k, v in start.items() if v in choices[k]} for start in network_of(network).combinations]
     one_off = ({**start, name: v} for start in starts for name, some in choices.items() for v in some[1:])
-    chance = ({k: rng.choice(some) if rng.random() < 0.4 else start[k] for k, some in choices.items()} for _ in range(tries) for start in [rng.choice(starts)])
+    chance = (
+        {k: rng.choice(some) if rng.random() < 0.4 else start[k] for k, some in choices.items()}
+        for _ in range(tries)
+        for start in [rng.choice(starts)]
+    )
     for picked in itertools.chain(starts, one_off, chance):
         try:
             config = normal(network_of(network).check(network(**picked)))

@@ -39,7 +39,11 @@ class Target:
     @property
     def beside(self) -> list[Path]:
         """Files beside the target that belong to it, where they are there."""
-        suffixes = [CERTIFICATE] if self.folder else [CERTIFICATE, CARRIED_SUFFIX, *([] if self.path.suffix == DIGESTED else [".json"])]
+        suffixes = (
+            [CERTIFICATE]
+            if self.folder
+            else [CERTIFICATE, CARRIED_SUFFIX, *([] if self.path.suffix == DIGESTED else [".json"])]
+        )
         return [self.path.with_name(self.path.name + suffix) for suffix in suffixes]
 
     def check(self, source: Source, force: bool, replaceable: bool = True) -> None:
@@ -58,9 +62,15 @@ class Target:
             if not force:
                 raise UserError(f"{place}: exists; choose another target, or replace it with --force")
             if place != self.path and not ours(place):
-                raise UserError(f"{place}: belongs beside {self.path.name}, but no conversion wrote it; move it away, or choose another target")
-        if self.folder and (foreign := sorted(p.name for p in self.path.glob("*") if p.name not in self.listed() or not p.is_file())):
-            raise UserError(f"{self.path}: holds {', '.join(foreign[:3])}, which no conversion wrote; choose another folder")
+                raise UserError(
+                    f"{place}: belongs beside {self.path.name}, but no conversion wrote it; move it away, or choose another target"
+                )
+        if self.folder and (
+            foreign := sorted(p.name for p in self.path.glob("*") if p.name not in self.listed() or not p.is_file())
+        ):
+            raise UserError(
+                f"{self.path}: holds {', '.join(foreign[:3])}, which no conversion wrote; choose another folder"
+            )
 
     def listed(self) -> set[str]:
         """The files in a folder that a conversion wrote, by its own list; what lies elsewhere is none of them."""
@@ -94,10 +104,14 @@ class Target:
             yield
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise UserError(f"{self.path}: the disk is full; free some space and repeat the command, nothing was changed") from error
+                raise UserError(
+                    f"{self.path}: the disk is full; free some space and repeat the command, nothing was changed"
+                ) from error
             if error.errno is None:
                 raise
-            raise UserError(f"{self.path}: {os.strerror(error.errno).lower()}; check the path, its permissions and the disk, nothing was changed") from error
+            raise UserError(
+                f"{self.path}: {os.strerror(error.errno).lower()}; check the path, its permissions and the disk, nothing was changed"
+            ) from error
 
     def settle(self, room: Path) -> list[Path]:
         """Move what a room holds to its place, durably; what an earlier conversion left there and this one did not make is removed."""
@@ -120,11 +134,13 @@ class Target:
         sync_folder(place)
         return [place / name for name in names]
 
+
 def target(text: str, name: str) -> Target:
     """The target of this path: a file where it has a suffix, else a folder, with the weights in `name`."""
     path = Path(text)
     path = path if path.name not in ("", "..") else Path(os.path.abspath(text))
     return Target(path, name if not path.suffix else path.name, not path.suffix)
+
 
 def ours(place: Path) -> bool:
     """Whether a file beside a target is one that a conversion writes there."""
@@ -137,6 +153,7 @@ def ours(place: Path) -> bool:
     except (OSError, ValueError, UserError, RecursionError):
         return False
 
+
 def clear(room: Path) -> None:
     """Remove a folder in which threads of an interrupted write may still be writing."""
     for _ in range(50):
@@ -144,6 +161,7 @@ def clear(room: Path) -> None:
         if not room.exists():
             return
         time.sleep(0.1)
+
 
 def free(places: Sequence[str]) -> None:
     """Raise UserError where a file that is to be written stands already."""

@@ -36,7 +36,9 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
     if reasons := layout.refuses(names):
         raise UserError(f"{what}: {'; '.join(reasons)}")
     for _, spoken in said:
-        from_dict(layout.network, {name: value for name, value in spoken.items() if value is not None})  # refuses values of a wrong type
+        from_dict(
+            layout.network, {name: value for name, value in spoken.items() if value is not None}
+        )  # refuses values of a wrong type
     values: Json = {}
     absent: list[str] = []
     others: list[tuple[str, str, str, Any]] = []
@@ -53,20 +55,30 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
         if not speakers:
             absent.append(name)
             continue
-        speakers.sort(key=lambda one: one[0].startswith("--model") + 2 * (one[0] == FALLBACK))  # these know least of the very file
+        speakers.sort(
+            key=lambda one: one[0].startswith("--model") + 2 * (one[0] == FALLBACK)
+        )  # these know least of the very file
         who, values[name] = speakers[0]
         over_model = who in ("--set", THE_LAYOUT)
-        others += [(name, who, other, value) for other, value in speakers[1:] if other != FALLBACK and not (over_model and other.startswith("--model"))]
+        others += [
+            (name, who, other, value)
+            for other, value in speakers[1:]
+            if other != FALLBACK and not (over_model and other.startswith("--model"))
+        ]
     absent = [name for name in absent if not idle(layout, name, values)]
     if absent:
         flags = " ".join(f"--set {name}=..." for name in absent)
-        raise UserError(f"{what}: its tensors cannot tell {', '.join(absent)}; give --model NAME, or a config.json beside the file, or {flags}")
+        raise UserError(
+            f"{what}: its tensors cannot tell {', '.join(absent)}; give --model NAME, or a config.json beside the file, or {flags}"
+        )
     only_training = network_of(layout.network).training
     training = {k: v for who, spoken in reversed(said) for k, v in spoken.items() if k in only_training}
     config = from_dict(layout.network, {**training, **values})
     for name in (name for name in values if name.endswith(DEPTH)):
         if getattr(config, name) > len(names):  # before a table is made as long as a stranger says
-            raise UserError(f"{what}: {name} is {values[name]} but it holds {len(names)} tensors; correct the config that it carries, or give --set {name}=...")
+            raise UserError(
+                f"{what}: {name} is {values[name]} but it holds {len(names)} tensors; correct the config that it carries, or give --set {name}=..."
+            )
     for name, who, other, value in others:  # two spellings of one config are no contradiction
         if normal(from_dict(layout.network, {**training, **values, name: value})) != normal(config):
             wrong = other if who in (THE_LAYOUT, ITS_SHAPES) else who
@@ -74,9 +86,13 @@ def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what
     network_of(layout.network).check(config)
     for name, shape in shapes(config).items():
         if math.prod(shape) > LARGEST:
-            raise UserError(f"{what}: its config makes {name} {list(shape)}, more than any file holds; correct its sizes in the config that it carries, or by --set")
+            raise UserError(
+                f"{what}: its config makes {name} {list(shape)}, more than any file holds; correct its sizes in the config that it carries, or by --set"
+            )
     if reasons := layout.cannot(config, weights_only=True):  # what shows in no tensor is no reason: the file is there
-        raise UserError(f"{what}: is not a file of {layout.name}: {'; '.join(reasons)}; name the right layout with --from, or correct the fields with --set")
+        raise UserError(
+            f"{what}: is not a file of {layout.name}: {'; '.join(reasons)}; name the right layout with --from, or correct the fields with --set"
+        )
     return config
 
 
@@ -93,4 +109,6 @@ def idle(layout: Layout, name: str, values: Json) -> bool:
 
 def unknown_field(name: str, network: type) -> UserError:
     """What to say of a --set that names no field."""
-    return UserError(f"--set {name}: there is no such field{nearest(name, [f.name for f in dataclasses.fields(network)])}")
+    return UserError(
+        f"--set {name}: there is no such field{nearest(name, [f.name for f in dataclasses.fields(network)])}"
+    )

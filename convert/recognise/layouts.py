@@ -50,7 +50,9 @@ def which_layout(path: str, names: Names, asked: str, own: str, config: Any = No
     """
     if asked:
         found = find(asked, "--from")
-        fitting = [layout for layout in found if layout.recognises(names) and not (layout.ambiguous and len(found) > 1)] or found
+        fitting = [
+            layout for layout in found if layout.recognises(names) and not (layout.ambiguous and len(found) > 1)
+        ] or found
         return fitting[-1]
     if reason := why_refused(names):
         raise UserError(f"{path}: {reason}")
@@ -61,12 +63,20 @@ def which_layout(path: str, names: Names, asked: str, own: str, config: Any = No
     if len(clear) == 1:
         return clear[0]
     if found and not clear:
-        raise UserError(f"{path}: {found[-1].ambiguous}; say which it is with --from {' or --from '.join(layout.name for layout in found)}")
+        raise UserError(
+            f"{path}: {found[-1].ambiguous}; say which it is with --from {' or --from '.join(layout.name for layout in found)}"
+        )
     if found:
         raise UserError(f"{path}: its names fit {', '.join(layout.name for layout in found)}; name one with --from")
     some = ", ".join(list(names)[:3])
-    named = f" (config.json: model_type {config['model_type'][:60]!r})" if isinstance(config, Mapping) and isinstance(config.get("model_type"), str) else ""
-    raise UserError(f"{path}: its {len(names)} tensors ({some}, ...) have no known layout{named or closest(names)}; `python -m convert formats` lists what is known")
+    named = (
+        f" (config.json: model_type {config['model_type'][:60]!r})"
+        if isinstance(config, Mapping) and isinstance(config.get("model_type"), str)
+        else ""
+    )
+    raise UserError(
+        f"{path}: its {len(names)} tensors ({some}, ...) have no known layout{named or closest(names)}; `python -m convert formats` lists what is known"
+    )
 
 
 def check_accepted(flags: Iterable[str]) -> None:
@@ -89,8 +99,12 @@ def find(name: str, flag: str) -> list[Layout]:
         if versions and versions[0] in module.LAYOUTS and hasattr(module, "generation"):
             return [module.generation(version)]
     if versions:
-        raise UserError(f"{flag} {name}: {dialect} has the versions {', '.join(layout.version for layout in versions)}; name one of them, or none")
-    raise UserError(f"{flag} {name}: there is no such layout{nearest(name, sorted({layout.dialect for layout in LAYOUTS.values()}))}")
+        raise UserError(
+            f"{flag} {name}: {dialect} has the versions {', '.join(layout.version for layout in versions)}; name one of them, or none"
+        )
+    raise UserError(
+        f"{flag} {name}: there is no such layout{nearest(name, sorted({layout.dialect for layout in LAYOUTS.values()}))}"
+    )
 
 
 def closest(names: Iterable[str]) -> str:
@@ -102,7 +116,21 @@ def closest(names: Iterable[str]) -> str:
     given, shares = forms(names), {}
     for layout in LAYOUTS.values():
         known = {mark.replace("\\", "").replace("d+", "0") for mark in layout.marks if not mark.startswith("!")}
-        shares[layout.name] = max((len(set(a.split(".")) & set(b.split("."))) / len(set(a.split(".")) | set(b.split("."))) for a in given for b in known), default=0)
+        shares[layout.name] = max(
+            (
+                len(set(a.split(".")) & set(b.split("."))) / len(set(a.split(".")) | set(b.split(".")))
+                for a in given
+                for b in known
+            ),
+            default=0,
+        )
     best = max(shares, key=shares.__getitem__, default="")
-    best = next((name for name in reversed(shares) if shares[name] == shares[best] and LAYOUTS[name].dialect == LAYOUTS[best].dialect), best)
+    best = next(
+        (
+            name
+            for name in reversed(shares)
+            if shares[name] == shares[best] and LAYOUTS[name].dialect == LAYOUTS[best].dialect
+        ),
+        best,
+    )
     return f"; the nearest is {best}" if best and shares[best] > 0.3 else ""

@@ -15,7 +15,10 @@ from ..layout import Facts, Json
 
 STATISTICS = ("mean", "std", "fit", "size", "interpolation", "background")  # of preprocessing: --set names them, too
 DEFAULTS = {"fit": "stretch", "interpolation": "bicubic"}  # where only mean and std are said
-SMALLEST, LARGEST = 1e-6, 1e6  # of a deviation and of a mean: beyond, a float32 pixel that is normalised is nothing or infinite
+SMALLEST, LARGEST = (
+    1e-6,
+    1e6,
+)  # of a deviation and of a mean: beyond, a float32 pixel that is normalised is nothing or infinite
 RESIZED = 16  # times an image's longer side: more is no side to crop from, it is somebody's memory
 
 
@@ -23,7 +26,10 @@ def requirements(h: int, w: int, n: int) -> dict[str, tuple[Callable[[Any], bool
     """{field of a preprocessing: (whether a value of it can be that of images of this shape, what it has to be)}."""
     longest, numbers = RESIZED * max(h, w), f"{n} numbers, one a channel, such as {','.join(['0.5'] * n)}"
     return {
-        "image": (lambda v: _numbers(v, 2) and list(v) == [h, w] and all(type(each) is int for each in v), f"{h}x{w} pixels, which the network takes"),
+        "image": (
+            lambda v: _numbers(v, 2) and list(v) == [h, w] and all(type(each) is int for each in v),
+            f"{h}x{w} pixels, which the network takes",
+        ),
         "channels": (lambda v: type(v) is int and v == n, f"{n}, which the network takes"),
         "fit": (lambda v: v in FITS, f"one of {', '.join(FITS)}"),
         "interpolation": (lambda v: v in KERNELS, f"one of {', '.join(KERNELS)}"),
@@ -58,7 +64,9 @@ def fitting(facts: Facts, c: ModelConfig) -> Facts:
             images = None
             notes.append(f"the preprocessing stated beside the weights is left out: {said} is not {must}")
     if names is not None and not (are_texts(names) and len(names) == classes):
-        notes.append(f"the class names stated beside the weights are left out: {_short(names)} is no list of {classes} texts, one a class")
+        notes.append(
+            f"the class names stated beside the weights are left out: {_short(names)} is no list of {classes} texts, one a class"
+        )
         names = None
     return replace(facts, preprocess=images, class_names=names, notes=tuple(notes))
 
@@ -68,7 +76,9 @@ def unprepared(path: str, facts: Facts, otherwise: str) -> UserError:
     why = next((note for note in facts.notes if "preprocessing" in note), "")
     way = "--set mean=... --set std=... (a value a channel, of pixels in 0..1; images are then stretched, unless --set fit=... says otherwise)"
     what = why or "says nothing of the images' statistics"
-    return UserError(f"{path}: {what}, and the target is to carry how images are prepared; give {way}, {'' if why else 'or --model NAME, '}or {otherwise}")
+    return UserError(
+        f"{path}: {what}, and the target is to carry how images are prepared; give {way}, {'' if why else 'or --model NAME, '}or {otherwise}"
+    )
 
 
 def assumed(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
@@ -77,7 +87,9 @@ def assumed(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
     if stated or "mean" not in sets or not blank:
         return []
     said = ", ".join(f"{name} {value}" for name, value in blank.items())
-    return [f"nothing says how images are fitted, so it is written as {said}: {' '.join(f'--set {name}=...' for name in blank)} says otherwise"]
+    return [
+        f"nothing says how images are fitted, so it is written as {said}: {' '.join(f'--set {name}=...' for name in blank)} says otherwise"
+    ]
 
 
 def statistics(c: ModelConfig, sets: Mapping[str, Any], stated: Json | None) -> Json | None:
@@ -88,11 +100,21 @@ def statistics(c: ModelConfig, sets: Mapping[str, Any], stated: Json | None) -> 
         return None
     h, w, channels = shape
     if not stated and not {"mean", "std"} <= said.keys():
-        raise UserError("--set mean and --set std belong together: give both, a value a channel, such as --set mean=0.5,0.5,0.5")
+        raise UserError(
+            "--set mean and --set std belong together: give both, a value a channel, such as --set mean=0.5,0.5,0.5"
+        )
     for name in {"mean", "std"} & said.keys():
         values = said[name] if isinstance(said[name], list | tuple) else [said[name]]
         said[name] = [*values] * (channels if len(values) == 1 else 1)
-    out = {"image": [h, w], "channels": channels, "size": min(h, w), "background": 0, **DEFAULTS, **(stated or {}), **said}
+    out = {
+        "image": [h, w],
+        "channels": channels,
+        "size": min(h, w),
+        "background": 0,
+        **DEFAULTS,
+        **(stated or {}),
+        **said,
+    }
     field, must = wrong(out, shape)
     if field:
         raise UserError(f"--set {field}={_short(sets.get(field, out.get(field)))}: give {must}")

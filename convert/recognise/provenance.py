@@ -36,7 +36,9 @@ KINDS: dict[str, Callable[[Any], bool]] = {
     "config": lambda v: isinstance(v, dict) and isinstance(v.get("network"), str) and isinstance(v.get("fields"), dict),
     "extra": _extra,
     "optional": lambda v: isinstance(v, dict) and all(map(are_texts, v.values())),
-    "adaptations": lambda v: isinstance(v, list) and all(isinstance(each, dict) and isinstance(each.get("text"), str) for each in v),
+    "adaptations": lambda v: (
+        isinstance(v, list) and all(isinstance(each, dict) and isinstance(each.get("text"), str) for each in v)
+    ),
     "digests": lambda v: isinstance(v, dict),
 }
 
@@ -64,7 +66,11 @@ def own_words(source: Source, files: Mapping[str, Any], overruled: bool = False)
 
 def remedy(side: str) -> str:
     """What to do about a provenance that is wrong: one in a side file, or (without its name) in the file itself."""
-    return f"remove {side}, or get it again" if side else "name its layout and config with --from and --set, or get the file again"
+    return (
+        f"remove {side}, or get it again"
+        if side
+        else "name its layout and config with --from and --set, or get the file again"
+    )
 
 
 def place(source: Source, files: Mapping[str, Any]) -> str:
@@ -78,7 +84,9 @@ def place(source: Source, files: Mapping[str, Any]) -> str:
     return PROVENANCE if mine else ""
 
 
-def checked(source: Source, tensors: dict[str, Tensor], said: Json, side: str, overruled: bool = False) -> tuple[dict[str, Tensor], Json]:
+def checked(
+    source: Source, tensors: dict[str, Tensor], said: Json, side: str, overruled: bool = False
+) -> tuple[dict[str, Tensor], Json]:
     """The tensors, each compared when it is read with the CRC-32 that the provenance in the side file `side` has of it; and that provenance.
 
     Raises UserError where it is one of other tensors, unless it is `overruled` by what the user says: then there is none.
@@ -98,4 +106,6 @@ def checked(source: Source, tensors: dict[str, Tensor], said: Json, side: str, o
             raise UserError(f"{source.path}: {tensor.name} is damaged, or {strange}")
         return array
 
-    return {name: dataclasses.replace(t, read=functools.partial(read, t, digests[name])) for name, t in tensors.items()}, said
+    return {
+        name: dataclasses.replace(t, read=functools.partial(read, t, digests[name])) for name, t in tensors.items()
+    }, said

@@ -44,6 +44,7 @@ class Options:
     otherwise: ModelConfig | None = None  # of a run: its fields are taken where nothing else says them
     unfit: str = "give the config of this very file with --set, or its layout with --from"  # the remedy where shapes are not those of the config
 
+
 @dataclass
 class Reading:
     """A file as one layout and one config, before any values: `tensors` {its name: Tensor} are claimed by `rows`."""
@@ -69,6 +70,7 @@ class Reading:
         here = sorted(n for r in self.layout.rows(self.config) for n in r.optional if n in self.tensors)
         return {**self.provenance.get("optional", {}), **({self.layout.name: here} if here else {})}
 
+
 def read(path: str, options: Options = Options()) -> Reading:
     """Open a file, a folder or hf://owner/name. Raises UserError where anything about it is not known or not whole."""
     source = open_source(path, options.file, options.step)
@@ -77,6 +79,7 @@ def read(path: str, options: Options = Options()) -> Reading:
     except BaseException:
         source.close()
         raise
+
 
 def identify(source: Source, options: Options) -> Reading:
     """The reading of an opened source; `read` says what is raised."""
@@ -91,7 +94,10 @@ def identify(source: Source, options: Options) -> Reading:
     layout = which_layout(source.path, shapes(tensors), options.layout, own, files.get("config.json"))
     check_flags(source.path, layout, options)
     aside = layout.left_out(tensors)
-    left_out += [f"{part} ({count} tensors, no part of the network)" for part, count in Counter(name.partition(".")[0] for name in aside).items()]
+    left_out += [
+        f"{part} ({count} tensors, no part of the network)"
+        for part, count in Counter(name.partition(".")[0] for name in aside).items()
+    ]
     tensors = {name: tensor for name, tensor in tensors.items() if name not in aside}
     names = shapes(tensors)
     words, facts = provenance if provenance.get("layout") == layout.name else {}, layout.read_side(files)
@@ -109,9 +115,15 @@ def identify(source: Source, options: Options) -> Reading:
     ours = fitting(Facts({}, words.get("preprocess"), words.get("class_names"), words.get("extra", {})), config)
     if ours.notes:
         raise UserError(f"{source.path}: its provenance is damaged ({ours.notes[0]}); {remedy(place(source, files))}")
-    facts = together(ours, fitting(facts, config), fitting(model, config), {k: options.sets[k] for k in options.sets if k in extras(layout.network)})
+    facts = together(
+        ours,
+        fitting(facts, config),
+        fitting(model, config),
+        {k: options.sets[k] for k in options.sets if k in extras(layout.network)},
+    )
     statistics = {k: options.sets[k] for k in STATISTICS if k in options.sets}
     return Reading(source, layout, config, tensors, rows, facts, [*left_out, *source.skipped], words, statistics)
+
 
 def speakers(options: Options, layout: Layout, own: Json, facts: Facts, model: Facts) -> list[tuple[str, Json]]:
     """Who says what of the config, the first to be believed first."""
@@ -120,7 +132,14 @@ def speakers(options: Options, layout: Layout, own: Json, facts: Facts, model: F
     check_fields(sets, layout)
     run = to_dict(options.otherwise) if options.otherwise else {}
     its = own.get("config", {}).get("fields", {})
-    return [("--set", sets), ("its own metadata", its), ("its config.json", facts.config), (f"--model {options.model}", model.config), (FALLBACK, run)]
+    return [
+        ("--set", sets),
+        ("its own metadata", its),
+        ("its config.json", facts.config),
+        (f"--model {options.model}", model.config),
+        (FALLBACK, run),
+    ]
+
 
 def together(ours: Facts, theirs: Facts, model: Facts, said: Json) -> Facts:
     """What goes beside the tensors, by our own words, its library's and a model's name; `said` is what the user says of its `extra`."""
@@ -128,13 +147,17 @@ def together(ours: Facts, theirs: Facts, model: Facts, said: Json) -> Facts:
     notes = theirs.notes + (() if images else model.notes)
     return Facts({}, images, ours.class_names or theirs.class_names, {**theirs.extra, **ours.extra, **said}, notes)
 
+
 def check_flags(path: str, layout: Layout, options: Options) -> None:
     """Raise UserError where a run trains another kind of network, or a layout's warning was not accepted."""
     if options.otherwise is not None and not isinstance(options.otherwise, layout.network):
-        raise UserError(f"{path}: holds a {network_of(layout.network).name}, which the run does not train; start from a preset of that task")
+        raise UserError(
+            f"{path}: holds a {network_of(layout.network).name}, which the run does not train; start from a preset of that task"
+        )
     flag, _, what = layout.warns.partition(":")
     if flag and flag not in options.accept:
         raise UserError(f"{path}: {layout.title}: {what.strip()}; to convert all the same, add --accept {flag}")
+
 
 def check_whole(source: Source, tensors: Mapping[str, Tensor], named: bool) -> None:
     """Raise UserError on what is a part of the weights, or holds them elsewhere; `named` says that its layout is known without their names."""
@@ -143,6 +166,7 @@ def check_whole(source: Source, tensors: Mapping[str, Tensor], named: bool) -> N
         clause = weights_in.hint(source, known) or ("" if tensors else weights_in.elsewhere(source))
     if clause:
         raise UserError(f"{source.path}: {clause}")
+
 
 # ----------------------------------------------------------------------------------------- layouts
 
@@ -157,6 +181,7 @@ def check_fields(sets: Mapping[str, Any], layout: Layout) -> None:
         if name not in known:
             raise unknown_field(name, layout.network)
 
+
 def kept_beside(path: str) -> dict[str, Tensor]:
     """The tensors of FILE.carried.safetensors, which no network of ours has: an earlier conversion put them there."""
     place = f"{os.path.join(path, 'checkpoints') if os.path.isdir(path) else path}{CARRIED_SUFFIX}"  # of a run, beside its checkpoints
@@ -164,7 +189,11 @@ def kept_beside(path: str) -> dict[str, Tensor]:
         return {}
     with open_source(place) as source:
         arrays = {name: tensor.read() for name, tensor in source.tree.items()}
-    return {name: Tensor(name, array.dtype, array.shape, functools.partial(np.copy, array)) for name, array in arrays.items()}
+    return {
+        name: Tensor(name, array.dtype, array.shape, functools.partial(np.copy, array))
+        for name, array in arrays.items()
+    }
+
 
 def check_dtypes(path: str, tensors: Mapping[str, Tensor], layout: Layout) -> None:
     """Raise UserError on weights that are no floating-point numbers of a kind that networks are computed in.
@@ -174,6 +203,10 @@ def check_dtypes(path: str, tensors: Mapping[str, Tensor], layout: Layout) -> No
     for name, tensor in tensors.items():
         if tensor.dtype == "V2":
             if "npz" not in layout.containers:
-                raise UserError(f"{path}: {name} holds two bytes a number without saying what they are, which {layout.name} does not say either; save it as float32")
+                raise UserError(
+                    f"{path}: {name} holds two bytes a number without saying what they are, which {layout.name} does not say either; save it as float32"
+                )
         elif tensor.dtype not in FLOATS:
-            raise UserError(f"{path}: {name} is {tensor.dtype.name}, which is not float16, bfloat16, float32 or float64; convert it in its own library first")
+            raise UserError(
+                f"{path}: {name} is {tensor.dtype.name}, which is not float16, bfloat16, float32 or float64; convert it in its own library first"
+            )

@@ -18,9 +18,28 @@ WRAPPERS = (
     "state_dict", "model", "model_state_dict", "model_state", "model_ema", "state_dict_ema", "ema", "ema_state_dict", "ema_model", "ema_params", "module", "net",
     "network", "student", "teacher", "weights", "params", "opt/target", "target", "state", "variables",
 )  # fmt: skip
-PREFIXES = ("module", "_orig_mod", "model", "net", "backbone", "visual.trunk", "student", "teacher", "ema", "ema_model", "params", "opt/target", "target", "img")
+PREFIXES = (
+    "module",
+    "_orig_mod",
+    "model",
+    "net",
+    "backbone",
+    "visual.trunk",
+    "student",
+    "teacher",
+    "ema",
+    "ema_model",
+    "params",
+    "opt/target",
+    "target",
+    "img",
+)
 OPTIMIZER = r"opt|opt_.*|optim.*|mu|nu|trace|exp_avg.*|momentum.*"  # parts of names under which moments lie: they have the names of the weights
-INSIDE = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}  # parts that wrappers of submodules add within names
+INSIDE = {
+    "_orig_mod",
+    "_checkpoint_wrapped_module",
+    "_fsdp_wrapped_module",
+}  # parts that wrappers of submodules add within names
 STRIPPED, SETS = 6, 200  # wrappers and prefixes around each other; sets of one file
 PLACES, SHOWN = 30, 5  # where weights are looked for that no wrapper is known of; of a long list
 TOP = "."  # the label of a file's own names
@@ -42,7 +61,11 @@ def choose(source: Source, recognise: Callable[[Weights], bool], key: str = "") 
     sets = _sets(source, members, TOP, recognise, key)
     sets |= _equals(source, sets)
     inner = key + _separator(source)
-    if key and not any(label == key or label.startswith(inner) for label in sets) and (under := _under(source, members, key)):
+    if (
+        key
+        and not any(label == key or label.startswith(inner) for label in sets)
+        and (under := _under(source, members, key))
+    ):
         sets |= _sets(source, under, key, recognise, key)
     known = [label for label, (_, found) in sets.items() if found]
     if key:
@@ -64,7 +87,11 @@ def choose(source: Source, recognise: Callable[[Weights], bool], key: str = "") 
 def hint(source: Source, recognise: Callable[[Weights], bool]) -> str:
     """A clause saying where weights that `recognise` knows lie, under names that no wrapper has; empty where there are none."""
     separator = _separator(source)
-    every = {name.replace(NEST, separator): value for name, (_, value) in _members(source).items() if isinstance(value, Tensor)}
+    every = {
+        name.replace(NEST, separator): value
+        for name, (_, value) in _members(source).items()
+        if isinstance(value, Tensor)
+    }
     counts: Counter[str] = Counter()
     for name in every:
         parts = name.split(separator)
@@ -72,9 +99,15 @@ def hint(source: Source, recognise: Callable[[Weights], bool]) -> str:
     found: list[str] = []
     for label, _ in sorted(counts.most_common(PLACES), key=lambda each: each[0].count(separator)):
         prefix = label + separator
-        if not any(prefix.startswith(outer + separator) for outer in found) and recognise({n.removeprefix(prefix): t for n, t in every.items() if n.startswith(prefix)}):
+        if not any(prefix.startswith(outer + separator) for outer in found) and recognise(
+            {n.removeprefix(prefix): t for n, t in every.items() if n.startswith(prefix)}
+        ):
             found.append(label)
-    return f"its weights lie under {', '.join(found)}; add {' or '.join(f'--key {label}' for label in found)}" if found else ""
+    return (
+        f"its weights lie under {', '.join(found)}; add {' or '.join(f'--key {label}' for label in found)}"
+        if found
+        else ""
+    )
 
 
 def elsewhere(source: Source) -> str:
@@ -82,7 +115,9 @@ def elsewhere(source: Source) -> str:
     if {"state", "param_groups"} <= source.tree.keys():
         return "is the state of an optimizer; give the file of the weights"
     separator = _separator(source)
-    counts = Counter(separator.join(map(str, path[:-1])) for path, value in _values(source.tree) if isinstance(value, Tensor)).most_common()
+    counts = Counter(
+        separator.join(map(str, path[:-1])) for path, value in _values(source.tree) if isinstance(value, Tensor)
+    ).most_common()
     if not counts:
         return "holds no tensors with names; give the file of the weights"
     more = f" and {len(counts) - SHOWN} more places" if len(counts) > SHOWN else ""
@@ -103,7 +138,9 @@ def _members(source: Source) -> Members:
     for path, value in _values(source.tree):
         name = nest.join(_plain(str(part), separator) for part in path)
         if name in members:
-            raise UserError(f"{source.path}: {name.replace(NEST, separator)[:200]!a} is there with and without a wrapper's prefix; save the unwrapped model")
+            raise UserError(
+                f"{source.path}: {name.replace(NEST, separator)[:200]!a} is there with and without a wrapper's prefix; save the unwrapped model"
+            )
         members[name] = path, value
     return members
 
@@ -115,11 +152,15 @@ def _under(source: Source, members: Members, key: str) -> Members:
     return {name[m.end() :]: member for name, member in members.items() if (m := start.match(name))}
 
 
-def _sets(source: Source, members: Members, top: str, recognise: Callable[[Weights], bool], key: str) -> dict[str, tuple[Members, bool]]:
+def _sets(
+    source: Source, members: Members, top: str, recognise: Callable[[Weights], bool], key: str
+) -> dict[str, tuple[Members, bool]]:
     """{label: (its direct members, whether they are known)}, outermost first, of members that lie at a label."""
     separator = _separator(source)
     nest = NEST if separator == "." else separator
-    prefixes = dict.fromkeys([*(w + nest for w in WRAPPERS), *(p.replace(".", separator) + separator for p in PREFIXES)])
+    prefixes = dict.fromkeys(
+        [*(w + nest for w in WRAPPERS), *(p.replace(".", separator) + separator for p in PREFIXES)]
+    )
     sets: dict[str, tuple[Members, bool]] = {}
     waiting = {top: (members, 0)}  # by label, outermost first
     while waiting:
@@ -133,18 +174,25 @@ def _sets(source: Source, members: Members, top: str, recognise: Callable[[Weigh
             inner = {name.removeprefix(prefix): member for name, member in members.items() if name.startswith(prefix)}
             where = prefix.rstrip(NEST + separator)
             where = where if label == TOP else f"{label}{separator}{where}"
-            if not inner or (known and not prefix.endswith(NEST) and where != key):  # the names of a known set are its own, unless a part is asked for
+            if not inner or (
+                known and not prefix.endswith(NEST) and where != key
+            ):  # the names of a known set are its own, unless a part is asked for
                 continue
             waiting[where + separator if where in waiting else where] = inner, stripped + 1
         if len(sets) + len(waiting) > SETS:
-            raise UserError(f"{source.path}: has more than {SETS} sets of tensors inside each other; save model.state_dict() alone")
+            raise UserError(
+                f"{source.path}: has more than {SETS} sets of tensors inside each other; save model.state_dict() alone"
+            )
     return sets
 
 
 def _equals(source: Source, sets: Mapping[str, tuple[Members, bool]]) -> dict[str, tuple[Members, bool]]:
     """What has all names and shapes of a known set and is none, nor moments: {label: (members, True)}."""
     separator = _separator(source)
-    every = {separator.join(part for each in path if (part := _plain(str(each), separator))): (path, value) for path, value in _values(source.tree)}
+    every = {
+        separator.join(part for each in path if (part := _plain(str(each), separator))): (path, value)
+        for path, value in _values(source.tree)
+    }
     known = [_tensors(members) for members, found in sets.values() if found]
     taken = {id(tensor) for weights in known for tensor in weights.values()}
     found: dict[str, tuple[Members, bool]] = {}
@@ -153,13 +201,23 @@ def _equals(source: Source, sets: Mapping[str, tuple[Members, bool]]) -> dict[st
         for label in [name.removesuffix(first) for name in every if name.endswith(first)]:
             if label in found or any(re.fullmatch(OPTIMIZER, part) for part in label.split(separator)):
                 continue
-            others = ((every.get(f"{label}{separator}{name}", ((), None))[1], tensor.shape) for name, tensor in weights.items())
-            if not all(isinstance(other, Tensor) and other.shape == shape and id(other) not in taken for other, shape in others):
+            others = (
+                (every.get(f"{label}{separator}{name}", ((), None))[1], tensor.shape)
+                for name, tensor in weights.items()
+            )
+            if not all(
+                isinstance(other, Tensor) and other.shape == shape and id(other) not in taken for other, shape in others
+            ):
                 continue
             prefix = label + separator
-            found[label] = {name.removeprefix(prefix): member for name, member in every.items() if name.startswith(prefix)}, True
+            found[label] = (
+                {name.removeprefix(prefix): member for name, member in every.items() if name.startswith(prefix)},
+                True,
+            )
             if len(found) > SETS:
-                raise UserError(f"{source.path}: has more than {SETS} sets of the same tensors; save model.state_dict() alone")
+                raise UserError(
+                    f"{source.path}: has more than {SETS} sets of the same tensors; save model.state_dict() alone"
+                )
     return found
 
 
@@ -169,7 +227,9 @@ def _named(source: Source, key: str, sets: Mapping[str, tuple[Members, bool]], k
     if key in known or (key in sets and not inside):
         return key
     if len(inside) > 1:
-        raise UserError(f"{source.path}: --key {key} has several sets of weights: {', '.join(inside)}; choose one with --key LABEL")
+        raise UserError(
+            f"{source.path}: --key {key} has several sets of weights: {', '.join(inside)}; choose one with --key LABEL"
+        )
     return inside[0] if inside else None
 
 
@@ -178,9 +238,13 @@ def _check(source: Source, members: Members, known: bool) -> None:
     check_names(members, source.path)
     for name, (path, value) in members.items():
         if odd := [part for part in path if not isinstance(part, str)]:
-            raise UserError(f"{source.path}: the weights have the key {repr(odd[0])[:100]}, which is no text; save model.state_dict()")
+            raise UserError(
+                f"{source.path}: the weights have the key {repr(odd[0])[:100]}, which is no text; save model.state_dict()"
+            )
         if known and isinstance(value, Marker):
-            raise UserError(f"{source.path}: {name!a} among the weights is a {value.kind}; save model.state_dict() alone")
+            raise UserError(
+                f"{source.path}: {name!a} among the weights is a {value.kind}; save model.state_dict() alone"
+            )
 
 
 def _left_out(source: Source, label: str, chosen: set[int]) -> list[str]:

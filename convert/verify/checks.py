@@ -49,7 +49,9 @@ class Check:
 
 def returned(weights: Weights) -> Check:
     """The file's tensors, read to ours and written again, bit for bit."""
-    return bits(weights.name, "itself", "tensors after the way to ours and back", dict(weights.tensors), weights.returned)
+    return bits(
+        weights.name, "itself", "tensors after the way to ours and back", dict(weights.tensors), weights.returned
+    )
 
 
 def configs(a: str, b: str, first: ModelConfig, second: ModelConfig) -> Check:
@@ -57,7 +59,9 @@ def configs(a: str, b: str, first: ModelConfig, second: ModelConfig) -> Check:
     if type(first) is not type(second):
         return Check(a, b, "config", np.inf, 0.0, f"{type(first).__name__} and {type(second).__name__}")
     x, y = normal(first), normal(second)
-    apart = [f"{n} {getattr(x, n)!r} and {getattr(y, n)!r}" for n in function_fields(first) if getattr(x, n) != getattr(y, n)]
+    apart = [
+        f"{n} {getattr(x, n)!r} and {getattr(y, n)!r}" for n in function_fields(first) if getattr(x, n) != getattr(y, n)
+    ]
     return Check(a, b, "config", float(len(apart)), 0.0, ", ".join(apart))
 
 
@@ -73,7 +77,9 @@ def statistics(a: str, b: str, first: Facts, second: Facts) -> Check:
 def bits(subject: str, against: str, quantity: str, a: Arrays, b: Arrays) -> Check:
     """Names, shapes, dtypes and bits: what outputs cannot tell apart (a lost key bias, permuted heads)."""
     if a.keys() != b.keys():
-        return Check(subject, against, quantity, np.inf, 0.0, f"only one has {', '.join(sorted(a.keys() ^ b.keys())[:3])}")
+        return Check(
+            subject, against, quantity, np.inf, 0.0, f"only one has {', '.join(sorted(a.keys() ^ b.keys())[:3])}"
+        )
     apart = [n for n in a if not same(a[n], b[n])]
     return Check(subject, against, quantity, float(len(apart)), 0.0, ", ".join(apart[:3]))
 
@@ -99,14 +105,20 @@ def gradients(subject: str, against: str, theirs: Arrays, ours: Arrays) -> Itera
     largest = max(size.values(), default=0.0) or 1.0
     apart = {n: distance(theirs[n], ours[n]) for n in ours if n in theirs}
     own = {n: d / size[n] for n, d in apart.items() if size[n] >= SIZEABLE * largest}
-    for quantity, found, limit in (("of its tensor's largest", own, OWN), ("of the model's largest", {n: d / largest for n, d in apart.items()}, MODEL)):
+    for quantity, found, limit in (
+        ("of its tensor's largest", own, OWN),
+        ("of the model's largest", {n: d / largest for n, d in apart.items()}, MODEL),
+    ):
         where = _first(found, limit)
         yield Check(subject, against, f"gradients, float64, {quantity}", found.get(where, 0.0), limit, where)
 
 
 def stepped(subject: str, against: str, theirs: Arrays, ours: Arrays, start: Arrays, n: int) -> Check:
     """Parameters after steps of SGD with momentum."""
-    way = max((float(np.abs(ours[name] - start[name].astype(np.float64)).max(initial=0.0)) for name in ours), default=0.0) or 1.0
+    way = (
+        max((float(np.abs(ours[name] - start[name].astype(np.float64)).max(initial=0.0)) for name in ours), default=0.0)
+        or 1.0
+    )
     apart = {name: distance(theirs[name], ours[name]) / way for name in ours}
     where = _first(apart, STEPS)
     return Check(subject, against, f"parameters after {n} steps, float64", apart.get(where, 0.0), STEPS, where)
@@ -159,11 +171,26 @@ def compared(weights: Weights, reference: Reference, built: Built, steps: int = 
         return  # other classes: nothing that is computed of outputs can be compared
     alone = theirs.capture({k: v[:1] for k, v in reference.inputs.items()})
     yield forward(subject, "itself", {"a batch of one": alone[out]}, {"a batch of one": found[out][:1]}, "float64")
-    yield from gradients(subject, against, theirs.gradients(reference.inputs, reference.cotangent), reference.gradients())
+    yield from gradients(
+        subject, against, theirs.gradients(reference.inputs, reference.cotangent), reference.gradients()
+    )
     if steps:  # on a copy, which they change
         trained = Theirs(replace(built, module=copy.deepcopy(built.module)), weights.config, "float64")
-        yield stepped(subject, against, trained.steps(reference.inputs, reference.cotangent, steps), reference.steps(steps, trained.trained), reference.parameters, steps)
-    yield forward(subject, against, Theirs(built, weights.config, "float32").capture(reference.inputs), reference.values("float32"), "float32")
+        yield stepped(
+            subject,
+            against,
+            trained.steps(reference.inputs, reference.cotangent, steps),
+            reference.steps(steps, trained.trained),
+            reference.parameters,
+            steps,
+        )
+    yield forward(
+        subject,
+        against,
+        Theirs(built, weights.config, "float32").capture(reference.inputs),
+        reference.values("float32"),
+        "float32",
+    )
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:

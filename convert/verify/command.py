@@ -40,9 +40,13 @@ def certify(plan: Plan, written: Written) -> None:
     prepare()
     folder = any(path.name == "provenance.json" for path in written.files)
     target = written.path.parent if folder else written.path
-    reading = read(str(target), Options(layout=plan.layout.name, key=written.key, accept=(plan.layout.warns.partition(":")[0],)))
+    reading = read(
+        str(target), Options(layout=plan.layout.name, key=written.key, accept=(plan.layout.warns.partition(":")[0],))
+    )
     with reading.source:
-        report = verify(Weights.of(plan.reading, "A"), Weights.of(reading, "B"), [a.text for a in plan.adaptations], plan.dtype)
+        report = verify(
+            Weights.of(plan.reading, "A"), Weights.of(reading, "B"), [a.text for a in plan.adaptations], plan.dtype
+        )
         report.hashes = source_hash(plan.reading.source), source_hash(reading.source)
         report.paths = plan.reading.path, reading.path
     write_json(Path(f"{target}{CERTIFICATE}"), report.certificate())
@@ -87,7 +91,14 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
             made = b.provenance if b.provenance.get("source", {}).get("sha256") == hashes[0] else {}
             inputs = images(arguments.images, a.config, a.facts.preprocess) if arguments.images else None
             adaptations = [each["text"] for each in made.get("adaptations", ())]
-            report = verify(Weights.of(a, "A"), Weights.of(b, "B"), adaptations, DTYPES.get(made.get("dtype", "")), inputs, arguments.steps)
+            report = verify(
+                Weights.of(a, "A"),
+                Weights.of(b, "B"),
+                adaptations,
+                DTYPES.get(made.get("dtype", "")),
+                inputs,
+                arguments.steps,
+            )
     report.hashes, report.paths = hashes, (a.path, b.path)
     report.notes += [note] if note else []
     leave(report, arguments.json, arguments.markdown)
@@ -104,7 +115,9 @@ def second(path: str, options: Options, a: Reading) -> tuple[Reading, str]:
     except UserError as error:
         fields = {name: getattr(a.config, name) for name in function_fields(a.config)}
         try:
-            return read(path, Options(accept=options.accept, sets={**fields, **options.sets})), "B does not say its config: it was read by that of A"
+            return read(
+                path, Options(accept=options.accept, sets={**fields, **options.sets})
+            ), "B does not say its config: it was read by that of A"
         except UserError:
             raise error from None
 
@@ -140,17 +153,27 @@ def pictures(path: str, shape: tuple[int, ...], preprocess: Json | None) -> np.n
         except (OSError, ValueError, EOFError, OverflowError) as error:
             raise UserError(f"--images {path}: cannot be read ({error}); give a .npy file of numbers") from error
         if given.ndim != 4 or given.shape[1:] != shape or given.dtype.kind != "f" or not len(given):
-            raise UserError(f"--images {path}: {given.dtype.name} {list(given.shape)} is not [B, {', '.join(map(str, shape))}] of floating-point numbers; give such")
+            raise UserError(
+                f"--images {path}: {given.dtype.name} {list(given.shape)} is not [B, {', '.join(map(str, shape))}] of floating-point numbers; give such"
+            )
         if not np.isfinite(given).all():
-            raise UserError(f"--images {path}: holds NaN or infinity, on which no two networks are equal; give finite numbers")
+            raise UserError(
+                f"--images {path}: holds NaN or infinity, on which no two networks are equal; give finite numbers"
+            )
         return np.array(given, np.float64)
     if preprocess is None:
-        raise UserError(f"--images {path}: the file says nothing of its preprocessing; give --model NAME, or a .npy of [B, {', '.join(map(str, shape))}]")
+        raise UserError(
+            f"--images {path}: the file says nothing of its preprocessing; give --model NAME, or a .npy of [B, {', '.join(map(str, shape))}]"
+        )
     from PIL import Image
 
     from vit_jax.data.images import EXTENSIONS, Preprocess, open_image
 
-    files = sorted(p for p in Path(path).iterdir() if p.suffix.lower() in EXTENSIONS and p.is_file())[:IMAGES] if Path(path).is_dir() else [Path(path)]
+    files = (
+        sorted(p for p in Path(path).iterdir() if p.suffix.lower() in EXTENSIONS and p.is_file())[:IMAGES]
+        if Path(path).is_dir()
+        else [Path(path)]
+    )
     if not files:
         raise UserError(f"--images {path}: holds no images; give a folder that does, or an image")
     way = Preprocess.from_dict(preprocess)

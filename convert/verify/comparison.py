@@ -17,8 +17,14 @@ from .weights import Inputs, Weights
 
 
 def verify(
-    a: Weights, b: Weights, adapt: Sequence[str] = (), dtype: np.dtype | None = None, inputs: Inputs | None = None, steps: int = 0, reference: Reference | None = None
-) -> Report:  # fmt: skip
+    a: Weights,
+    b: Weights,
+    adapt: Sequence[str] = (),
+    dtype: np.dtype | None = None,
+    inputs: Inputs | None = None,
+    steps: int = 0,
+    reference: Reference | None = None,
+) -> Report:
     """Compare A, adapted and cast as said, with B. `inputs` (default: noise) are those of the adapted network.
 
     `reference` may be handed in by who compares many files with one. Raises UserError where a file's tensors are not
@@ -30,7 +36,12 @@ def verify(
     if dtype is not None:
         parameters = {n: array.astype(dtype) for n, array in parameters.items()}
     report = Report(a, b, config, adapt)
-    report.checks += [returned(a), returned(b), configs(b.name, a.name, b.config, config), statistics(b.name, a.name, b.facts, facts)]
+    report.checks += [
+        returned(a),
+        returned(b),
+        configs(b.name, a.name, b.config, config),
+        statistics(b.name, a.name, b.facts, facts),
+    ]
     report.checks.append(bits(b.name, a.name, "tensors under our names", b.parameters, parameters))
     try:
         importlib.import_module("torch")
@@ -43,7 +54,9 @@ def verify(
     reference = reference or Reference(f"ours with {a.name}", config, parameters, inputs)
     report.checks += of_one(b, reference, report, steps)
     if adapt or dtype is not None:
-        before = Reference(f"ours with {a.name}", a.config, a.parameters, None if shapes_apart(a.config, config) else reference.inputs)
+        before = Reference(
+            f"ours with {a.name}", a.config, a.parameters, None if shapes_apart(a.config, config) else reference.inputs
+        )
         report.checks += of_one(a, before, report)
         report.notes += changed(before, reference)
     elif a.layout is not b.layout:

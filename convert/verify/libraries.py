@@ -53,7 +53,9 @@ def build(weights: Weights) -> tuple[Built, str]:
     """The network by its layout's library, else by torch_ref, and then why. Raises Refused where the library does not take the file."""
     library = LIBRARIES.get(weights.layout.dialect)
     if library is None:
-        return twin(weights), "" if weights.layout.dialect == "torch-ref" else f"no library is known to build {weights.layout.name}"
+        return twin(
+            weights
+        ), "" if weights.layout.dialect == "torch-ref" else f"no library is known to build {weights.layout.name}"
     try:
         return library(weights), ""
     except ImportError as error:
@@ -82,7 +84,9 @@ def _declare_operators() -> Any:
     except ImportError:
         return None
     except RuntimeError:
-        declared = importlib.import_module("torch").library.Library("torchvision", "DEF")  # as long as it is referred to
+        declared = importlib.import_module("torch").library.Library(
+            "torchvision", "DEF"
+        )  # as long as it is referred to
         for name in ("nms", "qnms"):
             declared.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         return declared
@@ -117,7 +121,10 @@ def _state(weights: Weights) -> dict[str, Any]:
     """The file's tensors as torch's, in float64, in which what a file holds is exact."""
     import torch
 
-    return {n: torch.from_numpy(np.array(a, a.dtype if a.dtype.kind in "iub" else np.float64, order="C")) for n, a in weights.tensors.items()}
+    return {
+        n: torch.from_numpy(np.array(a, a.dtype if a.dtype.kind in "iub" else np.float64, order="C"))
+        for n, a in weights.tensors.items()
+    }
 
 
 def _loaded(module: Any, weights: Weights, state: dict[str, Any] | None = None) -> Any:
@@ -147,17 +154,37 @@ def timm(weights: Weights) -> Built:
     c = weights.config
     assert isinstance(c, ViTConfig)
     layers = importlib.import_module("timm.layers")
-    acts = {"gelu": nn.GELU, "gelu_tanh": functools.partial(nn.GELU, approximate="tanh"), "relu": nn.ReLU, "silu": nn.SiLU}
+    acts = {
+        "gelu": nn.GELU,
+        "gelu_tanh": functools.partial(nn.GELU, approximate="tanh"),
+        "relu": nn.ReLU,
+        "silu": nn.SiLU,
+    }
     options: dict[str, Any] = dict(  # timm cuts width times mlp_ratio down to a whole number
-        img_size=pair(c.image), patch_size=pair(c.patch), in_chans=c.channels, num_classes=c.classes, embed_dim=c.width, depth=c.depth, num_heads=c.heads,
-        mlp_ratio=(c.hidden + 0.5) / c.width, qkv_bias=c.query_bias, proj_bias=c.out_bias, qk_norm=c.qk_norm, init_values=c.layer_scale or None, pre_norm=c.pre_norm,
-        norm_layer=functools.partial(nn.LayerNorm, eps=c.eps, bias=c.norm_bias), act_layer=acts.get(c.activation) or layers.get_act_layer(c.activation),
+        img_size=pair(c.image),
+        patch_size=pair(c.patch),
+        in_chans=c.channels,
+        num_classes=c.classes,
+        embed_dim=c.width,
+        depth=c.depth,
+        num_heads=c.heads,
+        mlp_ratio=(c.hidden + 0.5) / c.width,
+        qkv_bias=c.query_bias,
+        proj_bias=c.out_bias,
+        qk_norm=c.qk_norm,
+        init_values=c.layer_scale or None,
+        pre_norm=c.pre_norm,
+        norm_layer=functools.partial(nn.LayerNorm, eps=c.eps, bias=c.norm_bias),
+        act_layer=acts.get(c.activation) or layers.get_act_layer(c.activation),
         embed_norm_layer=functools.partial(nn.LayerNorm, eps=c.eps) if c.stem_norm else None,
-    )  # fmt: skip
+    )
     if c.gated and any(".fc1_g." in n for n in weights.tensors):
         options["mlp_layer"] = layers.SwiGLU
     elif c.gated:
-        options |= {"mlp_layer": functools.partial(layers.SwiGLUPacked, act_layer=options["act_layer"]), "mlp_ratio": (2 * c.hidden + 0.5) / c.width}
+        options |= {
+            "mlp_layer": functools.partial(layers.SwiGLUPacked, act_layer=options["act_layer"]),
+            "mlp_ratio": (2 * c.hidden + 0.5) / c.width,
+        }
     if c.distill_head:
         module = importlib.import_module("timm.models.deit").VisionTransformerDistilled(**options)
     else:
@@ -165,16 +192,26 @@ def timm(weights: Weights) -> Built:
         if c.pool not in pool:
             raise Unavailable(f"timm has no pooling {c.pool!r} with one head")
         module = importlib.import_module("timm.models.vision_transformer").VisionTransformer(
-            global_pool=pool[c.pool], pool_include_prefix=c.pool == "mean_all", class_token=c.cls_token, reg_tokens=c.registers, fc_norm=c.head_norm,
-            final_norm=c.final_norm or c.head_norm, no_embed_class=bool(c.prefix) and c.positions == c.patches, **options,
-        )  # fmt: skip
+            global_pool=pool[c.pool],
+            pool_include_prefix=c.pool == "mean_all",
+            class_token=c.cls_token,
+            reg_tokens=c.registers,
+            fc_norm=c.head_norm,
+            final_norm=c.final_norm or c.head_norm,
+            no_embed_class=bool(c.prefix) and c.positions == c.patches,
+            **options,
+        )
     rows, state = weights.rows, None
-    if rules.file_shapes(rows) != {n: tuple(t.shape) for n, t in module.state_dict().items()}:  # an older file, which its own reader knows
+    if rules.file_shapes(rows) != {
+        n: tuple(t.shape) for n, t in module.state_dict().items()
+    }:  # an older file, which its own reader knows
         state = importlib.import_module("timm.models.vision_transformer").checkpoint_filter_fn(_state(weights), module)
         rows = rules.narrow(LAYOUTS["timm"].rows(c), module.state_dict())
     module = _loaded(module, weights, state)
     places: Places = {"tokens": ("blocks.0", "in"), **{f"blocks.{i}": (f"blocks.{i}", "out") for i in range(c.depth)}}
-    return Built(_version("timm"), module, rows, _images, places | ({"features": ("norm", "out")} if c.final_norm else {}))
+    return Built(
+        _version("timm"), module, rows, _images, places | ({"features": ("norm", "out")} if c.final_norm else {})
+    )
 
 
 def torchvision(weights: Weights) -> Built:
@@ -186,13 +223,25 @@ def torchvision(weights: Weights) -> Built:
     assert isinstance(c, ViTConfig)
     hidden = dict(representation_size=c.head_hidden) if c.head_hidden else {}
     module = importlib.import_module("torchvision.models.vision_transformer").VisionTransformer(
-        pair(c.image)[0], pair(c.patch)[0], c.depth, c.heads, c.width, c.hidden, num_classes=c.classes, norm_layer=functools.partial(nn.LayerNorm, eps=c.eps), **hidden,
-    )  # fmt: skip
+        pair(c.image)[0],
+        pair(c.patch)[0],
+        c.depth,
+        c.heads,
+        c.width,
+        c.hidden,
+        num_classes=c.classes,
+        norm_layer=functools.partial(nn.LayerNorm, eps=c.eps),
+        **hidden,
+    )
     if c.channels != 3:  # its constructor knows no other
         module.conv_proj = nn.Conv2d(c.channels, c.width, pair(c.patch), pair(c.patch))
     module = _loaded(module, weights)
     blocks = "encoder.layers.encoder_layer_"
-    places: Places = {"tokens": (f"{blocks}0", "in"), **{f"blocks.{i}": (f"{blocks}{i}", "out") for i in range(c.depth)}, "features": ("encoder.ln", "out")}
+    places: Places = {
+        "tokens": (f"{blocks}0", "in"),
+        **{f"blocks.{i}": (f"{blocks}{i}", "out") for i in range(c.depth)},
+        "features": ("encoder.ln", "out"),
+    }
     newest = [layout for layout in LAYOUTS.values() if layout.dialect == "torchvision"][-1]
     return Built(_version("torchvision"), module, newest.rows(c), _images, places)
 
@@ -204,7 +253,11 @@ def huggingface(weights: Weights) -> Built:
     module = _pretrained(weights, **({} if c.classes else {"add_pooling_layer": bool(c.head_hidden)}))
     body = next((name for name, _ in module.named_children() if name in ("vit", "deit")), "")
     at = f"{body}." if body else ""
-    places: Places = {"tokens": (f"{at}layers.0", "in"), **{f"blocks.{i}": (f"{at}layers.{i}", "out") for i in range(c.depth)}, "features": (f"{at}layernorm", "out")}
+    places: Places = {
+        "tokens": (f"{at}layers.0", "in"),
+        **{f"blocks.{i}": (f"{at}layers.{i}", "out") for i in range(c.depth)},
+        "features": (f"{at}layernorm", "out"),
+    }
     rows = rules.narrow(LAYOUTS["huggingface@v5"].rows(c), module.state_dict())
 
     def call(module: Any, given: dict[str, Any]) -> Any:
@@ -222,10 +275,19 @@ def sequences(weights: Weights) -> Built:
     _whole_gradients(module)
     _exact_sinusoids(module, c)
     body = "model." if c.outputs else ""
-    places: Places = {f"{s}.blocks.{i}": (f"{body}{s}.layers.{i}", "out") for s, n in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)) for i in range(n)}
+    places: Places = {
+        f"{s}.blocks.{i}": (f"{body}{s}.layers.{i}", "out")
+        for s, n in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth))
+        for i in range(n)
+    }
 
     def call(module: Any, given: dict[str, Any]) -> Any:
-        out = module(input_ids=given["source"], attention_mask=given["source_padding"].long(), decoder_input_ids=given["target"], use_cache=False)
+        out = module(
+            input_ids=given["source"],
+            attention_mask=given["source_padding"].long(),
+            decoder_input_ids=given["target"],
+            use_cache=False,
+        )
         return out.logits if c.outputs else out.last_hidden_state
 
     return Built(_version("transformers"), module, weights.rows, call, places)
@@ -262,10 +324,17 @@ def _pretrained(weights: Weights, **more: Any) -> Any:
     architecture = said.pop("architectures")[0]
     config = transformers.AutoConfig.for_model(**said)
     torch, log = importlib.import_module("torch"), importlib.import_module("transformers.utils.logging")
-    with tempfile.TemporaryDirectory() as room, _silent(log):  # from_pretrained reads files: only it knows the older names
-        importlib.import_module("safetensors.torch").save_file(_state(weights), f"{room}/model.safetensors", {"format": "pt"})
+    with (
+        tempfile.TemporaryDirectory() as room,
+        _silent(log),
+    ):  # from_pretrained reads files: only it knows the older names
+        importlib.import_module("safetensors.torch").save_file(
+            _state(weights), f"{room}/model.safetensors", {"format": "pt"}
+        )
         config.save_pretrained(room)
-        options: dict[str, Any] = dict(dtype=torch.float64, attn_implementation="sdpa", output_loading_info=True)  # its eager attention casts to float32
+        options: dict[str, Any] = dict(
+            dtype=torch.float64, attn_implementation="sdpa", output_loading_info=True
+        )  # its eager attention casts to float32
         module, loaded = getattr(transformers, architecture).from_pretrained(room, **options, **more)
     bad = {what: sorted(map(str, names)) for what, names in loaded.items() if names and what != "error_msgs"}
     if bad:
@@ -294,8 +363,17 @@ def vit_pytorch(weights: Weights) -> Built:
     load("vit_pytorch")
     if reasons := weights.layout.unstated(c):
         raise Unavailable("; ".join(reasons))
-    common = dict(image_size=pair(c.image), patch_size=pair(c.patch), num_classes=c.classes, dim=c.width, depth=c.depth, heads=c.heads,
-                  mlp_dim=c.hidden, channels=c.channels, dim_head=c.dim_head)  # fmt: skip
+    common = dict(
+        image_size=pair(c.image),
+        patch_size=pair(c.patch),
+        num_classes=c.classes,
+        dim=c.width,
+        depth=c.depth,
+        heads=c.heads,
+        mlp_dim=c.hidden,
+        channels=c.channels,
+        dim_head=c.dim_head,
+    )
     if c.position == "learned":
         module = importlib.import_module("vit_pytorch").ViT(pool="cls" if c.pool == "cls" else "mean", **common)
     else:
@@ -314,7 +392,10 @@ def vit_pytorch(weights: Weights) -> Built:
         if weights.layout.name == newest.name:
             raise
         raise Unavailable(f"the installed version has the names of {newest.name}") from None
-    places: Places = {"tokens": ("transformer.layers.0.0", "in"), **{f"blocks.{i}": (f"transformer.layers.{i + 1}.0", "in") for i in range(c.depth - 1)}}
+    places: Places = {
+        "tokens": ("transformer.layers.0.0", "in"),
+        **{f"blocks.{i}": (f"transformer.layers.{i + 1}.0", "in") for i in range(c.depth - 1)},
+    }
     places |= {f"blocks.{c.depth - 1}": ("transformer.norm", "in"), "features": ("transformer.norm", "out")}
     return Built(_version("vit_pytorch"), module, weights.rows, _images, places)
 
@@ -329,22 +410,42 @@ def torch_transformer(weights: Weights) -> Built:
         "gelu": torch.nn.functional.gelu, "relu": torch.nn.functional.relu, "silu": torch.nn.functional.silu,
         "gelu_tanh": functools.partial(torch.nn.functional.gelu, approximate="tanh"), "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     }  # fmt: skip
-    common: dict[str, Any] = dict(activation=acts[c.activation], layer_norm_eps=c.eps, batch_first=True, norm_first=c.norm_first, bias=c.bias)
+    common: dict[str, Any] = dict(
+        activation=acts[c.activation], layer_norm_eps=c.eps, batch_first=True, norm_first=c.norm_first, bias=c.bias
+    )
     with warnings.catch_warnings(action="ignore"):  # it says which of its fast paths it will not take
         if not c.decoder_depth:
             norm = torch.nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.final_norm else None
-            encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(c.width, c.heads, c.hidden, 0.0, **common), c.encoder_depth, norm)
+            encoder = torch.nn.TransformerEncoder(
+                torch.nn.TransformerEncoderLayer(c.width, c.heads, c.hidden, 0.0, **common), c.encoder_depth, norm
+            )
             layers: Places = {f"encoder.blocks.{i}": (f"layers.{i}", "out") for i in range(c.encoder_depth)}
             return Built(f"torch {torch.__version__}", _loaded(encoder, weights), weights.rows, _encoder, layers)
         module = torch.nn.Transformer(c.width, c.heads, c.encoder_depth, c.decoder_depth, c.hidden, 0.0, **common)
-    places: Places = {f"{s}.blocks.{i}": (f"{s}.layers.{i}", "out") for s, n in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)) for i in range(n)}
+    places: Places = {
+        f"{s}.blocks.{i}": (f"{s}.layers.{i}", "out")
+        for s, n in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth))
+        for i in range(n)
+    }
 
     def call(module: Any, given: dict[str, Any]) -> Any:
         hidden, t = ~given["source_padding"], given["target"].shape[1]
         future = torch.ones(t, t, dtype=torch.bool).triu(1) if c.causal else None
-        return module(given["source"], given["target"], tgt_mask=future, src_key_padding_mask=hidden, memory_key_padding_mask=hidden)
+        return module(
+            given["source"],
+            given["target"],
+            tgt_mask=future,
+            src_key_padding_mask=hidden,
+            memory_key_padding_mask=hidden,
+        )
 
-    return Built(f"torch {torch.__version__}", _loaded(module, weights), weights.rows, call, places | {"memory": ("encoder", "out")})
+    return Built(
+        f"torch {torch.__version__}",
+        _loaded(module, weights),
+        weights.rows,
+        call,
+        places | {"memory": ("encoder", "out")},
+    )
 
 
 def _encoder(module: Any, given: dict[str, Any]) -> Any:

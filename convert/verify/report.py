@@ -60,16 +60,36 @@ class Report:
     def text(self) -> str:
         """For a terminal."""
         lines = [f"{w.name:9} {path}: {w.layout.name}" for w, path in self._files if path]
-        lines += [f"{'same' if c.passed else 'DIFFERS':9} {c}" for c in self.checks] + [f"note      {note}" for note in self.notes]
+        lines += [f"{'same' if c.passed else 'DIFFERS':9} {c}" for c in self.checks] + [
+            f"note      {note}" for note in self.notes
+        ]
         return "\n".join([*lines, f"verdict   {self.verdict}"])
 
     def markdown(self) -> str:
         """As a page."""
-        cells = [(c.subject, c.against, c.quantity, f"{c.difference:.1e}", f"{c.limit:.0e}", c.where or "-", "yes" if c.passed else "**no**") for c in self.checks]
+        cells = [
+            (
+                c.subject,
+                c.against,
+                c.quantity,
+                f"{c.difference:.1e}",
+                f"{c.limit:.0e}",
+                c.where or "-",
+                "yes" if c.passed else "**no**",
+            )
+            for c in self.checks
+        ]
         lines = ["# Two networks, compared", "", f"Verdict: {self.verdict}.", ""]
-        lines += [f"- {w.name}: `{path}`, {w.layout.name}, sha256 {sha}" for (w, path), sha in zip(self._files, self.hashes, strict=True) if path]
+        lines += [
+            f"- {w.name}: `{path}`, {w.layout.name}, sha256 {sha}"
+            for (w, path), sha in zip(self._files, self.hashes, strict=True)
+            if path
+        ]
         lines += [f"- adapted: `--adapt {text}`" for text in self.adaptations] + [f"- {note}" for note in self.notes]
-        table = ["| what | with | quantity | difference | allowed | where | within |", "| --- | --- | --- | --- | --- | --- | --- |"]
+        table = [
+            "| what | with | quantity | difference | allowed | where | within |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
+        ]
         return "\n".join([*lines, "", *table, *(f"| {' | '.join(row)} |" for row in cells), ""])
 
     def json(self) -> Json:
@@ -79,11 +99,17 @@ class Report:
 
     def certificate(self) -> Json:
         """The fixed schema: the same files give the same text, whenever it is made."""
-        files = [{"sha256": sha, "layout": w.layout.name, "keys": len(w.tensors)} for w, sha in zip((self.a, self.b), self.hashes, strict=True)]
+        files = [
+            {"sha256": sha, "layout": w.layout.name, "keys": len(w.tensors)}
+            for w, sha in zip((self.a, self.b), self.hashes, strict=True)
+        ]
         names = {self.a.name: "source", self.b.name: "target"}
         differences: dict[str, float | None] = {}
         for c in self.checks:
-            of = next((f"{word}{c.subject.removeprefix(name)}" for name, word in names.items() if c.subject.startswith(name)), c.subject)
+            of = next(
+                (f"{word}{c.subject.removeprefix(name)}" for name, word in names.items() if c.subject.startswith(name)),
+                c.subject,
+            )
             differences[f"{of}: {c.quantity}"] = _finite(c.difference)
         return {
             "format": 1, "source": files[0], "target": files[1], "config": {"network": network_of(self.config).name, "fields": to_dict(self.config)},

@@ -73,7 +73,12 @@ class Ours:
         from vit_jax.runs import flatten, unflatten
 
         with self._arrays(inputs) as (given, masks):
-            definition, wanted, optimizer, all_of = split(self.model)[0], jnp.asarray(target, self.dtype), optax.sgd(RATE, MOMENTUM), flatten(self.tree)
+            definition, wanted, optimizer, all_of = (
+                split(self.model)[0],
+                jnp.asarray(target, self.dtype),
+                optax.sgd(RATE, MOMENTUM),
+                flatten(self.tree),
+            )
 
             def loss(some: Any) -> Any:
                 return jnp.mean((merge(definition, unflatten({**all_of, **some}))(*given, **masks) - wanted) ** 2)
@@ -122,7 +127,12 @@ class Theirs:
         for name, (path, side) in self.built.places.items():
             module = self.module.get_submodule(path)
             if side == "in":
-                hooks.append(module.register_forward_pre_hook(lambda m, given, keywords, name=name: keep(name, given or next(iter(keywords.values()))), with_kwargs=True))
+                hooks.append(
+                    module.register_forward_pre_hook(
+                        lambda m, given, keywords, name=name: keep(name, given or next(iter(keywords.values()))),
+                        with_kwargs=True,
+                    )
+                )
             else:
                 hooks.append(module.register_forward_hook(lambda m, given, made, name=name: keep(name, made)))
         with torch.no_grad(), _exact_attention():
@@ -137,7 +147,9 @@ class Theirs:
         with _exact_attention():
             self.module.zero_grad()
             (self._run(inputs) * torch.from_numpy(cotangent.astype(self.dtype))).sum().backward()
-        return self._ours({n: (torch.zeros_like(p) if p.grad is None else p.grad).numpy() for n, p in self.named.items()})
+        return self._ours(
+            {n: (torch.zeros_like(p) if p.grad is None else p.grad).numpy() for n, p in self.named.items()}
+        )
 
     def steps(self, inputs: Inputs, target: np.ndarray, n: int) -> Arrays:
         """Leaves the module trained."""
@@ -159,7 +171,11 @@ class Theirs:
         return self.built.call(self.module, given)
 
     def _ours(self, tensors: Arrays) -> Arrays:
-        return {n: np.array(a) for row in self.rows for n, a in zip(row.ours, row.read([tensors[t] for t in row.theirs]), strict=True)}
+        return {
+            n: np.array(a)
+            for row in self.rows
+            for n, a in zip(row.ours, row.read([tensors[t] for t in row.theirs]), strict=True)
+        }
 
 
 @contextlib.contextmanager
@@ -204,7 +220,9 @@ def _trained(row: Row, parameters: Mapping[str, Any]) -> Row | None:
     """The row for gradients: without constants and copies; None where its tensors are not all parameters of the module."""
     constant = [o.place for o in row.operations if isinstance(o, Constant)]
     theirs = tuple(n for i, n in enumerate(row.theirs) if i not in constant)
-    operations: tuple[Operation, ...] = tuple(_First() if isinstance(o, Tie) else o for o in row.operations if not isinstance(o, Constant))
+    operations: tuple[Operation, ...] = tuple(
+        _First() if isinstance(o, Tie) else o for o in row.operations if not isinstance(o, Constant)
+    )
     if not theirs or not row.ours or row.ours[0].startswith(CARRIED) or not all(n in parameters for n in theirs):
         return None
     return replace(row, theirs=theirs, operations=operations)

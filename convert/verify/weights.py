@@ -36,7 +36,12 @@ class Weights:
     @classmethod
     def of(cls, reading: Reading, name: str) -> Weights:
         """All values of a reading's network: what is carried beside has no part in it."""
-        names = [name for row in reading.rows if not row.ours[:1] or not row.ours[0].startswith(CARRIED) for name in row.theirs]
+        names = [
+            name
+            for row in reading.rows
+            if not row.ours[:1] or not row.ours[0].startswith(CARRIED)
+            for name in row.theirs
+        ]
         return cls(name, reading.layout, reading.config, {n: reading.tensors[n].read() for n in names}, reading.facts)
 
     @cached_property
@@ -67,7 +72,9 @@ def noise(c: ModelConfig, batch: int = 3) -> Inputs:
         n = next(lengths, LENGTHS[-1])
         n = min(n, one.longest or n)
         ids, size = one.kind == "ids", one.size
-        inputs[one.name] = rng.integers(min(4, size - 1), size, (batch, n)) if ids else rng.standard_normal((batch, n, size))
+        inputs[one.name] = (
+            rng.integers(min(4, size - 1), size, (batch, n)) if ids else rng.standard_normal((batch, n, size))
+        )
         if one.padding:
             padding[one.padding] = np.arange(n) < n - np.arange(batch)[:, None] % max(n - 1, 1)
     return inputs | padding

@@ -37,7 +37,11 @@ def origin(plan: Plan, facts: Facts) -> Json:
 
 def source_hash(source: Source) -> str:
     """SHA-256 of a source's file; of several files, of their names and hashes in order."""
-    files = [Path(p) for p in source.files] or ([Path(source.path)] if os.path.isfile(source.path) else sorted(p for p in Path(source.path).rglob("*") if p.is_file()))
+    files = [Path(p) for p in source.files] or (
+        [Path(source.path)]
+        if os.path.isfile(source.path)
+        else sorted(p for p in Path(source.path).rglob("*") if p.is_file())
+    )
     each = [(p.name, file_hash(p)) for p in files]
     return each[0][1] if len(each) == 1 else hashlib.sha256(json.dumps(each).encode()).hexdigest()
 

@@ -61,7 +61,9 @@ def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
     if run is not None and run.data.source == NO_DATA:
         return None
     if run is None:
-        raise UserError(f"{what}: holds an optimizer's state and not the config that it belongs to; name it with --preset, or use --weights-only")
+        raise UserError(
+            f"{what}: holds an optimizer's state and not the config that it belongs to; name it with --preset, or use --weights-only"
+        )
     run = dataclasses.replace(run, model=reading.config)
     ema = averaged if run.ema and averaged else None
     if reading.source.container == "orbax":
@@ -89,7 +91,9 @@ def our_moments(saved: Mapping[str, Any], c: OptimConfig, what: str) -> Moments:
     for path, tensor in saved.items():
         role, _, name = path.partition(".")
         if path != "step" and role not in kept:
-            raise UserError(f"{what}: its optimizer's state holds {role}, which {c.name} does not keep; restore config.json")
+            raise UserError(
+                f"{what}: its optimizer's state holds {role}, which {c.name} does not keep; restore config.json"
+            )
         if name:
             kept[role][name] = tensor
     return Moments(int(saved["step"].read()), kept)
@@ -101,14 +105,20 @@ def our_moments(saved: Mapping[str, Any], c: OptimConfig, what: str) -> Moments:
 def along(plan: Plan) -> list[Row]:
     """The source's rows by which moments and averages go along with the weights. Raises UserError where they cannot."""
     if plan.adaptations or plan.dtype is not None:
-        raise UserError(f"{plan.reading.path}: an optimizer's state does not follow --adapt and --dtype; leave them out, or add --weights-only")
+        raise UserError(
+            f"{plan.reading.path}: an optimizer's state does not follow --adapt and --dtype; leave them out, or add --weights-only"
+        )
     return optimizer.moving(plan.reading.rows, plan.reading.tensors)
 
 
 def beside_weights(plan: Plan, rows: list[Row], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Spec], Named]:
     """What has the weights' names in the source, by their rows: {the target's name: Spec}, and the arrays."""
     targets = optimizer.moving(plan.rows, plan.specs)
-    ours = {n: a for r in rows for n, a in zip(r.ours, r.read([ghost(tensors[t].shape, tensors[t].dtype) for t in r.theirs]), strict=True)}
+    ours = {
+        n: a
+        for r in rows
+        for n, a in zip(r.ours, r.read([ghost(tensors[t].shape, tensors[t].dtype) for t in r.theirs]), strict=True)
+    }
     made = {t: a for r in targets for t, a in zip(r.theirs, r.write([ours[n] for n in r.ours]), strict=True)}
     specs = {name: Spec(a.dtype, a.shape) for name, a in made.items()}
     reading = dataclasses.replace(plan.reading, tensors=dict(tensors), rows=rows)
@@ -123,12 +133,19 @@ def into_run(plan: Plan, state: Training | None, facts: Facts, path: str, weight
     if state and plan.reading.source.container == "orbax" and (reason := cannot_go_on(Run(plan.reading.path).record())):
         raise UserError(f"{plan.reading.path}: {reason}, so its optimizer's state cannot go along; add --weights-only")
     rows = along(plan) if state else []
-    told = [f"the optimizer's state goes along, at step {state.moments.step}; the best step so far and the log start anew"] if state else []
+    told = (
+        [f"the optimizer's state goes along, at step {state.moments.step}; the best step so far and the log start anew"]
+        if state
+        else []
+    )
     state = state or Training(untrained(plan.config), {}, Moments(0, {}), None)
     needs, made_up = needed(state.run, facts, plan.reading.path)
     step = state.moments.step
     parts = {role: beside_weights(plan, rows, tensors) for role, tensors in state.moments.roles.items()}
-    specs = {"step": Spec(np.dtype(np.int32), ()), **{f"{role}.{name}": spec for role, (its, _) in parts.items() for name, spec in its.items()}}
+    specs = {
+        "step": Spec(np.dtype(np.int32), ()),
+        **{f"{role}.{name}": spec for role, (its, _) in parts.items() for name, spec in its.items()},
+    }
 
     def arrays() -> Named:
         yield "step", np.asarray(step, np.int32)
@@ -137,9 +154,17 @@ def into_run(plan: Plan, state: Training | None, facts: Facts, path: str, weight
 
     items = {"model": (plan.specs, weights), "optimizer": (specs, arrays())}
     if state.run.ema:
-        items["ema"] = beside_weights(plan, rows, state.ema or {name: plan.reading.tensors[name] for r in rows for name in r.theirs})
+        items["ema"] = beside_weights(
+            plan, rows, state.ema or {name: plan.reading.tensors[name] for r in rows for name in r.theirs}
+        )
         told += [] if state.ema else ["the average of the weights starts anew"]
-    write_run(path, state.run, {"preset": state.beside.get("preset", "converted"), "data": state.beside.get("data"), **needs}, step, items)
+    write_run(
+        path,
+        state.run,
+        {"preset": state.beside.get("preset", "converted"), "data": state.beside.get("data"), **needs},
+        step,
+        items,
+    )
     return [*made_up, *told]
 
 
@@ -151,7 +176,9 @@ def into_torch(plan: Plan, state: Training, path: str, weights: Named) -> list[s
     rows = along(plan)
     table = parameters(state.run.model)
     saved, places = optimizer.to_torch(plan.rows, plan.specs, state.run.optim, table, state.moments.step)
-    parts = {role: beside_weights(plan, rows, tensors) for role, tensors in state.moments.roles.items() if state.moments.step}
+    parts = {
+        role: beside_weights(plan, rows, tensors) for role, tensors in state.moments.roles.items() if state.moments.step
+    }
     for (role, name), place in places.items():
         if role in parts:
             saved["state"][place[1]][place[2]] = parts[role][0][name]
@@ -165,7 +192,11 @@ def into_torch(plan: Plan, state: Training, path: str, weights: Named) -> list[s
 
     def arrays() -> Iterator[tuple[Path, np.ndarray]]:
         yield from ((("model", name), array) for name, array in weights)
-        yield from ((("optimizer", *place), np.asarray(state.moments.step, np.float32)) for (role, _), place in places.items() if role == "step")
+        yield from (
+            (("optimizer", *place), np.asarray(state.moments.step, np.float32))
+            for (role, _), place in places.items()
+            if role == "step"
+        )
         for role, (_, values) in parts.items():
             yield from ((("optimizer", *places[role, name]), array) for name, array in values)
         yield from ((("ema", name), array) for name, array in (ema[1] if ema else ()))
@@ -184,8 +215,12 @@ def into_torch(plan: Plan, state: Training, path: str, weights: Named) -> list[s
             for key in place:
                 value = value[key]
             if array_digest(value.read()) != digest:
-                raise CheckFailed(f"{path}: {place} did not come back from the disk as it was written; check the disk and try again")
-    return [f"the optimizer's state goes along, at step {state.moments.step}; the best step so far and the log stay behind"]
+                raise CheckFailed(
+                    f"{path}: {place} did not come back from the disk as it was written; check the disk and try again"
+                )
+    return [
+        f"the optimizer's state goes along, at step {state.moments.step}; the best step so far and the log stay behind"
+    ]
 
 
 def needed(run: RunConfig, facts: Facts, path: str) -> tuple[Json, list[str]]:

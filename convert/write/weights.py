@@ -22,7 +22,12 @@ from ..rules import CARRIED, checksum
 from .training import Training, into_run, into_torch
 
 # The name of the weights in a folder that we write, by the container of the layout's choice.
-IN_FOLDER = {"safetensors": "model.safetensors", "npz": "model.npz", "msgpack": "flax_model.msgpack", "torch": "model.pt"}
+IN_FOLDER = {
+    "safetensors": "model.safetensors",
+    "npz": "model.npz",
+    "msgpack": "flax_model.msgpack",
+    "torch": "model.pt",
+}
 
 
 SEPARATORS = {"msgpack": "/"}  # of containers that nest; torch state dicts are flat
@@ -32,8 +37,14 @@ Progress = Callable[[int], None]  # is told the bytes written so far
 
 
 def fill(
-    plan: Plan, path: Path, facts: Facts, provenance: Json, known: Future[str], progress: Progress, state: Training | None
-) -> tuple[list[str], dict[str, int]]:  # fmt: skip
+    plan: Plan,
+    path: Path,
+    facts: Facts,
+    provenance: Json,
+    known: Future[str],
+    progress: Progress,
+    state: Training | None,
+) -> tuple[list[str], dict[str, int]]:
     """Write the weights, with the rest of a run in training, and what has no place there beside: (notes, the weights' CRC-32).
 
     The source's hash enters the provenance when it is known, which is before the last of the weights is taken for written.
@@ -55,11 +66,15 @@ def fill(
         weigh(plan, path, provenance, values, sums)
     if kept:
         specs = {name: Spec(a.dtype, a.shape) for name, a in kept.items()}
-        writer(CARRIED_SUFFIX)[1](f"{path}{CARRIED_SUFFIX}", specs, (((n,), a) for n, a in kept.items()), {"carried": path.name})
+        writer(CARRIED_SUFFIX)[1](
+            f"{path}{CARRIED_SUFFIX}", specs, (((n,), a) for n, a in kept.items()), {"carried": path.name}
+        )
     return notes, sums or {}
 
 
-def weights(plan: Plan, kept: dict[str, np.ndarray], sums: dict[str, int] | None, progress: Progress) -> Iterator[tuple[str, np.ndarray]]:
+def weights(
+    plan: Plan, kept: dict[str, np.ndarray], sums: dict[str, int] | None, progress: Progress
+) -> Iterator[tuple[str, np.ndarray]]:
     """(target's name, array) of every tensor that has a place there, its CRC-32 noted in `sums`; the others go to `kept`."""
     done = 0
     for name, array in stream(plan):
@@ -73,7 +88,9 @@ def weights(plan: Plan, kept: dict[str, np.ndarray], sums: dict[str, int] | None
         progress(done)
 
 
-def weigh(plan: Plan, path: Path, provenance: Json, values: Iterator[tuple[str, np.ndarray]], sums: dict[str, int] | None) -> None:
+def weigh(
+    plan: Plan, path: Path, provenance: Json, values: Iterator[tuple[str, np.ndarray]], sums: dict[str, int] | None
+) -> None:
     """Write the weights, read them back and compare."""
     container, write = writer(str(path))
     separator = SEPARATORS.get(container)
@@ -108,10 +125,18 @@ def read_back(path: Path, specs: dict[str, Spec], sums: dict[str, int] | None, s
         for name, spec in specs.items():
             tensor = found.get(name)
             try:
-                back = tensor is not None and (tensor.dtype, tuple(tensor.shape)) == (spec.dtype, spec.shape) and tensor.read()
+                back = (
+                    tensor is not None
+                    and (tensor.dtype, tuple(tensor.shape)) == (spec.dtype, spec.shape)
+                    and tensor.read()
+                )
             except UserError:
                 back = False
             if back is False or (sums is not None and checksum(back) != sums[name]):
-                raise CheckFailed(f"{path.name}: {name} did not come back from the disk as it was written; the target is untouched: check the disk and try again")
+                raise CheckFailed(
+                    f"{path.name}: {name} did not come back from the disk as it was written; the target is untouched: check the disk and try again"
+                )
         if len(found) != len(specs):
-            raise CheckFailed(f"{path.name}: holds {len(found)} tensors instead of {len(specs)}; the target is untouched")
+            raise CheckFailed(
+                f"{path.name}: holds {len(found)} tensors instead of {len(specs)}; the target is untouched"
+            )

@@ -22,7 +22,9 @@ MEMORY, SECONDS = 6 << 30, 40  # of address space; of wall-clock time
 # One process that has imported what reads files (and no framework); every child is a fork of it.
 CONTEXT = multiprocessing.get_context("forkserver")
 READERS = [f"convert.containers.{name}" for name in ("safetensors", "npz", "torch_file", "msgpack", "folder")]
-CONTEXT.set_forkserver_preload([__name__, *READERS, "convert.recognise.reading", "convert.plan.plan", "convert.write.write"])
+CONTEXT.set_forkserver_preload(
+    [__name__, *READERS, "convert.recognise.reading", "convert.plan.plan", "convert.write.write"]
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,9 @@ def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Outcome:
     except EOFError:  # it ended without a word
         outcome = None
     process.join()
-    return outcome or Outcome(failed=f"ended with {process.exitcode}{', too slow' if process.exitcode == -signal.SIGALRM else ''}")
+    return outcome or Outcome(
+        failed=f"ended with {process.exitcode}{', too slow' if process.exitcode == -signal.SIGALRM else ''}"
+    )
 
 
 def _child(pipe: Connection, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
@@ -76,7 +80,9 @@ def opened(path: str, file: str = "", step: int | None = None) -> Any:
 def _values(node: Any) -> Any:
     if isinstance(node, Tensor):
         array = node.read()
-        assert (array.dtype, array.shape) == (node.dtype, node.shape) and array.flags.c_contiguous and array.dtype.isnative
+        assert (
+            (array.dtype, array.shape) == (node.dtype, node.shape) and array.flags.c_contiguous and array.dtype.isnative
+        )
         return array
     if isinstance(node, dict):
         return {key: _values(value) for key, value in node.items()}

@@ -33,12 +33,27 @@ def npy(array: np.ndarray | None = None, header: str = "", version: bytes = b"\x
         np.save(file, array)
         return file.getvalue()
     text = header.encode("latin-1")
-    return b"\x93NUMPY" + version + (struct.pack("<H", len(text)) if version[0] == 1 else struct.pack("<I", len(text))) + text + data
+    return (
+        b"\x93NUMPY"
+        + version
+        + (struct.pack("<H", len(text)) if version[0] == 1 else struct.pack("<I", len(text)))
+        + text
+        + data
+    )
 
 
-def header(descr: str = "'<f4'", shape: str = "(2,)", fortran: str = "False", more: str = "", data: bytes = A.tobytes(), **kwargs: Any) -> bytes:
+def header(
+    descr: str = "'<f4'",
+    shape: str = "(2,)",
+    fortran: str = "False",
+    more: str = "",
+    data: bytes = A.tobytes(),
+    **kwargs: Any,
+) -> bytes:
     """A .npy file of these texts."""
-    return npy(header=f"{{'descr': {descr}, 'fortran_order': {fortran}, 'shape': {shape}, {more}}}\n", data=data, **kwargs)
+    return npy(
+        header=f"{{'descr': {descr}, 'fortran_order': {fortran}, 'shape': {shape}, {more}}}\n", data=data, **kwargs
+    )
 
 
 def npz(files: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:

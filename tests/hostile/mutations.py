@@ -28,12 +28,24 @@ TRUTH = {
     "blocks.0.attn.qkv.weight": np.linspace(-1, 1, 48, dtype=np.float32).reshape(12, 4), "blocks.0.norm1.bias": np.arange(1, 4, dtype=np.float16),
     "pos_embed": np.linspace(2, 3, 6, dtype=np.float64).reshape(1, 2, 3), "scale": np.array(0.5, np.float32),
 }  # fmt: skip
-NESTED = {"params": {"head": {"kernel": TRUTH["pos_embed"], "bias": TRUTH["blocks.0.norm1.bias"]}, "cls": np.ones((1, 1, 4), ml_dtypes.bfloat16)}, "step": 3}
+NESTED = {
+    "params": {
+        "head": {"kernel": TRUTH["pos_embed"], "bias": TRUTH["blocks.0.norm1.bias"]},
+        "cls": np.ones((1, 1, 4), ml_dtypes.bfloat16),
+    },
+    "step": 3,
+}
 
 
 def specs(node: Any) -> Any:
     """A tree of arrays as a writer is told of it."""
-    return {k: specs(v) for k, v in node.items()} if isinstance(node, dict) else Spec(node.dtype, node.shape) if isinstance(node, np.ndarray) else node
+    return (
+        {k: specs(v) for k, v in node.items()}
+        if isinstance(node, dict)
+        else Spec(node.dtype, node.shape)
+        if isinstance(node, np.ndarray)
+        else node
+    )
 
 
 def arrays(node: Any, *path: str) -> list[tuple[tuple[str, ...], np.ndarray]]:
@@ -63,7 +75,9 @@ def shards(path: Path) -> None:
     files = {f"model-0000{i}-of-00002.safetensors": dict(list(TRUTH.items())[2 * i - 2 : 2 * i]) for i in (1, 2)}
     for file, part in files.items():
         written(path / file, part)
-    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": {name: file for file, part in files.items() for name in part}}))
+    (path / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": {name: file for file, part in files.items() for name in part}})
+    )
 
 
 # {kind: (file's name, how to make it, what it holds, what its digests keep: all, the values alone, nothing)}
@@ -73,10 +87,20 @@ KINDS: dict[str, tuple[str, Callable[[Path], Any], dict[str, Any], str]] = {
     "npz": ("a.npz", lambda path: written(path, TRUTH), TRUTH, "all"),
     "npz, compressed": ("a.npz", lambda path: np.savez_compressed(path, **TRUTH), TRUTH, "all"),
     "torch": ("a.pt", lambda path: written(path, {"model": TRUTH, "epoch": 3, "args": {"lr": 0.1}}), TRUTH, "all"),
-    "torch, the older form": ("a.pt", lambda path: legacy(path, dictionary({"a": tensor(of=storage())})), {"a": VALUES}, ""),
+    "torch, the older form": (
+        "a.pt",
+        lambda path: legacy(path, dictionary({"a": tensor(of=storage())})),
+        {"a": VALUES},
+        "",
+    ),
     "msgpack": ("a.msgpack", lambda path: written(path, NESTED), NESTED, ""),
     "shards": ("folder", shards, TRUTH, "values"),
-    "orbax": ("folder", lambda path: orbax.write(str(path), specs(NESTED["params"]), iter(arrays(NESTED["params"])), {}), NESTED["params"], ""),
+    "orbax": (
+        "folder",
+        lambda path: orbax.write(str(path), specs(NESTED["params"]), iter(arrays(NESTED["params"])), {}),
+        NESTED["params"],
+        "",
+    ),
 }
 
 
@@ -156,7 +180,12 @@ def damage(kind: str, seed: int, count: int) -> dict[str, int]:
             only_values = damaged != content  # then digests have to tell, and the structure is as it was
             (path / file).write_bytes(damaged if only_values else mutated(content, rng))
             try:
-                hold(opened(str(path)), truth, kept == "all" or (only_values and bool(kept)), kept == "all" or only_values)
+                hold(
+                    opened(str(path)),
+                    truth,
+                    kept == "all" or (only_values and bool(kept)),
+                    kept == "all" or only_values,
+                )
                 told["accepted"] += 1
             except UserError as error:
                 assert "\n" not in str(error), f"{kind}, case {case}: {error}"

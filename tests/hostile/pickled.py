@@ -49,23 +49,42 @@ def dictionary(items: Mapping[Any, bytes] | Iterable[tuple[Any, bytes]]) -> byte
     return b"}(" + b"".join(plain(key) + value for key, value in pairs) + b"u"
 
 
-def storage(kind: str = "FloatStorage", key: str = "0", count: int = 4, place: str = "cpu", module: str = "torch") -> bytes:
+def storage(
+    kind: str = "FloatStorage", key: str = "0", count: int = 4, place: str = "cpu", module: str = "torch"
+) -> bytes:
     """A persistent id of a storage."""
     return plain(("storage", word(module, kind), key, place, count)) + b"Q"
 
 
-def tensor(shape: tuple = (4,), strides: tuple = (1,), offset: int = 0, of: bytes | None = None, last: tuple = ()) -> bytes:
+def tensor(
+    shape: tuple = (4,), strides: tuple = (1,), offset: int = 0, of: bytes | None = None, last: tuple = ()
+) -> bytes:
     """A tensor on a storage."""
-    return call("torch._utils", "_rebuild_tensor_v2", plain((storage() if of is None else of, offset, shape, strides, False, ORDERED, *last)))
+    return call(
+        "torch._utils",
+        "_rebuild_tensor_v2",
+        plain((storage() if of is None else of, offset, shape, strides, False, ORDERED, *last)),
+    )
 
 
-def archive(path: Any, body: bytes, members: Mapping[str, bytes | None] | None = None, again: Mapping[str, bytes] | None = None,
-            method: int = zipfile.ZIP_STORED) -> Any:  # fmt: skip
+def archive(
+    path: Any,
+    body: bytes,
+    members: Mapping[str, bytes | None] | None = None,
+    again: Mapping[str, bytes] | None = None,
+    method: int = zipfile.ZIP_STORED,
+) -> Any:
     """A zip file of torch.save around the pickle of `body`.
 
     `members` replace those of the same name (None: it is left out); those of `again` follow, with their full names.
     """
-    whole = {"data.pkl": pickle(body), "byteorder": b"little", "data/0": VALUES.tobytes(), "version": b"3\n", **(members or {})}
+    whole = {
+        "data.pkl": pickle(body),
+        "byteorder": b"little",
+        "data/0": VALUES.tobytes(),
+        "version": b"3\n",
+        **(members or {}),
+    }
     with zipfile.ZipFile(path, "w", method) as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of duplicate names
         for name, data in [*((f"archive/{name}", data) for name, data in whole.items()), *(again or {}).items()]:
@@ -77,6 +96,12 @@ def archive(path: Any, body: bytes, members: Mapping[str, bytes | None] | None =
 def legacy(path: Any, body: bytes, data: bytes | None = None, keys: bytes | None = None) -> Any:
     """A file of the older form around the pickle of `body`, with one storage."""
     data = struct.pack("<q", 4) + VALUES.tobytes() if data is None else data
-    parts = [plain(0x1950A86A20F9469CFC6C), plain(1001), dictionary({"little_endian": plain(True)}), body, b"](" + plain("0") + b"e" if keys is None else keys]
+    parts = [
+        plain(0x1950A86A20F9469CFC6C),
+        plain(1001),
+        dictionary({"little_endian": plain(True)}),
+        body,
+        b"](" + plain("0") + b"e" if keys is None else keys,
+    ]
     path.write_bytes(b"".join(map(pickle, parts)) + data)
     return path

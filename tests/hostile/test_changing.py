@@ -22,7 +22,9 @@ def test_67_a_file_written_over_does_not_change_what_was_read(suffix: str, tmp_p
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
 @pytest.mark.parametrize("change", [changing.cut, changing.grown], ids=["68 cut", "95 grown"])
-def test_a_file_that_changes_while_it_is_read_is_refused(change: Callable[..., Any], suffix: str, tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    change: Callable[..., Any], suffix: str, tmp_path: Path
+) -> None:
     refuses(_valid(tmp_path, suffix), "has changed", function=change, name="a")
 
 

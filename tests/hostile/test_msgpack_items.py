@@ -15,7 +15,9 @@ from tests.hostile.chosen import cut_while_open
 VALUES = np.arange(4, dtype=np.float32)
 
 
-def array(shape=(4,), dtype="float32", data: object = VALUES.tobytes(), code: int = 1, triple: object = None) -> msgpack.ExtType:
+def array(
+    shape=(4,), dtype="float32", data: object = VALUES.tobytes(), code: int = 1, triple: object = None
+) -> msgpack.ExtType:
     """An array as Flax packs it."""
     return msgpack.ExtType(code, msgpack.packb((shape, dtype, data) if triple is None else triple))
 
@@ -23,7 +25,12 @@ def array(shape=(4,), dtype="float32", data: object = VALUES.tobytes(), code: in
 def chunked(shape: object = None, chunks: object = None, **more: object) -> dict:
     """An array in pieces."""
     half = {"0": array((2,), data=VALUES[:2].tobytes()), "1": array((2,), data=VALUES[2:].tobytes())}
-    return {"__msgpack_chunked_array__": True, "shape": {"0": 4} if shape is None else shape, "chunks": half if chunks is None else chunks, **more}
+    return {
+        "__msgpack_chunked_array__": True,
+        "shape": {"0": 4} if shape is None else shape,
+        "chunks": half if chunks is None else chunks,
+        **more,
+    }
 
 
 REFUSED = {  # a value under "w", or the bytes of a whole file; words of the refusal
@@ -41,7 +48,10 @@ REFUSED = {  # a value under "w", or the bytes of a whole file; words of the ref
     "83 a shape of texts": (array(("4",)), "shape or dtype"),
     "83 a shape of booleans": (array((True,), "bool", b"\1"), "shape or dtype"),
     "83 bytes that are a text": (array(data="0123456789abcdef"), "without bytes"),
-    "83 bytes behind the array": (msgpack.ExtType(1, msgpack.packb(((4,), "float32", VALUES.tobytes())) + b"x"), "in 16 bytes"),
+    "83 bytes behind the array": (
+        msgpack.ExtType(1, msgpack.packb(((4,), "float32", VALUES.tobytes())) + b"x"),
+        "in 16 bytes",
+    ),
     "83 rank 9": (array((1,) * 9, data=bytes(4)), "9 axes"),
     "84 shape (-1,)": (array((-1,)), "shape or dtype"),
     "85 array32 2^32-1": (b"\x81\xa1w\xdd\xff\xff\xff\xff", "cut off"),
@@ -58,7 +68,10 @@ REFUSED = {  # a value under "w", or the bytes of a whole file; words of the ref
     "87 no shape": ({"__msgpack_chunked_array__": True, "chunks": {"0": array()}}, "pieces of 'w'"),
     "87 no chunks": (chunked(chunks={}), "pieces of 'w'"),
     "87 a chunk is missing": (chunked(chunks={"0": array(), "2": array()}), "pieces of 'w'"),
-    "87 a chunk of another dtype": (chunked(chunks={"0": array((2,), data=bytes(8)), "1": array((2,), "int32", bytes(8))}), "pieces of 'w'"),
+    "87 a chunk of another dtype": (
+        chunked(chunks={"0": array((2,), data=bytes(8)), "1": array((2,), "int32", bytes(8))}),
+        "pieces of 'w'",
+    ),
     "87 a chunk that is no array": (chunked(chunks={"0": array(), "1": 3}), "pieces of 'w'"),
     "87 something beside the chunks": (chunked(more=array()), "pieces of 'w'"),
     "89 V2": (array((2,), "V2", bytes(4)), "'V2'"),
@@ -98,8 +111,20 @@ def test_msgpack_files_that_are_read(what, tmp_path):
 
 
 def test_values_that_are_no_arrays(tmp_path):
-    (tmp_path / "x.msgpack").write_bytes(msgpack.packb({"step": 70_000, "neg": -5, "rate": 0.5, "name": "a" * 300, "none": None, "on": True, "list": [1, -40_000]}))
-    assert run(opened, str(tmp_path / "x.msgpack")).value == {"step": 70_000, "neg": -5, "rate": 0.5, "name": "a" * 300, "none": None, "on": True, "list": [1, -40_000]}
+    (tmp_path / "x.msgpack").write_bytes(
+        msgpack.packb(
+            {"step": 70_000, "neg": -5, "rate": 0.5, "name": "a" * 300, "none": None, "on": True, "list": [1, -40_000]}
+        )
+    )
+    assert run(opened, str(tmp_path / "x.msgpack")).value == {
+        "step": 70_000,
+        "neg": -5,
+        "rate": 0.5,
+        "name": "a" * 300,
+        "none": None,
+        "on": True,
+        "list": [1, -40_000],
+    }
 
 
 def test_56_cut_while_open(tmp_path):

@@ -142,7 +142,10 @@ def bomb(size: int, said: int) -> bytes:
     packed = piece * (size >> 20) + b"\x03\x00"
     name, crc = b"a.npy", 0
     local = struct.pack("<4s5H3L2H", LOCAL, 20, 0, 8, 0, 0, crc, len(packed), said, len(name), 0) + name
-    central = struct.pack("<4s6H3L5H2L", CENTRAL, 20, 20, 0, 8, 0, 0, crc, len(packed), said, len(name), 0, 0, 0, 0, 0, 0) + name
+    central = (
+        struct.pack("<4s6H3L5H2L", CENTRAL, 20, 20, 0, 8, 0, 0, crc, len(packed), said, len(name), 0, 0, 0, 0, 0, 0)
+        + name
+    )
     content = local + packed + central
     return content + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, len(central), len(local) + len(packed), 0)
 
@@ -157,7 +160,10 @@ def test_79_bombs_do_not_go_off(item: str, said: int, tmp_path: Path) -> None:
 NPZ_ACCEPTED = {
     "70 big-endian": ({"a.npy": npy(A.astype(">f4"))}, A),
     "70 Fortran": ({"a.npy": npy(np.asfortranarray(np.arange(6.0).reshape(2, 3)))}, np.arange(6.0).reshape(2, 3)),
-    "70 big-endian Fortran": ({"a.npy": npy(np.asfortranarray(np.arange(6.0).reshape(2, 3)).astype(">f8"))}, np.arange(6.0).reshape(2, 3)),
+    "70 big-endian Fortran": (
+        {"a.npy": npy(np.asfortranarray(np.arange(6.0).reshape(2, 3)).astype(">f8"))},
+        np.arange(6.0).reshape(2, 3),
+    ),
     "71 |V2": ({"a.npy": header("'|V2'", data=b"\x80\x3f\x00\xc0")}, np.frombuffer(b"\x80\x3f\x00\xc0", "V2")),
     "71 <V2": ({"a.npy": header("'<V2'", data=b"\x80\x3f\x00\xc0")}, np.frombuffer(b"\x80\x3f\x00\xc0", "V2")),
     "version 2.0": ({"a.npy": header(version=b"\x02\x00")}, A),

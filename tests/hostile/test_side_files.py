@@ -29,7 +29,10 @@ HOW = {
     "image": [8, 8], "channels": 3, "fit": "crop", "size": 9, "interpolation": "bicubic", "background": 0, "mean": [0.5] * 3, "std": [0.25] * 3,
 }  # fmt: skip
 NAMES = ["ant", "bee", "cat"]
-SAID = Options(sets={name: getattr(CONFIG, name) for name in ("image", "heads", "eps", "activation", "pool")} | {"mean": 0.5, "std": 0.25})
+SAID = Options(
+    sets={name: getattr(CONFIG, name) for name in ("image", "heads", "eps", "activation", "pool")}
+    | {"mean": 0.5, "std": 0.25}
+)
 NONSENSE = [
     None, True, 0, -1, 1, 2**40, 10**400, 1e-30, 1e308, 1.5, "", "x", "1", "²", [], [1], [0, 0], [-1, -1], [1e9, 1e9], [16, 16], [0.5, 0.5], [1, 2, 3], [0, 0, 0],
     ["a"], ["a", "b", "c"], [[1]], [None], {}, {"a": 1}, {"a": {"b": 1}}, {"0": "a"}, {"0": 1, "1": [], "2": {}},
@@ -87,14 +90,18 @@ def use(folder: Path) -> None:
             pixels = how.apply(PICTURE)
             assert pixels.shape == (*how.image, CONFIG.channels) == (8, 8, 3)
             assert np.isfinite((pixels / np.float32(255) - np.float32(how.mean)) / np.float32(how.std)).all()
-        assert way.facts.class_names is None or (len(way.facts.class_names) == CONFIG.classes and all(isinstance(n, str) for n in way.facts.class_names))
+        assert way.facts.class_names is None or (
+            len(way.facts.class_names) == CONFIG.classes and all(isinstance(n, str) for n in way.facts.class_names)
+        )
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The keys to every part of a JSON value; of long lists and objects the first few."""
     yield path
     if isinstance(value, dict | list):
-        for key, part in list(value.items() if isinstance(value, dict) else enumerate(value))[: 30 if isinstance(value, dict) else 2]:
+        for key, part in list(value.items() if isinstance(value, dict) else enumerate(value))[
+            : 30 if isinstance(value, dict) else 2
+        ]:
             yield from paths(part, (*path, key))
 
 

@@ -18,15 +18,23 @@ from tests.hostile.converting import convert
 from vit_jax.config import ViTConfig, shapes
 
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
-SAID = [word for said in ("heads=2", "eps=1e-6", "activation=gelu", "pool=cls", "image=8", "mean=0.5", "std=0.5") for word in ("--set", said)]
+SAID = [
+    word
+    for said in ("heads=2", "eps=1e-6", "activation=gelu", "pool=cls", "image=8", "mean=0.5", "std=0.5")
+    for word in ("--set", said)
+]
 HEAD = np.linspace(-1, 1, 60, dtype=np.float32).reshape(12, 5)
 
 
 def model(path: Path) -> Path:
     """A whole network as one of timm's files."""
-    ours = {name: HEAD if name == "head.kernel" else np.ones(shape, np.float32) for name, shape in shapes(CONFIG).items()}
+    ours = {
+        name: HEAD if name == "head.kernel" else np.ones(shape, np.float32) for name, shape in shapes(CONFIG).items()
+    }
     theirs = rules.write(LAYOUTS["timm"].rows(CONFIG), ours)
-    writer(str(path))[1](str(path), {n: Spec(a.dtype, a.shape) for n, a in theirs.items()}, (((n,), a) for n, a in theirs.items()), {})
+    writer(str(path))[1](
+        str(path), {n: Spec(a.dtype, a.shape) for n, a in theirs.items()}, (((n,), a) for n, a in theirs.items()), {}
+    )
     return path
 
 
@@ -63,6 +71,8 @@ def test_a_damaged_source_leaves_the_target_as_it_was(damage: str, suffix: str, 
     source.write_bytes(DAMAGE[damage](content))
     code, said = run(convert, *arguments).value
     assert code == 2 and said.startswith("vit-jax: error: ") and said.count("\n") == 1 and source.name in said, said
-    assert sorted(p.name for p in tmp_path.iterdir()) == [source.name, target.name] and target.read_bytes() == b"precious"
+    assert (
+        sorted(p.name for p in tmp_path.iterdir()) == [source.name, target.name] and target.read_bytes() == b"precious"
+    )
     source.write_bytes(content)
     assert run(convert, *arguments).value[0] == 0  # as it was, it converts

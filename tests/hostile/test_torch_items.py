@@ -33,7 +33,11 @@ NUMPY_DTYPE = call("numpy", "dtype", plain(("f8", False, True))) + plain((3, "<"
 NUMPY_BYTES = call("_codecs", "encode", plain((np.float64(2.5).tobytes().decode("latin1"), "latin1")))
 NUMPY_SCALAR = call("numpy.core.multiarray", "scalar", plain((NUMPY_DTYPE, NUMPY_BYTES)))
 NUMPY_ARRAY = (
-    call("numpy.core.multiarray", "_reconstruct", plain((word("numpy", "ndarray"), (0,), call("_codecs", "encode", plain(("b", "latin1"))))))
+    call(
+        "numpy.core.multiarray",
+        "_reconstruct",
+        plain((word("numpy", "ndarray"), (0,), call("_codecs", "encode", plain(("b", "latin1"))))),
+    )
     + plain((1, (1,), NUMPY_DTYPE, False, NUMPY_BYTES))
     + b"b"
 )
@@ -123,14 +127,19 @@ def test_pickles_that_are_refused(what, tmp_path):
     refuses(archive(tmp_path / "x.pt", dictionary({"w": body})), words, grown=200 << 20)
 
 
-@pytest.mark.parametrize("what", ["1 global os.system, REDUCE", "6 dotted OrderedDict.fromkeys", "27 10^5 nested lists", "27 dict holding itself"])
+@pytest.mark.parametrize(
+    "what",
+    ["1 global os.system, REDUCE", "6 dotted OrderedDict.fromkeys", "27 10^5 nested lists", "27 dict holding itself"],
+)
 def test_pickles_of_the_older_form_that_are_refused(what, tmp_path):
     body, words = PICKLES[what]
     refuses(legacy(tmp_path / "x.pt", dictionary({"w": body}), data=b"", keys=b"]"), words)
 
 
 def test_9_a_pickle_of_protocol_4(tmp_path):
-    path = archive(tmp_path / "x.pt", b"", {"data.pkl": pickle(b"\x95" + struct.pack("<Q", 9) + b"}\x94\x8c\x01w\x94K\x01s", 4)})
+    path = archive(
+        tmp_path / "x.pt", b"", {"data.pkl": pickle(b"\x95" + struct.pack("<Q", 9) + b"}\x94\x8c\x01w\x94K\x01s", 4)}
+    )
     assert run(opened, str(path)).value == {"w": 1}
     refuses(archive(tmp_path / "6.pt", b"", {"data.pkl": pickle(b"N", 6)}), "protocol 2 to 5")
 
@@ -139,7 +148,9 @@ def test_10_a_namespace_beside_wrapped_weights(tmp_path):
     state = dictionary({"w": tensor()})
     body = dictionary({"model": dictionary({"module": dictionary({"state_dict": state})}), "args": NAMESPACE})
     label, found, passed = run(weights, str(archive(tmp_path / "x.pt", body))).value
-    assert (label, passed) == ("model.module.state_dict", ["args (argparse.Namespace)"]) and np.array_equal(found["w"], VALUES)
+    assert (label, passed) == ("model.module.state_dict", ["args (argparse.Namespace)"]) and np.array_equal(
+        found["w"], VALUES
+    )
 
 
 def test_11_numpy_numbers_and_arrays(tmp_path):
@@ -152,7 +163,10 @@ INERT = {
     "4 pathlib.PosixPath": (call("pathlib", "PosixPath", plain(("a",))), "pathlib.PosixPath"),
     "12 set": (call("__builtin__", "set", b"]\x85"), "set"),
     "12 EMPTY_SET": (b"\x8f(K\x01\x90", "set"),
-    "5 defaultdict": (call("collections", "defaultdict", plain((word("collections", "OrderedDict"),))), "collections.defaultdict"),
+    "5 defaultdict": (
+        call("collections", "defaultdict", plain((word("collections", "OrderedDict"),))),
+        "collections.defaultdict",
+    ),
     "10 argparse.Namespace": (NAMESPACE, "argparse.Namespace"),
     "a dtype": (word("torch", "bfloat16"), "torch.bfloat16"),
     "a device": (call("torch", "device", plain(("cuda", 0))), "torch.device"),
@@ -162,9 +176,15 @@ INERT = {
 @pytest.mark.parametrize("what", INERT)
 def test_known_values_beside_the_weights_are_named_and_among_them_refused(what, tmp_path):
     body, kind = INERT[what]
-    label, _, passed = run(weights, str(archive(tmp_path / "x.pt", dictionary({"model": dictionary({"w": tensor()}), "x": body})))).value
+    label, _, passed = run(
+        weights, str(archive(tmp_path / "x.pt", dictionary({"model": dictionary({"w": tensor()}), "x": body})))
+    ).value
     assert label == "model" and passed == [f"x ({kind})"]
-    refuses(archive(tmp_path / "y.pt", dictionary({"w": tensor(), "x": body})), f"'x' among the weights is a {kind}", function=weights)
+    refuses(
+        archive(tmp_path / "y.pt", dictionary({"w": tensor(), "x": body})),
+        f"'x' among the weights is a {kind}",
+        function=weights,
+    )
 
 
 def test_13_attributes_of_an_ordered_dict_are_ignored(tmp_path):
@@ -190,7 +210,10 @@ ARCHIVES = {
     "35 no version": (dict(members={"version": None}), "without version"),
     "37 byteorder middle": (dict(members={"byteorder": b"middle"}), "'middle'"),
     "46 TorchScript": (dict(members={"constants.pkl": b"", "code/__torch__.py": b""}), "TorchScript"),
-    "46 torch.export": (dict(members={"data.pkl": None, "archive_format": b"pt2", "models/model.json": b"{}"}), "torch.export"),
+    "46 torch.export": (
+        dict(members={"data.pkl": None, "archive_format": b"pt2", "models/model.json": b"{}"}),
+        "torch.export",
+    ),
 }
 
 
@@ -206,7 +229,12 @@ def test_29_a_plain_pickle_without_a_zip(tmp_path):
 
 
 def test_32_a_bomb_of_zeros(tmp_path):
-    path = archive(tmp_path / "x.pt", dictionary({"w": tensor((1 << 24,), of=storage(count=1 << 24))}), {"data/0": bytes(1 << 26)}, method=zipfile.ZIP_DEFLATED)
+    path = archive(
+        tmp_path / "x.pt",
+        dictionary({"w": tensor((1 << 24,), of=storage(count=1 << 24))}),
+        {"data/0": bytes(1 << 26)},
+        method=zipfile.ZIP_DEFLATED,
+    )
     assert path.stat().st_size < 1 << 17
     refuses(path, "compressed", grown=16 << 20)
 
@@ -220,7 +248,10 @@ def test_34_a_bit_flipped(what, tmp_path):
 
 
 def test_36_and_38_byte_orders(tmp_path):
-    accepts(archive(tmp_path / "big.pt", WEIGHTS, {"byteorder": b"big", "data/0": VALUES.astype(">f4").tobytes()}), {"w": VALUES})
+    accepts(
+        archive(tmp_path / "big.pt", WEIGHTS, {"byteorder": b"big", "data/0": VALUES.astype(">f4").tobytes()}),
+        {"w": VALUES},
+    )
     accepts(archive(tmp_path / "absent.pt", WEIGHTS, {"byteorder": None}), {"w": VALUES})
 
 
@@ -294,7 +325,10 @@ OLDER = {
     "44 cut": (dict(data=struct.pack("<q", 4) + VALUES.tobytes()[:-1]), "instead of"),
     "44 bytes behind": (dict(data=struct.pack("<q", 4) + VALUES.tobytes() + b"x"), "instead of"),
     "44 no storage": (dict(data=b"", keys=b"]"), "'0' is missing"),
-    "44 a storage twice": (dict(data=(struct.pack("<q", 4) + VALUES.tobytes()) * 2, keys=b"](" + plain("0") * 2 + b"e"), "list of storages"),
+    "44 a storage twice": (
+        dict(data=(struct.pack("<q", 4) + VALUES.tobytes()) * 2, keys=b"](" + plain("0") * 2 + b"e"),
+        "list of storages",
+    ),
     "44 keys that are none": (dict(keys=b"](K\x00e"), "unknown form"),
 }
 
@@ -307,12 +341,19 @@ def test_files_of_the_older_form_that_are_refused(what, tmp_path):
 
 def test_47_tied_tensors_and_views_of_one_storage(tmp_path):
     pair = tensor((2,), offset=2)
-    accepts(archive(tmp_path / "x.pt", dictionary({"a": tensor(), "b": tensor(), "c": pair})), {"a": VALUES, "b": VALUES, "c": VALUES[2:]})
+    accepts(
+        archive(tmp_path / "x.pt", dictionary({"a": tensor(), "b": tensor(), "c": pair})),
+        {"a": VALUES, "b": VALUES, "c": VALUES[2:]},
+    )
 
 
 def test_48_four_values_of_a_large_storage(tmp_path):
     size = 128 << 20
-    path = archive(tmp_path / "x.pt", dictionary({"w": tensor(offset=7, of=storage(count=size // 4))}), {"data/0": VALUES.tobytes().ljust(size, b"\0")})
+    path = archive(
+        tmp_path / "x.pt",
+        dictionary({"w": tensor(offset=7, of=storage(count=size // 4))}),
+        {"data/0": VALUES.tobytes().ljust(size, b"\0")},
+    )
     accepts(path, {"w": np.zeros(4, np.float32)}, grown=32 << 20)
 
 
@@ -322,12 +363,17 @@ def test_48_values_far_apart(tmp_path):
     data[5 :: count // 2] = VALUES[:2]
     data[6 :: count // 2] = VALUES[2:]
     body = dictionary({"w": tensor((2, 1, 2), (1, 1 << 61, count // 2), offset=5, of=storage(count=count))})
-    accepts(archive(tmp_path / "x.pt", body, {"data/0": data.tobytes()}), {"w": VALUES.reshape(2, 1, 2)}, grown=32 << 20)
+    accepts(
+        archive(tmp_path / "x.pt", body, {"data/0": data.tobytes()}), {"w": VALUES.reshape(2, 1, 2)}, grown=32 << 20
+    )
 
 
 def test_49_transposed_and_expanded_tensors(tmp_path):
     body = dictionary({"t": tensor((2, 2), (1, 2)), "e": tensor((2, 3), (1, 0))})
-    accepts(archive(tmp_path / "x.pt", body), {"t": VALUES.reshape(2, 2).T.copy(), "e": np.repeat(VALUES[:2], 3).reshape(2, 3)})
+    accepts(
+        archive(tmp_path / "x.pt", body),
+        {"t": VALUES.reshape(2, 2).T.copy(), "e": np.repeat(VALUES[:2], 3).reshape(2, 3)},
+    )
 
 
 def test_50_the_bits_of_odd_values_are_kept(tmp_path):
@@ -336,7 +382,17 @@ def test_50_the_bits_of_odd_values_are_kept(tmp_path):
     accepts(archive(tmp_path / "x.pt", WEIGHTS, {"data/0": odd.tobytes()}), {"w": odd})
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("Bool", np.bool_), ("Char", np.int8), ("Byte", np.uint8), ("Short", np.int16), ("Long", np.int64), ("Half", np.float16)])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("Bool", np.bool_),
+        ("Char", np.int8),
+        ("Byte", np.uint8),
+        ("Short", np.int16),
+        ("Long", np.int64),
+        ("Half", np.float16),
+    ],
+)
 def test_51_other_dtypes(kind, dtype, tmp_path):
     values = np.array([0, 1, 1, 0], dtype)
     body = dictionary({"w": tensor(of=storage(f"{kind}Storage"))})
@@ -344,7 +400,10 @@ def test_51_other_dtypes(kind, dtype, tmp_path):
 
 
 def test_51_a_boolean_that_is_neither(tmp_path):
-    refuses(archive(tmp_path / "x.pt", dictionary({"w": tensor(of=storage("BoolStorage"))}), {"data/0": b"\0\1\7\0"}), "the byte 7")
+    refuses(
+        archive(tmp_path / "x.pt", dictionary({"w": tensor(of=storage("BoolStorage"))}), {"data/0": b"\0\1\7\0"}),
+        "the byte 7",
+    )
 
 
 PLACES = {  # shape, strides, offset; elements that a storage must have for the last one to lie in it
@@ -357,8 +416,23 @@ PLACES = {  # shape, strides, offset; elements that a storage must have for the 
     "one row, with any stride": ((1, 2), (1 << 40, 1), 2, 4),
     "one number": ((), (), 5, 6),
 }
-TYPED = {"Bool": np.bool_, "Byte": np.uint8, "Half": np.float16, "BFloat16": ml_dtypes.bfloat16, "Float": np.float32, "Long": np.int64, "Double": np.float64}
-UNTYPED_OF = {"uint8": np.uint8, "uint16": np.uint16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "uint32": np.uint32, "float64": np.float64}
+TYPED = {
+    "Bool": np.bool_,
+    "Byte": np.uint8,
+    "Half": np.float16,
+    "BFloat16": ml_dtypes.bfloat16,
+    "Float": np.float32,
+    "Long": np.int64,
+    "Double": np.float64,
+}
+UNTYPED_OF = {
+    "uint8": np.uint8,
+    "uint16": np.uint16,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float32": np.float32,
+    "uint32": np.uint32,
+    "float64": np.float64,
+}
 
 
 @pytest.mark.parametrize("form", ["zip", "older"])
@@ -373,17 +447,31 @@ def test_a_tensor_may_end_with_its_storage_and_not_one_element_beyond(kind, form
             body = tensor(*place, of=storage(f"{kind}Storage", count=count // dtype.itemsize))
         else:
             of, (shape, strides, offset) = storage("UntypedStorage", count=count, module="torch.storage"), place
-            body = call("torch._utils", "_rebuild_tensor_v3", plain((of, offset, shape, strides, False, ORDERED, word("torch", kind))))
+            body = call(
+                "torch._utils",
+                "_rebuild_tensor_v3",
+                plain((of, offset, shape, strides, False, ORDERED, word("torch", kind))),
+            )
         data = np.arange(count // dtype.itemsize).astype(dtype).tobytes().ljust(count, b"\0")
         if form == "zip":
             return str(archive(tmp_path / "x.pt", dictionary({"w": body}), {"data/0": data, "data/1": b"\1" * 99}))
-        return str(legacy(tmp_path / "x.pt", dictionary({"w": body}), data=struct.pack("<q", count // (dtype.itemsize if kind in TYPED else 1)) + data))
+        return str(
+            legacy(
+                tmp_path / "x.pt",
+                dictionary({"w": body}),
+                data=struct.pack("<q", count // (dtype.itemsize if kind in TYPED else 1)) + data,
+            )
+        )
 
     for what, (shape, strides, offset, needed) in PLACES.items():
         with open_source(saved(needed * dtype.itemsize, shape, strides, offset)) as source:
             found = source.tree["w"].read()
         at = [offset + int(np.dot(index, strides)) for index in np.ndindex(*shape)]
-        assert (found.dtype, found.shape, found.ravel().tolist()) == (dtype, shape, np.array(at).astype(dtype).tolist()), what
+        assert (found.dtype, found.shape, found.ravel().tolist()) == (
+            dtype,
+            shape,
+            np.array(at).astype(dtype).tolist(),
+        ), what
         short = {(needed - 1) * dtype.itemsize} | ({needed * dtype.itemsize - 1} if kind in UNTYPED_OF else set())
         for count in short:
             with pytest.raises(UserError, match="outside its storage"):
@@ -415,9 +503,15 @@ def test_keys_that_no_weights_have(what, tmp_path):
 
 
 def test_55_tensors_beyond_number(tmp_path):
-    made = word("torch._utils", "_rebuild_tensor_v2") + b"q\x00" + plain((storage(), 0, (), (), False, ORDERED)) + b"q\x01"
+    made = (
+        word("torch._utils", "_rebuild_tensor_v2") + b"q\x00" + plain((storage(), 0, (), (), False, ORDERED)) + b"q\x01"
+    )
     few = b"".join(plain(str(i)) + b"h\x00h\x01R" for i in range(60_000))
-    refuses(archive(tmp_path / "x.pt", b"}(" + plain("w") + made + b"R" + few + b"u"), "more than 50000 tensors", grown=200 << 20)
+    refuses(
+        archive(tmp_path / "x.pt", b"}(" + plain("w") + made + b"R" + few + b"u"),
+        "more than 50000 tensors",
+        grown=200 << 20,
+    )
 
 
 def test_56_cut_while_open(tmp_path):

@@ -23,9 +23,13 @@ FAILED = 3
 
 
 def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(prog="python -m tests.parity", description="Compare ours with PyTorch, and print the table.")
+    out = argparse.ArgumentParser(
+        prog="python -m tests.parity", description="Compare ours with PyTorch, and print the table."
+    )
     out.add_argument("parts", nargs="*", help="only parts whose names contain one of these")
-    out.add_argument("--markdown", type=Path, help="write a table with a line for every model and slot value to this file")
+    out.add_argument(
+        "--markdown", type=Path, help="write a table with a line for every model and slot value to this file"
+    )
     out.add_argument("--json", type=Path, help="write every comparison to this file")
     out.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 4), help="processes")
     return out
@@ -57,7 +61,9 @@ def main() -> int:
         arguments.markdown.write_text(report(rows, faults, absent(), seconds, full=True) + "\n")
     if arguments.json:
         about = {"python": platform.python_version(), "machine": platform.machine(), "seconds": seconds}
-        arguments.json.write_text(json.dumps({"about": about, "absent": absent(), "comparisons": rows, "faults": faults}, indent=1) + "\n")
+        arguments.json.write_text(
+            json.dumps({"about": about, "absent": absent(), "comparisons": rows, "faults": faults}, indent=1) + "\n"
+        )
     return 0 if all(r["passed"] for r in rows) and all(f["caught"] for f in faults) else FAILED
 
 

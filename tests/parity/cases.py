@@ -20,7 +20,15 @@ Config = ViTConfig | TransformerConfig
 # grid 2 x 3, S != T, D, H*Dh, F, K and V all differ where their slots let them.
 VIT = ViTConfig(image=(4, 3), patch=(2, 1), classes=5, width=8, depth=2, heads=2, hidden=12)
 TRANSFORMER = TransformerConfig(
-    width=8, heads=2, hidden=12, encoder_depth=2, decoder_depth=2, source_vocabulary=11, target_vocabulary=9, outputs=7, max_length=6
+    width=8,
+    heads=2,
+    hidden=12,
+    encoder_depth=2,
+    decoder_depth=2,
+    source_vocabulary=11,
+    target_vocabulary=9,
+    outputs=7,
+    max_length=6,
 )
 
 
@@ -42,19 +50,37 @@ def shrink(c: Config) -> Config:
     """
     heads = min(c.heads, 2)
     odd = c.heads * c.dim_head != c.width
-    common = dict(width=8, heads=heads, head_width=3 if odd else c.head_width and 8 // heads, hidden=8 if c.hidden == c.width else 12)
+    common = dict(
+        width=8,
+        heads=heads,
+        head_width=3 if odd else c.head_width and 8 // heads,
+        hidden=8 if c.hidden == c.width else 12,
+    )
     if isinstance(c, ViTConfig):
         return replace(
-            c, image=(4, 3), patch=(2, 1), channels=min(c.channels, 3), classes=c.classes and 5, depth=min(c.depth, 2),
-            registers=min(c.registers, 2), head_hidden=c.head_hidden and 6, **common,
-        )  # fmt: skip
+            c,
+            image=(4, 3),
+            patch=(2, 1),
+            channels=min(c.channels, 3),
+            classes=c.classes and 5,
+            depth=min(c.depth, 2),
+            registers=min(c.registers, 2),
+            head_hidden=c.head_hidden and 6,
+            **common,
+        )
     target = c.target_vocabulary and 9
     same = c.source_vocabulary == c.target_vocabulary
     return replace(
-        c, encoder_depth=min(c.encoder_depth, 2), decoder_depth=min(c.decoder_depth, 2), source_vocabulary=target if same else c.source_vocabulary and 11,
-        target_vocabulary=target, outputs=target if c.outputs == c.target_vocabulary else c.outputs and 5, max_length=c.max_length and 6,
-        position_offset=min(c.position_offset, 2), **common,
-    )  # fmt: skip
+        c,
+        encoder_depth=min(c.encoder_depth, 2),
+        decoder_depth=min(c.decoder_depth, 2),
+        source_vocabulary=target if same else c.source_vocabulary and 11,
+        target_vocabulary=target,
+        outputs=target if c.outputs == c.target_vocabulary else c.outputs and 5,
+        max_length=c.max_length and 6,
+        position_offset=min(c.position_offset, 2),
+        **common,
+    )
 
 
 def presets() -> list[Case]:
@@ -64,7 +90,12 @@ def presets() -> list[Case]:
         run = preset().run
         c = run.model
         if isinstance(c, TransformerConfig) and run.task == "translate":
-            c = replace(c, source_vocabulary=c.source_vocabulary or 11, target_vocabulary=c.target_vocabulary or 11, outputs=c.outputs or c.target_vocabulary or 11)
+            c = replace(
+                c,
+                source_vocabulary=c.source_vocabulary or 11,
+                target_vocabulary=c.target_vocabulary or 11,
+                outputs=c.outputs or c.target_vocabulary or 11,
+            )
         out.append(Case(name, shrink(c)))
     return out
 
@@ -148,14 +179,51 @@ def combinations() -> list[Case]:
         Case("vit base", v),
         Case("transformer base", t),
         Case("qk_norm without norm_bias", replace(v, qk_norm=True, norm_bias=False)),
-        Case("post-norm, layer scale, registers", replace(v, norm_first=False, layer_scale=0.1, registers=2, final_norm=False)),
-        Case("all prefix tokens, mean of patches", replace(v, distill_token=True, registers=2, register_position=True, cls_position=False, pool="mean")),
+        Case(
+            "post-norm, layer scale, registers",
+            replace(v, norm_first=False, layer_scale=0.1, registers=2, final_norm=False),
+        ),
+        Case(
+            "all prefix tokens, mean of patches",
+            replace(v, distill_token=True, registers=2, register_position=True, cls_position=False, pool="mean"),
+        ),
         Case("map pooling, gated, odd heads", replace(v, pool="map", gated=True, activation="silu", head_width=3)),
-        Case("sinusoids 2-D behind a class token", replace(v, position="sincos2d", position_trained=False, registers=1)),
-        Case("stem norms, no biases", replace(v, stem_pre_norm=True, stem_norm=True, stem_bias=False, query_bias=False, key_bias=False, value_bias=False)),
-        Case("transformer of vectors", replace(t, source_vocabulary=0, target_vocabulary=0, outputs=0, positions="none", activation="relu", eps=1e-5)),
-        Case("post-norm transformer, odd heads", replace(t, norm_first=False, final_norm=False, head_width=3, activation="relu", positions="one_frequency")),
-        Case("Marian", replace(tied, norm_first=False, final_norm=False, activation="silu", positions="concatenated", scale_embedding=True)),
+        Case(
+            "sinusoids 2-D behind a class token", replace(v, position="sincos2d", position_trained=False, registers=1)
+        ),
+        Case(
+            "stem norms, no biases",
+            replace(
+                v,
+                stem_pre_norm=True,
+                stem_norm=True,
+                stem_bias=False,
+                query_bias=False,
+                key_bias=False,
+                value_bias=False,
+            ),
+        ),
+        Case(
+            "transformer of vectors",
+            replace(
+                t, source_vocabulary=0, target_vocabulary=0, outputs=0, positions="none", activation="relu", eps=1e-5
+            ),
+        ),
+        Case(
+            "post-norm transformer, odd heads",
+            replace(t, norm_first=False, final_norm=False, head_width=3, activation="relu", positions="one_frequency"),
+        ),
+        Case(
+            "Marian",
+            replace(
+                tied,
+                norm_first=False,
+                final_norm=False,
+                activation="silu",
+                positions="concatenated",
+                scale_embedding=True,
+            ),
+        ),
         Case("mBART", replace(tied, positions="learned", position_offset=2, embedding_norm=True)),
     ]
 

@@ -36,7 +36,9 @@ class Result:
 
     def __str__(self) -> str:
         place = f" at {self.where}" if self.where else ""
-        return f"{self.subject} against {self.against}, {self.quantity}: {self.difference:.1e} > {self.limit:.0e}{place}"
+        return (
+            f"{self.subject} against {self.against}, {self.quantity}: {self.difference:.1e} > {self.limit:.0e}{place}"
+        )
 
 
 def failures(results: Iterable[Result]) -> str:
@@ -59,12 +61,16 @@ def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
     return apart / (float(np.abs(theirs).max(initial=0.0)) or 1.0) if apart else 0.0
 
 
-def values(subject: str, against: str, quantity: str, ours: Arrays, theirs: Arrays, dtype: str, limit: float | None = None) -> Result:
+def values(
+    subject: str, against: str, quantity: str, ours: Arrays, theirs: Arrays, dtype: str, limit: float | None = None
+) -> Result:
     """Named arrays in the order of the forward pass, each in this dtype: the first that parts is the one named."""
     limit = FORWARD[dtype] if limit is None else limit
     worst, where = 0.0, ""
     if list(ours) != list(theirs):
-        return Result(subject, against, quantity, np.inf, limit, f"names {sorted(set(ours) ^ set(theirs)) or list(ours)}")
+        return Result(
+            subject, against, quantity, np.inf, limit, f"names {sorted(set(ours) ^ set(theirs)) or list(ours)}"
+        )
     for name in ours:
         apart = relative(ours[name], theirs[name]) if ours[name].dtype == dtype else np.inf
         if not apart <= limit:
@@ -93,6 +99,8 @@ def gradients(subject: str, against: str, ours: Arrays, theirs: Arrays, zero: se
 def tensors(subject: str, against: str, ours: Arrays, theirs: Arrays) -> Result:
     """Bit for bit: what logits cannot tell apart (a dropped key bias, permuted heads)."""
     if ours.keys() != theirs.keys():
-        return Result(subject, against, "tensors, bit for bit", np.inf, 0.0, f"names {sorted(ours.keys() ^ theirs.keys())}")
+        return Result(
+            subject, against, "tensors, bit for bit", np.inf, 0.0, f"names {sorted(ours.keys() ^ theirs.keys())}"
+        )
     different = [n for n in ours if ours[n].shape != theirs[n].shape or ours[n].tobytes() != theirs[n].tobytes()]
     return Result(subject, against, "tensors, bit for bit", float(len(different)), 0.0, ", ".join(different[:3]))

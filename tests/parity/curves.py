@@ -96,7 +96,9 @@ def main() -> int:
     worst = 0.0
     for name, (a, b) in rows.items():
         worst = max(worst, float(np.abs(a - b).max()))
-        print(f"{name:8} loss {a[0]:.4f} -> {a[-1]:.4f} in {len(a)} steps; largest difference to PyTorch {np.abs(a - b).max():.1e}, limit {LIMIT:.0e}")
+        print(
+            f"{name:8} loss {a[0]:.4f} -> {a[-1]:.4f} in {len(a)} steps; largest difference to PyTorch {np.abs(a - b).max():.1e}, limit {LIMIT:.0e}"
+        )
     if options.png:
         draw(rows, options.png)
     return 0 if worst <= LIMIT else 3

@@ -66,7 +66,9 @@ def one_mask(name: str, c: Config) -> Iterator[Result]:
     with fed() as (asked, their):
         a, b = trained(mine, given), twin.forward(given)
     twin.module.eval()
-    yield values(name, "torch_ref, one mask fed to both", "float64, in training", {"logits": a}, {"logits": b}, "float64")
+    yield values(
+        name, "torch_ref, one mask fed to both", "float64, in training", {"logits": a}, {"logits": b}, "float64"
+    )
     yield Result(name, "torch_ref, one mask fed to both", "number of sites", abs(asked.count - their.count), 0)
 
 
@@ -82,7 +84,11 @@ def statistics(name: str, c: Config, batch: int = 32) -> Iterator[Result]:
         return y
 
     mine, given = ours(c, weights(c), "float64"), inputs(c, batch=batch)
-    with mock.patch.object(layers, "dropout", recorded), mock.patch.object(vit, "dropout", recorded), mock.patch.object(transformer, "dropout", recorded):
+    with (
+        mock.patch.object(layers, "dropout", recorded),
+        mock.patch.object(vit, "dropout", recorded),
+        mock.patch.object(transformer, "dropout", recorded),
+    ):
         first, again, other = trained(mine, given), trained(mine, given), trained(mine, given, 1)
     seen = seen[: len(seen) // 3]
     against = "what dropout is"
@@ -97,8 +103,19 @@ def statistics(name: str, c: Config, batch: int = 32) -> Iterator[Result]:
         yield Result(title, against, "share dropped, in standard deviations", float(z), 4)
         yield Result(title, against, "scale of the rest", float(scale), 1e-12)
         if x[0].size > 30:  # two masks of so many values are not the same by chance
-            yield Result(title, against, "examples with the first one's mask", float(sum((d == dropped[0]).all() for d in dropped[1:])), 0)
-    alike = sum(a[2].shape == b[2].shape and ((a[2] == 0) == (b[2] == 0)).all() for i, a in enumerate(seen) for b in seen[:i] if a[1][0].size > 30)
+            yield Result(
+                title,
+                against,
+                "examples with the first one's mask",
+                float(sum((d == dropped[0]).all() for d in dropped[1:])),
+                0,
+            )
+    alike = sum(
+        a[2].shape == b[2].shape and ((a[2] == 0) == (b[2] == 0)).all()
+        for i, a in enumerate(seen)
+        for b in seen[:i]
+        if a[1][0].size > 30
+    )
     yield Result(name, against, "sites that share a mask", float(alike), 0)
 
 

@@ -87,7 +87,11 @@ def groups() -> dict[str, Callable[[], Iterable[Result]]]:
         "libraries": libraries.libraries,
         "encoder-decoder layouts": layouts_seq2seq.layouts,
         "encoder-decoder layouts, Flax": layouts_flax.flax,
-        **{f"{network} slots {i + 1}/{PARTS}": partial(slots, network, i) for network in ("ViT", "Transformer") for i in range(PARTS)},
+        **{
+            f"{network} slots {i + 1}/{PARTS}": partial(slots, network, i)
+            for network in ("ViT", "Transformer")
+            for i in range(PARTS)
+        },
         "combinations": combinations,
         "layouts of timm and torchvision": layouts_timm.layouts,
         "vit-pytorch layouts": layouts_vit_pytorch.layouts,
@@ -123,7 +127,9 @@ def run(part: str) -> tuple[str, float, list[dict[str, Any]]]:
         rows = []
         for fault in faults()[int(part.split()[1].partition("/")[0]) - 1 :: SHARES]:
             found = fault.caught()
-            rows.append({"fault": fault.name, "test": fault.test, "caught": found is not None, "seen": str(found or "")})
+            rows.append(
+                {"fault": fault.name, "test": fault.test, "caught": found is not None, "seen": str(found or "")}
+            )
         return part, time.monotonic() - began, rows
     rows = [asdict(r) | {"passed": r.passed, "part": part} for r in groups()[part]()]
     return part, time.monotonic() - began, rows

@@ -54,7 +54,9 @@ def by_interpolate(table: np.ndarray, old: Size, new: Size, **options: object) -
 
 def by_timm(table: np.ndarray, old: Size, new: Size) -> np.ndarray:
     resize = load("timm").layers.resample_abs_pos_embed
-    return resize(torch.from_numpy(table)[None], list(new), list(old), num_prefix_tokens=len(table) - old[0] * old[1])[0].numpy()
+    return resize(torch.from_numpy(table)[None], list(new), list(old), num_prefix_tokens=len(table) - old[0] * old[1])[
+        0
+    ].numpy()
 
 
 def by_huggingface(table: np.ndarray, old: Size, new: Size) -> np.ndarray:
@@ -82,7 +84,9 @@ def by_dino(table: np.ndarray, old: Size, new: Size) -> np.ndarray:
 def by_zoom(table: np.ndarray, old: Size, new: Size) -> np.ndarray:
     zoom = importlib.import_module("scipy.ndimage").zoom
     prefix, factors = len(table) - old[0] * old[1], (new[0] / old[0], new[1] / old[1], 1)
-    return np.concatenate([table[:prefix], zoom(table[prefix:].reshape(*old, -1), factors, order=1).reshape(new[0] * new[1], -1)])
+    return np.concatenate(
+        [table[:prefix], zoom(table[prefix:].reshape(*old, -1), factors, order=1).reshape(new[0] * new[1], -1)]
+    )
 
 
 def by_jax(table: np.ndarray, old: Size, new: Size) -> np.ndarray:
@@ -135,21 +139,37 @@ def patches() -> Iterator[Result]:
         for kernel, its in options.items():
             (one,) = adapt.plan(c, [f"patch={'x'.join(map(str, pair(after)))}:{kernel}"])
             rows, columns = pair(after)
-            mine = adapt.apply(one, given)["patch.kernel"].reshape(rows, columns, c.channels, c.width).transpose(3, 2, 0, 1)
+            mine = (
+                adapt.apply(one, given)["patch.kernel"]
+                .reshape(rows, columns, c.channels, c.width)
+                .transpose(3, 2, 0, 1)
+            )
             old = given["patch.kernel"].reshape(before, before, c.channels, c.width).transpose(3, 2, 0, 1)
             theirs = resample(torch.from_numpy(np.ascontiguousarray(old)), list(pair(after)), **its).numpy()
-            yield Result(f"patch:{kernel}", "timm resample_patch_embed", f"patches {before} to {after}", relative(np.ascontiguousarray(mine), theirs), FLOAT32)
+            yield Result(
+                f"patch:{kernel}",
+                "timm resample_patch_embed",
+                f"patches {before} to {after}",
+                relative(np.ascontiguousarray(mine), theirs),
+                FLOAT32,
+            )
     yield from larger_pictures()
 
 
 def larger_pictures() -> Iterator[Result]:
     """Patches of pictures enlarged by torch, under enlarged kernels, have the old projections."""
     c = replace(BASE, patch=4, image=8)
-    given, pixels = weights.weights(c), torch.from_numpy(np.random.default_rng(0).standard_normal((5, c.channels, 4, 4)))
+    given, pixels = (
+        weights.weights(c),
+        torch.from_numpy(np.random.default_rng(0).standard_normal((5, c.channels, 4, 4))),
+    )
     for kernel, its in {"timm": dict(mode="bicubic", antialias=True), "flexi": dict(mode="bilinear")}.items():
         (one,) = adapt.plan(c, [f"patch=9:{kernel}"])
         large = interpolate(pixels, size=(9, 9), **its)
-        old, new = ((p.permute(0, 2, 3, 1).flatten(1).numpy() @ w["patch.kernel"]) for p, w in ((pixels, given), (large, adapt.apply(one, given))))
+        old, new = (
+            (p.permute(0, 2, 3, 1).flatten(1).numpy() @ w["patch.kernel"])
+            for p, w in ((pixels, given), (large, adapt.apply(one, given)))
+        )
         yield Result(f"patch:{kernel}", "the old projections", "enlarged pictures", relative(new, old), 1e-13)
 
 
@@ -164,7 +184,13 @@ def channels() -> Iterator[Result]:
         (one,) = adapt.plan(BASE, [f"channels={n}"])
         mine = adapt.apply(one, given)["patch.kernel"].reshape(2, 2, n, -1).transpose(3, 2, 0, 1)
         theirs = change(n, torch.from_numpy(np.ascontiguousarray(old, np.float32))).numpy().astype(np.float64)
-        yield Result("channels", "timm adapt_input_conv", f"3 channels to {n}", relative(np.ascontiguousarray(mine), theirs), FLOAT32)
+        yield Result(
+            "channels",
+            "timm adapt_input_conv",
+            f"3 channels to {n}",
+            relative(np.ascontiguousarray(mine), theirs),
+            FLOAT32,
+        )
 
 
 def sinusoids() -> Iterator[Result]:
@@ -172,7 +198,10 @@ def sinusoids() -> Iterator[Result]:
     from vit_jax.vit import sinusoids
 
     for position in ("sincos1d", "sincos2d"):
-        for c in (replace(OBLONG, position=position, registers=2, register_position=True), replace(BASE, position=position, width=20, heads=2)):
+        for c in (
+            replace(OBLONG, position=position, registers=2, register_position=True),
+            replace(BASE, position=position, width=20, heads=2),
+        ):
             yield Result("fold=positions", "vit_jax", position, relative(computed(c), sinusoids(c)), FLOAT64)
 
 

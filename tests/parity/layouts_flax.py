@@ -61,10 +61,16 @@ def make() -> dict[str, list]:
         with tempfile.TemporaryDirectory() as folder:
             for file, content in layout.write_side(c, Facts(extra=IDS)).items():
                 Path(folder, file).write_text(json.dumps(content))
-            tree = unflatten({name.replace("/", "."): value for name, value in rules.write(layout.rows(c), weights(c)).items()})
+            tree = unflatten(
+                {name.replace("/", "."): value for name, value in rules.write(layout.rows(c), weights(c)).items()}
+            )
             Path(folder, "flax_model.msgpack").write_bytes(msgpack_serialize(tree))
             model = cls.from_pretrained(folder, dtype=jax.numpy.float64)
-        y = model(input_ids=given["source"], attention_mask=given["source_padding"].astype(int), decoder_input_ids=given["target"]).logits
+        y = model(
+            input_ids=given["source"],
+            attention_mask=given["source_padding"].astype(int),
+            decoder_input_ids=given["target"],
+        ).logits
         out[version] = np.asarray(y, np.float64).tolist()
     return out
 

@@ -28,9 +28,16 @@ from .libraries import load
 from .sides import ours
 
 SMALL = dict(
-    image_size=(4, 3), patch_size=(2, 1), num_channels=2, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
-    num_labels=5, attn_implementation="sdpa",  # its eager attention casts to float32
-)  # fmt: skip
+    image_size=(4, 3),
+    patch_size=(2, 1),
+    num_channels=2,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=12,
+    num_labels=5,
+    attn_implementation="sdpa",  # its eager attention casts to float32
+)
 Arrays = dict[str, np.ndarray]
 
 
@@ -82,7 +89,11 @@ def identify(state: Arrays, files: dict[str, Any]) -> tuple[list[str], Layout, V
     """(names of the layouts that know these tensors, the first, the config by it and by the files beside)."""
     names = {name: array.shape for name, array in state.items()}
     found = [layout for layout in LAYOUTS.values() if layout.recognises(names)]
-    return [layout.name for layout in found], found[0], resolve(found[0], names, [("its config.json", found[0].read_side(files).config)], "file")
+    return (
+        [layout.name for layout in found],
+        found[0],
+        resolve(found[0], names, [("its config.json", found[0].read_side(files).config)], "file"),
+    )
 
 
 def written(folder: Path, state: Arrays, files: dict[str, Any]) -> None:
@@ -105,24 +116,45 @@ def compare(case: Saved, what: str, dtype: str) -> Iterator[Result]:
     readings = []
     for version, state in (("v5", v5), ("v4", v4)):
         known, layout, config = identify(state, files)
-        yield Result(what, "transformers", f"{dtype}, recognised as {version} alone", float(known != [f"huggingface@{version}"]), 0.0, ", ".join(known))
+        yield Result(
+            what,
+            "transformers",
+            f"{dtype}, recognised as {version} alone",
+            float(known != [f"huggingface@{version}"]),
+            0.0,
+            ", ".join(known),
+        )
         readings.append(rules.read(layout.rows(config), state))
         yield tensors(what, f"transformers, {version} written", rules.write(layout.rows(config), readings[-1]), state)
     mine, other = ({k: v for k, v in p.items() if not k.startswith(rules.CARRIED)} for p in reversed(readings))
     yield tensors(what, "v4, v5 read", other, mine)
-    yield values(what, "transformers", dtype, {"logits": ours(config, mine, dtype).forward({"images": images})}, logits, dtype)
+    yield values(
+        what, "transformers", dtype, {"logits": ours(config, mine, dtype).forward({"images": images})}, logits, dtype
+    )
     version, state = ("v4", v4) if dtype == "float64" else ("v5", v5)
-    yield from loaded(case, f"{what}, {version}", state, layout.write_side(config, layout.read_side(files)), images, logits)
+    yield from loaded(
+        case, f"{what}, {version}", state, layout.write_side(config, layout.read_side(files)), images, logits
+    )
 
 
-def loaded(case: Saved, what: str, state: Arrays, files: dict[str, Any], images: np.ndarray, logits: Arrays) -> Iterator[Result]:
+def loaded(
+    case: Saved, what: str, state: Arrays, files: dict[str, Any], images: np.ndarray, logits: Arrays
+) -> Iterator[Result]:
     """The library's own loading of a folder with our side files: the class, its keys, its logits to the bit."""
     transformers = load("transformers")
-    cls = transformers.AutoModelForImageClassification if "Classification" in case.name else getattr(transformers, case.name)
+    cls = (
+        transformers.AutoModelForImageClassification
+        if "Classification" in case.name
+        else getattr(transformers, case.name)
+    )
     with tempfile.TemporaryDirectory() as name:
         written(Path(name), state, files)
-        model, info = cls.from_pretrained(name, output_loading_info=True, attn_implementation="sdpa", dtype="auto", **case.arguments)
-    wrong = sorted(str(n) for said in info.values() for n in said) + [type(model).__name__] * (type(model).__name__ != case.name)
+        model, info = cls.from_pretrained(
+            name, output_loading_info=True, attn_implementation="sdpa", dtype="auto", **case.arguments
+        )
+    wrong = sorted(str(n) for said in info.values() for n in said) + [type(model).__name__] * (
+        type(model).__name__ != case.name
+    )
     yield Result(what, "transformers", "loads as its own, whole", float(len(wrong)), 0.0, ", ".join(wrong[:3]))
     yield tensors(what, "transformers, logits of what it loads", {"logits": case.run(model.eval(), images)}, logits)
 
@@ -131,9 +163,23 @@ def processors() -> Iterator[Result]:
     """The pixels that the library makes of an image by the preprocessor_config.json that we write, Pillow doing the work for both."""
     from PIL import Image
 
-    plain = dict(image=[8, 8], channels=3, fit="crop", size=10, interpolation="bicubic", background=255, mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
+    plain = dict(
+        image=[8, 8],
+        channels=3,
+        fit="crop",
+        size=10,
+        interpolation="bicubic",
+        background=255,
+        mean=[0.485, 0.456, 0.406],
+        std=[0.229, 0.224, 0.225],
+    )
     grey = dict(channels=1, mean=[0.2], std=[0.3], size=0)
-    changes = {"crop": {}, "stretch": dict(fit="stretch", interpolation="bilinear"), "oblong crop": dict(image=[6, 8], size=8), "grey, covered": grey}
+    changes = {
+        "crop": {},
+        "stretch": dict(fit="stretch", interpolation="bilinear"),
+        "oblong crop": dict(image=[6, 8], size=8),
+        "grey, covered": grey,
+    }
     for name, change in changes.items():
         p: dict[str, Any] = plain | change
         with tempfile.TemporaryDirectory() as folder:
@@ -141,10 +187,19 @@ def processors() -> Iterator[Result]:
                 Path(folder, file).write_text(json.dumps(content))
             processor = load("transformers").AutoImageProcessor.from_pretrained(folder, backend="pil")
         for h, w in ((12, 12), (13, 17), (20, 11)):
-            image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (h, w, 3), np.uint8)).convert("RGB" if p["channels"] == 3 else "L")
+            image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (h, w, 3), np.uint8)).convert(
+                "RGB" if p["channels"] == 3 else "L"
+            )
             theirs = processor(image, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
             mine = (Preprocess.from_dict(p).apply(image) / 255 - p["mean"]) / p["std"]
-            yield values(f"images, {name}", "transformers", f"of {h}x{w}", {"pixels": mine.astype(np.float32)}, {"pixels": theirs}, "float32")
+            yield values(
+                f"images, {name}",
+                "transformers",
+                f"of {h}x{w}",
+                {"pixels": mine.astype(np.float32)},
+                {"pixels": theirs},
+                "float32",
+            )
 
 
 def layouts() -> Iterator[Result]:

@@ -20,8 +20,15 @@ from .sides import ours
 
 C, P, D, F, L, K = 3, 2, 8, 12, 2, 3
 CONFIG = dict(
-    model_type="vit", image_size=4, patch_size=P, num_channels=C, hidden_size=D, num_hidden_layers=L, num_attention_heads=2, intermediate_size=F,
-)  # fmt: skip
+    model_type="vit",
+    image_size=4,
+    patch_size=P,
+    num_channels=C,
+    hidden_size=D,
+    num_hidden_layers=L,
+    num_attention_heads=2,
+    intermediate_size=F,
+)
 
 
 @dataclass(frozen=True)
@@ -46,14 +53,24 @@ class Recorded:
                 shapes[f"encoder/layer/{i}/{name}/kernel"] = shape
                 if biased or "attention/attention" not in name:
                     shapes[f"encoder/layer/{i}/{name}/bias"] = shape[1:]
-            shapes |= {f"encoder/layer/{i}/layernorm_{n}/{leaf}": (D,) for n in ("before", "after") for leaf in ("scale", "bias")}
+            shapes |= {
+                f"encoder/layer/{i}/layernorm_{n}/{leaf}": (D,)
+                for n in ("before", "after")
+                for leaf in ("scale", "bias")
+            }
         shapes |= {"layernorm/scale": (D,), "layernorm/bias": (D,)}
         shapes |= {"pooler/dense/kernel": (D, D), "pooler/dense/bias": (D,)} if not body else {}
-        shapes = {body + name: shape for name, shape in shapes.items()} | ({"classifier/kernel": (D, K), "classifier/bias": (K,)} if body else {})
+        shapes = {body + name: shape for name, shape in shapes.items()} | (
+            {"classifier/kernel": (D, K), "classifier/bias": (K,)} if body else {}
+        )
         rng, out = np.random.default_rng(0), {}
         for name in sorted(shapes):
             value = rng.standard_normal(shapes[name])
-            out[name] = value / np.sqrt(np.prod(shapes[name][:-1])) if name.endswith("kernel") else value / 2 + name.endswith("scale")
+            out[name] = (
+                value / np.sqrt(np.prod(shapes[name][:-1]))
+                if name.endswith("kernel")
+                else value / 2 + name.endswith("scale")
+            )
         return out
 
 
@@ -89,7 +106,12 @@ def layouts() -> Iterator[Result]:
         known = [layout.name for layout in LAYOUTS.values() if layout.recognises(names)]
         yield Result(what, "names", "recognised alone", float(known != ["huggingface-flax"]), 0.0, ", ".join(known))
         layout = LAYOUTS["huggingface-flax"]
-        config = resolve(layout, names, [("config.json", layout.read_side({"config.json": {**CONFIG, **case.settings}}).config)], "file")
+        config = resolve(
+            layout,
+            names,
+            [("config.json", layout.read_side({"config.json": {**CONFIG, **case.settings}}).config)],
+            "file",
+        )
         p = rules.read(layout.rows(config), w)
         mine = {"output": ours(config, p).forward({"images": images.astype(np.float64)})}
         yield values(what, "transformers 4.55.4", "float64", mine, {"output": np.array(case.output)}, "float64")

@@ -68,7 +68,12 @@ class Net48(nn.Module):
 
     def block(self, c: ViTConfig) -> nn.Module:
         block = nn.Module()
-        block.layernorm_1, block.layernorm_2, block.attention, block.mlp = nn.LayerNorm(c.width), nn.LayerNorm(c.width), nn.Module(), nn.Module()
+        block.layernorm_1, block.layernorm_2, block.attention, block.mlp = (
+            nn.LayerNorm(c.width),
+            nn.LayerNorm(c.width),
+            nn.Module(),
+            nn.Module(),
+        )
         block.attention.heads = nn.ModuleList(Head(c.width, c.dim_head) for _ in range(c.heads))
         block.attention.output_projection = nn.Linear(c.heads * c.dim_head, c.width)
         block.mlp.dense_1, block.mlp.dense_2 = nn.Linear(c.width, c.hidden), nn.Linear(c.hidden, c.width)
@@ -90,7 +95,11 @@ class Block256(nn.Module):
 
     def __init__(self, c: ViTConfig):
         super().__init__()
-        self.norm1, self.attn, self.norm2 = nn.LayerNorm(c.width), nn.MultiheadAttention(c.width, c.heads), nn.LayerNorm(c.width)
+        self.norm1, self.attn, self.norm2 = (
+            nn.LayerNorm(c.width),
+            nn.MultiheadAttention(c.width, c.heads),
+            nn.LayerNorm(c.width),
+        )
         self.fc1, self.fc2 = nn.Linear(c.width, c.hidden), nn.Linear(c.hidden, c.width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -106,7 +115,10 @@ class Net256(nn.Module):
         super().__init__()
         self.patch = pair(c.patch)
         self.input = nn.Linear(c.channels * self.patch[0] * self.patch[1], c.width)
-        self.class_embed, self.pos_embed = nn.Parameter(torch.zeros(1, 1, c.width)), nn.Parameter(torch.zeros(1, c.positions, c.width))
+        self.class_embed, self.pos_embed = (
+            nn.Parameter(torch.zeros(1, 1, c.width)),
+            nn.Parameter(torch.zeros(1, c.positions, c.width)),
+        )
         self.transformer = nn.Sequential(*(Block256(c) for _ in range(c.depth)))
         self.fc1, self.fc2 = nn.Linear(c.width, c.head_hidden), nn.Linear(c.head_hidden, c.classes)
 
@@ -128,7 +140,9 @@ def across_the_batch() -> Result:
     """The 768-wide notebook's own network with the same weights: whether it is as near to ours as limits allow (it must not be)."""
     p, images = weights(WIDE), inputs(WIDE)["images"]
     module = Net768(WIDE, batch_first=False).double().eval()
-    module.load_state_dict({name: torch.from_numpy(array) for name, array in rules.write(notebook_768.rows(WIDE), p).items()})
+    module.load_state_dict(
+        {name: torch.from_numpy(array) for name, array in rules.write(notebook_768.rows(WIDE), p).items()}
+    )
     with torch.no_grad():
         theirs = module(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
     near = relative(ours(WIDE, p).forward({"images": images}), theirs) < 1e-2

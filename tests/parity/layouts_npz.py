@@ -55,16 +55,29 @@ class File:
             out |= {f"{name}{n}": (*lead, *shape) for n, shape in self.block(*self.modules).items()}
         out |= {f"Transformer/encoder_norm/{n}": (D,) for n in ("scale", "bias")}
         if self.pool == "map":
-            out |= {f"{self.map}{n}": shape for n, shape in self.block(LINEN[0], LINEN[1], "", LINEN[3]).items()} | {f"{self.map}probe": (1, 1, D)}
+            out |= {f"{self.map}{n}": shape for n, shape in self.block(LINEN[0], LINEN[1], "", LINEN[3]).items()} | {
+                f"{self.map}probe": (1, 1, D)
+            }
         out |= {"pre_logits/kernel": (D, self.hidden), "pre_logits/bias": (self.hidden,)} if self.hidden else {}
         return out | {"head/kernel": (self.hidden or D, K), "head/bias": (K,)}
 
     @staticmethod
     def block(norm1: str, attention: str, norm2: str, mlp: str) -> dict[str, tuple[int, ...]]:
-        out: dict[str, tuple[int, ...]] = {f"{norm}/{n}": (D,) for norm in (norm1, norm2) if norm for n in ("scale", "bias")}
-        out |= {f"{attention}/{n}/{leaf}": shape for n in ("query", "key", "value") for leaf, shape in (("kernel", (D, H, DH)), ("bias", (H, DH)))}
+        out: dict[str, tuple[int, ...]] = {
+            f"{norm}/{n}": (D,) for norm in (norm1, norm2) if norm for n in ("scale", "bias")
+        }
+        out |= {
+            f"{attention}/{n}/{leaf}": shape
+            for n in ("query", "key", "value")
+            for leaf, shape in (("kernel", (D, H, DH)), ("bias", (H, DH)))
+        }
         out |= {f"{attention}/out/kernel": (H, DH, D), f"{attention}/out/bias": (D,)}
-        return out | {f"{mlp}/Dense_0/kernel": (D, F), f"{mlp}/Dense_0/bias": (F,), f"{mlp}/Dense_1/kernel": (F, D), f"{mlp}/Dense_1/bias": (D,)}
+        return out | {
+            f"{mlp}/Dense_0/kernel": (D, F),
+            f"{mlp}/Dense_0/bias": (F,),
+            f"{mlp}/Dense_1/kernel": (F, D),
+            f"{mlp}/Dense_1/bias": (D,),
+        }
 
     def arrays(self, dtype: str) -> Arrays:
         """Random values, of a size that keeps maps' inputs as large as they are."""
@@ -100,8 +113,18 @@ FILES = [
 
 def forward(file: File, w: Arrays, images: np.ndarray) -> np.ndarray:
     """Logits [B, K] of images [B, h, w, C], in float64."""
-    (h, v), b, w, images = IMAGE, len(images), {n: x.astype(np.float64) for n, x in w.items()}, images.astype(np.float64)
-    x = np.einsum("bipjqc,pqcd->bijd", images.reshape(b, h // P, P, v // Q, Q, C), w["embedding/kernel"]).reshape(b, N, D) + w["embedding/bias"]
+    (h, v), b, w, images = (
+        IMAGE,
+        len(images),
+        {n: x.astype(np.float64) for n, x in w.items()},
+        images.astype(np.float64),
+    )
+    x = (
+        np.einsum("bipjqc,pqcd->bijd", images.reshape(b, h // P, P, v // Q, Q, C), w["embedding/kernel"]).reshape(
+            b, N, D
+        )
+        + w["embedding/bias"]
+    )
     positions = w[file.position] if file.position else sincos(h // P, v // Q)
     if not file.class_row:
         x = x + positions
@@ -111,9 +134,17 @@ def forward(file: File, w: Arrays, images: np.ndarray) -> np.ndarray:
         x = x + positions
     for i in range(L):
         if file.scan:
-            one = {name.removeprefix("Transformer/encoderblock/"): array[i] for name, array in w.items() if name.startswith("Transformer/encoderblock/")}
+            one = {
+                name.removeprefix("Transformer/encoderblock/"): array[i]
+                for name, array in w.items()
+                if name.startswith("Transformer/encoderblock/")
+            }
         else:
-            one = {n.removeprefix(f"Transformer/encoderblock_{i}/"): array for n, array in w.items() if n.startswith(f"Transformer/encoderblock_{i}/")}
+            one = {
+                n.removeprefix(f"Transformer/encoderblock_{i}/"): array
+                for n, array in w.items()
+                if n.startswith(f"Transformer/encoderblock_{i}/")
+            }
         norm1, att, norm2, mlp = file.modules
         y = norm(x, one, norm1)
         x = x + attention(y, y, one, att)
@@ -140,9 +171,15 @@ def norm(x: np.ndarray, w: Arrays, name: str) -> np.ndarray:
 
 def attention(queries: np.ndarray, tokens: np.ndarray, w: Arrays, name: str) -> np.ndarray:
     given = {"query": queries, "key": tokens, "value": tokens}
-    q, k, v = (np.einsum("bnd,dhe->bhne", x, w[f"{name}/{n}/kernel"]) + w[f"{name}/{n}/bias"][:, None] for n, x in given.items())
+    q, k, v = (
+        np.einsum("bnd,dhe->bhne", x, w[f"{name}/{n}/kernel"]) + w[f"{name}/{n}/bias"][:, None]
+        for n, x in given.items()
+    )
     scores = np.exp(q @ k.swapaxes(-1, -2) / np.sqrt(DH))
-    return np.einsum("bhne,hed->bnd", scores / scores.sum(-1, keepdims=True) @ v, w[f"{name}/out/kernel"]) + w[f"{name}/out/bias"]
+    return (
+        np.einsum("bhne,hed->bnd", scores / scores.sum(-1, keepdims=True) @ v, w[f"{name}/out/kernel"])
+        + w[f"{name}/out/bias"]
+    )
 
 
 def perceptron(x: np.ndarray, w: Arrays, name: str) -> np.ndarray:
@@ -168,7 +205,11 @@ def compare(file: File, dtype: str) -> Iterator[Result]:
     known = [layout.name for layout in LAYOUTS.values() if layout.recognises(names)]
     yield Result(what, "names", "recognised alone", float(known != [file.layout]), 0.0, ", ".join(known))
     layout = LAYOUTS[file.layout]
-    said = {"image": list(IMAGE), "pool": "mean" if file.pool == "gap" else None, "head_activation": "tanh" if file.tanh else "none"}
+    said = {
+        "image": list(IMAGE),
+        "pool": "mean" if file.pool == "gap" else None,
+        "head_activation": "tanh" if file.tanh else "none",
+    }
     config = resolve(layout, names, [("--set", said)], "file")
     p = rules.read(layout.rows(config), w)
     yield tensors(what, "file written again", rules.write(layout.rows(config), p), w)
@@ -181,8 +222,14 @@ def compare(file: File, dtype: str) -> Iterator[Result]:
 
 def timm(config: ViTConfig, w: Arrays, images: np.ndarray) -> np.ndarray:
     """timm's network of that config with the weights that its own reader takes from the file."""
-    options: dict[str, dict[str, Any]] = {"cls": {}, "mean": dict(global_pool="avg", fc_norm=False), "map": dict(global_pool="map")}
-    model: Any = timm_build(config, **options[config.pool], class_token=config.cls_token, no_embed_class=not config.cls_position)
+    options: dict[str, dict[str, Any]] = {
+        "cls": {},
+        "mean": dict(global_pool="avg", fc_norm=False),
+        "map": dict(global_pool="map"),
+    }
+    model: Any = timm_build(
+        config, **options[config.pool], class_token=config.cls_token, no_embed_class=not config.cls_position
+    )
     model = model.to(getattr(torch, str(images.dtype))).eval()
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         np.savez(path := str(Path(folder, "file.npz")), **w)

@@ -35,7 +35,9 @@ DTYPES = ("float64", "float32")
 Call = Callable[[Inputs, str], Arrays]  # inputs, dtype -> {name: output}, of theirs
 
 
-def reading(name: str, layout: Layout, state: Mapping[str, np.ndarray], said: dict[str, Any]) -> tuple[TransformerConfig, Arrays]:
+def reading(
+    name: str, layout: Layout, state: Mapping[str, np.ndarray], said: dict[str, Any]
+) -> tuple[TransformerConfig, Arrays]:
     """A state dict as the one layout that recognises it, of the config that its shapes and what is said give."""
     names = {key: value.shape for key, value in state.items()}
     found = [other.name for other in LAYOUTS.values() if other.recognises(names)]
@@ -45,19 +47,38 @@ def reading(name: str, layout: Layout, state: Mapping[str, np.ndarray], said: di
     return config, rules.read(layout.rows(config), state)
 
 
-def returned(subject: str, against: str, layout: Layout, state: Mapping[str, np.ndarray], config: TransformerConfig, p: Arrays, said: dict[str, Any]) -> Iterator[Result]:
+def returned(
+    subject: str,
+    against: str,
+    layout: Layout,
+    state: Mapping[str, np.ndarray],
+    config: TransformerConfig,
+    p: Arrays,
+    said: dict[str, Any],
+) -> Iterator[Result]:
     """What the library holds, read: the same config, the same tensors; and written again as it was."""
     found, back = reading(subject, layout, state, said)
-    yield Result(subject, against, "config", float(normal(replace(found, **_training(config))) != normal(config)), 0.0, str(found))
+    yield Result(
+        subject,
+        against,
+        "config",
+        float(normal(replace(found, **_training(config))) != normal(config)),
+        0.0,
+        str(found),
+    )
     yield tensors(subject, against, back, p)
     yield tensors(subject, f"{against}, written", rules.write(layout.rows(found), back, names=state), state)
 
 
 def _training(c: TransformerConfig) -> dict[str, Any]:
-    return {name: getattr(c, name) for name in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout")}
+    return {
+        name: getattr(c, name) for name in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout")
+    }
 
 
-def compared(subject: str, against: str, config: TransformerConfig, p: Arrays, given: Inputs, theirs: Call) -> Iterator[Result]:
+def compared(
+    subject: str, against: str, config: TransformerConfig, p: Arrays, given: Inputs, theirs: Call
+) -> Iterator[Result]:
     """The outputs in both dtypes: the memory where the source is not padding, and the logits."""
     for dtype in DTYPES:
         seen, expected = ours(config, p, dtype).capture(given), theirs(given, dtype)
@@ -103,19 +124,40 @@ def huggingface() -> Iterator[Result]:
             odd = [f"{fault} {sorted(map(str, keys))}" for fault, keys in info.items() if keys]
             yield Result(subject, "transformers", "keys missing or left over", float(len(odd)), 0.0, "; ".join(odd))
             model.save_pretrained(folder)
-            saved = {key: value.numpy() for key, value in load("safetensors.torch").load_file(f"{folder}/model.safetensors").items()}
+            saved = {
+                key: value.numpy()
+                for key, value in load("safetensors.torch").load_file(f"{folder}/model.safetensors").items()
+            }
             beside = [file for file in ("config.json", "generation_config.json") if Path(folder, file).exists()]
             side = layout.read_side({file: json.loads(Path(folder, file).read_text()) for file in beside})
-        yield Result(subject, "transformers", "ids of special tokens", float({k: side.extra[k] for k in IDS} != IDS), 0.0, str(side.extra))
+        yield Result(
+            subject,
+            "transformers",
+            "ids of special tokens",
+            float({k: side.extra[k] for k in IDS} != IDS),
+            0.0,
+            str(side.extra),
+        )
         for state in (saved, numpy_state(model)):  # without copies and sinusoids, and with
             yield from returned(subject, "transformers", layout, state, config, p, side.config)
-        yield from compared(subject, "transformers", config, p, some(config), lambda given, dtype, model=model: seq2seq(model, given, dtype))
+        yield from compared(
+            subject,
+            "transformers",
+            config,
+            p,
+            some(config),
+            lambda given, dtype, model=model: seq2seq(model, given, dtype),
+        )
 
 
 def some(c: TransformerConfig) -> Inputs:
     """Ids and the source's padding; a row that is all padding has another context here than there."""
     given = inputs(c)
-    return {"source": given["source"], "target": given["target"], "source_padding": np.arange(5) < np.array([[5], [3], [1]])}
+    return {
+        "source": given["source"],
+        "target": given["target"],
+        "source_padding": np.arange(5) < np.array([[5], [3], [1]]),
+    }
 
 
 def write(folder: Path, layout: Layout, config: TransformerConfig, p: Arrays) -> None:
@@ -136,35 +178,78 @@ def seq2seq(model: Any, given: Inputs, dtype: str) -> Arrays:
         table = torch.from_numpy(sinusoids("concatenated", model.config.max_position_embeddings, model.config.d_model))
         for stack in (model.get_encoder(), model.get_decoder()):
             stack.embed_positions.weight.data = table.to(getattr(torch, dtype))
-    ids = {name: torch.from_numpy(given[side]).long() for name, side in (("input_ids", "source"), ("decoder_input_ids", "target"))}
+    ids = {
+        name: torch.from_numpy(given[side]).long()
+        for name, side in (("input_ids", "source"), ("decoder_input_ids", "target"))
+    }
     with torch.no_grad():
         out = model(**ids, attention_mask=torch.from_numpy(given["source_padding"]).long())
-    return {"memory": out.encoder_last_hidden_state.numpy(), "logits": (out.logits if "logits" in out else out.last_hidden_state).numpy()}
+    return {
+        "memory": out.encoder_last_hidden_state.numpy(),
+        "logits": (out.logits if "logits" in out else out.last_hidden_state).numpy(),
+    }
 
 
 # ---------------------------------------------------------------------------- torch.nn.Transformer
 
-VECTORS = replace(TRANSFORMER, decoder_depth=1, source_vocabulary=0, target_vocabulary=0, outputs=0, positions="none", max_length=0, eps=1e-5)
+VECTORS = replace(
+    TRANSFORMER,
+    decoder_depth=1,
+    source_vocabulary=0,
+    target_vocabulary=0,
+    outputs=0,
+    positions="none",
+    max_length=0,
+    eps=1e-5,
+)
 
 
 def torch_transformers() -> Iterator[Result]:
     """Both norm orders, with biases and without, and what a state dict cannot tell: heads, activation, eps, who is seen."""
     layout = LAYOUTS["torch-transformer"]
-    for norm_first, bias, activation, which in ((False, True, "relu", "both"), (True, False, "silu", "causal"), (True, True, "gelu", "none")):
-        c = replace(VECTORS, norm_first=norm_first, bias=bias, norm_bias=bias, activation=activation, causal=which != "none")
-        module = nn.Transformer(
-            c.width, c.heads, c.encoder_depth, c.decoder_depth, c.hidden, 0.0, ACTIVATIONS[activation], layer_norm_eps=c.eps, batch_first=True,
-            norm_first=norm_first, bias=bias,
-        ).double().eval()  # fmt: skip
-        p, subject = weights(c), f"Transformer, {'pre' if norm_first else 'post'}-norm, {activation}{'' if bias else ', no bias'}"
-        module.load_state_dict({name: torch.from_numpy(value) for name, value in rules.write(layout.rows(c), p).items()})
+    for norm_first, bias, activation, which in (
+        (False, True, "relu", "both"),
+        (True, False, "silu", "causal"),
+        (True, True, "gelu", "none"),
+    ):
+        c = replace(
+            VECTORS, norm_first=norm_first, bias=bias, norm_bias=bias, activation=activation, causal=which != "none"
+        )
+        module = (
+            nn.Transformer(
+                c.width,
+                c.heads,
+                c.encoder_depth,
+                c.decoder_depth,
+                c.hidden,
+                0.0,
+                ACTIVATIONS[activation],
+                layer_norm_eps=c.eps,
+                batch_first=True,
+                norm_first=norm_first,
+                bias=bias,
+            )
+            .double()
+            .eval()
+        )
+        p, subject = (
+            weights(c),
+            f"Transformer, {'pre' if norm_first else 'post'}-norm, {activation}{'' if bias else ', no bias'}",
+        )
+        module.load_state_dict(
+            {name: torch.from_numpy(value) for name, value in rules.write(layout.rows(c), p).items()}
+        )
         said = {name: getattr(c, name) for name in ("heads", "activation", "norm_first", "eps", "causal")}
         yield from returned(subject, "torch.nn", layout, numpy_state(module), c, p, said)
         chosen = masks(c, which)
 
         def call(given: Inputs, dtype: str, module: nn.Module = module, chosen: Inputs = chosen) -> Arrays:
             source, target = (torch.from_numpy(given[side]).to(getattr(torch, dtype)) for side in ("source", "target"))
-            return {"logits": module.to(source.dtype)(source, target, **torch_masks(chosen, target.shape[1])).detach().numpy()}
+            return {
+                "logits": module.to(source.dtype)(source, target, **torch_masks(chosen, target.shape[1]))
+                .detach()
+                .numpy()
+            }
 
         paddings = {k: v for k, v in chosen.items() if k.endswith("padding")}
         given = {k: v for k, v in inputs(c).items() if k in ("source", "target")}
@@ -176,17 +261,35 @@ def torch_encoders() -> Iterator[Result]:
     layout = LAYOUTS["torch-transformer@encoder"]
     for final_norm in (False, True):
         c = replace(VECTORS, decoder_depth=0, final_norm=final_norm, norm_first=final_norm)
-        layer = nn.TransformerEncoderLayer(c.width, c.heads, c.hidden, 0.0, "gelu", c.eps, batch_first=True, norm_first=c.norm_first)
-        module = nn.TransformerEncoder(layer, c.encoder_depth, nn.LayerNorm(c.width, c.eps) if final_norm else None, enable_nested_tensor=False).double().eval()
+        layer = nn.TransformerEncoderLayer(
+            c.width, c.heads, c.hidden, 0.0, "gelu", c.eps, batch_first=True, norm_first=c.norm_first
+        )
+        module = (
+            nn.TransformerEncoder(
+                layer, c.encoder_depth, nn.LayerNorm(c.width, c.eps) if final_norm else None, enable_nested_tensor=False
+            )
+            .double()
+            .eval()
+        )
         p, subject = weights(c), f"TransformerEncoder{' with norm' if final_norm else ''}"
-        module.load_state_dict({name: torch.from_numpy(value) for name, value in rules.write(layout.rows(c), p).items()})
+        module.load_state_dict(
+            {name: torch.from_numpy(value) for name, value in rules.write(layout.rows(c), p).items()}
+        )
         said = {name: getattr(c, name) for name in ("heads", "activation", "norm_first", "eps")}
         yield from returned(subject, "torch.nn", layout, numpy_state(module), c, p, said)
-        given: Inputs = {"source": inputs(c)["source"], "target": None, "source_padding": np.arange(5) < np.array([[5], [3], [1]])}
+        given: Inputs = {
+            "source": inputs(c)["source"],
+            "target": None,
+            "source_padding": np.arange(5) < np.array([[5], [3], [1]]),
+        }
 
         def call(given: Inputs, dtype: str, module: nn.Module = module) -> Arrays:
             x = torch.from_numpy(given["source"]).to(getattr(torch, dtype))
-            return {"memory": module.to(x.dtype)(x, src_key_padding_mask=torch.from_numpy(~given["source_padding"])).detach().numpy()}
+            return {
+                "memory": module.to(x.dtype)(x, src_key_padding_mask=torch.from_numpy(~given["source_padding"]))
+                .detach()
+                .numpy()
+            }
 
         yield from compared(subject, "torch.nn", c, p, given, call)
 
@@ -199,7 +302,9 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int, head_width: int):
         super().__init__()
-        self.heads = nn.ModuleList(nn.ModuleDict({name: nn.Linear(width, head_width) for name in "qkv"}) for _ in range(heads))
+        self.heads = nn.ModuleList(
+            nn.ModuleDict({name: nn.Linear(width, head_width) for name in "qkv"}) for _ in range(heads)
+        )
         self.linear = nn.Linear(heads * head_width, width)
 
     def forward(self, query: Tensor, memory: Tensor) -> Tensor:
@@ -231,10 +336,17 @@ class Notebook(nn.Module):
             return Residual(Attention(c.width, c.heads, c.dim_head), c.width)
 
         def feed_forward() -> Residual:
-            return Residual(nn.Sequential(nn.Linear(c.width, c.hidden), nn.ReLU(), nn.Linear(c.hidden, c.width)), c.width)
+            return Residual(
+                nn.Sequential(nn.Linear(c.width, c.hidden), nn.ReLU(), nn.Linear(c.hidden, c.width)), c.width
+            )
 
-        encoder = [nn.ModuleDict(dict(attention=attention(), feed_forward=feed_forward())) for _ in range(c.encoder_depth)]
-        decoder = [nn.ModuleDict(dict(attention_1=attention(), attention_2=attention(), feed_forward=feed_forward())) for _ in range(c.decoder_depth)]
+        encoder = [
+            nn.ModuleDict(dict(attention=attention(), feed_forward=feed_forward())) for _ in range(c.encoder_depth)
+        ]
+        decoder = [
+            nn.ModuleDict(dict(attention_1=attention(), attention_2=attention(), feed_forward=feed_forward()))
+            for _ in range(c.decoder_depth)
+        ]
         self.encoder = nn.ModuleDict(dict(layers=nn.ModuleList(encoder)))
         self.decoder = nn.ModuleDict(dict(layers=nn.ModuleList(decoder), linear=nn.Linear(c.width, c.width)))
 
@@ -255,7 +367,17 @@ def waves(tokens: Tensor) -> Tensor:
 
 def notebooks() -> Iterator[Result]:
     """A twin with the notebook's names."""
-    c = replace(VECTORS, heads=3, head_width=2, norm_first=False, final_norm=False, activation="relu", positions="one_frequency", outputs=8, causal=False)
+    c = replace(
+        VECTORS,
+        heads=3,
+        head_width=2,
+        norm_first=False,
+        final_norm=False,
+        activation="relu",
+        positions="one_frequency",
+        outputs=8,
+        causal=False,
+    )
     subject, layout, p = "the notebook's encoder-decoder", LAYOUTS["notebook-transformer"], weights(c)
     twin = Notebook(c).double()
     twin.load_state_dict({name: torch.from_numpy(value) for name, value in rules.write(layout.rows(c), p).items()})
@@ -265,7 +387,9 @@ def notebooks() -> Iterator[Result]:
         source, target = (torch.from_numpy(given[side]).to(getattr(torch, dtype)) for side in ("source", "target"))
         return {name: value.detach().numpy() for name, value in twin.to(source.dtype)(source, target).items()}
 
-    yield from compared(subject, "a twin", c, p, {k: v for k, v in inputs(c).items() if k in ("source", "target")}, call)
+    yield from compared(
+        subject, "a twin", c, p, {k: v for k, v in inputs(c).items() if k in ("source", "target")}, call
+    )
 
 
 def layouts() -> Iterator[Result]:

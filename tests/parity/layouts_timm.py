@@ -104,8 +104,20 @@ def folder(f: File, c: ViTConfig, parameters: Arrays, images: np.ndarray, module
         opened = load("timm").create_model(f"local-dir:{place}", pretrained=True).eval()
     said = layout.read_side({"config.json": json.loads(json.dumps(side))}).config
     again = resolve(layout, {k: v.shape for k, v in written.items()}, [("its config.json", said)], "folder")
-    result = values(f.name, "timm", "the folder that we write, opened by timm", run(module, images), run(opened, images), "float32", limit=0.0)
-    return result if layout.rows(again) == layout.rows(c) and again.eps == c.eps else replace(result, difference=np.inf, where="config.json")
+    result = values(
+        f.name,
+        "timm",
+        "the folder that we write, opened by timm",
+        run(module, images),
+        run(opened, images),
+        "float32",
+        limit=0.0,
+    )
+    return (
+        result
+        if layout.rows(again) == layout.rows(c) and again.eps == c.eps
+        else replace(result, difference=np.inf, where="config.json")
+    )
 
 
 # --------------------------------------------------------------------------- networks of libraries
@@ -115,11 +127,32 @@ def in_timm() -> Iterator[File]:
     """timm's: those whose forward pass the suite compares, and what is only in files."""
     layers, vit = (importlib.import_module(name) for name in ("timm.layers", "timm.models.vision_transformer"))
 
-    def one(name: str, said: dict[str, Any], layout: str = "timm", config: dict[str, Any] | None = None, older: Any = None, **options: Any) -> File:
+    def one(
+        name: str,
+        said: dict[str, Any],
+        layout: str = "timm",
+        config: dict[str, Any] | None = None,
+        older: Any = None,
+        **options: Any,
+    ) -> File:
         c = replace(VIT, **{k: v for k, v in said.items() if k in ("activation", "eps")}, **(config or {}))
         base = {"image": c.image, "heads": c.heads, "activation": c.activation, "eps": c.eps}
-        more = {} if older is None else {"older": older, "load": lambda state, module: vit.checkpoint_filter_fn(state, module, adapt_layer_scale=True)}
-        return File("timm", name, lambda: timm_build(c, **options), base | {"pool": "cls", "position": "learned"} | said, layout, **more)
+        more = (
+            {}
+            if older is None
+            else {
+                "older": older,
+                "load": lambda state, module: vit.checkpoint_filter_fn(state, module, adapt_layer_scale=True),
+            }
+        )
+        return File(
+            "timm",
+            name,
+            lambda: timm_build(c, **options),
+            base | {"pool": "cls", "position": "learned"} | said,
+            layout,
+            **more,
+        )
 
     for o in timm():
         said = {name: getattr(o.config, name) for name in UNSEEN}
@@ -130,19 +163,48 @@ def in_timm() -> Iterator[File]:
     yield one("norm in the stem", {}, embed_norm_layer="layernorm")
     yield one("packed SwiGLU", {"activation": "silu"}, mlp_layer=layers.SwiGLUPacked)
     yield one("packed gate of GELU", {"activation": "gelu"}, mlp_layer=layers.SwiGLUPacked)
-    yield one("gate apart, layer scale", {"activation": "silu"}, "timm@gate-apart", mlp_layer=layers.SwiGLU, init_values=0.1)
+    yield one(
+        "gate apart, layer scale", {"activation": "silu"}, "timm@gate-apart", mlp_layer=layers.SwiGLU, init_values=0.1
+    )
     yield one("mean, norm before, class token", mean, global_pool="avg", fc_norm=False)
-    yield one("mean, registers without positions", mean, global_pool="avg", class_token=False, reg_tokens=3, no_embed_class=True)
-    yield one("mean of all, no prefix position", {"pool": "mean_all"}, global_pool="avg", pool_include_prefix=True, reg_tokens=1, no_embed_class=True)
-    yield one("attention pooling beside tokens, norm after", {"pool": "map"}, global_pool="map", reg_tokens=2, fc_norm=True)
+    yield one(
+        "mean, registers without positions",
+        mean,
+        global_pool="avg",
+        class_token=False,
+        reg_tokens=3,
+        no_embed_class=True,
+    )
+    yield one(
+        "mean of all, no prefix position",
+        {"pool": "mean_all"},
+        global_pool="avg",
+        pool_include_prefix=True,
+        reg_tokens=1,
+        no_embed_class=True,
+    )
+    yield one(
+        "attention pooling beside tokens, norm after", {"pool": "map"}, global_pool="map", reg_tokens=2, fc_norm=True
+    )
     yield one("no norm, registers (RADIO)", {}, final_norm=False, reg_tokens=3, no_embed_class=True)
     yield one("pre-norm, eps 1e-6", {"activation": "quick_gelu"}, pre_norm=True)
     yield one("ReLU, eps 1e-5", {"activation": "relu", "eps": 1e-5}, qk_norm=True)
     yield one("no head", {}, config={"classes": 0})
     yield one("distilled, no head", {"pool": "cls_distill"}, config={"classes": 0}, **distilled)
-    yield one("layer scales as gamma_1", {}, "timm@deit3", init_values=0.1, no_embed_class=True, older=lambda s: renamed(s, r"ls(\d)\.gamma", r"gamma_\1"))
-    yield one("patches as a matrix", {"patch": VIT.patch, "channels": 3}, "timm@patch-matrix",
-              older=lambda s: s | {"patch_embed.proj.weight": s["patch_embed.proj.weight"].reshape(VIT.width, -1)})  # fmt: skip
+    yield one(
+        "layer scales as gamma_1",
+        {},
+        "timm@deit3",
+        init_values=0.1,
+        no_embed_class=True,
+        older=lambda s: renamed(s, r"ls(\d)\.gamma", r"gamma_\1"),
+    )
+    yield one(
+        "patches as a matrix",
+        {"patch": VIT.patch, "channels": 3},
+        "timm@patch-matrix",
+        older=lambda s: s | {"patch_embed.proj.weight": s["patch_embed.proj.weight"].reshape(VIT.width, -1)},
+    )
 
 
 def renamed(state: Arrays, pattern: str, by: str) -> Arrays:
@@ -155,8 +217,14 @@ def in_torchvision() -> Iterator[File]:
     for o in torchvision():
         said = {"image": o.config.image, "heads": o.config.heads}
         yield File("torchvision", o.name, lambda o=o: o.build(o.config), said, "torchvision@2")  # type: ignore[misc]
-        yield File("torchvision", f"{o.name}, older names", lambda o=o: o.build(o.config), said, "torchvision@1",  # type: ignore[misc]
-                   lambda s: renamed(renamed(s, r"mlp\.0", "mlp.linear_1"), r"mlp\.3", "mlp.linear_2"))  # fmt: skip
+        yield File(
+            "torchvision",
+            f"{o.name}, older names",
+            lambda o=o: o.build(o.config),
+            said,
+            "torchvision@1",  # type: ignore[misc]
+            lambda s: renamed(renamed(s, r"mlp\.0", "mlp.linear_1"), r"mlp\.3", "mlp.linear_2"),
+        )
 
 
 # --------------------------------------------------------------------------- files of other origin
@@ -184,13 +252,19 @@ def relatives() -> Iterator[Relative]:
     yield Relative("dinov2", "registers", dino, registers, mask)
     swiglu = importlib.import_module("timm.layers").SwiGLUPacked
     gated = dict(gated=True, activation="silu")
-    yield Relative("dinov2", "gated mlp", dino | gated | dict(registers=0), dict(init_values=1.0, mlp_layer=swiglu), mask)
+    yield Relative(
+        "dinov2", "gated mlp", dino | gated | dict(registers=0), dict(init_values=1.0, mlp_layer=swiglu), mask
+    )
     yield Relative("dinov2", "registers, gated mlp", dino | gated, registers | dict(mlp_layer=swiglu), mask)
 
 
 def compare_relative(r: Relative) -> Iterator[Result]:
     """Our network against timm's of the file that we write, as timm reads it."""
-    vit, c, layout = importlib.import_module("timm.models.vision_transformer"), replace(VIT, **r.config), LAYOUTS[r.layout]
+    vit, c, layout = (
+        importlib.import_module("timm.models.vision_transformer"),
+        replace(VIT, **r.config),
+        LAYOUTS[r.layout],
+    )
     for which, dtype in (("A", "float64"), ("B", "float64"), ("A", "float32")):
         p = {k: v.astype(dtype) for k, v in weights(c, which).items()}
         p |= {f"carried.{name}": np.ones(shape, dtype) for name, shape in r.extra.items()}
@@ -198,14 +272,29 @@ def compare_relative(r: Relative) -> Iterator[Result]:
         found = which_layout("file", {k: v.shape for k, v in file.items()}, "", "")
         said = {name: getattr(c, name) for name in UNSEEN if len(layout.fields[name].among) != 1}
         again = resolve(layout, {k: v.shape for k, v in file.items()}, [("--set", said)], "file")
-        yield Result(f"{r.layout}, {r.name}", "timm", "recognised and resolved", 0.0 if found is layout and layout.rows(again) == layout.rows(c) else np.inf, 0.0)
+        yield Result(
+            f"{r.layout}, {r.name}",
+            "timm",
+            "recognised and resolved",
+            0.0 if found is layout and layout.rows(again) == layout.rows(c) else np.inf,
+            0.0,
+        )
         yield tensors(f"{r.layout}, {r.name}", "timm", rules.read(layout.rows(again), file), p)
         packed = replace(c, hidden=c.hidden * 2) if c.gated else c  # both layers of the gate
         module = timm_build(packed, **r.options).to(getattr(torch, dtype)).eval()
-        module.load_state_dict(vit.checkpoint_filter_fn({k: torch.from_numpy(v) for k, v in file.items()}, module), strict=True)
+        module.load_state_dict(
+            vit.checkpoint_filter_fn({k: torch.from_numpy(v) for k, v in file.items()}, module), strict=True
+        )
         images = inputs(c, which=which)["images"].astype(dtype)
         mine = ours(c, {k: v for k, v in p.items() if not k.startswith("carried.")}, dtype).forward({"images": images})
-        yield values(f"{r.layout}, {r.name}", "timm", f"a file of {dtype}, weights {which}", {"logits": mine}, run(module, images), dtype)
+        yield values(
+            f"{r.layout}, {r.name}",
+            "timm",
+            f"a file of {dtype}, weights {which}",
+            {"logits": mine},
+            run(module, images),
+            dtype,
+        )
 
 
 def layouts() -> Iterator[Result]:

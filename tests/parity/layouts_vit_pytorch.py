@@ -49,7 +49,9 @@ def compare(case: Case) -> Iterator[Result]:
     for dtype in ("float64", "float32"):
         p = {name: array.astype(dtype) for name, array in weights(c).items()}
         module = case.build(c).to(getattr(torch, dtype)).eval()
-        module.load_state_dict({name: torch.from_numpy(array) for name, array in rules.write(layout.rows(c), p).items()})
+        module.load_state_dict(
+            {name: torch.from_numpy(array) for name, array in rules.write(layout.rows(c), p).items()}
+        )
         images = inputs(c)["images"].astype(dtype)
         with torch.no_grad():
             theirs = case.call(module, torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()).numpy()
@@ -58,7 +60,9 @@ def compare(case: Case) -> Iterator[Result]:
     state = {name: tensor.numpy() for name, tensor in module.state_dict().items()}
     names = {name: array.shape for name, array in state.items()}
     known = [each.name for each in LAYOUTS.values() if each.recognises(names)]
-    yield Result(subject, case.against, "recognised as nothing else", float(known != [case.layout]), 0.0, ", ".join(known))
+    yield Result(
+        subject, case.against, "recognised as nothing else", float(known != [case.layout]), 0.0, ", ".join(known)
+    )
     config = resolve(layout, names, [("--set", {name: getattr(c, name) for name in case.said})], "file")
     wrong = [name for name in layout.fields if getattr(normal(config), name) != getattr(normal(c), name)]
     yield Result(subject, case.against, "config from shapes", float(len(wrong)), 0.0, ", ".join(wrong))
@@ -89,10 +93,16 @@ class Attention(nn.Module):
         inner = c.heads * c.dim_head
         self.heads, self.norm = c.heads, nn.LayerNorm(c.width) if norm else nn.Identity()
         self.to_qkv = nn.Linear(c.width, 3 * inner, bias=False)
-        self.to_out: nn.Module = nn.Linear(inner, c.width, bias=False) if plain_out else nn.Sequential(nn.Linear(inner, c.width), nn.Dropout(0.0))
+        self.to_out: nn.Module = (
+            nn.Linear(inner, c.width, bias=False)
+            if plain_out
+            else nn.Sequential(nn.Linear(inner, c.width), nn.Dropout(0.0))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.to_qkv(self.norm(x)).chunk(3, -1))
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.to_qkv(self.norm(x)).chunk(3, -1)
+        )
         weights = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1)
         return self.to_out((weights @ v).transpose(1, 2).flatten(2))
 
@@ -103,7 +113,14 @@ class FeedForward(nn.Module):
     def __init__(self, c: ViTConfig, norm: bool, dropouts: bool):
         super().__init__()
         drop = [nn.Dropout(0.0)] if dropouts else []
-        self.net = nn.Sequential(*([nn.LayerNorm(c.width)] if norm else []), nn.Linear(c.width, c.hidden), nn.GELU(), *drop, nn.Linear(c.hidden, c.width), *drop)
+        self.net = nn.Sequential(
+            *([nn.LayerNorm(c.width)] if norm else []),
+            nn.Linear(c.width, c.hidden),
+            nn.GELU(),
+            *drop,
+            nn.Linear(c.hidden, c.width),
+            *drop,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)
@@ -143,7 +160,9 @@ class Network(nn.Module):
         number = tuple(map(int, version.split(".")))
         self.simple, self.mean, d = c.position == "sincos2d", c.pool != "cls", c.width
         pixels, modern = c.channels * int(np.prod(pair(c.patch))), number >= (1, 4)
-        stem = [nn.LayerNorm(pixels), nn.Linear(pixels, d), nn.LayerNorm(d)] if number >= (1,) else [nn.Linear(pixels, d)]
+        stem = (
+            [nn.LayerNorm(pixels), nn.Linear(pixels, d), nn.LayerNorm(d)] if number >= (1,) else [nn.Linear(pixels, d)]
+        )
         if number < (0, 7):
             self.patches, self.patch_to_embedding = Patches(c), stem[0]
         else:
@@ -152,8 +171,13 @@ class Network(nn.Module):
             self.positions = torch.from_numpy(sincos2d(*c.grid, d))
         else:
             lead = () if number >= (1, 16, 1) else (1,)
-            self.cls_token, self.pos_embedding = nn.Parameter(torch.zeros(*lead, int(c.cls_token), d)), nn.Parameter(torch.zeros(*lead, c.positions, d))
-        layers = [self.layer(c, wrapped=not modern and not self.simple, residual=number < (0, 10)) for _ in range(c.depth)]
+            self.cls_token, self.pos_embedding = (
+                nn.Parameter(torch.zeros(*lead, int(c.cls_token), d)),
+                nn.Parameter(torch.zeros(*lead, c.positions, d)),
+            )
+        layers = [
+            self.layer(c, wrapped=not modern and not self.simple, residual=number < (0, 10)) for _ in range(c.depth)
+        ]
         self.transformer = Stack(layers, nn.LayerNorm(d) if modern else None)
         head = nn.Linear(d, c.classes) if modern else nn.Sequential(nn.LayerNorm(d), nn.Linear(d, c.classes))
         setattr(self, "linear_head" if self.simple else "mlp_head", head)
@@ -164,7 +188,11 @@ class Network(nn.Module):
         return nn.ModuleList([Fn(part) for part in parts] if residual else parts)
 
     def forward(self, images: Tensor, token: Tensor | None = None) -> Any:
-        x = self.patch_to_embedding(self.patches(images)) if hasattr(self, "patches") else self.to_patch_embedding(images)
+        x = (
+            self.patch_to_embedding(self.patches(images))
+            if hasattr(self, "patches")
+            else self.to_patch_embedding(images)
+        )
         if self.simple:
             return self.linear_head(self.transformer(x + self.positions.to(x.dtype)).mean(1))
         cls = self.cls_token.reshape(1, -1, x.shape[-1]).expand(len(x), -1, -1)
@@ -183,8 +211,12 @@ class Wrapper(nn.Module):
     def __init__(self, version: str, c: ViTConfig):
         super().__init__()
         self.student = Network(version, c)
-        self.distillation_token = nn.Parameter(torch.zeros(1, c.width) if version == "1.16.5" else torch.zeros(1, 1, c.width))
-        self.distill_mlp = nn.Sequential(nn.LayerNorm(c.width) if c.distill_norm else nn.Identity(), nn.Linear(c.width, c.classes))
+        self.distillation_token = nn.Parameter(
+            torch.zeros(1, c.width) if version == "1.16.5" else torch.zeros(1, 1, c.width)
+        )
+        self.distill_mlp = nn.Sequential(
+            nn.LayerNorm(c.width) if c.distill_norm else nn.Identity(), nn.Linear(c.width, c.classes)
+        )
 
 
 def sincos2d(rows: int, columns: int, width: int) -> np.ndarray:
@@ -226,7 +258,12 @@ def generations() -> Iterator[Case]:
     def vit(version: str, name: str, config: ViTConfig, *said: str) -> Case:
         return Case(f"vit-pytorch@{version}", name, config, lambda c: Network(version, c), (*SIZES, *said))
 
-    for version, base in (("0.6.7", replace(BEFORE, **square)), ("0.7", replace(BEFORE, **square)), ("0.10", BEFORE), ("1.0", DUAL)):
+    for version, base in (
+        ("0.6.7", replace(BEFORE, **square)),
+        ("0.7", replace(BEFORE, **square)),
+        ("0.10", BEFORE),
+        ("1.0", DUAL),
+    ):
         yield vit(version, "cls", replace(base, head_width=3), "pool")
         yield vit(version, "mean", replace(base, **MEAN_AFTER), "pool")
     yield vit("1.4", "cls", replace(DUAL, head_width=3), "pool")
@@ -235,17 +272,36 @@ def generations() -> Iterator[Case]:
     yield vit("1.16.1", "cls", replace(DUAL, head_width=3))
     yield vit("1.16.1", "mean", replace(DUAL, **NO_CLASS))
     for version, config in (
-        ("0.35.3", replace(BEFORE, **SIMPLE, final_norm=False, head_norm=True)), ("1.0", replace(DUAL, **SIMPLE, final_norm=False, head_norm=True)),
+        ("0.35.3", replace(BEFORE, **SIMPLE, final_norm=False, head_norm=True)),
+        ("1.0", replace(DUAL, **SIMPLE, final_norm=False, head_norm=True)),
         ("1.4.1", replace(DUAL, **SIMPLE, head_width=3)),
-    ):  # fmt: skip
+    ):
         yield Case(f"simple-vit@{version}", "mean", config, lambda c, version=version: Network(version, c), SIZES)  # type: ignore[misc]
     after = dict(final_norm=False, head_norm=True)
     for version, config in (
-        ("0.7", replace(BEFORE, **square, **TOKEN, **after)), ("0.10", replace(BEFORE, **TOKEN, **after)), ("1.0", replace(DUAL, **TOKEN, **after)),
-        ("1.4", replace(DUAL, **TOKEN)), ("1.16.5", replace(DUAL, **{**TOKEN, "distill_norm": False})),
-    ):  # fmt: skip
-        yield Case(f"vit-pytorch-distill@{version}", "student", config, lambda c, version=version: Wrapper(version, c), SIZES, student)  # type: ignore[misc]
-        yield Case(f"vit-pytorch-distill@{version}", "both heads", config, lambda c, version=version: Wrapper(version, c), SIZES, both, shown="cls_distill")  # type: ignore[misc]
+        ("0.7", replace(BEFORE, **square, **TOKEN, **after)),
+        ("0.10", replace(BEFORE, **TOKEN, **after)),
+        ("1.0", replace(DUAL, **TOKEN, **after)),
+        ("1.4", replace(DUAL, **TOKEN)),
+        ("1.16.5", replace(DUAL, **{**TOKEN, "distill_norm": False})),
+    ):
+        yield Case(
+            f"vit-pytorch-distill@{version}",
+            "student",
+            config,
+            lambda c, version=version: Wrapper(version, c),
+            SIZES,
+            student,
+        )  # type: ignore[misc]
+        yield Case(
+            f"vit-pytorch-distill@{version}",
+            "both heads",
+            config,
+            lambda c, version=version: Wrapper(version, c),
+            SIZES,
+            both,
+            shown="cls_distill",
+        )  # type: ignore[misc]
 
 
 def newest() -> Iterator[Case]:
@@ -253,11 +309,26 @@ def newest() -> Iterator[Case]:
 
     def wrapper(c: ViTConfig) -> nn.Module:
         distill = importlib.import_module("vit_pytorch.distill")
-        settings = dict(image_size=pair(c.image), patch_size=pair(c.patch), num_classes=c.classes, dim=c.width, depth=c.depth, heads=c.heads, mlp_dim=c.hidden)
+        settings = dict(
+            image_size=pair(c.image),
+            patch_size=pair(c.patch),
+            num_classes=c.classes,
+            dim=c.width,
+            depth=c.depth,
+            heads=c.heads,
+            mlp_dim=c.hidden,
+        )
         model = distill.DistillableViT(**settings, channels=c.channels, dim_head=c.dim_head, pool=c.pool)
         return distill.DistillWrapper(teacher=nn.Identity(), student=model, mlp_layernorm=c.distill_norm)
 
-    def one(layout: str, name: str, build: Callable[[ViTConfig], nn.Module], call: Any = Case.call, shown: str = "", **config: Any) -> Case:
+    def one(
+        layout: str,
+        name: str,
+        build: Callable[[ViTConfig], nn.Module],
+        call: Any = Case.call,
+        shown: str = "",
+        **config: Any,
+    ) -> Case:
         return Case(layout, name, replace(DUAL, **config), build, SIZES, call, f"vit-pytorch {version}", shown)
 
     version = importlib.metadata.version("vit-pytorch")

@@ -42,13 +42,27 @@ def compare(o: Original) -> Iterator[Result]:
     """Float64 on both weight sets, float32, and gradients."""
     for which, dtype in (("A", "float64"), ("B", "float64"), ("A", "float32")):
         p, given = weights(o.config, which), inputs(o.config, which=which)
-        theirs = Torch(o.build(o.config), p, functools.partial(o.mapping, o.config), lambda model, images: o.call(model, images.permute(0, 3, 1, 2)), dtype)
+        theirs = Torch(
+            o.build(o.config),
+            p,
+            functools.partial(o.mapping, o.config),
+            lambda model, images: o.call(model, images.permute(0, 3, 1, 2)),
+            dtype,
+        )
         mine = ours(o.config, p, dtype)
         y = mine.forward(given)
-        yield values(o.name, o.library, f"{dtype}, weights {which}", {"logits": y}, {"logits": theirs.forward(given)}, dtype)
+        yield values(
+            o.name, o.library, f"{dtype}, weights {which}", {"logits": y}, {"logits": theirs.forward(given)}, dtype
+        )
         if which == "A" and dtype == "float64":
             cotangent = np.random.default_rng(1).standard_normal(y.shape)
-            yield from gradients(o.name, o.library, mine.gradients(given, cotangent), theirs.gradients(given, cotangent), zero_gradients(o.config))
+            yield from gradients(
+                o.name,
+                o.library,
+                mine.gradients(given, cotangent),
+                theirs.gradients(given, cotangent),
+                zero_gradients(o.config),
+            )
 
 
 # --------------------------------------------------------------------------------- names they share
@@ -65,20 +79,39 @@ def packed(p: Tensors, ours: str, theirs: str) -> Tensors:
     """q, k, v as rows of one matrix, and of one bias."""
     parts = [f"{ours}.{part}" for part in ("query", "key", "value")]
     out = {f"{theirs}weight": torch.cat([p[f"{part}.kernel"].T for part in parts])}
-    return out | ({f"{theirs}bias": torch.cat([p[f"{part}.bias"] for part in parts])} if f"{parts[0]}.bias" in p else {})
+    return out | (
+        {f"{theirs}bias": torch.cat([p[f"{part}.bias"] for part in parts])} if f"{parts[0]}.bias" in p else {}
+    )
 
 
 # -------------------------------------------------------------------------------------------- timm
 
 
-def timm_build(c: ViTConfig, cls: str = "timm.models.vision_transformer.VisionTransformer", **options: Any) -> nn.Module:
-    activation = {"gelu": nn.GELU, "gelu_tanh": functools.partial(nn.GELU, approximate="tanh"), "relu": nn.ReLU, "silu": nn.SiLU, "quick_gelu": None}
+def timm_build(
+    c: ViTConfig, cls: str = "timm.models.vision_transformer.VisionTransformer", **options: Any
+) -> nn.Module:
+    activation = {
+        "gelu": nn.GELU,
+        "gelu_tanh": functools.partial(nn.GELU, approximate="tanh"),
+        "relu": nn.ReLU,
+        "silu": nn.SiLU,
+        "quick_gelu": None,
+    }
     module, _, name = cls.rpartition(".")
     act = activation[c.activation] or importlib.import_module("timm.layers").get_act_layer("quick_gelu")
     return getattr(importlib.import_module(module), name)(
-        img_size=pair(c.image), patch_size=pair(c.patch), in_chans=c.channels, num_classes=c.classes, embed_dim=c.width, depth=c.depth,
-        num_heads=c.heads, mlp_ratio=c.hidden / c.width, act_layer=act, norm_layer=functools.partial(nn.LayerNorm, eps=c.eps), **options,
-    )  # fmt: skip
+        img_size=pair(c.image),
+        patch_size=pair(c.patch),
+        in_chans=c.channels,
+        num_classes=c.classes,
+        embed_dim=c.width,
+        depth=c.depth,
+        num_heads=c.heads,
+        mlp_ratio=c.hidden / c.width,
+        act_layer=act,
+        norm_layer=functools.partial(nn.LayerNorm, eps=c.eps),
+        **options,
+    )
 
 
 def timm_names(c: ViTConfig, p: Tensors) -> Tensors:
@@ -90,16 +123,27 @@ def timm_names(c: ViTConfig, p: Tensors) -> Tensors:
     for i in range(c.depth):
         mine, its = f"blocks.{i}", f"blocks.{i}."
         out |= names_norm(p, f"{mine}.norm1", f"{its}norm1.") | names_norm(p, f"{mine}.norm2", f"{its}norm2.")
-        out |= packed(p, f"{mine}.attention", f"{its}attn.qkv.") | names_linear(p, f"{mine}.attention.out", f"{its}attn.proj.")
+        out |= packed(p, f"{mine}.attention", f"{its}attn.qkv.") | names_linear(
+            p, f"{mine}.attention.out", f"{its}attn.proj."
+        )
         if c.qk_norm:
-            out |= names_norm(p, f"{mine}.attention.query_norm", f"{its}attn.q_norm.") | names_norm(p, f"{mine}.attention.key_norm", f"{its}attn.k_norm.")
+            out |= names_norm(p, f"{mine}.attention.query_norm", f"{its}attn.q_norm.") | names_norm(
+                p, f"{mine}.attention.key_norm", f"{its}attn.k_norm."
+            )
         if c.layer_scale:
             out |= {f"{its}ls{n}.gamma": p[f"{mine}.scale{n}"] for n in (1, 2)}
         for part, theirs in (("fc1", "fc1_x" if c.gated else "fc1"), ("gate", "fc1_g"), ("fc2", "fc2")):
-            out |= names_linear(p, f"{mine}.mlp.{part}", f"{its}mlp.{theirs}.") if f"{mine}.mlp.{part}.kernel" in p else {}
+            out |= (
+                names_linear(p, f"{mine}.mlp.{part}", f"{its}mlp.{theirs}.") if f"{mine}.mlp.{part}.kernel" in p else {}
+            )
     if c.pool == "map":
-        out |= {"attn_pool.latent": p["pool.probe"][None, None], "attn_pool.kv.weight": torch.cat([p["pool.key.kernel"].T, p["pool.value.kernel"].T])}
-        out |= {"attn_pool.kv.bias": torch.cat([p["pool.key.bias"], p["pool.value.bias"]])} | names_norm(p, "pool.norm", "attn_pool.norm.")
+        out |= {
+            "attn_pool.latent": p["pool.probe"][None, None],
+            "attn_pool.kv.weight": torch.cat([p["pool.key.kernel"].T, p["pool.value.kernel"].T]),
+        }
+        out |= {"attn_pool.kv.bias": torch.cat([p["pool.key.bias"], p["pool.value.bias"]])} | names_norm(
+            p, "pool.norm", "attn_pool.norm."
+        )
         for name, theirs in (("query", "q"), ("out", "proj"), ("mlp.fc1", "mlp.fc1"), ("mlp.fc2", "mlp.fc2")):
             out |= names_linear(p, f"pool.{name}", f"attn_pool.{theirs}.")
     out |= names_linear(p, "head", "head.")
@@ -116,7 +160,11 @@ def timm() -> list[Original]:
     return [
         one("plain", {}),
         one("tanh GELU, eps 1e-5", dict(activation="gelu_tanh", eps=1e-5)),
-        one("distilled", dict(distill_token=True, distill_head=True, pool="cls_distill"), cls="timm.models.deit.VisionTransformerDistilled"),
+        one(
+            "distilled",
+            dict(distill_token=True, distill_head=True, pool="cls_distill"),
+            cls="timm.models.deit.VisionTransformerDistilled",
+        ),
         one("4 registers without positions", dict(registers=4, cls_position=False), reg_tokens=4, no_embed_class=True),
         one("2 registers with positions", dict(registers=2, register_position=True), reg_tokens=2),
         one("layer scale", dict(layer_scale=0.1), init_values=0.1),
@@ -126,9 +174,25 @@ def timm() -> list[Original]:
         one("no final norm", dict(final_norm=False), final_norm=False),
         one("mean, norm after pooling", dict(pool="mean", final_norm=False, head_norm=True), global_pool="avg"),
         one("mean, norm before, no class token", no_cls, global_pool="avg", class_token=False, fc_norm=False),
-        one("mean of all", dict(pool="mean_all", registers=2, register_position=True), global_pool="avg", fc_norm=False, pool_include_prefix=True, reg_tokens=2),
-        one("attention pooling", dict(cls_token=False, pool="map", activation="gelu_tanh"), global_pool="map", class_token=False),
-        one("pre-norm, quick GELU (CLIP)", dict(pre_norm=True, stem_bias=False, activation="quick_gelu", eps=1e-5), pre_norm=True),
+        one(
+            "mean of all",
+            dict(pool="mean_all", registers=2, register_position=True),
+            global_pool="avg",
+            fc_norm=False,
+            pool_include_prefix=True,
+            reg_tokens=2,
+        ),
+        one(
+            "attention pooling",
+            dict(cls_token=False, pool="map", activation="gelu_tanh"),
+            global_pool="map",
+            class_token=False,
+        ),
+        one(
+            "pre-norm, quick GELU (CLIP)",
+            dict(pre_norm=True, stem_bias=False, activation="quick_gelu", eps=1e-5),
+            pre_norm=True,
+        ),
         one("SwiGLU", dict(gated=True, activation="silu"), mlp_layer=functools.partial(glu)),
     ]
 
@@ -143,7 +207,10 @@ def torchvision_build(c: ViTConfig) -> nn.Module:
 
 
 def torchvision_names(c: ViTConfig, p: Tensors) -> Tensors:
-    out = convolution(c, p, "conv_proj.") | {"class_token": p["cls_token"][None, None], "encoder.pos_embedding": p["position"][None]}
+    out = convolution(c, p, "conv_proj.") | {
+        "class_token": p["cls_token"][None, None],
+        "encoder.pos_embedding": p["position"][None],
+    }
     for i in range(c.depth):
         mine, its = f"blocks.{i}", f"encoder.layers.encoder_layer_{i}."
         out |= names_norm(p, f"{mine}.norm1", f"{its}ln_1.") | names_norm(p, f"{mine}.norm2", f"{its}ln_2.")
@@ -159,7 +226,13 @@ def torchvision() -> list[Original]:
     square = replace(VIT, image=4, patch=2)  # it knows no other
     return [
         Original("torchvision", "plain", square, torchvision_build, torchvision_names),
-        Original("torchvision", "hidden layer in the head", replace(square, head_hidden=6), torchvision_build, torchvision_names),
+        Original(
+            "torchvision",
+            "hidden layer in the head",
+            replace(square, head_hidden=6),
+            torchvision_build,
+            torchvision_names,
+        ),
     ]
 
 
@@ -170,36 +243,71 @@ def huggingface_build(c: ViTConfig) -> nn.Module:
     transformers = importlib.import_module("transformers")
     distilled = c.distill_token
     config = (transformers.DeiTConfig if distilled else transformers.ViTConfig)(
-        image_size=pair(c.image), patch_size=pair(c.patch), num_channels=c.channels, hidden_size=c.width, num_hidden_layers=c.depth,
-        num_attention_heads=c.heads, intermediate_size=c.hidden, num_labels=c.classes, layer_norm_eps=c.eps, qkv_bias=c.query_bias,
-        hidden_act={"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu", "quick_gelu": "quick_gelu"}[c.activation],
+        image_size=pair(c.image),
+        patch_size=pair(c.patch),
+        num_channels=c.channels,
+        hidden_size=c.width,
+        num_hidden_layers=c.depth,
+        num_attention_heads=c.heads,
+        intermediate_size=c.hidden,
+        num_labels=c.classes,
+        layer_norm_eps=c.eps,
+        qkv_bias=c.query_bias,
+        hidden_act={
+            "gelu": "gelu",
+            "gelu_tanh": "gelu_pytorch_tanh",
+            "relu": "relu",
+            "silu": "silu",
+            "quick_gelu": "quick_gelu",
+        }[c.activation],
         attn_implementation="sdpa",  # its eager attention casts to float32
-    )  # fmt: skip
-    names = {False: "ViTForImageClassification", True: "DeiTForImageClassificationWithTeacher" if c.distill_head else "DeiTForImageClassification"}
+    )
+    names = {
+        False: "ViTForImageClassification",
+        True: "DeiTForImageClassificationWithTeacher" if c.distill_head else "DeiTForImageClassification",
+    }
     return getattr(transformers, names[distilled])(config)
 
 
 def huggingface_names(c: ViTConfig, p: Tensors) -> Tensors:
     body = "deit." if c.distill_token else "vit."
     out = convolution(c, p, f"{body}embeddings.patch_embeddings.projection.")
-    out |= {f"{body}embeddings.cls_token": p["cls_token"][None, None], f"{body}embeddings.position_embeddings": p["position"][None]}
+    out |= {
+        f"{body}embeddings.cls_token": p["cls_token"][None, None],
+        f"{body}embeddings.position_embeddings": p["position"][None],
+    }
     if c.distill_token:
         out[f"{body}embeddings.distillation_token"] = p["distill_token"][None, None]
     for i in range(c.depth):
         mine, its = f"blocks.{i}", f"{body}layers.{i}."
-        out |= names_norm(p, f"{mine}.norm1", f"{its}layernorm_before.") | names_norm(p, f"{mine}.norm2", f"{its}layernorm_after.")
+        out |= names_norm(p, f"{mine}.norm1", f"{its}layernorm_before.") | names_norm(
+            p, f"{mine}.norm2", f"{its}layernorm_after."
+        )
         for name, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o")):
             out |= names_linear(p, f"{mine}.attention.{name}", f"{its}attention.{theirs}_proj.")
-        out |= names_linear(p, f"{mine}.mlp.fc1", f"{its}mlp.fc1.") | names_linear(p, f"{mine}.mlp.fc2", f"{its}mlp.fc2.")
+        out |= names_linear(p, f"{mine}.mlp.fc1", f"{its}mlp.fc1.") | names_linear(
+            p, f"{mine}.mlp.fc2", f"{its}mlp.fc2."
+        )
     out |= names_norm(p, "norm", f"{body}layernorm.")
     if c.distill_head:
-        return out | names_linear(p, "head", "cls_classifier.") | names_linear(p, "distill_head", "distillation_classifier.")
+        return (
+            out
+            | names_linear(p, "head", "cls_classifier.")
+            | names_linear(p, "distill_head", "distillation_classifier.")
+        )
     return out | names_linear(p, "head", "classifier.")
 
 
 def huggingface() -> list[Original]:
     def one(name: str, **config: Any) -> Original:
-        return Original("transformers", name, replace(VIT, **config), huggingface_build, huggingface_names, lambda model, images: model(pixel_values=images).logits)
+        return Original(
+            "transformers",
+            name,
+            replace(VIT, **config),
+            huggingface_build,
+            huggingface_names,
+            lambda model, images: model(pixel_values=images).logits,
+        )
 
     return [
         one("ViT, eps 1e-12", eps=1e-12),
@@ -213,8 +321,17 @@ def huggingface() -> list[Original]:
 
 
 def lucidrains_build(c: ViTConfig) -> nn.Module:
-    common = dict(image_size=pair(c.image), patch_size=pair(c.patch), num_classes=c.classes, dim=c.width, depth=c.depth, heads=c.heads,
-                  mlp_dim=c.hidden, channels=c.channels, dim_head=c.dim_head)  # fmt: skip
+    common = dict(
+        image_size=pair(c.image),
+        patch_size=pair(c.patch),
+        num_classes=c.classes,
+        dim=c.width,
+        depth=c.depth,
+        heads=c.heads,
+        mlp_dim=c.hidden,
+        channels=c.channels,
+        dim_head=c.dim_head,
+    )
     if c.position == "learned":
         return importlib.import_module("vit_pytorch").ViT(pool=c.pool, **common)
     simple = importlib.import_module("vit_pytorch.simple_vit")
@@ -229,28 +346,49 @@ def lucidrains_names(c: ViTConfig, p: Tensors) -> Tensors:
     out = names_norm(p, "patch.pre_norm", "to_patch_embedding.1.") | names_linear(p, "patch", "to_patch_embedding.2.")
     out |= names_norm(p, "patch.norm", "to_patch_embedding.3.")
     if c.position == "learned":
-        out |= {"cls_token": p["cls_token"][None] if c.cls_token else torch.zeros(0, c.width), "pos_embedding": p["position"]}
+        out |= {
+            "cls_token": p["cls_token"][None] if c.cls_token else torch.zeros(0, c.width),
+            "pos_embedding": p["position"],
+        }
     for i in range(c.depth):
         mine, its = f"blocks.{i}", f"transformer.layers.{i}."
         out |= names_norm(p, f"{mine}.norm1", f"{its}0.norm.") | packed(p, f"{mine}.attention", f"{its}0.to_qkv.")
         out |= names_linear(p, f"{mine}.attention.out", f"{its}0.to_out.0." if c.out_bias else f"{its}0.to_out.")
         mlp = ("0", "1", "4") if c.position == "learned" else ("0", "1", "3")
         out |= names_norm(p, f"{mine}.norm2", f"{its}1.net.{mlp[0]}.")
-        out |= names_linear(p, f"{mine}.mlp.fc1", f"{its}1.net.{mlp[1]}.") | names_linear(p, f"{mine}.mlp.fc2", f"{its}1.net.{mlp[2]}.")
-    return out | names_norm(p, "norm", "transformer.norm.") | names_linear(p, "head", "mlp_head." if c.position == "learned" else "linear_head.")
+        out |= names_linear(p, f"{mine}.mlp.fc1", f"{its}1.net.{mlp[1]}.") | names_linear(
+            p, f"{mine}.mlp.fc2", f"{its}1.net.{mlp[2]}."
+        )
+    return (
+        out
+        | names_norm(p, "norm", "transformer.norm.")
+        | names_linear(p, "head", "mlp_head." if c.position == "learned" else "linear_head.")
+    )
 
 
 def lucidrains() -> list[Original]:
-    base = replace(VIT, stem_pre_norm=True, stem_norm=True, query_bias=False, key_bias=False, value_bias=False, eps=1e-5)
+    base = replace(
+        VIT, stem_pre_norm=True, stem_norm=True, query_bias=False, key_bias=False, value_bias=False, eps=1e-5
+    )
     simple = dict(cls_token=False, pool="mean", position="sincos2d", position_trained=False, out_bias=False)
 
     def one(name: str, **config: Any) -> Original:
         return Original("vit_pytorch", name, replace(base, **config), lucidrains_build, lucidrains_names)
 
-    return [one("ViT, cls"), one("ViT, mean", cls_token=False, pool="mean"), one("ViT, heads of 3", head_width=3), one("SimpleViT", **simple)]
+    return [
+        one("ViT, cls"),
+        one("ViT, mean", cls_token=False, pool="mean"),
+        one("ViT, heads of 3", head_width=3),
+        one("SimpleViT", **simple),
+    ]
 
 
-LIBRARIES: dict[str, Callable[[], list[Original]]] = {"timm": timm, "torchvision": torchvision, "transformers": huggingface, "vit_pytorch": lucidrains}
+LIBRARIES: dict[str, Callable[[], list[Original]]] = {
+    "timm": timm,
+    "torchvision": torchvision,
+    "transformers": huggingface,
+    "vit_pytorch": lucidrains,
+}
 
 
 def absent() -> dict[str, str]:

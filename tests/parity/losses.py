@@ -53,7 +53,9 @@ def translate(smoothing: float) -> Iterator[Result]:
     """The mean over real tokens, and its gradient."""
     logits = np.random.default_rng(0).standard_normal((4, 5, 9)) * 3
     leaf = torch.from_numpy(logits).requires_grad_()
-    expected = torch.nn.CrossEntropyLoss(ignore_index=0, label_smoothing=smoothing)(leaf.flatten(0, 1), torch.from_numpy(SAID).flatten())
+    expected = torch.nn.CrossEntropyLoss(ignore_index=0, label_smoothing=smoothing)(
+        leaf.flatten(0, 1), torch.from_numpy(SAID).flatten()
+    )
     expected.backward()
     subject, batch = f"translation, smoothing {smoothing:g}", {"source": SOURCE, "target": TARGET}
     with doubles("float64"):
@@ -74,7 +76,10 @@ def classify(smoothing: float) -> Iterator[Result]:
     leaf = torch.from_numpy(logits).requires_grad_()
     expected = torch.nn.CrossEntropyLoss(label_smoothing=smoothing)(leaf, torch.from_numpy(labels).long())
     expected.backward()
-    subject, batch = f"classification, smoothing {smoothing:g}", {"image": np.zeros((4, 2, 2, 1), np.uint8), "label": labels}
+    subject, batch = (
+        f"classification, smoothing {smoothing:g}",
+        {"image": np.zeros((4, 2, 2, 1), np.uint8), "label": labels},
+    )
     with doubles("float64"):
         task, keys = Classify(ImageAugment(), (0.0,), (1.0,), smoothing), jax.random.split(jax.random.key(0), 4)
         loss, back = jax.vjp(lambda x: task.loss(Says(x), batch, keys)[0], jnp.asarray(logits))

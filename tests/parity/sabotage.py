@@ -37,7 +37,9 @@ GATED = replace(VIT, gated=True, activation="silu", layer_scale=0.1)
 
 
 def forward(c: Any, which: str = "A", dtype: str = "float64") -> Callable[[], Iterable[Result]]:
-    return lambda: [twins.forward("sabotaged", c, weights(c, which), inputs(c, which=which), dtype, f"{dtype}, weights {which}")]
+    return lambda: [
+        twins.forward("sabotaged", c, weights(c, which), inputs(c, which=which), dtype, f"{dtype}, weights {which}")
+    ]
 
 
 def backward(c: Any) -> Callable[[], Iterable[Result]]:
@@ -199,7 +201,11 @@ def faults() -> list[Fault]:
     """The table."""
     vit_a, vit_b, seq = forward(VIT), forward(VIT, "B"), forward(T)
     activation = lambda name: lambda: mock.patch.dict(layers.ACTIVATIONS, gelu=layers.ACTIVATIONS[name])  # noqa: E731
-    adamw, cycle, clipped = "AdamW, warm-up and cosine, clipped", "momentum, Nesterov, L2, one cycle", "momentum, clipped"
+    adamw, cycle, clipped = (
+        "AdamW, warm-up and cosine, clipped",
+        "momentum, Nesterov, L2, one cycle",
+        "momentum, clipped",
+    )
     masked = lambda: dropping.one_mask("sabotaged", dropping.VITS)  # noqa: E731
     spread = lambda: dropping.statistics("sabotaged", dropping.VITS)  # noqa: E731
     return [

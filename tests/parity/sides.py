@@ -45,14 +45,28 @@ def names(c: Config) -> list[str]:
     """What is captured, in the order of the forward pass."""
     if isinstance(c, ViTConfig):
         return ["tokens", *(f"blocks.{i}" for i in range(c.depth)), "features", "pooled", "logits"]
-    return [*(f"encoder.blocks.{i}" for i in range(c.encoder_depth)), "memory", *(f"decoder.blocks.{i}" for i in range(c.decoder_depth)), "logits"]
+    return [
+        *(f"encoder.blocks.{i}" for i in range(c.encoder_depth)),
+        "memory",
+        *(f"decoder.blocks.{i}" for i in range(c.decoder_depth)),
+        "logits",
+    ]
 
 
 class Ours:
     """A network or layer of ours, not jitted: `call(model, **inputs)`."""
 
-    def __init__(self, model: Any, weights: Mapping[str, np.ndarray], dtype: str = "float64", call: Callable[..., Any] | None = None):
-        self.dtype, self.call = dtype, call or (lambda model, **inputs: model(*_positional(inputs), **_keywords(inputs)))
+    def __init__(
+        self,
+        model: Any,
+        weights: Mapping[str, np.ndarray],
+        dtype: str = "float64",
+        call: Callable[..., Any] | None = None,
+    ):
+        self.dtype, self.call = (
+            dtype,
+            call or (lambda model, **inputs: model(*_positional(inputs), **_keywords(inputs))),
+        )
         with doubles(dtype):
             self.tree = unflatten({k: jnp.asarray(v, dtype) for k, v in weights.items()})
             replace_parameters(model, self.tree)
@@ -77,15 +91,22 @@ class Ours:
             given = self.arrays(inputs)
             floats = {k: v for k, v in given.items() if hasattr(v, "dtype") and jnp.issubdtype(v.dtype, jnp.floating)}
             definition = split(self.model)[0]
-            _, back = jax.vjp(lambda tree, floats: self.call(merge(definition, tree), **{**given, **floats}), self.tree, floats)
+            _, back = jax.vjp(
+                lambda tree, floats: self.call(merge(definition, tree), **{**given, **floats}), self.tree, floats
+            )
             tree, floats = back(jnp.asarray(cotangent, self.dtype))
-            return {**{k: np.asarray(v) for k, v in flatten(tree).items()}, **{f"input.{k}": np.asarray(v) for k, v in floats.items()}}
+            return {
+                **{k: np.asarray(v) for k, v in flatten(tree).items()},
+                **{f"input.{k}": np.asarray(v) for k, v in floats.items()},
+            }
 
 
 def ours(c: Config, weights: Mapping[str, np.ndarray], dtype: str = "float64") -> Ours:
     """Our network of a config."""
     with doubles(dtype):
-        model = (ViT if isinstance(c, ViTConfig) else Transformer)(c, dtype=jnp.dtype(dtype), param_dtype=jnp.dtype(dtype))
+        model = (ViT if isinstance(c, ViTConfig) else Transformer)(
+            c, dtype=jnp.dtype(dtype), param_dtype=jnp.dtype(dtype)
+        )
     return Ours(model, weights, dtype)
 
 
@@ -105,33 +126,51 @@ class Torch:
     """
 
     def __init__(
-        self, module: torch.nn.Module, weights: Mapping[str, np.ndarray], mapping: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]],
-        call: Callable[..., torch.Tensor], dtype: str = "float64",
-    ):  # fmt: skip
+        self,
+        module: torch.nn.Module,
+        weights: Mapping[str, np.ndarray],
+        mapping: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]],
+        call: Callable[..., torch.Tensor],
+        dtype: str = "float64",
+    ):
         self.dtype, self.call = dtype, call
         self.module = module.to(getattr(torch, dtype)).eval()
         self.leaves = {k: torch.from_numpy(v.astype(dtype)).requires_grad_() for k, v in weights.items()}
         self.parameters = mapping(self.leaves)
-        expected, given = ({k: tuple(v.shape) for k, v in p} for p in (module.named_parameters(), self.parameters.items()))
+        expected, given = (
+            {k: tuple(v.shape) for k, v in p} for p in (module.named_parameters(), self.parameters.items())
+        )
         if expected != given:
-            raise ValueError(f"the mapping does not fit the module: {sorted(set(expected.items()) ^ set(given.items()))}")
+            raise ValueError(
+                f"the mapping does not fit the module: {sorted(set(expected.items()) ^ set(given.items()))}"
+            )
 
     def arrays(self, inputs: Inputs) -> Inputs:
-        return {k: torch.from_numpy(np.ascontiguousarray(v)) if isinstance(v, np.ndarray) else v for k, v in cast(inputs, self.dtype).items()}
+        return {
+            k: torch.from_numpy(np.ascontiguousarray(v)) if isinstance(v, np.ndarray) else v
+            for k, v in cast(inputs, self.dtype).items()
+        }
 
     def run(self, given: Inputs) -> torch.Tensor:
-        return self.call(lambda *args, **kwargs: torch.func.functional_call(self.module, self.parameters, args, kwargs), **given)
+        return self.call(
+            lambda *args, **kwargs: torch.func.functional_call(self.module, self.parameters, args, kwargs), **given
+        )
 
     def forward(self, inputs: Inputs) -> np.ndarray:
         return self.run(self.arrays(inputs)).detach().numpy()
 
     def gradients(self, inputs: Inputs, cotangent: np.ndarray) -> Arrays:
         given = self.arrays(inputs)
-        floats = {k: v.requires_grad_() for k, v in given.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
+        floats = {
+            k: v.requires_grad_() for k, v in given.items() if isinstance(v, torch.Tensor) and v.is_floating_point()
+        }
         output = (self.run(given) * torch.from_numpy(cotangent.astype(self.dtype))).sum()
         wanted = {**self.leaves, **{f"input.{k}": v for k, v in floats.items()}}
         found = torch.autograd.grad(output, list(wanted.values()), allow_unused=True, retain_graph=True)
-        return {k: (torch.zeros_like(v) if g is None else g).numpy() for (k, v), g in zip(wanted.items(), found, strict=True)}
+        return {
+            k: (torch.zeros_like(v) if g is None else g).numpy()
+            for (k, v), g in zip(wanted.items(), found, strict=True)
+        }
 
 
 class Twin:
@@ -145,8 +184,13 @@ class Twin:
         self.module.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
 
     def arrays(self, inputs: Inputs) -> Inputs:
-        given = {k: torch.from_numpy(np.ascontiguousarray(v)) if isinstance(v, np.ndarray) else v for k, v in cast(inputs, self.dtype).items()}
-        return {k: v.permute(0, 3, 1, 2) if k == "images" else v for k, v in given.items()}  # [B, h, w, C] -> [B, C, h, w]
+        given = {
+            k: torch.from_numpy(np.ascontiguousarray(v)) if isinstance(v, np.ndarray) else v
+            for k, v in cast(inputs, self.dtype).items()
+        }
+        return {
+            k: v.permute(0, 3, 1, 2) if k == "images" else v for k, v in given.items()
+        }  # [B, h, w, C] -> [B, C, h, w]
 
     def forward(self, inputs: Inputs) -> np.ndarray:
         with torch.no_grad():
@@ -165,9 +209,17 @@ class Twin:
 
     def gradients(self, inputs: Inputs, cotangent: np.ndarray) -> Arrays:
         given = self.arrays(inputs)
-        floats = {k: v.requires_grad_() for k, v in given.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
+        floats = {
+            k: v.requires_grad_() for k, v in given.items() if isinstance(v, torch.Tensor) and v.is_floating_point()
+        }
         self.module.zero_grad()
-        (self.module(*_positional(given), **_keywords(given)) * torch.from_numpy(cotangent.astype(self.dtype))).sum().backward()
-        found = {k: (torch.zeros_like(p) if p.grad is None else p.grad).numpy() for k, p in self.module.named_parameters()}
-        back = {f"input.{k}": (v.grad.permute(0, 2, 3, 1) if k == "images" else v.grad).numpy() for k, v in floats.items()}
+        (
+            self.module(*_positional(given), **_keywords(given)) * torch.from_numpy(cotangent.astype(self.dtype))
+        ).sum().backward()
+        found = {
+            k: (torch.zeros_like(p) if p.grad is None else p.grad).numpy() for k, p in self.module.named_parameters()
+        }
+        back = {
+            f"input.{k}": (v.grad.permute(0, 2, 3, 1) if k == "images" else v.grad).numpy() for k, v in floats.items()
+        }
         return rules.read(self.rows, found) | back

@@ -34,11 +34,18 @@ def slope(name: str, c: Config, seed: int = 0) -> Result:
     mine, rng = ours(c, p), np.random.default_rng(seed)
     cotangent = rng.standard_normal(mine.forward(given).shape)
     gradients = mine.gradients(given, cotangent)
-    chosen = [(k, i) for k in p if k not in zero_gradients(c) for i in rng.choice(p[k].size, min(ENTRIES, p[k].size), replace=False)]
+    chosen = [
+        (k, i)
+        for k in p
+        if k not in zero_gradients(c)
+        for i in rng.choice(p[k].size, min(ENTRIES, p[k].size), replace=False)
+    ]
     exact = np.array([gradients[k].flat[i] for k, i in chosen])
     found, smooth = differences(mine, p, given, cotangent, chosen, H), np.ones(len(chosen), bool)
     if "relu" in _activations(c):
-        smooth = np.abs(found - differences(mine, p, given, cotangent, chosen, H / 2)) <= 1e-7 * np.maximum(1, np.abs(found))
+        smooth = np.abs(found - differences(mine, p, given, cotangent, chosen, H / 2)) <= 1e-7 * np.maximum(
+            1, np.abs(found)
+        )
     there = np.maximum(np.abs(exact), np.abs(found)) >= [SHARE * np.abs(gradients[k]).max() for k, _ in chosen]
     apart = np.abs(found - exact) / np.maximum(1e-8, np.abs(found) + np.abs(exact)) * (smooth & there)
     if smooth.mean() < 0.8:
@@ -51,7 +58,14 @@ def _activations(c: Config) -> tuple[str, ...]:
     return tuple(str(getattr(c, name, "")) for name in ("activation", "stem_activation", "head_activation"))
 
 
-def differences(mine: Ours, p: dict[str, np.ndarray], given: dict[str, Any], cotangent: np.ndarray, chosen: list[tuple[str, int]], h: float) -> np.ndarray:
+def differences(
+    mine: Ours,
+    p: dict[str, np.ndarray],
+    given: dict[str, Any],
+    cotangent: np.ndarray,
+    chosen: list[tuple[str, int]],
+    h: float,
+) -> np.ndarray:
     """(f(p + h) - f(p - h)) / 2h for each chosen entry, many nets at a time."""
     moves = [(k, i, sign * h) for k, i in chosen for sign in (1, -1)]
     moves += [moves[-1]] * (-len(moves) % CHUNK)
@@ -74,7 +88,12 @@ def differences(mine: Ours, p: dict[str, np.ndarray], given: dict[str, Any], cot
 def networks() -> list[Case]:
     """Every value of the slots that change the function's form, and the combinations; sizes and starts do not."""
     sizes = {*cases.STARTS, "image", "patch", "width", "depth", "encoder_depth", "decoder_depth", "channels", "hidden"}
-    listed = [c for base in (cases.VIT, cases.TRANSFORMER) for c in cases.slots(base) if c.name.partition("=")[0] not in sizes and "dropout" not in c.name]
+    listed = [
+        c
+        for base in (cases.VIT, cases.TRANSFORMER)
+        for c in cases.slots(base)
+        if c.name.partition("=")[0] not in sizes and "dropout" not in c.name
+    ]
     return [*cases.combinations(), *listed]
 
 

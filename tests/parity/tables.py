@@ -15,7 +15,9 @@ def table(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     lines = [tuple(cell.replace("|", "/") for cell in line) for line in lines]
     widths = [max(map(len, column)) for column in zip(titles, *lines, strict=True)]
     rows = [titles, tuple("-" * w for w in widths), *lines]
-    return "\n".join("| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |" for row in rows)
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |" for row in rows
+    )
 
 
 def worst(rows: Sequence[Row]) -> Row:
@@ -26,7 +28,11 @@ def worst(rows: Sequence[Row]) -> Row:
 def verdict(rows: Sequence[Row]) -> str:
     """ok, or where it first fails."""
     failed = [r for r in rows if not r["passed"]]
-    return f"FAILED: {failed[0]['quantity']}" + (f" at {failed[0]['where']}" if failed[0]["where"] else "") if failed else "ok"
+    return (
+        f"FAILED: {failed[0]['quantity']}" + (f" at {failed[0]['where']}" if failed[0]["where"] else "")
+        if failed
+        else "ok"
+    )
 
 
 def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[str, ...], list[Row]]:
@@ -53,9 +59,24 @@ def models(rows: Iterable[Row]) -> str:
 
 def families(rows: Iterable[Row]) -> str:
     """One line for each quantity of a family of comparisons: the largest difference in it."""
-    family = [{**row, "family": row["part"].partition(" slots")[0] + (", every value of every slot" if " slots" in row["part"] else "")} for row in rows]
+    family = [
+        {
+            **row,
+            "family": row["part"].partition(" slots")[0]
+            + (", every value of every slot" if " slots" in row["part"] else ""),
+        }
+        for row in rows
+    ]
     lines = [
-        (name, against, quantity, str(len(its)), f"{worst(its)['difference']:.1e}", f"{worst(its)['limit']:.0e}", verdict(its))
+        (
+            name,
+            against,
+            quantity,
+            str(len(its)),
+            f"{worst(its)['difference']:.1e}",
+            f"{worst(its)['limit']:.0e}",
+            verdict(its),
+        )
         for (name, against, quantity), its in grouped(family, "family", "against", "quantity").items()
     ]
     return table(("what", "compared with", "quantity", "comparisons", "largest difference", "limit", "verdict"), lines)
@@ -70,14 +91,23 @@ def every(rows: Iterable[Row]) -> str:
     return table(("model or slot", "compared with", "quantity", "largest difference", "limit", "verdict"), lines)
 
 
-def report(rows: list[Row], faults: list[dict[str, Any]], absent: dict[str, str], seconds: float, full: bool = False) -> str:
+def report(
+    rows: list[Row], faults: list[dict[str, Any]], absent: dict[str, str], seconds: float, full: bool = False
+) -> str:
     """All that was found: networks and families, or with `full` every line; then the planted faults and a count."""
     named = [r for r in rows if r["part"] in MODELS]
     others = [r for r in rows if r["part"] not in (*MODELS, "sabotage, control")]
     parts = [every(rows)] if full and rows else [f(some) for f, some in ((models, named), (families, others)) if some]
     if faults:
-        parts.append(table(("deliberate fault", "caught by", "verdict"), [(f["fault"], f["test"], "caught" if f["caught"] else "NOT CAUGHT") for f in faults]))
+        parts.append(
+            table(
+                ("deliberate fault", "caught by", "verdict"),
+                [(f["fault"], f["test"], "caught" if f["caught"] else "NOT CAUGHT") for f in faults],
+            )
+        )
     parts += [f"Not compared: {library} ({reason})." for library, reason in absent.items()]
     failed, caught = sum(not r["passed"] for r in rows), sum(f["caught"] for f in faults)
-    parts.append(f"{len(rows)} comparisons, {failed} beyond their limits; {caught} of {len(faults)} faults caught; {seconds:.0f} s.")
+    parts.append(
+        f"{len(rows)} comparisons, {failed} beyond their limits; {caught} of {len(faults)} faults caught; {seconds:.0f} s."
+    )
     return "\n\n".join(parts)

@@ -20,6 +20,8 @@ def test_another_beta_is_seen_within_four_steps(monkeypatch):
     import torch
 
     adamw = torch.optim.AdamW
-    monkeypatch.setattr(torch.optim, "AdamW", lambda groups, **options: adamw(groups, **{**options, "betas": (0.9, 0.98)}))
+    monkeypatch.setattr(
+        torch.optim, "AdamW", lambda groups, **options: adamw(groups, **{**options, "betas": (0.9, 0.98)})
+    )
     ours, theirs = curves.losses("digits", 4)
     assert np.abs(ours - theirs).max() > 100 * curves.LIMIT

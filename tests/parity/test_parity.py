@@ -17,7 +17,14 @@ from tests.parity.weights import inputs, weights
 from vit_jax.config import ViTConfig
 from vit_jax.presets import PRESETS, sized
 
-QUICK = ["tanh GELU for erf", "eps 1e-12 for 1e-6", "heads as (Dh H)", "heads permuted on the way", "mean over padding", "target shifted by one too many"]
+QUICK = [
+    "tanh GELU for erf",
+    "eps 1e-12 for 1e-6",
+    "heads as (Dh H)",
+    "heads permuted on the way",
+    "mean over padding",
+    "target shifted by one too many",
+]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -71,7 +78,11 @@ def test_every_preset_is_compared():
 
 @pytest.mark.parametrize("base", [cases.VIT, cases.TRANSFORMER], ids=["ViT", "Transformer"])
 def test_every_value_of_every_slot_is_compared(base):
-    seen = {(field.name, getattr(c.config, field.name)) for c in [cases.Case("", base), *cases.slots(base)] for field in dataclasses.fields(base)}
+    seen = {
+        (field.name, getattr(c.config, field.name))
+        for c in [cases.Case("", base), *cases.slots(base)]
+        for field in dataclasses.fields(base)
+    }
     for name, hint in typing.get_type_hints(type(base)).items():
         for value in cases.alternatives(type(base), name, hint):
             assert (name, value) in seen, f"{name}={value} is in no case"
@@ -121,7 +132,15 @@ def test_vit_b16_in_full_size(dtype):
 
 @pytest.mark.slow
 def test_the_whole_suite_passes(tmp_path):
-    command = [sys.executable, "-m", "tests.parity", "--markdown", str(tmp_path / "table.md"), "--json", str(tmp_path / "table.json")]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.parity",
+        "--markdown",
+        str(tmp_path / "table.md"),
+        "--json",
+        str(tmp_path / "table.json"),
+    ]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert "NOT CAUGHT" not in done.stdout

@@ -19,9 +19,19 @@ def row(difference, part="presets", where="", quantity="float64, weights A", lim
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("part", ["presets", "ViT slots 1/4"])
 def test_a_failure_and_a_fault_that_nothing_caught_are_named(part, full):
-    rows = [row(1e-15, part), row(math.nan, part, "blocks.1"), row(0.0, part, quantity="tensors, bit for bit", limit=0.0)]
-    text = report(rows, [{"fault": "tanh for erf", "test": "forward", "caught": False}], {"timm": "not installed"}, 2.0, full)
-    assert ("FAILED: float64, weights A at blocks.1" in text) and "NOT CAUGHT" in text and "Not compared: timm (not installed)." in text
+    rows = [
+        row(1e-15, part),
+        row(math.nan, part, "blocks.1"),
+        row(0.0, part, quantity="tensors, bit for bit", limit=0.0),
+    ]
+    text = report(
+        rows, [{"fault": "tanh for erf", "test": "forward", "caught": False}], {"timm": "not installed"}, 2.0, full
+    )
+    assert (
+        ("FAILED: float64, weights A at blocks.1" in text)
+        and "NOT CAUGHT" in text
+        and "Not compared: timm (not installed)." in text
+    )
     assert text.endswith("3 comparisons, 1 beyond their limits; 0 of 1 faults caught; 2 s.") and "nan" in text
 
 

@@ -31,10 +31,24 @@ warnings.filterwarnings("ignore", message="enable_nested_tensor is True")  # and
 Tensors = dict[str, Tensor]
 Mapping = Callable[[Tensors], Tensors]
 # Functions: torch turns an activation that is a module into ReLU when it copies a layer into a stack.
-ACTIVATIONS: dict[str, Any] = {"relu": "relu", "gelu": "gelu", "silu": nn.functional.silu, "gelu_tanh": functools.partial(nn.functional.gelu, approximate="tanh")}
+ACTIVATIONS: dict[str, Any] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "silu": nn.functional.silu,
+    "gelu_tanh": functools.partial(nn.functional.gelu, approximate="tanh"),
+}
 
 VECTORS = TransformerConfig(
-    width=8, heads=2, hidden=12, encoder_depth=1, decoder_depth=2, positions="none", max_length=0, activation="relu", eps=1e-5, norm_first=False
+    width=8,
+    heads=2,
+    hidden=12,
+    encoder_depth=1,
+    decoder_depth=2,
+    positions="none",
+    max_length=0,
+    activation="relu",
+    eps=1e-5,
+    norm_first=False,
 )
 
 
@@ -89,7 +103,15 @@ def names_stack(p: Tensors, ours: str, theirs: str) -> Tensors:
 # ------------------------------------------------------------------------------------ comparisons
 
 
-def both(name: str, mine: Ours, theirs: Torch, given: Inputs, zero: set[str], steep: bool, keep: Callable[[np.ndarray], np.ndarray] = lambda y: y) -> Iterator[Result]:
+def both(
+    name: str,
+    mine: Ours,
+    theirs: Torch,
+    given: Inputs,
+    zero: set[str],
+    steep: bool,
+    keep: Callable[[np.ndarray], np.ndarray] = lambda y: y,
+) -> Iterator[Result]:
     """The outputs in mine.dtype and, if `steep`, the gradients."""
     y, expected = mine.forward(given), theirs.forward(given)
     yield values(name, TORCH, mine.dtype, {"output": keep(y)}, {"output": keep(expected)}, mine.dtype)
@@ -100,8 +122,14 @@ def both(name: str, mine: Ours, theirs: Torch, given: Inputs, zero: set[str], st
 
 def torch_masks(which: Inputs, length: int) -> dict[str, Any]:
     """Our masks by nn.Transformer's names, True = ignore; a mask per head has its heads in the batch axis."""
-    pairs = dict(source_padding="src_key_padding_mask", target_padding="tgt_key_padding_mask", memory_padding="memory_key_padding_mask",
-                 source_mask="src_mask", target_mask="tgt_mask", memory_mask="memory_mask")  # fmt: skip
+    pairs = dict(
+        source_padding="src_key_padding_mask",
+        target_padding="tgt_key_padding_mask",
+        memory_padding="memory_key_padding_mask",
+        source_mask="src_mask",
+        target_mask="tgt_mask",
+        memory_mask="memory_mask",
+    )
     out = {pairs[k]: torch.from_numpy(~v) for k, v in which.items() if k in pairs}
     out = {k: v.flatten(0, 1) if v.ndim == 4 else v for k, v in out.items()}
     if which.get("causal"):
@@ -109,12 +137,23 @@ def torch_masks(which: Inputs, length: int) -> dict[str, Any]:
     return out
 
 
-def transformer(c: TransformerConfig, which: str, *, steep: bool = False, dtype: str = "float64", numbers: str = "A") -> Iterator[Result]:
+def transformer(
+    c: TransformerConfig, which: str, *, steep: bool = False, dtype: str = "float64", numbers: str = "A"
+) -> Iterator[Result]:
     """nn.Transformer: vectors to vectors, final norms in both stacks."""
     module = nn.Transformer(
-        c.width, c.heads, c.encoder_depth, c.decoder_depth, c.hidden, 0.0, ACTIVATIONS[c.activation], layer_norm_eps=c.eps,
-        batch_first=True, norm_first=c.norm_first, bias=c.bias,
-    )  # fmt: skip
+        c.width,
+        c.heads,
+        c.encoder_depth,
+        c.decoder_depth,
+        c.hidden,
+        0.0,
+        ACTIVATIONS[c.activation],
+        layer_norm_eps=c.eps,
+        batch_first=True,
+        norm_first=c.norm_first,
+        bias=c.bias,
+    )
     p, chosen = weights(c, numbers), masks(c, which)
     given = {k: v for k, v in inputs(c, which=numbers).items() if k in ("source", "target")}
 
@@ -122,8 +161,16 @@ def transformer(c: TransformerConfig, which: str, *, steep: bool = False, dtype:
         return model(source, target, **torch_masks(chosen, target.shape[1]))
 
     mine = ours(c, p, dtype)
-    mine.call = lambda model, source, target: model(source, target, **{"memory_padding": None, **{k: _ours(v) for k, v in chosen.items()}})
-    theirs = Torch(module, p, lambda p: names_stack(p, "encoder.", "encoder.") | names_stack(p, "decoder.", "decoder."), call, dtype)
+    mine.call = lambda model, source, target: model(
+        source, target, **{"memory_padding": None, **{k: _ours(v) for k, v in chosen.items()}}
+    )
+    theirs = Torch(
+        module,
+        p,
+        lambda p: names_stack(p, "encoder.", "encoder.") | names_stack(p, "decoder.", "decoder."),
+        call,
+        dtype,
+    )
     order = "pre" if c.norm_first else "post"
     name = f"Transformer {order}-norm {c.activation} {'bias' if c.bias else 'no bias'} eps {c.eps:g}, {which}"
     yield from both(name, mine, theirs, given, zero_gradients(c), steep)
@@ -135,7 +182,9 @@ def _ours(value: Any) -> Any:
 
 def transformers() -> Iterator[Result]:
     """norm order x activation x bias x eps x masks; gradients with every mask in both orders, with bias and without."""
-    for norm_first, activation, bias, eps, which in itertools.product((False, True), ACTIVATIONS, (True, False), (1e-5, 1e-6, 1e-3), MASKS):
+    for norm_first, activation, bias, eps, which in itertools.product(
+        (False, True), ACTIVATIONS, (True, False), (1e-5, 1e-6, 1e-3), MASKS
+    ):
         c = _config(norm_first=norm_first, activation=activation, bias=bias, eps=eps)
         yield from transformer(c, which, steep=activation == "gelu" and eps == 1e-5)
     for norm_first, which in itertools.product((False, True), MASKS):
@@ -149,9 +198,13 @@ def _config(bias: bool = True, **fields: Any) -> TransformerConfig:
 
 def layers() -> Iterator[Result]:
     """One encoder layer, one decoder layer, the bare stacks with a final norm and without."""
-    for norm_first, bias, which in itertools.product((False, True), (True, False), ("none", "both", "empty rows", "per head")):
+    for norm_first, bias, which in itertools.product(
+        (False, True), (True, False), ("none", "both", "empty rows", "per head")
+    ):
         c = _config(norm_first=norm_first, bias=bias, activation="gelu")
-        common = dict(dropout=0.0, activation="gelu", layer_norm_eps=c.eps, batch_first=True, norm_first=norm_first, bias=bias)
+        common = dict(
+            dropout=0.0, activation="gelu", layer_norm_eps=c.eps, batch_first=True, norm_first=norm_first, bias=bias
+        )
         encoder = nn.TransformerEncoderLayer(c.width, c.heads, c.hidden, **common)
         decoder = nn.TransformerDecoderLayer(c.width, c.heads, c.hidden, **common)
         title = f"{'pre' if norm_first else 'post'}-norm {'bias' if bias else 'no bias'}, {which}"
@@ -160,11 +213,19 @@ def layers() -> Iterator[Result]:
             c = _config(norm_first=norm_first, bias=bias, activation="gelu", final_norm=final)
             suffix = " with norm" if final else ""
             module = nn.TransformerEncoder(encoder, 1, norm, enable_nested_tensor=False)
-            yield from _encoding(f"TransformerEncoder{suffix}, {title}", c, Encoder, "encoder.", module, names_stack, which)
+            yield from _encoding(
+                f"TransformerEncoder{suffix}, {title}", c, Encoder, "encoder.", module, names_stack, which
+            )
             module = nn.TransformerDecoder(decoder, 2, norm)
-            yield from _decoding(f"TransformerDecoder{suffix}, {title}", c, Decoder, "decoder.", module, names_stack, which)
-        yield from _encoding(f"TransformerEncoderLayer, {title}", c, EncoderBlock, "encoder.blocks.0.", encoder, names_layer, which)
-        yield from _decoding(f"TransformerDecoderLayer, {title}", c, DecoderBlock, "decoder.blocks.0.", decoder, names_layer, which)
+            yield from _decoding(
+                f"TransformerDecoder{suffix}, {title}", c, Decoder, "decoder.", module, names_stack, which
+            )
+        yield from _encoding(
+            f"TransformerEncoderLayer, {title}", c, EncoderBlock, "encoder.blocks.0.", encoder, names_layer, which
+        )
+        yield from _decoding(
+            f"TransformerDecoderLayer, {title}", c, DecoderBlock, "decoder.blocks.0.", decoder, names_layer, which
+        )
 
 
 def _below(c: TransformerConfig, prefix: str) -> dict[str, np.ndarray]:
@@ -180,12 +241,16 @@ def _zero(p: dict[str, np.ndarray]) -> set[str]:
     return {k for k in p if k.endswith("key.bias")}
 
 
-def _encoding(name: str, c: TransformerConfig, cls: type, prefix: str, module: nn.Module, names: Any, which: str) -> Iterator[Result]:
+def _encoding(
+    name: str, c: TransformerConfig, cls: type, prefix: str, module: nn.Module, names: Any, which: str
+) -> Iterator[Result]:
     p, chosen, source = _below(c, prefix), masks(c, which), inputs(c)["source"]
     batch, length = source.shape[:2]
 
     def call(model: Any, x: Any) -> Any:
-        mask = attention_mask(batch, length, length, padding=_ours(chosen.get("source_padding")), mask=_ours(chosen.get("source_mask")))
+        mask = attention_mask(
+            batch, length, length, padding=_ours(chosen.get("source_padding")), mask=_ours(chosen.get("source_mask"))
+        )
         return model(x, mask)
 
     given = torch_masks(chosen, 1)
@@ -195,7 +260,9 @@ def _encoding(name: str, c: TransformerConfig, cls: type, prefix: str, module: n
     yield from both(name, _part(cls, c, p, call), theirs, {"x": source}, _zero(p), True)
 
 
-def _decoding(name: str, c: TransformerConfig, cls: type, prefix: str, module: nn.Module, names: Any, which: str) -> Iterator[Result]:
+def _decoding(
+    name: str, c: TransformerConfig, cls: type, prefix: str, module: nn.Module, names: Any, which: str
+) -> Iterator[Result]:
     p, chosen, both_inputs = _below(c, prefix), masks(c, which), inputs(c)
     memory, target = both_inputs["source"], both_inputs["target"]
     batch, length = target.shape[:2]
@@ -214,13 +281,23 @@ def _decoding(name: str, c: TransformerConfig, cls: type, prefix: str, module: n
 def attentions() -> Iterator[Result]:
     """nn.MultiheadAttention: heads, biases, kdim, vdim, and torch's own masks through `from_torch_mask`."""
     rng = np.random.default_rng(0)
-    given = {"query": rng.standard_normal((3, 4, 8)), "key": rng.standard_normal((3, 5, 8)), "value": rng.standard_normal((3, 5, 8))}
+    given = {
+        "query": rng.standard_normal((3, 4, 8)),
+        "key": rng.standard_normal((3, 5, 8)),
+        "value": rng.standard_normal((3, 5, 8)),
+    }
     two, three, padding = rng.random((4, 5)) < 0.4, rng.random((3, 2, 4, 5)) < 0.4, rng.random((3, 5)) < 0.4
     three[1, :, 2], padding[2] = True, True  # a row, and an example, with nothing to look at
     for bias, (kdim, vdim) in itertools.product((True, False), ((8, 8), (6, 8), (8, 7), (6, 7))):
         shaped = {**given, "key": given["key"][..., :kdim], "value": given["value"][..., :vdim]}
         heads = three.reshape(6, 4, 5)
-        for title, attn, pad in (("none", None, None), ("2-D", two, None), ("per head", heads, None), ("padding", None, padding), ("both", two, padding)):
+        for title, attn, pad in (
+            ("none", None, None),
+            ("2-D", two, None),
+            ("per head", heads, None),
+            ("padding", None, padding),
+            ("both", two, padding),
+        ):
             module = nn.MultiheadAttention(8, 2, bias=bias, kdim=kdim, vdim=vdim, batch_first=True)
             biases = dict(query_bias=bias, key_bias=bias, value_bias=bias, out_bias=bias)
             with doubles("float64"):
@@ -229,13 +306,24 @@ def attentions() -> Iterator[Result]:
 
             def call(model: Any, query: Any, key: Any, value: Any, attn: Any = attn, pad: Any = pad) -> Any:
                 mask = None if attn is None else from_torch_mask(attn, heads=2)
-                return model(query, key, value, attention_mask(3, 4, 5, padding=None if pad is None else from_torch_mask(pad), mask=mask))
+                return model(
+                    query,
+                    key,
+                    value,
+                    attention_mask(3, 4, 5, padding=None if pad is None else from_torch_mask(pad), mask=mask),
+                )
 
             keywords = dict(
-                attn_mask=None if attn is None else torch.from_numpy(attn), need_weights=False,
+                attn_mask=None if attn is None else torch.from_numpy(attn),
+                need_weights=False,
                 key_padding_mask=None if pad is None else torch.from_numpy(pad),
-            )  # fmt: skip
-            theirs = Torch(module, p, lambda p: names_attention(p, "", ""), lambda model, query, key, value, kw=keywords: model(query, key, value, **kw)[0])
+            )
+            theirs = Torch(
+                module,
+                p,
+                lambda p: names_attention(p, "", ""),
+                lambda model, query, key, value, kw=keywords: model(query, key, value, **kw)[0],
+            )
             name = f"MultiheadAttention {'bias' if bias else 'no bias'} kdim {kdim} vdim {vdim}, {title}"
             yield from both(name, Ours(layer, p, call=call), theirs, shaped, _zero(p), True)
 
@@ -246,7 +334,10 @@ def _random(layer: Any) -> dict[str, np.ndarray]:
     from vit_jax.runs import flatten
 
     rng = np.random.default_rng(0)
-    return {k: rng.standard_normal(v.shape) / np.sqrt(v.shape[0] if v.ndim == 2 else 4) for k, v in flatten(split(layer)[1]).items()}
+    return {
+        k: rng.standard_normal(v.shape) / np.sqrt(v.shape[0] if v.ndim == 2 else 4)
+        for k, v in flatten(split(layer)[1]).items()
+    }
 
 
 def norms() -> Iterator[Result]:
@@ -255,11 +346,24 @@ def norms() -> Iterator[Result]:
 
     rng = np.random.default_rng(0)
     p = {"scale": 1 + 0.3 * rng.standard_normal(8), "bias": rng.standard_normal(8)}
-    for dtype, mean, std, limit in (("float64", 1e3, 1.0, 1e-12), ("float64", 0, 0.003, 1e-12), ("float32", 10, 1.0, 1e-5), ("float32", 100, 1.0, 1e-4)):
+    for dtype, mean, std, limit in (
+        ("float64", 1e3, 1.0, 1e-12),
+        ("float64", 0, 0.003, 1e-12),
+        ("float32", 10, 1.0, 1e-5),
+        ("float32", 100, 1.0, 1e-4),
+    ):
         for eps in (1e-5, 1e-6, 1e-12):
             with doubles(dtype):
                 layer = Ours(LayerNorm(8, eps, dtype=jnp.dtype(dtype)), p, dtype, lambda model, x: model(x))
-            theirs = Torch(nn.LayerNorm(8, eps), p, lambda p: {"weight": p["scale"], "bias": p["bias"]}, lambda model, x: model(x), dtype)
+            theirs = Torch(
+                nn.LayerNorm(8, eps),
+                p,
+                lambda p: {"weight": p["scale"], "bias": p["bias"]},
+                lambda model, x: model(x),
+                dtype,
+            )
             given = {"x": mean + std * rng.standard_normal((3, 7, 8))}
             out = {"output": layer.forward(given)}, {"output": theirs.forward(given)}
-            yield values(f"LayerNorm eps {eps:g}, tokens of mean {mean:g}, std {std:g}", TORCH, dtype, *out, dtype, limit)
+            yield values(
+                f"LayerNorm eps {eps:g}, tokens of mean {mean:g}, std {std:g}", TORCH, dtype, *out, dtype, limit
+            )

@@ -42,17 +42,29 @@ NETWORKS: dict[str, Config] = {
 }
 OPTIMIZERS = {
     "SGD": OptimConfig(name="sgd", schedule="constant"),
-    "momentum, Nesterov, L2, one cycle": OptimConfig(name="momentum", nesterov=True, weight_decay=0.05, schedule="one_cycle"),
+    "momentum, Nesterov, L2, one cycle": OptimConfig(
+        name="momentum", nesterov=True, weight_decay=0.05, schedule="one_cycle"
+    ),
     "momentum, clipped": OptimConfig(name="momentum", clip=0.1, schedule="constant"),
     "Adam, L2, warm-up and cosine": OptimConfig(name="adam", weight_decay=0.05, warmup=0.4, schedule="cosine"),
-    "AdamW, warm-up and cosine, clipped": OptimConfig(name="adamw", weight_decay=0.05, warmup=0.4, schedule="cosine", clip=0.1),
-    "AdamW, one cycle of rate and momentum": OptimConfig(name="adamw", weight_decay=0.05, schedule="one_cycle", cycle_momentum=True),
+    "AdamW, warm-up and cosine, clipped": OptimConfig(
+        name="adamw", weight_decay=0.05, warmup=0.4, schedule="cosine", clip=0.1
+    ),
+    "AdamW, one cycle of rate and momentum": OptimConfig(
+        name="adamw", weight_decay=0.05, schedule="one_cycle", cycle_momentum=True
+    ),
 }
 
 
 def make_run(c: Config, optim: OptimConfig, dtype: str) -> RunConfig:
-    kind = ("classify", c, ImageData(), ImageAugment()) if isinstance(c, ViTConfig) else ("translate", c, SentenceData(), AugmentConfig())
-    return RunConfig(*kind, optim=replace(optim, lr=1e-3), loss=LossConfig(label_smoothing=0.1), compute_dtype=dtype, batch=4)  # type: ignore[arg-type]
+    kind = (
+        ("classify", c, ImageData(), ImageAugment())
+        if isinstance(c, ViTConfig)
+        else ("translate", c, SentenceData(), AugmentConfig())
+    )
+    return RunConfig(
+        *kind, optim=replace(optim, lr=1e-3), loss=LossConfig(label_smoothing=0.1), compute_dtype=dtype, batch=4
+    )  # type: ignore[arg-type]
 
 
 # What such a run keeps of its data: the statistics of pixels, and a vocabulary of words alone.
@@ -64,12 +76,19 @@ def batches(c: Config) -> list[dict[str, np.ndarray]]:
     rng, out = np.random.default_rng(0), []
     for _ in range(STEPS_RUN):
         if isinstance(c, ViTConfig):
-            out.append({"image": rng.integers(0, 256, (4, *grid(c))).astype(np.uint8), "label": rng.integers(0, c.classes, 4).astype(np.int32)})
+            out.append(
+                {
+                    "image": rng.integers(0, 256, (4, *grid(c))).astype(np.uint8),
+                    "label": rng.integers(0, c.classes, 4).astype(np.int32),
+                }
+            )
             continue
         one = {}
         for name, length, vocabulary in (("source", 5, c.source_vocabulary), ("target", 4, c.target_vocabulary)):
             ids = rng.integers(3, vocabulary, (4, length)).astype(np.int32)
-            one[name] = np.where(np.arange(length) < np.array([[length], [length - 1], [3], [0]]), ids, 0).astype(np.int32)
+            one[name] = np.where(np.arange(length) < np.array([[length], [length - 1], [3], [0]]), ids, 0).astype(
+                np.int32
+            )
         out.append(one)
     return out
 
@@ -78,7 +97,12 @@ def batches(c: Config) -> list[dict[str, np.ndarray]]:
 def compiled(c: Config, dtype: str) -> Any:
     """(loss, gradients) of a batch, compiled once for all optimizers."""
     run = make_run(c, OptimConfig(), dtype)
-    engine = Engine(run, definition(c, dtype=dtype, param_dtype=dtype), task(run, KEPT), Optimizer(run.optim, STEPS_RUN, EPOCH, parameters(c)))
+    engine = Engine(
+        run,
+        definition(c, dtype=dtype, param_dtype=dtype),
+        task(run, KEPT),
+        Optimizer(run.optim, STEPS_RUN, EPOCH, parameters(c)),
+    )
 
     def gradients(tree: Any, batch: Any) -> Any:
         keys = fold(jax.random.split(jax.random.key(0), 4), 0)  # of dropout, which is off
@@ -105,14 +129,20 @@ def _numpy(tree: Any) -> dict[str, np.ndarray]:
     return {k: np.asarray(v) for k, v in flatten(tree).items()}
 
 
-def theirs(c: Config, optim: OptimConfig, dtype: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[float]]:
+def theirs(
+    c: Config, optim: OptimConfig, dtype: str
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[float]]:
     """The same of torch_ref's Trainer."""
     import torch_ref
 
     trainer = Trainer(make_run(c, optim, dtype), STEPS_RUN, EPOCH, KEPT)
     trainer.load({k: v.astype(dtype) for k, v in weights(c).items()})
     losses = [trainer.step(batch) for batch in batches(c)]
-    return torch_ref.parameters(trainer.model), {f"{role}.{k}": v for role, tree in trainer.moments().items() for k, v in tree.items()}, losses
+    return (
+        torch_ref.parameters(trainer.model),
+        {f"{role}.{k}": v for role, tree in trainer.moments().items() for k, v in tree.items()},
+        losses,
+    )
 
 
 def ten_steps(name: str, c: Config, optim: OptimConfig, dtype: str = "float64") -> Iterator[Result]:

@@ -22,14 +22,18 @@ TWIN = "torch_ref"
 
 def forward(name: str, c: Config, numbers: dict[str, np.ndarray], given: Inputs, dtype: str, what: str) -> Result:
     """Every captured value in order, logits last."""
-    return values(name, TWIN, what, ours(c, numbers, dtype).capture(given), Twin(c, numbers, dtype).capture(given), dtype)
+    return values(
+        name, TWIN, what, ours(c, numbers, dtype).capture(given), Twin(c, numbers, dtype).capture(given), dtype
+    )
 
 
 def backward(name: str, c: Config, numbers: dict[str, np.ndarray], given: Inputs) -> list[Result]:
     """Float64 gradients of every parameter and input, of a random sum of the logits."""
     twin = Twin(c, numbers)
     cotangent = np.random.default_rng(1).standard_normal(twin.forward(given).shape)
-    return gradients(name, TWIN, ours(c, numbers).gradients(given, cotangent), twin.gradients(given, cotangent), zero_gradients(c))
+    return gradients(
+        name, TWIN, ours(c, numbers).gradients(given, cotangent), twin.gradients(given, cotangent), zero_gradients(c)
+    )
 
 
 def carried(name: str, c: Config, numbers: dict[str, np.ndarray]) -> Result:
@@ -45,7 +49,14 @@ def case(case: Case, thorough: bool = False) -> Iterator[Result]:
     for which, numbers in sets.items():
         yield forward(name, c, numbers, inputs(c, which=which), "float64", f"float64, weights {which}")
     which, numbers = next(iter(sets.items()))
-    yield forward(name, c, numbers, inputs(c, which=which, mean=10 if _first_norm(c) else 0), "float32", f"float32, weights {which}")
+    yield forward(
+        name,
+        c,
+        numbers,
+        inputs(c, which=which, mean=10 if _first_norm(c) else 0),
+        "float32",
+        f"float32, weights {which}",
+    )
     yield from backward(name, c, numbers, inputs(c, which=which))
     if thorough:
         yield forward(name, c, numbers, inputs(c, batch=1, which=which), "float64", "float64, batch of one")
@@ -78,7 +89,6 @@ def jitted(name: str, c: Config) -> list[Result]:
     ]
 
 
-
 def decoding(name: str, c: Config) -> Iterator[Result]:
     """One token at a time with a cache, against the whole target at once and against the twin's own cache; a row's source is all padding."""
     numbers, given = weights(c), inputs(c)
@@ -86,7 +96,9 @@ def decoding(name: str, c: Config) -> Iterator[Result]:
     mine, twin = ours(c, numbers), Twin(c, numbers)
     whole = mine.forward({"source": source, "target": target, "source_padding": padding})
     with doubles("float64"):
-        cache = mine.model.init_cache(mine.model.encode(jnp.asarray(source), jnp.asarray(padding)), jnp.asarray(padding), target.shape[1])
+        cache = mine.model.init_cache(
+            mine.model.encode(jnp.asarray(source), jnp.asarray(padding)), jnp.asarray(padding), target.shape[1]
+        )
         steps = []
         for t in range(target.shape[1]):
             logits, cache = mine.model.decode_step(jnp.asarray(target[:, t]), cache)
@@ -98,5 +110,14 @@ def decoding(name: str, c: Config) -> Iterator[Result]:
             logits, cache = twin.module.decode_step(torch.from_numpy(target[:, t]), cache)
             theirs.append(logits.numpy())
     mine_by_token = {f"token {t}": y for t, y in enumerate(steps)}
-    yield values(name, "itself, all tokens at once", "float64, cached", mine_by_token, {f"token {t}": whole[:, t] for t in range(len(steps))}, "float64")
-    yield values(name, TWIN, "float64, cached", mine_by_token, {f"token {t}": y for t, y in enumerate(theirs)}, "float64")
+    yield values(
+        name,
+        "itself, all tokens at once",
+        "float64, cached",
+        mine_by_token,
+        {f"token {t}": whole[:, t] for t in range(len(steps))},
+        "float64",
+    )
+    yield values(
+        name, TWIN, "float64, cached", mine_by_token, {f"token {t}": y for t, y in enumerate(theirs)}, "float64"
+    )

@@ -39,7 +39,11 @@ def weights(config: Config, which: str = "A", seed: int = 0) -> dict[str, np.nda
 
 def _quiet(name: str, sort: str) -> bool:
     path = name.split(".")
-    return sort in ("token", "position", "embedding") or path[0] == "patch" or (len(path) > 1 and path[-2] in ("out", "fc2"))
+    return (
+        sort in ("token", "position", "embedding")
+        or path[0] == "patch"
+        or (len(path) > 1 and path[-2] in ("out", "fc2"))
+    )
 
 
 def starts(case: Case) -> dict[str, np.ndarray]:
@@ -52,7 +56,9 @@ def starts(case: Case) -> dict[str, np.ndarray]:
     return {k: np.asarray(v, np.float64) for k, v in flatten(start(case.config, jax.random.key(0))).items()}
 
 
-def inputs(c: Config, batch: int = 3, which: str = "A", mean: float = 0.0, seed: int = 0, lengths: tuple[int, int] = (5, 4)) -> Inputs:
+def inputs(
+    c: Config, batch: int = 3, which: str = "A", mean: float = 0.0, seed: int = 0, lengths: tuple[int, int] = (5, 4)
+) -> Inputs:
     """What a network is called with: images, or source and target with their paddings.
 
     `mean` shifts vectors and pixels (their std is 1, or .003 with the weights B). With three rows the
@@ -69,7 +75,10 @@ def inputs(c: Config, batch: int = 3, which: str = "A", mean: float = 0.0, seed:
             return rng.integers(0, vocabulary, (batch, length)).astype(np.int32)
         return (rng.standard_normal((batch, length, c.width)) + mean) * scale
 
-    out = {"source": tokens(c.source_vocabulary, source), "target": tokens(c.target_vocabulary, target) if c.decoder_depth else None}
+    out = {
+        "source": tokens(c.source_vocabulary, source),
+        "target": tokens(c.target_vocabulary, target) if c.decoder_depth else None,
+    }
     if batch == 3:
         out["source_padding"] = np.arange(source) < np.array([[source], [source - 2], [0]])
     if batch == 3 and c.decoder_depth:
@@ -85,12 +94,18 @@ def masks(c: TransformerConfig, which: str, lengths: tuple[int, int] = (5, 4), b
         out["source_padding"] = np.arange(source) < rng.integers(2, source + 1, (batch, 1))
         out["target_padding"] = np.arange(target) < rng.integers(2, target + 1, (batch, 1))
         out["memory_padding"] = np.arange(source) < rng.integers(2, source + 1, (batch, 1))
-    if which == "empty rows":  # a source and a target that are all padding; a target padded on the left, so that causality empties its first row
+    if (
+        which == "empty rows"
+    ):  # a source and a target that are all padding; a target padded on the left, so that causality empties its first row
         out["source_padding"] = np.arange(source) < np.array([[source], [0], [2]])
         out["target_padding"] = np.stack([np.arange(target) > 0, np.zeros(target, bool), np.arange(target) < 2])
         out["memory_padding"] = out["source_padding"]
     if which == "per head":
-        for name, rows, columns in (("source_mask", source, source), ("target_mask", target, target), ("memory_mask", target, source)):
+        for name, rows, columns in (
+            ("source_mask", source, source),
+            ("target_mask", target, target),
+            ("memory_mask", target, source),
+        ):
             out[name] = rng.random((batch, c.heads, rows, columns)) < 0.6
             out[name][0, 0, 1] = False  # a row of one head with nothing to look at
     return out

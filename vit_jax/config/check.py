@@ -12,10 +12,14 @@ def check_run(run: RunConfig) -> RunConfig:
     """Return the run, or raise UserError naming the first field that cannot be."""
     row, network = task_row(run.task), network_row(run.task)
     if type(run.model) is not network.config:
-        raise UserError(f"task is {run.task}, which trains a {network.name}, and model is a {network_of(run.model).name}: start from a preset of that task")
+        raise UserError(
+            f"task is {run.task}, which trains a {network.name}, and model is a {network_of(run.model).name}: start from a preset of that task"
+        )
     for name, part in (("data", row.data), ("augment", row.augment)):
         if type(getattr(run, name)) is not part:
-            raise UserError(f"{name} is of class {type(getattr(run, name)).__name__}, but the task {run.task} reads {part.__name__}: give that")
+            raise UserError(
+                f"{name} is of class {type(getattr(run, name)).__name__}, but the task {run.task} reads {part.__name__}: give that"
+            )
     row.check(run.model, run.data, run)
     _check_numbers(run)
     _check_optimizer(run)
@@ -33,7 +37,12 @@ def _check_numbers(run: RunConfig) -> None:
         raise UserError(f"seed is {run.seed}: give a number of at least 0 and below 2^32")
     if run.batch % run.accumulate:
         raise UserError(f"batch {run.batch} is not divisible by accumulate {run.accumulate}: change one of them")
-    shares = {"data.validation": run.data.validation, "data.test": run.data.test, "ema": run.ema, "loss.label_smoothing": run.loss.label_smoothing}
+    shares = {
+        "data.validation": run.data.validation,
+        "data.test": run.data.test,
+        "ema": run.ema,
+        "loss.label_smoothing": run.loss.label_smoothing,
+    }
     for name, share in shares.items():
         if not 0 <= share < 1:
             raise UserError(f"{name} is {share}: give a number of at least 0 and below 1")

@@ -29,7 +29,9 @@ def upgraded(values: Any) -> dict[str, Any]:
     if number == FORMAT:
         return current
     if number != 1:
-        raise UserError(f"config: format {number!r} is not {FORMAT}, which this version of vit-jax writes; read it with the version that wrote it")
+        raise UserError(
+            f"config: format {number!r} is not {FORMAT}, which this version of vit-jax writes; read it with the version that wrote it"
+        )
     current.setdefault("task", "classify")
     for part, names in _UNREAD.get(str(current["task"]), {}).items():
         if isinstance(current.get(part), Mapping):

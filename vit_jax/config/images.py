@@ -14,13 +14,18 @@ from .run import AugmentConfig, DataConfig
 class ImageData(DataConfig):
     """Where images come from, and how one meets the network's size."""
 
-    source: str = identity("digits", "digits, a prepared TFDS set by name (mnist, cifar10, ...), folder:PATH or FILE.npz")
+    source: str = identity(
+        "digits", "digits, a prepared TFDS set by name (mnist, cifar10, ...), folder:PATH or FILE.npz"
+    )
     dir: str = execution("", "folder that holds prepared TFDS sets; empty: TFDS's own (~/tensorflow_datasets)")
     fit: Literal["crop", "stretch", "pad"] = identity(
-        "crop", "an image of another shape is scaled to cover and cut at its centre, stretched, or scaled to fit and padded"
+        "crop",
+        "an image of another shape is scaled to cover and cut at its centre, stretched, or scaled to fit and padded",
     )
     size: int = identity(0, "shorter side, in pixels, that crop scales to first; 0: just enough to cover")
-    interpolation: Literal["bilinear", "bicubic", "nearest"] = identity("bilinear", "kernel that resizes images (antialiased)")
+    interpolation: Literal["bilinear", "bicubic", "nearest"] = identity(
+        "bilinear", "kernel that resizes images (antialiased)"
+    )
     background: int = identity(255, "grey level under transparent pixels and around padded images, 0-255")
     skip_unreadable: bool = identity(False, "leave unreadable images out (they are counted) instead of stopping")
     memory: float = execution(4.0, "gigabytes; a set that needs less is decoded once and kept")
@@ -44,11 +49,23 @@ FITS, KERNELS = (get_args(get_type_hints(ImageData)[name]) for name in ("fit", "
 
 def is_preprocess(value: Any) -> bool:
     """Whether a JSON value is a preprocessing, as `data.images.Preprocess.to_dict` writes it."""
-    kinds = {"image": list, "channels": int, "fit": str, "size": int, "interpolation": str, "background": int, "mean": list, "std": list}
+    kinds = {
+        "image": list,
+        "channels": int,
+        "fit": str,
+        "size": int,
+        "interpolation": str,
+        "background": int,
+        "mean": list,
+        "std": list,
+    }
     return (
-        isinstance(value, dict) and value.keys() == kinds.keys() and all(isinstance(value[key], kind) for key, kind in kinds.items())
-        and _numbers(value["image"], 2) and all(_numbers(value[key], value["channels"]) for key in ("mean", "std"))
-    )  # fmt: skip
+        isinstance(value, dict)
+        and value.keys() == kinds.keys()
+        and all(isinstance(value[key], kind) for key, kind in kinds.items())
+        and _numbers(value["image"], 2)
+        and all(_numbers(value[key], value["channels"]) for key in ("mean", "std"))
+    )
 
 
 def _numbers(value: Any, count: Any) -> bool:

@@ -52,7 +52,9 @@ class NetworkRow:
     parameters: Callable[[Any], dict[str, Parameter]]  # in reading order
     describe: Callable[[Any], tuple[str, str]]  # what it is and what it costs, in a few words each
     inputs: Callable[[Any], tuple[Input, ...]]  # its arguments in the order of a call
-    captured: Callable[[Any], list[str]]  # what `capture` gives for any input, in the order of the pass; the last is the outputs
+    captured: Callable[
+        [Any], list[str]
+    ]  # what `capture` gives for any input, in the order of the pass; the last is the outputs
     training: frozenset[str]  # fields that only training uses: they change no forward pass
     jax: str  # module:class that computes it
     torch: str = ""  # module:class of its twin; empty: it has none
@@ -84,7 +86,9 @@ def _describe_transformer(c: TransformerConfig) -> tuple[str, str]:
 
 def _transformer_inputs(c: TransformerConfig) -> tuple[Input, ...]:
     def side(name: str, vocabulary: int, padding: str) -> Input:
-        return Input(name, "ids" if vocabulary else "vectors", size=vocabulary or c.width, longest=c.max_length, padding=padding)
+        return Input(
+            name, "ids" if vocabulary else "vectors", size=vocabulary or c.width, longest=c.max_length, padding=padding
+        )
 
     target = (side("target", c.target_vocabulary, ""),) if c.decoder_depth else ()
     return (side("source", c.source_vocabulary, "source_padding"), *target)
@@ -163,7 +167,9 @@ def network_named(name: str) -> NetworkRow:
     """The row that files call so. Raises UserError, naming the nearest, where this version has none."""
     found = next((row for row in NETWORKS.values() if row.name == name), None)
     if found is None:
-        raise UserError(f"the network {name!r} is not known to this version of vit-jax{nearest(name, [row.name for row in NETWORKS.values()])}")
+        raise UserError(
+            f"the network {name!r} is not known to this version of vit-jax{nearest(name, [row.name for row in NETWORKS.values()])}"
+        )
     return found
 
 

@@ -17,10 +17,16 @@ SIDES = ("source", "target")
 class SentenceData(DataConfig):
     """Where pairs of sentences come from, and how they are cut into batches."""
 
-    source: str = identity("numbers", "numbers, or pairs:FROM-TO:FOLDER (files train.FROM and train.TO, a sentence a line)")
+    source: str = identity(
+        "numbers", "numbers, or pairs:FROM-TO:FOLDER (files train.FROM and train.TO, a sentence a line)"
+    )
     tokens: int = identity(768, "tokens a batch, padding included; a batch is of one length")
-    lengths: tuple[int, ...] = identity((4, 8, 12, 16), "ascending lengths to which sentences are padded, an end included; the last one is the longest")
-    shuffle_sources: bool = identity(False, "give each target of train the source of another, a control that must fall to chance")
+    lengths: tuple[int, ...] = identity(
+        (4, 8, 12, 16), "ascending lengths to which sentences are padded, an end included; the last one is the longest"
+    )
+    shuffle_sources: bool = identity(
+        False, "give each target of train the source of another, a control that must fall to chance"
+    )
 
 
 def is_vocabulary(value: Any) -> bool:

@@ -44,7 +44,9 @@ class TaskRow:
     network: str  # its row in NETWORKS
     data: type[DataConfig]
     augment: type[AugmentConfig]
-    check: Callable[[Any, Any, RunConfig], None]  # (model, data, run): raises UserError naming the first field that cannot be
+    check: Callable[
+        [Any, Any, RunConfig], None
+    ]  # (model, data, run): raises UserError naming the first field that cannot be
     quiet: Callable[[RunConfig], RunConfig]  # the run without augmentation and dropout: what overfitting trains
     takes: Literal["files", "texts"]  # what predict is given
     headlines: Mapping[str, str]  # {metric: what it is called}, the first ones first
@@ -54,7 +56,9 @@ class TaskRow:
 
 def without_dropout(model: ModelConfig) -> ModelConfig:
     """The network with nothing drawn at random."""
-    rates: dict[str, Any] = {f.name: 0.0 for f in dataclasses.fields(model) if f.name.endswith("dropout") or f.name == "drop_path"}
+    rates: dict[str, Any] = {
+        f.name: 0.0 for f in dataclasses.fields(model) if f.name.endswith("dropout") or f.name == "drop_path"
+    }
     return replace(model, **rates)
 
 
@@ -87,9 +91,13 @@ def _check_sentences(model: TransformerConfig, data: SentenceData, run: RunConfi
     if not data.lengths or data.lengths[0] < 2 or list(data.lengths) != sorted(set(data.lengths)):
         raise UserError(f"data.lengths is {list(data.lengths)}: give ascending numbers of at least 2")
     if data.tokens < data.lengths[-1]:
-        raise UserError(f"data.tokens is {data.tokens}, which holds no sentence of the last of data.lengths {data.lengths[-1]}: give at least that")
+        raise UserError(
+            f"data.tokens is {data.tokens}, which holds no sentence of the last of data.lengths {data.lengths[-1]}: give at least that"
+        )
     if 0 < model.max_length < data.lengths[-1]:
-        raise UserError(f"model.max_length is {model.max_length} but the last of data.lengths is {data.lengths[-1]}: raise one or lower the other")
+        raise UserError(
+            f"model.max_length is {model.max_length} but the last of data.lengths is {data.lengths[-1]}: raise one or lower the other"
+        )
     if not model.causal:
         raise UserError("model.causal is False, so a target would see the words that it is to say: set it to True")
 
@@ -101,12 +109,17 @@ def _untrained_sentences(model: TransformerConfig) -> RunConfig:
 
 
 def _vocabulary_fits(value: Mapping[str, list[str]], model: TransformerConfig) -> bool:
-    return model.outputs > 0 and (len(value["source"]), len(value["target"])) == (model.source_vocabulary, model.target_vocabulary)
+    return model.outputs > 0 and (len(value["source"]), len(value["target"])) == (
+        model.source_vocabulary,
+        model.target_vocabulary,
+    )
 
 
 def _made_up_vocabulary(model: TransformerConfig) -> tuple[dict[str, list[str]], str]:
     if not (model.source_vocabulary and model.target_vocabulary and model.outputs):
-        raise UserError("a run of ours reads and writes words, and this network takes or gives vectors; write it as FILE.safetensors")
+        raise UserError(
+            "a run of ours reads and writes words, and this network takes or gives vectors; write it as FILE.safetensors"
+        )
     sizes = {"source": model.source_vocabulary, "target": model.target_vocabulary}
     return {side: numbered_words(size) for side, size in sizes.items()}, "words are called by their ids"
 
@@ -166,7 +179,9 @@ def untrained(model: ModelConfig) -> RunConfig:
     for row in TASKS.values():
         if NETWORKS[row.network].config is type(model):
             return row.untrained(model)
-    raise UserError(f"no task of this version of vit-jax trains a {type(model).__name__.removesuffix('Config')}; write it as FILE.safetensors")
+    raise UserError(
+        f"no task of this version of vit-jax trains a {type(model).__name__.removesuffix('Config')}; write it as FILE.safetensors"
+    )
 
 
 def kept_anywhere() -> dict[str, Callable[[Any], bool]]:

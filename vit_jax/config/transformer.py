@@ -39,26 +39,37 @@ class TransformerConfig(ModelConfig):
     activation_dropout: float = identity(0.0, "dropout rate inside the mlp, after its activation")
     embedding_dropout: float = identity(0.0, "dropout rate of the tokens that enter a stack")
 
-    source_vocabulary: int = identity(0, "ids of the source; 0: the source is vectors [B, S, D] (in a run on text: as many as its words)")
-    target_vocabulary: int = identity(0, "ids of the target; 0: the target is vectors [B, T, D] (in a run on text: as many as its words)")
+    source_vocabulary: int = identity(
+        0, "ids of the source; 0: the source is vectors [B, S, D] (in a run on text: as many as its words)"
+    )
+    target_vocabulary: int = identity(
+        0, "ids of the target; 0: the target is vectors [B, T, D] (in a run on text: as many as its words)"
+    )
     positions: Literal["interleaved", "concatenated", "learned", "one_frequency", "none"] = identity(
-        "interleaved", "what is added to tokens: sinusoids, sine and cosine in turn or one half each; learned; sin(t), cos(t) in turn "
-        "(one notebook's fault, kept so that its weights can be carried over); nothing"
+        "interleaved",
+        "what is added to tokens: sinusoids, sine and cosine in turn or one half each; learned; sin(t), cos(t) in turn "
+        "(one notebook's fault, kept so that its weights can be carried over); nothing",
     )
     position_offset: int = identity(0, "learned positions: rows before that of the first token")
     max_length: int = identity(512, "tokens of the longest sequence; 0: no limit (learned positions need one)")
     scale_embedding: bool = identity(False, "embeddings are multiplied by sqrt(D)")
     embedding_norm: bool = identity(False, "LayerNorm of embedding plus position")
-    tie: Literal["none", "embeddings", "decoder", "all"] = identity("none", "tables that are one: none, source and target, target and head, all three")
-    outputs: int = identity(0, "K, the width of the head's logits; 0: no head (in a run on text: the target vocabulary)")
+    tie: Literal["none", "embeddings", "decoder", "all"] = identity(
+        "none", "tables that are one: none, source and target, target and head, all three"
+    )
+    outputs: int = identity(
+        0, "K, the width of the head's logits; 0: no head (in a run on text: the target vocabulary)"
+    )
     output_bias: bool = identity(True, "the head has a bias")
     causal: bool = identity(True, "a target token sees itself and those before it")
 
     init: Literal["trunc_normal", "normal", "fan_in", "xavier", "torch"] = identity(
-        "xavier", "start of the kernels: normal of init_std (cut at 2 std, or not), normal of std 1/sqrt(fan in), Xavier uniform, or torch's Linear default"
+        "xavier",
+        "start of the kernels: normal of init_std (cut at 2 std, or not), normal of std 1/sqrt(fan in), Xavier uniform, or torch's Linear default",
     )
     attention_init: Literal["same", "torch"] = identity(
-        "same", "start of query, key, value: as init says, or as torch's MultiheadAttention (Xavier over the three as one, attention biases 0)"
+        "same",
+        "start of query, key, value: as init says, or as torch's MultiheadAttention (Xavier over the three as one, attention biases 0)",
     )
     init_std: float = identity(0.02, "standard deviation for trunc_normal and normal")
     embedding_std: float = identity(0.02, "standard deviation of embeddings")
@@ -92,24 +103,45 @@ def check_transformer(c: TransformerConfig) -> TransformerConfig:
     for name in ("width", "heads", "hidden", "encoder_depth"):
         if getattr(c, name) < 1:
             raise UserError(f"model.{name} is {getattr(c, name)}: give a positive number")
-    for name in ("decoder_depth", "head_width", "eps", "source_vocabulary", "target_vocabulary", "position_offset", "max_length", "outputs"):
+    for name in (
+        "decoder_depth",
+        "head_width",
+        "eps",
+        "source_vocabulary",
+        "target_vocabulary",
+        "position_offset",
+        "max_length",
+        "outputs",
+    ):
         if not 0 <= getattr(c, name) < math.inf:
             raise UserError(f"model.{name} is {getattr(c, name)}: give a finite number, 0 or more")
     if not c.head_width and c.width % c.heads:
-        raise UserError(f"model.width {c.width} is not divisible by model.heads {c.heads}: change one, or give model.head_width")
+        raise UserError(
+            f"model.width {c.width} is not divisible by model.heads {c.heads}: change one, or give model.head_width"
+        )
     if c.positions in ("interleaved", "concatenated", "one_frequency") and c.width % 2:
-        raise UserError(f"model.width {c.width} is odd, which model.positions {c.positions} cannot fill: give an even width")
+        raise UserError(
+            f"model.width {c.width} is odd, which model.positions {c.positions} cannot fill: give an even width"
+        )
     if c.positions == "learned" and not c.max_length:
         raise UserError("model.positions is learned but model.max_length is 0: give the length of the longest sequence")
     for name in ("target_vocabulary", "outputs"):
         if not c.decoder_depth and getattr(c, name):
-            raise UserError(f"model.decoder_depth is 0 but model.{name} is {getattr(c, name)}: an encoder alone has no target and no head; give 0, or a decoder")
+            raise UserError(
+                f"model.decoder_depth is 0 but model.{name} is {getattr(c, name)}: an encoder alone has no target and no head; give 0, or a decoder"
+            )
     if c.position_offset and c.positions != "learned":
-        raise UserError(f"model.position_offset is {c.position_offset} but model.positions is {c.positions}: only learned positions have one")
+        raise UserError(
+            f"model.position_offset is {c.position_offset} but model.positions is {c.positions}: only learned positions have one"
+        )
     if c.one_embedding and not 0 < c.source_vocabulary == c.target_vocabulary:
-        raise UserError(f"model.tie is {c.tie} but the vocabularies are {c.source_vocabulary} and {c.target_vocabulary}: give both the same size, or tie less")
+        raise UserError(
+            f"model.tie is {c.tie} but the vocabularies are {c.source_vocabulary} and {c.target_vocabulary}: give both the same size, or tie less"
+        )
     if c.tied_head and not 0 < c.outputs == c.target_vocabulary:
-        raise UserError(f"model.tie is {c.tie} but model.outputs {c.outputs} is not model.target_vocabulary {c.target_vocabulary}: make them equal, or tie less")
+        raise UserError(
+            f"model.tie is {c.tie} but model.outputs {c.outputs} is not model.target_vocabulary {c.target_vocabulary}: make them equal, or tie less"
+        )
     for f in dataclasses.fields(c):
         if f.name.endswith("dropout") and not 0 <= getattr(c, f.name) < 1:
             raise UserError(f"model.{f.name} is {getattr(c, f.name)}: give a rate of at least 0 and below 1")
@@ -122,7 +154,11 @@ def normal_transformer(c: TransformerConfig) -> TransformerConfig:
     head_width is 0 where it is width / heads, and fields without an effect have their defaults.
     """
     changed: dict[str, Any] = {"head_width": 0} if c.head_width * c.heads == c.width else {}
-    used = {"output_bias": c.outputs, "scale_embedding": c.source_vocabulary or c.target_vocabulary, "causal": c.decoder_depth}
+    used = {
+        "output_bias": c.outputs,
+        "scale_embedding": c.source_vocabulary or c.target_vocabulary,
+        "causal": c.decoder_depth,
+    }
     if c.positions == "none":
         changed["max_length"] = 0  # no limit
     defaults = {f.name: f.default for f in dataclasses.fields(c)}
@@ -163,5 +199,8 @@ def transformer_parameters(c: TransformerConfig) -> dict[str, Parameter]:
 
 def transformer_captured(c: TransformerConfig) -> list[str]:
     """The inner values of a forward pass that `capture` gives for any input, in their order, and the logits."""
-    encoder, decoder = ([f"{stack}.blocks.{i}" for i in range(depth)] for stack, depth in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)))
+    encoder, decoder = (
+        [f"{stack}.blocks.{i}" for i in range(depth)]
+        for stack, depth in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth))
+    )
     return [*encoder, "memory", *decoder, "logits"]

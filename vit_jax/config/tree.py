@@ -47,14 +47,27 @@ class Table(dict[str, Parameter]):
         self.norm_bias, self.init, self.init_std = norm_bias, init, init_std
         self.like_torch = attention_init == "torch"
 
-    def dense(self, name: str, n_in: int, n_out: int, bias: bool = True, *, torchvision: str = "torch", zero: bool = False) -> None:
+    def dense(
+        self, name: str, n_in: int, n_out: int, bias: bool = True, *, torchvision: str = "torch", zero: bool = False
+    ) -> None:
         """A linear map. `torchvision` is its scheme where init is torchvision; `zero`: kernel and bias start at 0."""
         scheme = torchvision if self.init == "torchvision" else self.init
-        self._dense(name, n_in, n_out, ZEROS if zero else self._kernel(n_in, n_out, scheme), bias, ZEROS if zero else self._bias(n_in))
+        self._dense(
+            name,
+            n_in,
+            n_out,
+            ZEROS if zero else self._kernel(n_in, n_out, scheme),
+            bias,
+            ZEROS if zero else self._bias(n_in),
+        )
 
-    def attention(self, name: str, width: int, inner: int, query: bool, key: bool, value: bool, out: bool, norm: int = 0) -> None:
+    def attention(
+        self, name: str, width: int, inner: int, query: bool, key: bool, value: bool, out: bool, norm: int = 0
+    ) -> None:
         """An attention's four linear maps, each with a bias or without, and norms of `norm` values over queries and keys (0: none)."""
-        inward = self._kernel(width, inner, "xavier_of_three" if self.like_torch else "torch" if self.init == "torchvision" else self.init)
+        inward = self._kernel(
+            width, inner, "xavier_of_three" if self.like_torch else "torch" if self.init == "torchvision" else self.init
+        )
         outward = self._kernel(inner, width, "torch" if self.init == "torchvision" else self.init)
         biases = (ZEROS, ZEROS) if self.like_torch else (self._bias(width), self._bias(inner))
         for part, has_bias in (("query", query), ("key", key), ("value", value)):

@@ -24,7 +24,11 @@ def to_dict(config: Any) -> dict[str, Any]:
     """A config as JSON's own types (tuples become lists); a run's begins with the number of its format."""
     number = {"format": FORMAT} if isinstance(config, RunConfig) else {}
     return number | {
-        f.name: to_dict(v) if dataclasses.is_dataclass(v := getattr(config, f.name)) else list(v) if isinstance(v, tuple) else v
+        f.name: to_dict(v)
+        if dataclasses.is_dataclass(v := getattr(config, f.name))
+        else list(v)
+        if isinstance(v, tuple)
+        else v
         for f in dataclasses.fields(config)
     }
 
@@ -62,7 +66,9 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
 def _parts(task: Any) -> dict[str, type]:
     """The classes of the parts that a run of a task has."""
     if not isinstance(task, str):
-        raise UserError(f"config: task is {'missing' if task is None else repr(task)}; give the name of one, as in the run's preset")
+        raise UserError(
+            f"config: task is {'missing' if task is None else repr(task)}; give the name of one, as in the run's preset"
+        )
     row = task_row(task)
     return {"model": network_row(task).config, "data": row.data, "augment": row.augment}
 
@@ -85,7 +91,11 @@ def _described(hint: Any) -> str:
     if origin is Literal:
         return f"one of {', '.join(map(str, arguments))}"
     if origin is tuple:
-        return f"a list, each {_described(arguments[0])}" if arguments[-1] is ... else f"[{', '.join(map(_described, arguments))}]"
+        return (
+            f"a list, each {_described(arguments[0])}"
+            if arguments[-1] is ...
+            else f"[{', '.join(map(_described, arguments))}]"
+        )
     return " or ".join(map(_described, arguments)) if arguments else hint.__name__
 
 
@@ -109,4 +119,6 @@ def differences(old: RunConfig, new: RunConfig, execution: bool = False) -> dict
     a, b = flat(old), flat(new)
     from_data = {f"model.{name}" for name in network_of(new.model).from_data}
     pairs = {k: (a.get(k, (None,))[0], v, is_execution) for k, (v, is_execution) in b.items()}
-    return {k: (x, y) for k, (x, y, on) in pairs.items() if on == execution and x != y and not (k in from_data and y == 0)}
+    return {
+        k: (x, y) for k, (x, y, on) in pairs.items() if on == execution and x != y and not (k in from_data and y == 0)
+    }

@@ -72,8 +72,9 @@ class ViTConfig(ModelConfig):
     drop_path: float = identity(0.0, "stochastic depth of the last block, rising linearly from 0")
 
     pool: Literal["cls", "mean", "mean_all", "map", "cls_distill"] = identity(
-        "cls", "what the head sees: class token, mean of patches or of all tokens, attention "
-        "pooling over patches, or class and distillation token averaged"
+        "cls",
+        "what the head sees: class token, mean of patches or of all tokens, attention "
+        "pooling over patches, or class and distillation token averaged",
     )
     head_norm: bool = identity(False, "LayerNorm of the pooled feature, before the head")
     head_hidden: int = identity(0, "width of a hidden layer in the head; 0: none")
@@ -83,11 +84,13 @@ class ViTConfig(ModelConfig):
     distill_norm: bool = identity(False, "LayerNorm before that second head")
 
     init: Literal["trunc_normal", "normal", "fan_in", "xavier", "torch", "torchvision"] = identity(
-        "trunc_normal", "start of the kernels: normal of init_std (cut at 2 std, or not), normal of std 1/sqrt(fan in), "
-        "Xavier uniform, torch's Linear default, or torchvision's ViT (patches by fan in, mlp Xavier, the rest torch)"
+        "trunc_normal",
+        "start of the kernels: normal of init_std (cut at 2 std, or not), normal of std 1/sqrt(fan in), "
+        "Xavier uniform, torch's Linear default, or torchvision's ViT (patches by fan in, mlp Xavier, the rest torch)",
     )
     attention_init: Literal["same", "torch"] = identity(
-        "same", "start of query, key, value: as init says, or as torch's MultiheadAttention (Xavier over the three as one, attention biases 0)"
+        "same",
+        "start of query, key, value: as init says, or as torch's MultiheadAttention (Xavier over the three as one, attention biases 0)",
     )
     init_std: float = identity(0.02, "standard deviation for trunc_normal and normal")
     token_std: float = identity(0.02, "standard deviation of class, distillation, register tokens")
@@ -140,28 +143,46 @@ def check_vit(c: ViTConfig) -> ViTConfig:
     for name, value in sizes.items():
         if value < 1:
             raise UserError(f"model.{name} is {value}: give a positive number")
-    optional = dict(classes=c.classes, head_width=c.head_width, registers=c.registers, head_hidden=c.head_hidden, eps=c.eps)
+    optional = dict(
+        classes=c.classes, head_width=c.head_width, registers=c.registers, head_hidden=c.head_hidden, eps=c.eps
+    )
     for name, number in optional.items():
         if not 0 <= number < math.inf:
             raise UserError(f"model.{name} is {number}: give a finite number, 0 or more")
     if min(h, w, ph, pw) < 1 or h % ph or w % pw:
-        raise UserError(f"model.image {h}x{w} is not divisible by model.patch {ph}x{pw}: choose a patch that divides the image")
+        raise UserError(
+            f"model.image {h}x{w} is not divisible by model.patch {ph}x{pw}: choose a patch that divides the image"
+        )
     if not c.head_width and c.width % c.heads:
-        raise UserError(f"model.width {c.width} is not divisible by model.heads {c.heads}: change one, or give model.head_width")
+        raise UserError(
+            f"model.width {c.width} is not divisible by model.heads {c.heads}: change one, or give model.head_width"
+        )
     if c.pool == "map" and c.width % c.heads:
-        raise UserError(f"model.width {c.width} is not divisible by model.heads {c.heads}, which pool map needs: change one of them")
+        raise UserError(
+            f"model.width {c.width} is not divisible by model.heads {c.heads}, which pool map needs: change one of them"
+        )
     if c.pool == "cls" and not c.cls_token:
-        raise UserError("model.pool is cls but model.cls_token is False: set model.pool to mean, or model.cls_token to True")
+        raise UserError(
+            "model.pool is cls but model.cls_token is False: set model.pool to mean, or model.cls_token to True"
+        )
     if c.pool == "cls_distill" and not (c.cls_token and c.distill_token):
-        raise UserError("model.pool is cls_distill, which needs model.cls_token and model.distill_token: set both to True")
+        raise UserError(
+            "model.pool is cls_distill, which needs model.cls_token and model.distill_token: set both to True"
+        )
     if c.distill_head and not c.distill_token:
         raise UserError("model.distill_head is True but model.distill_token is False: set both or none")
     if c.distill_norm and not c.distill_head:
-        raise UserError("model.distill_norm is True but model.distill_head, which it belongs to, is False: set both or none")
+        raise UserError(
+            "model.distill_norm is True but model.distill_head, which it belongs to, is False: set both or none"
+        )
     if c.position == "learned" and not c.position_trained:
-        raise UserError("model.position is learned but model.position_trained is False: choose sincos2d or sincos1d for fixed positions")
+        raise UserError(
+            "model.position is learned but model.position_trained is False: choose sincos2d or sincos1d for fixed positions"
+        )
     if c.position == "sincos2d" and c.width % 4:
-        raise UserError(f"model.width {c.width} is not divisible by 4, which model.position sincos2d needs: change one of them")
+        raise UserError(
+            f"model.width {c.width} is not divisible by 4, which model.position sincos2d needs: change one of them"
+        )
     for f in dataclasses.fields(c):
         value = getattr(c, f.name)
         if (f.name.endswith("dropout") or f.name == "drop_path") and not 0 <= value < 1:
@@ -216,7 +237,14 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
         block = f"blocks.{i}"
         table.norm(f"{block}.norm1", d)
         table.attention(
-            f"{block}.attention", d, inner, c.query_bias, c.key_bias, c.value_bias, c.out_bias, norm=c.dim_head if c.qk_norm else 0
+            f"{block}.attention",
+            d,
+            inner,
+            c.query_bias,
+            c.key_bias,
+            c.value_bias,
+            c.out_bias,
+            norm=c.dim_head if c.qk_norm else 0,
         )
         if c.layer_scale:
             table[f"{block}.scale1"] = Parameter((d,), "scale", scale)

@@ -11,4 +11,18 @@ from .order import Order, TokenOrder
 from .sentences import Sentences, Texts, open_sentences
 from .splits import Dataset, Split, open_images
 
-__all__ = ["Data", "Dataset", "Order", "Preprocess", "Sentences", "Split", "Texts", "TokenOrder", "batches", "open_image", "open_images", "open_sentences", "whole"]
+__all__ = [
+    "Data",
+    "Dataset",
+    "Order",
+    "Preprocess",
+    "Sentences",
+    "Split",
+    "Texts",
+    "TokenOrder",
+    "batches",
+    "open_image",
+    "open_images",
+    "open_sentences",
+    "whole",
+]

@@ -106,7 +106,9 @@ class Preprocess:
         if self.fit == "crop":
             # The numbers of torchvision's Resize(size) and CenterCrop, in integers so that nothing rounds
             # below the target; where `size` alone would not cover an oblong target, covering decides.
-            top, bottom = max((w, width), (h, height), (self.size, min(width, height)), key=lambda ratio: ratio[0] / ratio[1])
+            top, bottom = max(
+                (w, width), (h, height), (self.size, min(width, height)), key=lambda ratio: ratio[0] / ratio[1]
+            )
             image = image.resize((width * top // bottom, height * top // bottom), kernel)
             left, upper = round((image.width - w) / 2), round((image.height - h) / 2)
             return image.crop((left, upper, left + w, upper + h))
@@ -118,15 +120,21 @@ class Preprocess:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON's own types."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()
+        }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Preprocess:
         """What `to_dict` wrote. Raises UserError where fields are missing or unknown."""
         fields = {f.name for f in dataclasses.fields(cls)}
         if set(values) != fields:
-            raise UserError(f"preprocess: the fields {sorted(set(values) ^ fields)} are missing or unknown; this run was made by another version of vit-jax")
-        fitting: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+            raise UserError(
+                f"preprocess: the fields {sorted(set(values) ^ fields)} are missing or unknown; this run was made by another version of vit-jax"
+            )
+        fitting: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
         return cls(**fitting)
 
 

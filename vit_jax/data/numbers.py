@@ -11,15 +11,22 @@ import numpy as np
 from ..text import words
 from .order import NUMBERS, permutation
 
-_UNITS = words("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen")
+_UNITS = words(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+)
 _TENS = words("twenty thirty forty fifty sixty seventy eighty ninety")
-_EINER = words("null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn")
+_EINER = words(
+    "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn"
+)
 _ZEHNER = words("zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig")
 
 ENGLISH = (*_UNITS, *_TENS, "hundred", "thousand")
 GERMAN = (*_EINER, *_ZEHNER, "eins", "und", "hundert", "tausend")
 
-TRAINED, LONGEST = 100_000, 1_000_000  # training and test numbers are below the first, those of split `longer` from there to the second
+TRAINED, LONGEST = (
+    100_000,
+    1_000_000,
+)  # training and test numbers are below the first, those of split `longer` from there to the second
 
 
 def english(n: int) -> str:

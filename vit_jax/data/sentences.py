@@ -28,7 +28,9 @@ class Sentences:
         self.source, self.target, self.lengths, self.tokens, self.title = source, target, tuple(lengths), tokens, title
         # The decoder reads one token more than the target has: its begin; and writes its end.
         longest = np.maximum((source != 0).sum(1), (target != 0).sum(1) + 1)
-        self.padded: np.ndarray = np.array(self.lengths)[np.searchsorted(self.lengths, longest)]  # int [n], the length that each is padded to
+        self.padded: np.ndarray = np.array(self.lengths)[
+            np.searchsorted(self.lengths, longest)
+        ]  # int [n], the length that each is padded to
 
     def __len__(self) -> int:
         return len(self.source)
@@ -45,7 +47,10 @@ class Sentences:
         """The same, cut to the length that holds them all and filled with rows of padding up to the token budget: few shapes."""
         length = int(self.padded[indices].max())
         fill = ((0, self.tokens // length - len(indices)), (0, 0))
-        return {"source": np.pad(self.source[indices, :length], fill), "target": np.pad(self.target[indices, : length - 1], fill)}
+        return {
+            "source": np.pad(self.source[indices, :length], fill),
+            "target": np.pad(self.target[indices, : length - 1], fill),
+        }
 
     def name(self, i: int) -> str:
         """Where a person finds pair i."""
@@ -80,7 +85,11 @@ class Texts:
     @property
     def sizes(self) -> dict[str, int]:
         """The sizes of a network that these words decide."""
-        return {"source_vocabulary": len(self.source), "target_vocabulary": len(self.target), "outputs": len(self.target)}
+        return {
+            "source_vocabulary": len(self.source),
+            "target_vocabulary": len(self.target),
+            "outputs": len(self.target),
+        }
 
     @property
     def rows(self) -> dict[int, int]:
@@ -90,7 +99,9 @@ class Texts:
 
     def step_sizes(self, batch: int) -> dict[str, int]:
         """{what a user calls it: examples of a step}; `batch` is only for evaluation."""
-        return {f"data.tokens {self.splits['train'].tokens} // length {length}": rows for length, rows in self.rows.items()}
+        return {
+            f"data.tokens {self.splits['train'].tokens} // length {length}": rows for length, rows in self.rows.items()
+        }
 
     def order(self, batch: int, seed: int, batches: int = 0) -> TokenOrder:
         """The order of training, over as many of the first pairs as so many batches of the longest hold (0: all)."""
@@ -98,7 +109,9 @@ class Texts:
         return TokenOrder(train.padded[: batches * self.rows[train.lengths[-1]] or None], self.rows, seed)
 
 
-def open_sentences(data: SentenceData, *, one_vocabulary: bool = False, wanted: Mapping[str, int] | None = None, seed: int = 0) -> Texts:
+def open_sentences(
+    data: SentenceData, *, one_vocabulary: bool = False, wanted: Mapping[str, int] | None = None, seed: int = 0
+) -> Texts:
     """Pairs of sentences as ids, checked and split.
 
     `one_vocabulary` gives both sides the same ids, `seed` chooses the validation split, and `wanted` are the sizes that the
@@ -113,7 +126,11 @@ def open_sentences(data: SentenceData, *, one_vocabulary: bool = False, wanted: 
         "vocabulary": text_digest([source.entries, target.entries]),
         "content": text_digest([[array_digest(split.source), array_digest(split.target)] for split in splits.values()]),
     }
-    notes = tuple(f"{name}: the best guess without a source is right in {splits[name].chance:.4f}" for name in ("validation", "test") if name in splits)
+    notes = tuple(
+        f"{name}: the best guess without a source is right in {splits[name].chance:.4f}"
+        for name in ("validation", "test")
+        if name in splits
+    )
     if data.shuffle_sources:
         train = splits["train"]
         shuffled = train.source[permutation(len(train), SHUFFLE, seed)]
@@ -146,7 +163,9 @@ def _cut(data: SentenceData, pairs: dict[str, Pairs], seed: int) -> dict[str, Pa
         train = pairs["train"]
         stay, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
         if not len(held):
-            raise UserError(f"data.{name} {share} of {len(train)} pairs leaves {name} empty: give a larger share, or 0 for no such split")
+            raise UserError(
+                f"data.{name} {share} of {len(train)} pairs leaves {name} empty: give a larger share, or 0 for no such split"
+            )
         pairs = {**pairs, "train": [train[i] for i in stay], name: [train[i] for i in held]}
     order = ("train", "validation", "test", *pairs)
     return {name: pairs[name] for name in dict.fromkeys(order) if name in pairs}
@@ -166,14 +185,24 @@ def _files(source: str) -> dict[str, Pairs]:
         raise UserError(f"data.source {source}: there is no folder {path}; check the path")
     found: dict[str, Pairs] = {}
     for split, names in _NAMES.items():
-        stems = sorted({p.name.removesuffix(".gz").removesuffix(f".{left}") for p in folder.iterdir() if p.name.removesuffix(".gz").endswith(f".{left}")})
+        stems = sorted(
+            {
+                p.name.removesuffix(".gz").removesuffix(f".{left}")
+                for p in folder.iterdir()
+                if p.name.removesuffix(".gz").endswith(f".{left}")
+            }
+        )
         for stem in (s for s in stems if s in names or (split == "test" and s.startswith("test"))):
             one, two = (_lines(source, folder, f"{stem}.{language}") for language in (left, right))
             if len(one) != len(two):
-                raise UserError(f"data.source {source}: {stem} has {len(one)} lines of {left} and {len(two)} of {right}; line i of both is one pair")
+                raise UserError(
+                    f"data.source {source}: {stem} has {len(one)} lines of {left} and {len(two)} of {right}; line i of both is one pair"
+                )
             found.setdefault(split, list(zip(one, two, strict=True)))
     if not found.get("train"):
-        raise UserError(f"data.source {source}: has no pairs in train.{left} and train.{right} (or .gz); put them there")
+        raise UserError(
+            f"data.source {source}: has no pairs in train.{left} and train.{right} (or .gz); put them there"
+        )
     return found
 
 
@@ -181,15 +210,25 @@ def _lines(source: str, folder: Path, name: str) -> list[str]:
     path = folder / name if (folder / name).is_file() else folder / f"{name}.gz"
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            return file.read().decode("utf-8").removesuffix("\n").split("\n")  # not splitlines: U+2028 ends no line here
+            return (
+                file.read().decode("utf-8").removesuffix("\n").split("\n")
+            )  # not splitlines: U+2028 ends no line here
     except (OSError, EOFError, ValueError) as error:
-        raise UserError(f"data.source {source}: {name} cannot be read ({error}); give UTF-8 text, a sentence a line") from error
+        raise UserError(
+            f"data.source {source}: {name} cannot be read ({error}); give UTF-8 text, a sentence a line"
+        ) from error
 
 
 def _check_sizes(data: SentenceData, wanted: Mapping[str, int], source: Vocabulary, target: Vocabulary) -> None:
-    for name, size in (("source_vocabulary", len(source)), ("target_vocabulary", len(target)), ("outputs", len(target))):
+    for name, size in (
+        ("source_vocabulary", len(source)),
+        ("target_vocabulary", len(target)),
+        ("outputs", len(target)),
+    ):
         if wanted.get(name, 0) not in (0, size):
-            raise UserError(f"model.{name} is {wanted[name]} but data.source {data.source} has {size} ids: give --model.{name.replace('_', '-')} 0")
+            raise UserError(
+                f"model.{name} is {wanted[name]} but data.source {data.source} has {size} ids: give --model.{name.replace('_', '-')} 0"
+            )
 
 
 def _encoded(data: SentenceData, pairs: Pairs, split: str, source: Vocabulary, target: Vocabulary) -> Sentences:
@@ -201,6 +240,8 @@ def _encoded(data: SentenceData, pairs: Pairs, split: str, source: Vocabulary, t
             found, room = len(words(text)), longest - side
             if not found or found > room:
                 what = "is empty" if not found else f"has {found} words, which is more than {room}"
-                raise UserError(f"data.source {data.source}: {split}[{i}] {text[:40]!r} {what}; mend it, or raise the last of --data.lengths")
+                raise UserError(
+                    f"data.source {data.source}: {split}[{i}] {text[:40]!r} {what}; mend it, or raise the last of --data.lengths"
+                )
             ids[side][i, :found] = vocabulary.encode(text)
     return Sentences(*ids, data.lengths, data.tokens, split)

@@ -101,12 +101,25 @@ def _npz(source: str) -> Source:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError as error:
         raise UserError(f"data.source {source}: no such file; give the path of an .npz file") from error
-    except (OSError, ValueError, EOFError, TypeError, AttributeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"data.source {source}: cannot be read ({_line(error)}); save it with numpy.savez, without object arrays") from error
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise UserError(
+            f"data.source {source}: cannot be read ({_line(error)}); save it with numpy.savez, without object arrays"
+        ) from error
 
     names = {split: next((pair for pair in pairs if pair[0] in arrays), None) for split, pairs in _NPZ_NAMES.items()}
     if names["train"] is None:
-        raise UserError(f"data.source {source}: its arrays are {', '.join(arrays) or 'none'}; name them images and labels, or train_images, train_labels, ...")
+        raise UserError(
+            f"data.source {source}: its arrays are {', '.join(arrays) or 'none'}; name them images and labels, or train_images, train_labels, ..."
+        )
     splits = {split: _npz_split(source, arrays, *pair) for split, pair in names.items() if pair}
     if "class_names" in arrays:
         class_names = tuple(str(name) for name in arrays["class_names"].ravel())
@@ -122,12 +135,18 @@ def _npz_split(source: str, arrays: Mapping[str, np.ndarray], images: str, label
     if pixels.dtype != np.uint8:
         raise UserError(f"data.source {source}: {images} is {pixels.dtype}; store pixels as uint8, 0 to 255")
     if pixels.ndim not in (3, 4) or 0 in pixels.shape[1:] or (pixels.ndim == 4 and pixels.shape[-1] > 4):
-        raise UserError(f"data.source {source}: {images} has shape {list(pixels.shape)}; store images as [n, h, w] or [n, h, w, C], with at most 4 channels")
+        raise UserError(
+            f"data.source {source}: {images} has shape {list(pixels.shape)}; store images as [n, h, w] or [n, h, w, C], with at most 4 channels"
+        )
     if targets.dtype.kind not in "iu" or targets.size != len(pixels):
         shape = list(targets.shape)
-        raise UserError(f"data.source {source}: {labels} is {targets.dtype} of shape {shape}; give one integer for each of the {len(pixels)} {images}")
+        raise UserError(
+            f"data.source {source}: {labels} is {targets.dtype} of shape {shape}; give one integer for each of the {len(pixels)} {images}"
+        )
     if targets.size and not 0 <= targets.min() <= targets.max() < _MOST_CLASSES:
-        raise UserError(f"data.source {source}: {labels} go from {targets.min()} to {targets.max()}; number the classes from 0")
+        raise UserError(
+            f"data.source {source}: {labels} go from {targets.min()} to {targets.max()}; number the classes from 0"
+        )
     return Arrays(np.ascontiguousarray(pixels), targets.reshape(-1).astype(np.int32), images)
 
 
@@ -148,7 +167,9 @@ class Files:
         try:
             return Path(self.paths[i]).read_bytes()
         except OSError as error:
-            raise UserError(f"{self.paths[i]}: cannot be read ({error.strerror}); restore it or mend its permissions") from error
+            raise UserError(
+                f"{self.paths[i]}: cannot be read ({error.strerror}); restore it or mend its permissions"
+            ) from error
 
     def name(self, i: int) -> str:
         return self.paths[i]
@@ -165,22 +186,30 @@ def _folder(path: str) -> Source:
     if not roots and folders and set(folders) <= set(_FOLDERS):
         raise UserError(f"{field}: {folders[0]}/ holds no class folders; sort its images into one folder a class")
     if roots and "train" not in roots:
-        raise UserError(f"{field}: {next(iter(roots))}/ has class folders but train/ has none or is missing; add train/CLASS/image")
+        raise UserError(
+            f"{field}: {next(iter(roots))}/ has class folders but train/ has none or is missing; add train/CLASS/image"
+        )
     if "val" in roots and "validation" in roots:
         raise UserError(f"{field}: both val/ and validation/ are there; keep one of them")
     ignored = [name for name in folders if roots and name not in roots]
     notes = (f"folders left out, as only train, val and test are read: {', '.join(ignored)}",) if ignored else ()
     roots = roots or {"train": root}
 
-    roots = {_FOLDERS.get(name, name): folder for name, folder in sorted(roots.items(), key=lambda item: item[0] != "train")}
+    roots = {
+        _FOLDERS.get(name, name): folder for name, folder in sorted(roots.items(), key=lambda item: item[0] != "train")
+    }
     classes = {split: _listed(folder)[0] for split, folder in roots.items()}
     if not classes["train"]:
         raise UserError(f"{field}: holds no class folders; sort its images into one folder a class")
     for split in classes:
         for name in sorted(set(classes[split]) ^ set(classes["train"])):
             there, absent = ("train", split) if name in classes["train"] else (split, "train")
-            raise UserError(f"{field}: class folder {name} is in {there} but not in {absent}; every split needs the same classes")
-    splits: dict[str, Examples] = {split: _class_folders(field, folder, classes["train"]) for split, folder in roots.items()}
+            raise UserError(
+                f"{field}: class folder {name} is in {there} but not in {absent}; every split needs the same classes"
+            )
+    splits: dict[str, Examples] = {
+        split: _class_folders(field, folder, classes["train"]) for split, folder in roots.items()
+    }
     return Source(root.resolve().name, tuple(classes["train"]), splits, notes)
 
 
@@ -245,14 +274,22 @@ def _tfds(data: ImageData) -> Source:
         builder = tfds.builder_from_directory(folder)
         features, stored = dict(builder.info.features.items()), builder.info.file_format
     except Exception as error:
-        raise UserError(f"data.source {data.source}: {folder} cannot be opened ({_line(error)}); prepare it again") from error
+        raise UserError(
+            f"data.source {data.source}: {folder} cannot be opened ({_line(error)}); prepare it again"
+        ) from error
     if stored is not tfds.core.file_adapters.FileFormat.ARRAY_RECORD:
-        raise UserError(f"data.source {data.source}: {folder} is stored as {stored.value}; prepare it again with file_format='array_record'")
+        raise UserError(
+            f"data.source {data.source}: {folder} is stored as {stored.value}; prepare it again with file_format='array_record'"
+        )
     image, label, known = features.get("image"), features.get("label"), list(builder.info.splits)
     if not isinstance(image, tfds.features.Image) or not isinstance(label, tfds.features.ClassLabel):
-        raise UserError(f"data.source {data.source}: not an image classification set (its features are {', '.join(features)}); choose one with image and label")
+        raise UserError(
+            f"data.source {data.source}: not an image classification set (its features are {', '.join(features)}); choose one with image and label"
+        )
     if np.dtype(image.np_dtype) not in (np.uint8, np.uint16):
-        raise UserError(f"data.source {data.source}: its images are {np.dtype(image.np_dtype)}; choose a set with 8- or 16-bit images")
+        raise UserError(
+            f"data.source {data.source}: its images are {np.dtype(image.np_dtype)}; choose a set with 8- or 16-bit images"
+        )
     if "train" not in known:
         raise UserError(f"data.source {data.source}: has no train split (only {', '.join(known)}); choose another set")
 
@@ -263,7 +300,9 @@ def _tfds(data: ImageData) -> Source:
             records = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
             labels, first = _scan(records)
         except Exception as error:
-            raise UserError(f"data.source {data.source}: {split} in {folder} cannot be read ({_line(error)}); prepare it again") from error
+            raise UserError(
+                f"data.source {data.source}: {split} in {folder} cannot be read ({_line(error)}); prepare it again"
+            ) from error
         if split != "train" and len(labels) and (labels == -1).all():  # TFDS's sign for hidden labels
             notes.append(f"the {split} split has no labels and is left out")
         else:
@@ -302,13 +341,23 @@ def _prepared(data: ImageData) -> Path:
 
     import tensorflow_datasets as tfds
 
-    there = sorted({str(file.parents[1].relative_to(root)) for depth in ("*/*", "*/*/*") for file in root.glob(f"{depth}/dataset_info.json")})
+    there = sorted(
+        {
+            str(file.parents[1].relative_to(root))
+            for depth in ("*/*", "*/*/*")
+            for file in root.glob(f"{depth}/dataset_info.json")
+        }
+    )
     official = tfds.list_builders(with_community_datasets=False)
     if name.partition("/")[0] not in (*official, *there):
         hint = nearest(name, ["digits", *there, *difflib.get_close_matches(name, official, n=3)])
-        raise UserError(f"data.source {data.source}: no such set{hint}; give digits, folder:PATH, FILE.npz or a TFDS set prepared in --data.dir")
+        raise UserError(
+            f"data.source {data.source}: no such set{hint}; give digits, folder:PATH, FILE.npz or a TFDS set prepared in --data.dir"
+        )
     where = f"not prepared in data.dir {root} (there: {', '.join(there) or 'none'})"
-    raise UserError(f"data.source {data.source}: {where}; give --data.dir the folder that holds {name}/VERSION/dataset_info.json")
+    raise UserError(
+        f"data.source {data.source}: {where}; give --data.dir the folder that holds {name}/VERSION/dataset_info.json"
+    )
 
 
 def _line(error: Exception) -> str:

@@ -63,7 +63,11 @@ class Images:
         """
         digests = np.zeros((len(self), 16), np.uint8)
         unreadable: dict[int, UserError] = {}
-        kept = np.empty((len(self), *self.preprocess.image, self.preprocess.channels), np.uint8) if self.keep and self._kept is None else None
+        kept = (
+            np.empty((len(self), *self.preprocess.image, self.preprocess.channels), np.uint8)
+            if self.keep and self._kept is None
+            else None
+        )
 
         def load_chunk(start: int) -> None:
             for row in range(start, min(start + _CHUNK, len(self))):
@@ -169,7 +173,9 @@ class Dataset:
         return Order(n, batch, seed)
 
 
-def open_images(data: ImageData, image: Size, channels: int, *, normalize: str = "set", classes: int = 0, seed: int = 0) -> Dataset:
+def open_images(
+    data: ImageData, image: Size, channels: int, *, normalize: str = "set", classes: int = 0, seed: int = 0
+) -> Dataset:
     """A set of images for a network that takes them in this size, decoded, checked and split.
 
     `normalize` is ImageAugment's, `seed` chooses the validation split, and `classes` is how many the network has (0: as many
@@ -177,7 +183,9 @@ def open_images(data: ImageData, image: Size, channels: int, *, normalize: str =
     """
     _check_fields(data, pair(image))
     source = open_source(data)
-    preprocess = Preprocess(pair(image), channels, data.fit, data.size, data.interpolation, data.background, mean=(), std=())
+    preprocess = Preprocess(
+        pair(image), channels, data.fit, data.size, data.interpolation, data.background, mean=(), std=()
+    )
     _check_source(data, source, preprocess, classes)
 
     total = sum(len(examples.labels) for examples in source.splits.values())
@@ -193,18 +201,26 @@ def open_images(data: ImageData, image: Size, channels: int, *, normalize: str =
         "classes": text_digest(list(source.class_names)),
         "content": content,
     }
-    return Dataset(source.name, source.class_names, splits, replace(preprocess, mean=mean, std=std), identity, source.notes + notes)
+    return Dataset(
+        source.name, source.class_names, splits, replace(preprocess, mean=mean, std=std), identity, source.notes + notes
+    )
 
 
 def _check_fields(data: ImageData, image: tuple[int, int]) -> None:
     if not 0 <= data.background <= 255:
         raise UserError(f"data.background is {data.background}: give a grey level of 0 to 255")
     if data.size < 0 or data.threads < 0 or data.memory < 0:
-        raise UserError(f"data.size, data.threads and data.memory are {data.size}, {data.threads} and {data.memory}: give 0 or more")
+        raise UserError(
+            f"data.size, data.threads and data.memory are {data.size}, {data.threads} and {data.memory}: give 0 or more"
+        )
     if data.size and data.fit != "crop":
-        raise UserError(f"data.size is {data.size} but data.fit is {data.fit}: only crop scales to a size first, set data.size to 0")
+        raise UserError(
+            f"data.size is {data.size} but data.fit is {data.fit}: only crop scales to a size first, set data.size to 0"
+        )
     if 0 < data.size < min(image):
-        raise UserError(f"data.size {data.size} is smaller than model.image {image[0]}x{image[1]}: give at least that, or 0 for just enough to cover")
+        raise UserError(
+            f"data.size {data.size} is smaller than model.image {image[0]}x{image[1]}: give at least that, or 0 for just enough to cover"
+        )
 
 
 def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wanted: int) -> None:
@@ -214,14 +230,22 @@ def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wante
         if not len(labels):
             raise UserError(f"{field}: its {name} split is empty; add examples or choose another set")
         if labels.min() < 0 or labels.max() >= classes:
-            raise UserError(f"{field}: labels of its {name} split go from {labels.min()} to {labels.max()} but there are {classes} classes; number them from 0")
-        if preprocess.channels not in (1, 3) and not (isinstance(examples, Arrays) and preprocess.keeps(*_shape(examples))):
+            raise UserError(
+                f"{field}: labels of its {name} split go from {labels.min()} to {labels.max()} but there are {classes} classes; number them from 0"
+            )
+        if preprocess.channels not in (1, 3) and not (
+            isinstance(examples, Arrays) and preprocess.keeps(*_shape(examples))
+        ):
             raise UserError(f"model.channels is {preprocess.channels}: give 1 for grey or 3 for colour images")
     present = np.unique(source.splits["train"].labels)
     if len(present) < 2:
-        raise UserError(f"{field}: its only class is {source.class_names[present[0]]}; classification needs two or more")
+        raise UserError(
+            f"{field}: its only class is {source.class_names[present[0]]}; classification needs two or more"
+        )
     if wanted not in (0, classes):
-        raise UserError(f"model.classes is {wanted} but {field} has {classes} classes: give --model.classes {classes}, or 0 for as many")
+        raise UserError(
+            f"model.classes is {wanted} but {field} has {classes} classes: give --model.classes {classes}, or 0 for as many"
+        )
 
 
 def _readable(data: ImageData, images: dict[str, Images]) -> tuple[dict[str, np.ndarray], str, tuple[str, ...]]:
@@ -244,13 +268,17 @@ def _readable(data: ImageData, images: dict[str, Images]) -> tuple[dict[str, np.
         lost = set(labels) - set(labels[rows[split]])
         if lost and data.skip_unreadable:
             example = next(some.examples.name(row) for row in unreadable if labels[row] in lost)
-            raise UserError(f"data.source {data.source}: no {split} image of a class can be read, such as {example}; replace them or remove the class")
+            raise UserError(
+                f"data.source {data.source}: no {split} image of a class can be read, such as {example}; replace them or remove the class"
+            )
     if not names:
         return rows, text_digest(content), ()
     listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
     count = f"{len(names)} unreadable image{'s' if len(names) > 1 else ''}"
     if not data.skip_unreadable:
-        raise UserError(f"data.source {data.source}: {count}: {listed}; replace or remove them, or leave them out with --data.skip-unreadable")
+        raise UserError(
+            f"data.source {data.source}: {count}: {listed}; replace or remove them, or leave them out with --data.skip-unreadable"
+        )
     return rows, text_digest(content), (f"{count} left out: {listed}",)
 
 
@@ -264,12 +292,16 @@ def _cut(data: ImageData, images: dict[str, Images], rows: dict[str, np.ndarray]
         train = splits["train"]
         stay, held = hold_out(train.labels, share, *salt)
         if not len(held):
-            raise UserError(f"data.{name} {share} of {len(train)} examples leaves {name} empty: give a larger share, or 0 for no such split")
+            raise UserError(
+                f"data.{name} {share} of {len(train)} examples leaves {name} empty: give a larger share, or 0 for no such split"
+            )
         splits["train"], splits[name] = train.part(stay), train.part(held)
     return {name: splits[name] for name in ("train", "validation", "test") if name in splits}
 
 
-def _statistics(normalize: str, source: str, preprocess: Preprocess, train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _statistics(
+    normalize: str, source: str, preprocess: Preprocess, train: Split
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std of each channel, for pixels in 0..1."""
     channels = preprocess.channels
     if normalize == "none":
@@ -278,7 +310,9 @@ def _statistics(normalize: str, source: str, preprocess: Preprocess, train: Spli
         return (0.5,) * channels, (0.5,) * channels
     if normalize == "imagenet":
         if channels not in (1, 3):
-            raise UserError(f"augment.normalize is imagenet but model.channels is {channels}: ImageNet's statistics are for 3 channels; choose set or half")
+            raise UserError(
+                f"augment.normalize is imagenet but model.channels is {channels}: ImageNet's statistics are for 3 channels; choose set or half"
+            )
         mean, std = _IMAGENET
         return (mean, std) if channels == 3 else ((sum(mean) / 3,), (sum(std) / 3,))
     known = _KNOWN.get(source.partition(":")[0])

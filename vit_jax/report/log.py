@@ -14,8 +14,15 @@ from typing import Any
 from ..errors import UserError
 from ..runs import sync_folder
 
-OF_THE_STEP = ("lr", "grad_norm", "param_norm", "update_norm")  # metrics of training that are the step's own, and no means over a batch
-NO_METRICS = frozenset({"kind", "step", "epoch", "loss", "memory", *OF_THE_STEP})  # what a row of training has besides the task's metrics
+OF_THE_STEP = (
+    "lr",
+    "grad_norm",
+    "param_norm",
+    "update_norm",
+)  # metrics of training that are the step's own, and no means over a batch
+NO_METRICS = frozenset(
+    {"kind", "step", "epoch", "loss", "memory", *OF_THE_STEP}
+)  # what a row of training has besides the task's metrics
 
 
 class Log:
@@ -36,7 +43,13 @@ class Log:
     """
 
     def __init__(
-        self, path: Path, step: int, tensorboard: Path | None = None, wandb: str = "", name: str = "", config: dict[str, Any] | None = None
+        self,
+        path: Path,
+        step: int,
+        tensorboard: Path | None = None,
+        wandb: str = "",
+        name: str = "",
+        config: dict[str, Any] | None = None,
     ):
         path = Path(path)
         self._others: list[_TensorBoard | _Wandb] = []
@@ -102,7 +115,9 @@ def scalars(row: dict[str, Any]) -> dict[str, float]:
     if series == "eval":
         split = row.get("split", "eval")
         series = ("train_split" if split == "train" else split) + ("_ema" if row.get("weights") == "ema" else "")
-    return {f"{series}/{name}": value for name, value in row.items() if name != "step" and isinstance(value, int | float)}
+    return {
+        f"{series}/{name}": value for name, value in row.items() if name != "step" and isinstance(value, int | float)
+    }
 
 
 class _TensorBoard:
@@ -132,7 +147,9 @@ class _TensorBoard:
 
     def write(self, step: int, values: dict[str, float]) -> None:
         value = self._summary.Summary.Value
-        self._add(step=step, summary=self._summary.Summary(value=[value(tag=k, simple_value=v) for k, v in values.items()]))
+        self._add(
+            step=step, summary=self._summary.Summary(value=[value(tag=k, simple_value=v) for k, v in values.items()])
+        )
 
     def close(self) -> None:
         self._records.close()
@@ -151,10 +168,19 @@ class _Wandb:
         if not place.is_file():
             place.write_text(secrets.token_hex(8), encoding="ascii")
         try:
-            self._run = wandb.init(project=project, name=name or None, config=config, id=place.read_text(encoding="ascii"), resume="allow", dir=str(folder))
+            self._run = wandb.init(
+                project=project,
+                name=name or None,
+                config=config,
+                id=place.read_text(encoding="ascii"),
+                resume="allow",
+                dir=str(folder),
+            )
         except Exception as error:  # not logged in, no network, a bad project name: all of it is the environment's
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(f"wandb {project!r}: cannot start ({reason}); run `wandb login`, or set WANDB_MODE=offline") from error
+            raise UserError(
+                f"wandb {project!r}: cannot start ({reason}); run `wandb login`, or set WANDB_MODE=offline"
+            ) from error
         # What W&B has from before an interruption cannot be taken back, and is the same: a run repeats its steps exactly.
         self._first = getattr(self._run, "starting_step", 0)
 

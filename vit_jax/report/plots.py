@@ -41,7 +41,9 @@ Path_ = str | os.PathLike[str]
 
 
 @contextlib.contextmanager
-def page(path: Path_, width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Iterator[Figure]:
+def page(
+    path: Path_, width: float, height: float, layout: Literal["constrained"] | None = "constrained"
+) -> Iterator[Figure]:
     """A figure of that many inches, written to `path` when the block ends: whole or not at all.
 
     What the user's matplotlibrc says does not matter here.
@@ -81,7 +83,9 @@ def _nothing(path: Path_, text: str) -> None:
 # -------------------------------------------------------------------------------------- curves
 
 
-def draw_curves(rows: list[dict[str, Any]], path: Path_, label_smoothing: float = 0.0, chosen: str = "accuracy") -> None:
+def draw_curves(
+    rows: list[dict[str, Any]], path: Path_, label_smoothing: float = 0.0, chosen: str = "accuracy"
+) -> None:
     """Loss, the task's metric, learning rate and gradient norm over epochs, from the rows of metrics.jsonl.
 
     `chosen` is the metric of evaluations that chooses among checkpoints; in training the same is shown, or the task's first one.
@@ -91,7 +95,12 @@ def draw_curves(rows: list[dict[str, Any]], path: Path_, label_smoothing: float 
     train = [row for row in rows if row.get("kind") == "train"]
     metric = trained_metric(train, chosen)
     # (of training, of evaluations): the loss, a metric of both or the one that chooses, and what only training has.
-    panels = [("loss", "loss"), *([(metric, metric if chosen == "loss" else chosen)] if metric else []), ("lr", ""), ("grad_norm", "")]
+    panels = [
+        ("loss", "loss"),
+        *([(metric, metric if chosen == "loss" else chosen)] if metric else []),
+        ("lr", ""),
+        ("grad_norm", ""),
+    ]
     titles = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
     with page(path, 11, 7.5) as figure:
         figure.suptitle("Training curves")
@@ -140,12 +149,20 @@ def _evaluated(ax: Axes, rows: list[dict[str, Any]], name: str, beside: str) -> 
     """The evaluations, a line for each split and each of raw and averaged weights; named where `beside` is another metric."""
     for split, color in {"train": SKY, "validation": ORANGE, "test": GREEN}.items():
         for weights, line in {"raw": "-", "ema": "--"}.items():
-            chosen = [r for r in rows if r.get("kind") == "eval" and r.get("split") == split and r.get("weights", "raw") == weights]
+            chosen = [
+                r
+                for r in rows
+                if r.get("kind") == "eval" and r.get("split") == split and r.get("weights", "raw") == weights
+            ]
             x, y = column(chosen, "epoch"), column(chosen, name)
             if np.isfinite(y).any():
                 label = ("whole train split" if split == "train" else split) + (" (EMA)" if weights == "ema" else "")
                 label += "" if name == beside else f", {name.replace('_', ' ')}"
-                look = {"ls": "", "marker": "o", "ms": 8} if len(y) == 1 else {"ls": line, "marker": "o" if len(y) <= 40 else "", "ms": 4}
+                look = (
+                    {"ls": "", "marker": "o", "ms": 8}
+                    if len(y) == 1
+                    else {"ls": line, "marker": "o" if len(y) <= 40 else "", "ms": 4}
+                )
                 ax.plot(x, y, color=color, mfc="white" if weights == "ema" else color, label=label, **look)
 
 
@@ -192,7 +209,9 @@ def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
         ax.grid(False)
         # The root makes rare confusions visible beside a diagonal near 1.
         picture = ax.imshow(share, cmap="Blues", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
-        bar = figure.colorbar(picture, ax=ax, label="share of the true class", shrink=0.7, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1])
+        bar = figure.colorbar(
+            picture, ax=ax, label="share of the true class", shrink=0.7, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1]
+        )
         bar.ax.set_yticklabels(["0", "0.01", "0.05", "0.2", "0.5", "1"])
         right, total = int(np.trace(confusion)), int(confusion.sum())
         ax.set_title(f"Confusion matrix: rows are the truth, columns the prediction\n{right} of {total} right")
@@ -204,10 +223,20 @@ def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
         ax.set_yticks(places, names, size=size)
         if k <= 20:
             for i, j in zip(*np.nonzero(confusion), strict=True):
-                ax.text(j, i, str(confusion[i, j]), ha="center", va="center", size=9, color="white" if share[i, j] > 0.4 else "black")
+                ax.text(
+                    j,
+                    i,
+                    str(confusion[i, j]),
+                    ha="center",
+                    va="center",
+                    size=9,
+                    color="white" if share[i, j] > 0.4 else "black",
+                )
 
 
-def draw_per_class(precision: np.ndarray, recall: np.ndarray, f1: np.ndarray, class_names: Sequence[str], path: Path_) -> None:
+def draw_per_class(
+    precision: np.ndarray, recall: np.ndarray, f1: np.ndarray, class_names: Sequence[str], path: Path_
+) -> None:
     """Precision, recall and F1, float [K] each: grouped bars, or above 30 classes a table of dots sorted by F1."""
     scores = np.stack([precision, recall, f1]).astype(np.float64)  # [3, K]
     scores = np.nan_to_num(scores)
@@ -288,7 +317,12 @@ def _tall(images: np.ndarray) -> float:
 
 
 def draw_wrong(
-    images: np.ndarray, truth: np.ndarray, predicted: np.ndarray, confidence: np.ndarray, class_names: Sequence[str], path: Path_
+    images: np.ndarray,
+    truth: np.ndarray,
+    predicted: np.ndarray,
+    confidence: np.ndarray,
+    class_names: Sequence[str],
+    path: Path_,
 ) -> None:
     """Up to 36 images that were classified wrongly, in the order given.
 
@@ -302,7 +336,14 @@ def draw_wrong(
     w, h = 1.6, 1.6 * _tall(images)
     width = max(0.15 + columns * (w + 0.15), 5.2)
     with sheet(path, width, 0.5 + math.ceil(m / columns) * (h + 0.6)) as ax:
-        ax.text(width / 2, 0.25, "Wrong predictions: true class → predicted class (confidence)", ha="center", va="center", size=12)
+        ax.text(
+            width / 2,
+            0.25,
+            "Wrong predictions: true class → predicted class (confidence)",
+            ha="center",
+            va="center",
+            size=12,
+        )
         for i in range(m):
             x, y = 0.15 + i % columns * (w + 0.15), 0.95 + i // columns * (h + 0.6)
             _put(ax, images[i], x, y, w, h)
@@ -319,12 +360,21 @@ def draw_patches(image: np.ndarray, patch: Size, path: Path_) -> None:
     w, h = 5.2, 5.2 * _tall(image)
     with sheet(path, 2 * w + 0.45, h + 0.6) as ax:
         ax.text(0.15 + w / 2, 0.35, f"image, {image.shape[0]} x {image.shape[1]}", ha="center", size=11)
-        ax.text(0.3 + 1.5 * w, 0.35, f"{gh} x {gw} patches of {ph} x {pw} are {gh * gw} tokens, row by row", ha="center", size=11)
+        ax.text(
+            0.3 + 1.5 * w,
+            0.35,
+            f"{gh} x {gw} patches of {ph} x {pw} are {gh * gw} tokens, row by row",
+            ha="center",
+            size=11,
+        )
         _put(ax, image, 0.15, 0.45, w, h)
         gap = math.ceil(0.1 * zoom * min(ph, pw))
         canvas = tile(patches.repeat(zoom, axis=2).repeat(zoom, axis=3), gap, TINT)
         _put(ax, canvas, 0.3 + w, 0.45, w, h, interpolation="nearest")
-        down, right = h * (zoom * ph + gap) / canvas.shape[0], w * (zoom * pw + gap) / canvas.shape[1]  # inches from patch to patch
+        down, right = (
+            h * (zoom * ph + gap) / canvas.shape[0],
+            w * (zoom * pw + gap) / canvas.shape[1],
+        )  # inches from patch to patch
         size = min(10, 28 * down, 70 * right / len(str(gh * gw - 1)))  # points
         if size < 5:
             return
@@ -347,7 +397,9 @@ def tile(pictures: np.ndarray, gap: int, fill: float | tuple[int, int, int]) -> 
     rows, columns, h, w, *rest = pictures.shape
     out = np.full((rows, h + gap, columns, w + gap, *rest), fill, pictures.dtype)
     out[:, :h, :, :w] = pictures.swapaxes(1, 2)
-    return out.reshape(rows * (h + gap), columns * (w + gap), *rest)[: rows * (h + gap) - gap, : columns * (w + gap) - gap]
+    return out.reshape(rows * (h + gap), columns * (w + gap), *rest)[
+        : rows * (h + gap) - gap, : columns * (w + gap) - gap
+    ]
 
 
 # ---------------------------------------------------------------------- positions and attention
@@ -370,7 +422,9 @@ def draw_positions(position: np.ndarray, prefix: int, grid: Size, path: Path_) -
         ax.grid(False)
         for side in ax.spines.values():
             side.set_visible(False)
-        picture = ax.imshow(tile(maps, gap, np.nan), cmap="viridis", vmin=min(cosine.min(), 0), vmax=1, interpolation="nearest")
+        picture = ax.imshow(
+            tile(maps, gap, np.nan), cmap="viridis", vmin=min(cosine.min(), 0), vmax=1, interpolation="nearest"
+        )
         figure.colorbar(picture, ax=ax, label="cosine similarity", shrink=0.7)
         ax.set_title("Positions: each small map compares one patch with all patches")
         ax.set(xlabel="column of the patch", ylabel="row of the patch")
@@ -387,7 +441,9 @@ def similarity(vectors: np.ndarray) -> np.ndarray:
     return unit @ unit.T
 
 
-def draw_attention(images: np.ndarray, attention: np.ndarray, prefix: int, grid: Size, has_cls: bool, path: Path_) -> None:
+def draw_attention(
+    images: np.ndarray, attention: np.ndarray, prefix: int, grid: Size, has_cls: bool, path: Path_
+) -> None:
     """A row an image: where the last layer looks (mean of its heads, up to four of them), and the rollout of all layers.
 
     images uint8 [m, h, w, C], attention float [m, L, H, N, N]; the first `prefix` of the N tokens come before the patches.
@@ -397,7 +453,12 @@ def draw_attention(images: np.ndarray, attention: np.ndarray, prefix: int, grid:
         _nothing(path, "No images to show attention for.")
         return
     shown = min(heads, 4)
-    titles = ["image", f"last layer,\nmean of {heads} heads", *(f"head {i + 1}" for i in range(shown)), f"rollout of\n{layers} layers"]
+    titles = [
+        "image",
+        f"last layer,\nmean of {heads} heads",
+        *(f"head {i + 1}" for i in range(shown)),
+        f"rollout of\n{layers} layers",
+    ]
     if heads > shown:
         titles[-2] += f"\n({heads - shown} more not shown)"
     w, h = 1.7, 1.7 * _tall(images)
@@ -412,11 +473,25 @@ def draw_attention(images: np.ndarray, attention: np.ndarray, prefix: int, grid:
             maps = [last.mean(axis=0), *last[:shown], to_patches(rollout(attention[i]), prefix, has_cls)]
             y = 1.05 + i * (h + 0.15)
             _put(ax, images[i], 0.15, y, w, h)
-            faint = 70 + 0.45 * images[i].mean(axis=-1, keepdims=True)  # so that the image's own light does not pass for attention
+            faint = 70 + 0.45 * images[i].mean(
+                axis=-1, keepdims=True
+            )  # so that the image's own light does not pass for attention
             for column, values in enumerate(maps, start=1):
                 x = 0.15 + column * (w + 0.12)
                 _put(ax, faint.astype(np.uint8), x, y, w, h)
-                _put(ax, stretched(values).reshape(pair(grid)), x, y, w, h, cmap="inferno", vmin=0, vmax=1, alpha=0.6, interpolation="nearest")
+                _put(
+                    ax,
+                    stretched(values).reshape(pair(grid)),
+                    x,
+                    y,
+                    w,
+                    h,
+                    cmap="inferno",
+                    vmin=0,
+                    vmax=1,
+                    alpha=0.6,
+                    interpolation="nearest",
+                )
         _put(ax, np.linspace(1, 0, 256)[:, None], width - 0.9, 1.05, 0.18, h, cmap="inferno", interpolation="nearest")
         ax.text(width - 0.65, 1.05, "most in\nthe map", va="top", size=9)
         ax.text(width - 0.65, 1.05 + h, "least", va="bottom", size=9)
@@ -457,7 +532,9 @@ def draw_cross_attention(attention: np.ndarray, said: Sequence[str], asked: Sequ
     with page(path, 1 + (1 + shown) * (0.9 + 0.24 * len(asked)), 0.8 + layers * (1.0 + 0.22 * len(said))) as figure:
         figure.suptitle("Cross-attention: each word said (rows) looks at the words asked (columns)")
         for layer, row in enumerate(figure.subplots(layers, 1 + shown, squeeze=False)):
-            for i, (ax, map_) in enumerate(zip(row, [attention[layer].mean(0), *attention[layer, :shown]], strict=True)):
+            for i, (ax, map_) in enumerate(
+                zip(row, [attention[layer].mean(0), *attention[layer, :shown]], strict=True)
+            ):
                 ax.grid(False)
                 ax.imshow(map_, cmap="viridis", vmin=0, vmax=1, aspect="auto")
                 ax.set_title(f"layer {layer + 1}, " + (f"head {i}" if i else f"mean of {heads} heads"))

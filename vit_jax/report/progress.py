@@ -45,7 +45,17 @@ class Progress:
         console: a rich Console to draw on, live where it is a terminal; None: stdout.
     """
 
-    def __init__(self, epochs: int, steps_per_epoch: int, start: int, batch: float, stop: int | None = None, *, unit: str = "images", console: Console | None = None):
+    def __init__(
+        self,
+        epochs: int,
+        steps_per_epoch: int,
+        start: int,
+        batch: float,
+        stop: int | None = None,
+        *,
+        unit: str = "images",
+        console: Console | None = None,
+    ):
         self.epochs, self.steps_per_epoch, self.batch = epochs, max(steps_per_epoch, 1), batch
         self.unit = unit
         self.stop = stop or epochs * self.steps_per_epoch
@@ -137,7 +147,9 @@ class Progress:
             cells["loss"] = "loss " + _number(self.values["loss"], words)
         metric = next((name for name in self.values if name != "loss"), None)
         if metric is not None:
-            cells["metric"] = f"{metric} {self.values[metric]:.3f}" if words else f"{metric[:3]} {self.values[metric]:.2f}"
+            cells["metric"] = (
+                f"{metric} {self.values[metric]:.3f}" if words else f"{metric[:3]} {self.values[metric]:.2f}"
+            )
         if examples:
             cells["speed"] = f"{examples:,.0f} {self.unit}/s" if words else f"{examples:,.0f}/s"
         if self._ended:

@@ -58,7 +58,9 @@ class Classify:
     def open(cls, run: RunConfig) -> Dataset:
         """The images of a run. Raises UserError."""
         c: Any = run.model
-        return open_images(run.data, c.image, c.channels, normalize=run.augment.normalize, classes=c.classes, seed=run.seed)  # type: ignore[arg-type, attr-defined]  # its row's own classes
+        return open_images(
+            run.data, c.image, c.channels, normalize=run.augment.normalize, classes=c.classes, seed=run.seed
+        )  # type: ignore[arg-type, attr-defined]  # its row's own classes
 
     @classmethod
     def of(cls, run: RunConfig, kept: Mapping[str, Any]) -> Classify:
@@ -119,7 +121,9 @@ class Classify:
         return f"{folder.samples.name}/{saved[0]}" if saved else ""
 
 
-def score(truth: np.ndarray, predicted: np.ndarray, confidence: np.ndarray, loss: np.ndarray, classes: int) -> Classified:
+def score(
+    truth: np.ndarray, predicted: np.ndarray, confidence: np.ndarray, loss: np.ndarray, classes: int
+) -> Classified:
     """Metrics of n predictions; truth and predicted are int [n], confidence and loss float [n].
 
     Precision, recall and F1 are counted over the split, not averaged over batches; a class that
@@ -134,7 +138,11 @@ def score(truth: np.ndarray, predicted: np.ndarray, confidence: np.ndarray, loss
         metrics |= {f"{name}_{average}": float(v) for name, v in zip(names, values, strict=False)}
     each = precision_recall_fscore_support(truth, predicted, labels=labels, average=None, zero_division=0)
     return Classified(
-        metrics, predicted, confidence, confusion_matrix(truth, predicted, labels=labels), dict(zip(names, each, strict=False))
+        metrics,
+        predicted,
+        confidence,
+        confusion_matrix(truth, predicted, labels=labels),
+        dict(zip(names, each, strict=False)),
     )
 
 
@@ -169,10 +177,14 @@ class Loaded:
             if image.dtype == np.uint8 and image.shape == prepared and self.preprocess.keeps(*prepared):
                 return image
             if image.dtype != np.uint8 or not (image.ndim == 2 or (image.ndim == 3 and image.shape[-1] in (1, 3, 4))):
-                raise UserError(f"images: an array is {image.dtype} {list(image.shape)}; give uint8 pixels [h, w] or [h, w, C] of 1, 3 or 4 channels")
+                raise UserError(
+                    f"images: an array is {image.dtype} {list(image.shape)}; give uint8 pixels [h, w] or [h, w, C] of 1, 3 or 4 channels"
+                )
             image = Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[-1] == 1 else image)
         if prepared[-1] not in (1, 3):
-            raise UserError(f"images: this network takes {prepared[-1]} channels, which image files do not have; give uint8 arrays {list(prepared)}")
+            raise UserError(
+                f"images: this network takes {prepared[-1]} channels, which image files do not have; give uint8 arrays {list(prepared)}"
+            )
         return self.preprocess.apply(open_image(image) if isinstance(image, (str, os.PathLike)) else image)
 
     def logits(self, images: Sequence[Any]) -> np.ndarray:
@@ -183,10 +195,14 @@ class Loaded:
     def predict(self, images: Sequence[Any], top: int = 1) -> list[list[tuple[str, float]]]:
         """The `top` most probable classes of each image, as (name, probability). Raises UserError."""
         if not self.class_names:
-            raise UserError("this network has no head, so it knows no classes; give weights with one, or take logits(images)")
+            raise UserError(
+                "this network has no head, so it knows no classes; give weights with one, or take logits(images)"
+            )
         probabilities = np.asarray(jax.nn.softmax(self.logits(images), axis=-1))
         order = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
-        return [[(self.class_names[k], float(row[k])) for k in best] for row, best in zip(probabilities, order, strict=True)]
+        return [
+            [(self.class_names[k], float(row[k])) for k in best] for row, best in zip(probabilities, order, strict=True)
+        ]
 
     def answer(self, inputs: Sequence[str | os.PathLike[str]], top: int = 3) -> Iterator[Answer]:
         """The `top` most probable classes of each image file. Raises UserError."""
@@ -194,7 +210,9 @@ class Loaded:
             files = inputs[begin : begin + BATCH]
             for file, classes in zip(files, self.predict(files, top), strict=True):
                 line = f"{file}: " + ", ".join(f"{name} ({probability:.1%})" for name, probability in classes)
-                rows: list[tuple[str | int, ...]] = [(str(file), rank, name, f"{p:.6f}") for rank, (name, p) in enumerate(classes, 1)]
+                rows: list[tuple[str | int, ...]] = [
+                    (str(file), rank, name, f"{p:.6f}") for rank, (name, p) in enumerate(classes, 1)
+                ]
                 yield Answer(file, classes, line, rows)
 
     def draw_attention(self, inputs: Sequence[Any], path: Path) -> None:
@@ -265,5 +283,10 @@ def draw_result(data: Dataset, result: Classified, folder: Run) -> None:
     wrong = np.flatnonzero(result.predicted != split.labels)
     worst = wrong[np.argsort(-result.confidence[wrong], kind="stable")][:WRONG]
     plots.draw_wrong(
-        visible(split.take(worst)), split.labels[worst], result.predicted[worst], result.confidence[worst], names, folder.plots / "wrong.png"
+        visible(split.take(worst)),
+        split.labels[worst],
+        result.predicted[worst],
+        result.confidence[worst],
+        names,
+        folder.plots / "wrong.png",
     )

@@ -77,7 +77,9 @@ class Task(Protocol):
     """
 
     unit: ClassVar[str]  # what an example is called
-    chosen: ClassVar[tuple[str, int]]  # the metric of `score` that chooses among checkpoints, and 1 where more is better, -1 where less is
+    chosen: ClassVar[
+        tuple[str, int]
+    ]  # the metric of `score` that chooses among checkpoints, and 1 where more is better, -1 where less is
 
     @property
     def frozen(self) -> Any: ...

@@ -135,7 +135,9 @@ class Translate:
         lines = ["\t".join(row) for row in [("source", "truth", "translation"), *zip(asked, truth, said, strict=True)]]
         (folder.samples / "sentences.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         rows, columns = ended(said[0], found.shape[1]), asked[0].split()
-        plots.draw_cross_attention(maps[0, :, :, : len(rows), : len(columns)], rows, columns, folder.plots / "cross-attention.png")
+        plots.draw_cross_attention(
+            maps[0, :, :, : len(rows), : len(columns)], rows, columns, folder.plots / "cross-attention.png"
+        )
         return asked[0]
 
 
@@ -191,15 +193,22 @@ class Translator:
         for row, text in zip(out, texts, strict=True):
             ids = self.source.encode(text)
             if len(ids) > longest:
-                raise UserError(f"the text {text[:40]!r} has {len(ids)} words, more than the {longest} that this run was trained for: shorten it")
+                raise UserError(
+                    f"the text {text[:40]!r} has {len(ids)} words, more than the {longest} that this run was trained for: shorten it"
+                )
             if ids.max() >= known:
-                raise UserError(f"the text {text[:40]!r} has the id {ids.max()}, but the network knows {known}: give it the vocabulary that it was trained with")
+                raise UserError(
+                    f"the text {text[:40]!r} has the id {ids.max()}, but the network knows {known}: give it the vocabulary that it was trained with"
+                )
             row[: len(ids)] = ids
         return out
 
     def translate(self, texts: Sequence[str]) -> list[str]:
         """The likeliest translation of each sentence, word by word. Raises UserError."""
-        return [self.target.decode(row) for row in np.asarray(_translate(self.model, jnp.asarray(self.ids(texts)), self.task.length))]
+        return [
+            self.target.decode(row)
+            for row in np.asarray(_translate(self.model, jnp.asarray(self.ids(texts)), self.task.length))
+        ]
 
     def answer(self, inputs: Sequence[str], top: int = 3) -> Iterator[Answer]:
         """The translation of each sentence; `top` plays no part. Raises UserError."""

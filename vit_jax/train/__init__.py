@@ -56,7 +56,9 @@ def train_seeds(run: RunConfig, seeds: int, *, preset: str = "run") -> dict[str,
     """Train `seeds` runs that differ in their seed; the summary has the mean and spread of each metric."""
     group = runs.choose(run, run.name or preset, named=bool(run.name), seeds=seeds)
     numbers = list(range(run.seed, run.seed + seeds))
-    members = [train(replace(run, seed=seed), preset=preset, folder=runs.Run(group.path / f"seed-{seed}")) for seed in numbers]
+    members = [
+        train(replace(run, seed=seed), preset=preset, folder=runs.Run(group.path / f"seed-{seed}")) for seed in numbers
+    ]
     ended = sorted({member["status"] for member in members})
     summary: dict[str, Any] = {"status": ", ".join(ended), "seeds": numbers, "metrics": spread(members)}
     runs.write_json(group.summary_file, summary)

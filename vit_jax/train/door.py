@@ -22,10 +22,19 @@ from .session import announce, prepare
 class Options(RunConfig):
     """What the command takes besides a run's own fields."""
 
-    seeds: int = field(default=0, metadata={"help": "train this many runs, of seeds seed, seed+1, ..., and report mean and spread; 0: one run"})
-    resume: str = field(default="", metadata={"help": "go on with this run (a folder or a name); its config is the default of all other fields"})
+    seeds: int = field(
+        default=0,
+        metadata={"help": "train this many runs, of seeds seed, seed+1, ..., and report mean and spread; 0: one run"},
+    )
+    resume: str = field(
+        default="",
+        metadata={"help": "go on with this run (a folder or a name); its config is the default of all other fields"},
+    )
     print_config: bool = field(default=False, metadata={"help": "print the run's config as JSON and end"})
-    dry_run: bool = field(default=False, metadata={"help": "open the data, build the network, print what would be trained, and end; nothing is written"})
+    dry_run: bool = field(
+        default=False,
+        metadata={"help": "open the data, build the network, print what would be trained, and end; nothing is written"},
+    )
     version: bool = field(default=False, metadata={"help": "print the version and end"})
 
     def run(self) -> RunConfig:
@@ -55,12 +64,25 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     default = Options(**{f.name: getattr(base, f.name) for f in dataclasses.fields(RunConfig)}, resume=resume)
     program = "python -m vit_jax.train" + ("" if resume else f" {name}")
     # AvoidSubcommands: the kind of network is the preset's.
-    options, strays = tyro.cli(Options, args=arguments, default=default, prog=program, description=_description(name),
-                              return_unknown_args=True, config=(tyro.conf.AvoidSubcommands,))  # fmt: skip
+    options, strays = tyro.cli(
+        Options,
+        args=arguments,
+        default=default,
+        prog=program,
+        description=_description(name),
+        return_unknown_args=True,
+        config=(tyro.conf.AvoidSubcommands,),
+    )
     if strays and strays[0] in PRESETS:
-        raise UserError(f"the preset {strays[0]!r} comes too late: it is the first argument, before any --field, and the only one")
+        raise UserError(
+            f"the preset {strays[0]!r} comes too late: it is the first argument, before any --field, and the only one"
+        )
     if strays:
-        raise UserError(f"there is no field {strays[0]}{_nearest(strays[0], default)}" if strays[0].startswith("-") else f"{strays[0]!r} belongs to no --field")
+        raise UserError(
+            f"there is no field {strays[0]}{_nearest(strays[0], default)}"
+            if strays[0].startswith("-")
+            else f"{strays[0]!r} belongs to no --field"
+        )
     return name, options, folder
 
 
@@ -95,9 +117,16 @@ def _description(name: str) -> str:
     from ..presets import PRESETS, preset
 
     width, gap = shutil.get_terminal_size().columns - 2, " " * 20
-    listing = [textwrap.fill(preset(n).help, max(width, 50), initial_indent=f"  {n:18}", subsequent_indent=gap) for n in PRESETS]
+    listing = [
+        textwrap.fill(preset(n).help, max(width, 50), initial_indent=f"  {n:18}", subsequent_indent=gap)
+        for n in PRESETS
+    ]
     # A paragraph each: tyro joins the lines of one.
-    usage = ["Train a network: python -m vit_jax.train [PRESET] [--field value ...].", "", f"The defaults below are those of {name}."]
+    usage = [
+        "Train a network: python -m vit_jax.train [PRESET] [--field value ...].",
+        "",
+        f"The defaults below are those of {name}.",
+    ]
     return "\n".join([*usage, "", "Presets:", *listing])
 
 
@@ -127,7 +156,9 @@ def command(arguments: list[str]) -> int:
     if options.dry_run:
         return dry_run(run)
     if options.seeds < 0 or (options.seeds and folder):
-        raise UserError(f"seeds is {options.seeds}: give a number of runs, and no --resume; repeat the command with --seeds to go on with such a group")
+        raise UserError(
+            f"seeds is {options.seeds}: give a number of runs, and no --resume; repeat the command with --seeds to go on with such a group"
+        )
     if options.seeds:
         train_seeds(run, options.seeds, preset=name)
         return DONE

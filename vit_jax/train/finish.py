@@ -14,6 +14,7 @@ from .session import Session
 if TYPE_CHECKING:
     from ..tasks import Evaluation
 
+
 def finish(s: Session, status: str) -> dict[str, Any]:
     """Read the test split once, draw the pictures, write summary.json and say where things are.
 
@@ -21,7 +22,10 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     """
     if s.caught.name:
         done = f"saved at step {s.step}" if s.saved == s.step else "nothing was to be saved yet"
-        raise Interrupted(f"{s.caught.name}: {done}; go on with: python -m vit_jax.train --resume {shlex.quote(str(s.folder))}", s.caught.name)
+        raise Interrupted(
+            f"{s.caught.name}: {done}; go on with: python -m vit_jax.train --resume {shlex.quote(str(s.folder))}",
+            s.caught.name,
+        )
     summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
     watched, split = chosen_split(s)
     if split is not None:
@@ -75,7 +79,11 @@ def _numbers(row: dict[str, Any]) -> dict[str, float]:
 
 def splits(summary: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
     """The results in a summary, {split: {weights: metrics}}, train and validation first."""
-    found = {name: value for name, value in summary.items() if isinstance(value, dict) and all(isinstance(each, dict) for each in value.values())}
+    found = {
+        name: value
+        for name, value in summary.items()
+        if isinstance(value, dict) and all(isinstance(each, dict) for each in value.values())
+    }
     return {name: found[name] for name in dict.fromkeys(("train", "validation", *found)) if name in found}
 
 
@@ -86,7 +94,9 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
         for weights, m in results.items():
             told = "  ".join(f"{word} {m[name]:.4f}" for name, word in headlines.items() if name in m)
             print(f"{split:10} {'last' if weights == 'raw' else weights:8} {told}")
-    print(f"{summary['status']} at step {summary['step']} after {summary['seconds']:.0f} s; pictures are in {folder}/plots")
+    print(
+        f"{summary['status']} at step {summary['step']} after {summary['seconds']:.0f} s; pictures are in {folder}/plots"
+    )
     place = shlex.quote(str(folder))
     print("next:")
     if sample := summary.get("sample"):

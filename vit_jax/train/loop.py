@@ -42,7 +42,9 @@ def signals() -> Iterator[Caught]:
     except KeyboardInterrupt:
         if not caught.name:
             raise
-        raise Interrupted(f"{caught.name}: ended at once; repeat the command to go on from the last checkpoint", caught.name) from None
+        raise Interrupted(
+            f"{caught.name}: ended at once; repeat the command to go on from the last checkpoint", caught.name
+        ) from None
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
@@ -57,7 +59,11 @@ def loop(s: Session) -> str:
         s.checkpoints.note(s.step, notes(s))
     if ending := why_end(s):
         return ending
-    with contextlib.closing(batches(s.setup.dataset.splits["train"], s.setup.order, s.step, s.setup.stop)) as stream, s.progress, s.caught.waiting():
+    with (
+        contextlib.closing(batches(s.setup.dataset.splits["train"], s.setup.order, s.step, s.setup.stop)) as stream,
+        s.progress,
+        s.caught.waiting(),
+    ):
         meter, last_save = first_step(s, next(stream)), time.monotonic()
         while True:
             after_step(s, meter)
@@ -210,10 +216,13 @@ def evaluate_epoch(s: Session) -> None:
         equal = s.best is not None and now[chosen] == s.best[chosen] and now["loss"] < s.best["loss"]
         s.best = now if better or equal else s.best
         s.stale = 0 if better else s.stale + 1
-    s.progress.say(f"epoch {s.step // s.setup.order.steps_per_epoch}: " + "  ".join(
-        f"{name}{' ' + weights if weights != 'raw' else ''} {_headline(chosen, e.metrics)}"
-        for weights, e in results.items()
-    ))  # fmt: skip
+    s.progress.say(
+        f"epoch {s.step // s.setup.order.steps_per_epoch}: "
+        + "  ".join(
+            f"{name}{' ' + weights if weights != 'raw' else ''} {_headline(chosen, e.metrics)}"
+            for weights, e in results.items()
+        )
+    )
 
 
 def _headline(chosen: str, metrics: dict[str, float]) -> str:
@@ -233,7 +242,9 @@ def evaluate_all(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
         if not math.isfinite(result.metrics["loss"]):
             raise not_finite(s, f"{name} loss ({weights} weights)", result.metrics["loss"], s.step)
     for weights, result in results.items():
-        s.log.write({"kind": "eval", "split": name, "weights": weights, "step": s.step, "epoch": s.epoch, **result.metrics})
+        s.log.write(
+            {"kind": "eval", "split": name, "weights": weights, "step": s.step, "epoch": s.epoch, **result.metrics}
+        )
     return results
 
 

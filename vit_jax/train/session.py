@@ -96,7 +96,9 @@ class Session:
     best: dict[str, Any] | None = None  # {step, and the metric that chooses} of the weights that validation likes most
     stale: int = 0  # epochs since then
     due: bool = False  # an evaluation was put off because the process had to end
-    totals: dict[str, float] = field(default_factory=lambda: {"steps": 0})  # and the sum of each metric, since the last line of the log
+    totals: dict[str, float] = field(
+        default_factory=lambda: {"steps": 0}
+    )  # and the sum of each metric, since the last line of the log
     seconds: float = 0.0  # spent on the run up to the newest checkpoint, by all processes
     clock: float = field(default_factory=time.monotonic)  # when `seconds` was counted
 
@@ -132,17 +134,31 @@ def set_up(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) -> Ses
     state, notes = starting_state(setup, folder, checkpoints)
     step = int(jax.device_get(setup.engine.gather(state).step))
     if not folder.exists():
-        folder.create(runs.record_of(
-            setup.stated, preset, **setup.dataset.record(), **setup.identity, environment=setup.environment,
-        ))  # fmt: skip
+        folder.create(
+            runs.record_of(
+                setup.stated,
+                preset,
+                **setup.dataset.record(),
+                **setup.identity,
+                environment=setup.environment,
+            )
+        )
     kept = {name: notes[name] for name in ("best", "stale", "due", "totals", "seconds") if name in notes}
     folder.drop_metrics(lambda row: comes_again(row, step, notes))
     tensorboard = folder.path / "tensorboard" if run.tensorboard else None
     log = Log(folder.metrics_file, step, tensorboard, run.wandb, folder.path.name, to_dict(setup.stated))
-    progress = Progress(setup.epochs, setup.order.steps_per_epoch, step + 1, setup.order.batch, setup.stop, unit=setup.task.unit)
+    progress = Progress(
+        setup.epochs, setup.order.steps_per_epoch, step + 1, setup.order.batch, setup.stop, unit=setup.task.unit
+    )
     deadline = time.monotonic() + run.max_minutes * 60 if run.max_minutes else math.inf
-    print(f"run      {folder}: {setup.epochs} epochs of {setup.order.steps_per_epoch} steps" + (f"; going on after step {step}" if step else ""), flush=True)
-    return Session(setup, folder, checkpoints, log, progress, caught, deadline, state, step, saved=step if notes else -1, **kept)
+    print(
+        f"run      {folder}: {setup.epochs} epochs of {setup.order.steps_per_epoch} steps"
+        + (f"; going on after step {step}" if step else ""),
+        flush=True,
+    )
+    return Session(
+        setup, folder, checkpoints, log, progress, caught, deadline, state, step, saved=step if notes else -1, **kept
+    )
 
 
 def prepare(run: RunConfig) -> Setup:
@@ -196,11 +212,17 @@ def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> 
         runs.same_identity(folder, setup.stated)
         record = folder.record()
         if record["data"] not in (None, setup.dataset.identity):  # none: of a converted run, whose file did not say
-            raise UserError(f"{folder}: data.source {run.data.source} is not the data that this run began with; restore it, or choose another --name")
+            raise UserError(
+                f"{folder}: data.source {run.data.source} is not the data that this run began with; restore it, or choose another --name"
+            )
         if (frozen := record.get("frozen")) and frozen != setup.identity.get("frozen"):
-            raise UserError(f"{folder}: its frozen arrays (a teacher) are not those that this run began with; restore them, or choose another --name")
+            raise UserError(
+                f"{folder}: its frozen arrays (a teacher) are not those that this run began with; restore them, or choose another --name"
+            )
         if reason := cannot_go_on(record):
-            raise UserError(f"{folder}: {reason}; train anew under another --name, its weights can still be evaluated and used")
+            raise UserError(
+                f"{folder}: {reason}; train anew under another --name, its weights can still be evaluated and used"
+            )
         checkpoints.clear()
         saved, skipped = checkpoints.restore(shapes(run.model))
         for reason in skipped:
@@ -232,7 +254,11 @@ def comes_again(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
 def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
     """Say what has changed since a checkpoint was written and can change the last bits; of a converted one nothing is known."""
     was = {**then, **then["versions"]}
-    changed = [f"{k} {was.get(k)} -> {v}" for k, v in {**now, **now["versions"]}.items() if was and k != "versions" and v != was.get(k)]
+    changed = [
+        f"{k} {was.get(k)} -> {v}"
+        for k, v in {**now, **now["versions"]}.items()
+        if was and k != "versions" and v != was.get(k)
+    ]
     if changed:
         print(f"note     not bit for bit what an uninterrupted run gives, because these changed: {', '.join(changed)}")
 
@@ -251,7 +277,13 @@ def announce(setup: Setup) -> None:
     for note in setup.dataset.notes:
         print(f"         {note}")
     print(f"memory   {copies * count * width / 1e6:,.1f} MB for weights, gradients and optimizer, before activations")
-    print(f"device   {environment['devices']} x {environment['device']}, {environment['cores']} cores; {run.parallel}, {run.compute_dtype}")
-    print(f"versions python {versions['python']}, jax {versions['jax']}, flax {versions['flax']}, optax {versions['optax']}")
+    print(
+        f"device   {environment['devices']} x {environment['device']}, {environment['cores']} cores; {run.parallel}, {run.compute_dtype}"
+    )
+    print(
+        f"versions python {versions['python']}, jax {versions['jax']}, flax {versions['flax']}, optax {versions['optax']}"
+    )
     if backend.unused_gpu():
-        print("warning  there is an NVIDIA GPU but jax runs on the CPU: install vit-jax[cuda12], or [cuda13] beside PyTorch")
+        print(
+            "warning  there is an NVIDIA GPU but jax runs on the CPU: install vit-jax[cuda12], or [cuda13] beside PyTorch"
+        )
