@@ -103,7 +103,7 @@ def _check(c: ViTConfig) -> None:
 
 def weights(parameters: dict[str, np.ndarray], c: ViTConfig) -> dict[str, np.ndarray]:
     """Our parameters {dotted name: array} as PlainViT's: each a reshape, some under another name."""
-    heads, inner = (c.heads, c.dim_head), c.heads * c.dim_head
+    heads, inner = (c.heads, c.resolved_head_width), c.heads * c.resolved_head_width
     size = (c.patch, c.patch) if isinstance(c.patch, int) else c.patch
     moved = {}
     for name, x in parameters.items():

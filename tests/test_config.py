@@ -147,11 +147,11 @@ BAD_TRANSFORMERS = [
     (dict(eps=math.inf), "eps", "inf"),
     (dict(heads=3), "width", "512", "heads", "3"),
     *(
-        (dict(width=15, heads=5, positions=positions), "width", "15", "positions", positions)
-        for positions in ("interleaved", "concatenated", "one_frequency")
+        (dict(width=15, heads=5, position=position), "width", "15", "position", position)
+        for position in ("interleaved", "concatenated", "one_frequency")
     ),
-    (dict(positions="learned", max_length=0), "positions", "learned", "max_length", "0"),
-    (dict(position_offset=2), "position_offset", "2", "positions", "interleaved"),
+    (dict(position="learned", max_length=0), "position", "learned", "max_length", "0"),
+    (dict(position_offset=2), "position_offset", "2", "position", "interleaved"),
     *((dict(tie=tie), "tie", tie, "0") for tie in ("embeddings", "decoder", "all")),
     *(
         (dict([("decoder_depth", 0), (name, 7)]), "decoder_depth", "0", name, "7")
@@ -546,7 +546,7 @@ def test_kind_of_every_parameter_name():
     text = TransformerConfig(
         encoder_depth=1,
         decoder_depth=1,
-        positions="learned",
+        position="learned",
         embedding_norm=True,
         source_vocabulary=5,
         target_vocabulary=6,

@@ -62,7 +62,7 @@ SEQ = TransformerConfig(
     target_vocabulary=9,
     outputs=7,
     max_length=6,
-    positions="learned",
+    position="learned",
     position_offset=2,
     embedding_norm=True,
 )

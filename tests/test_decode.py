@@ -61,7 +61,7 @@ def model(request):
         hidden=24,
         encoder_depth=1,
         decoder_depth=2,
-        positions=request.param,
+        position=request.param,
         max_length=12,
         source_vocabulary=V,
         target_vocabulary=V,

@@ -28,15 +28,15 @@ BASE = TransformerConfig(
     eps=1e-5,
     tie="all",
 )
-MARIAN = replace(BASE, norm_first=False, final_norm=False, positions="concatenated")
-BART = replace(BASE, norm_first=False, final_norm=False, positions="learned", position_offset=2, embedding_norm=True)
+MARIAN = replace(BASE, norm_first=False, final_norm=False, position="concatenated")
+BART = replace(BASE, norm_first=False, final_norm=False, position="learned", position_offset=2, embedding_norm=True)
 MBART = replace(BART, norm_first=True, final_norm=True)
 TORCH = replace(
     BASE,
     source_vocabulary=0,
     target_vocabulary=0,
     outputs=0,
-    positions="none",
+    position="none",
     max_length=0,
     tie="none",
     norm_first=False,
@@ -48,7 +48,7 @@ NOTEBOOK = replace(
     head_width=2,
     final_norm=False,
     activation="relu",
-    positions="one_frequency",
+    position="one_frequency",
     outputs=8,
     causal=False,
 )
@@ -139,7 +139,7 @@ def test_torchs_biases_are_seen(norm_first, bias):
         ("torch-transformer", dict(decoder_depth=0), "decoder_depth is 0"),
         ("notebook-transformer", dict(outputs=5), "outputs is 5"),
         ("marian", dict(tie="none", outputs=5), "outputs is 5"),
-        ("marian", dict(positions="interleaved"), "positions is 'interleaved'"),
+        ("marian", dict(position="interleaved"), "position is 'interleaved'"),
         ("marian", dict(max_length=0), "max_length is 0"),
         ("marian", dict(tie="embeddings"), "tie is 'embeddings'"),
         ("flax-seq2seq@marian", dict(tie="decoder"), "tie is 'decoder'"),

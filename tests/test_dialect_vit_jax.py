@@ -41,7 +41,7 @@ SEQ = TransformerConfig(
     target_vocabulary=7,
     outputs=7,
     max_length=8,
-    positions="learned",
+    position="learned",
 )
 PREPROCESS = {
     "image": [8, 4],

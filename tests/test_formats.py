@@ -4,19 +4,20 @@ import json
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from vit_jax.config import RunConfig, from_dict, to_dict
+from convert.dialects.own import said
+from vit_jax.config import RunConfig, TransformerConfig, from_dict, to_dict
 from vit_jax.config.formats import FORMAT, cannot_go_on, upgraded
 from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, preset
 from vit_jax.runs import Run
 
-FIXTURES = (
-    Path(__file__).parent / "fixtures"
-)  # each made by the version before format 2, stopped at step 8; uninterrupted.jsonl is of the run that was not
+# Each was made by the version before format 2 and stopped at step 8; uninterrupted.jsonl is of the run that was not.
+FIXTURES = Path(__file__).parent / "fixtures"
 OLD = {"classify": "--max-steps 12", "translate": "--max-steps 12"}
 
 
@@ -46,7 +47,7 @@ def test_a_run_of_format_1_goes_on_as_it_would_have(old, door):
 def test_a_run_of_format_1_keeps_only_what_its_task_read(old):
     record = Run(old).record()
     run = from_dict(RunConfig, record["config"])
-    assert to_dict(run)["format"] == FORMAT == 2
+    assert to_dict(run)["format"] == FORMAT == 3
     assert from_dict(RunConfig, to_dict(run)) == run
     dropped = {
         f"{part}.{name}"
@@ -95,7 +96,7 @@ def test_a_float64_run_of_format_1_that_drew_crops_is_refused_but_can_be_measure
         ({"format": 1, "config": {"compute_dtype": "float64", "augment": {"crop_padding": 1}}}, True),
         ({"format": 1, "config": {"compute_dtype": "float64", "augment": {"flip": False, "crop_padding": 0}}}, False),
         ({"format": 1, "config": {"compute_dtype": "float32", "augment": {"flip": True}}}, False),
-        ({"format": 2, "config": {"format": 2, "compute_dtype": "float64", "augment": {"flip": True}}}, False),
+        ({"format": 3, "config": {"format": 3, "compute_dtype": "float64", "augment": {"flip": True}}}, False),
         ({"format": 1, "config": {"task": "translate", "compute_dtype": "float64", "augment": {"flip": True}}}, False),
         ({"format": 1, "config": {"overfit_batches": 2, "compute_dtype": "float64", "augment": {"flip": True}}}, False),
     ],
@@ -114,12 +115,12 @@ def test_every_preset_comes_back_from_json(name):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"format": 3, "task": "classify"}, "format 3 is not 2"),
-        ({"format": 2, "task": "clasify"}, "task 'clasify' is not known to this version of vit-jax; nearest: classify"),
-        ({"format": 2}, "task is missing"),
-        ({"format": 2, "task": "classify", "data": {"tokens": 5}}, "there is no field data.tokens; nearest: "),
-        ({"format": 2, "task": "translate", "augment": {"flip": True}}, "there is no field augment.flip"),
-        ({"format": 2, "task": "classify", "model": 5}, "model is 5, which is not a group of fields"),
+        ({"format": 4, "task": "classify"}, "format 4 is not 3"),
+        ({"format": 3, "task": "clasify"}, "task 'clasify' is not known to this version of vit-jax; nearest: classify"),
+        ({"format": 3}, "task is missing"),
+        ({"format": 3, "task": "classify", "data": {"tokens": 5}}, "there is no field data.tokens; nearest: "),
+        ({"format": 3, "task": "translate", "augment": {"flip": True}}, "there is no field augment.flip"),
+        ({"format": 3, "task": "classify", "model": 5}, "model is 5, which is not a group of fields"),
         ("digits", "str is no group of fields"),
         ([], "list is no group of fields"),
     ],
@@ -132,7 +133,7 @@ def test_what_is_no_config_is_refused_in_one_sentence(values, message):
 
 def test_a_task_that_this_version_does_not_know_is_one_sentence_at_every_door(tmp_path, door):
     folder = tmp_path / "runs" / "later"
-    Run(folder).create({"preset": "digits", "config": {"format": 2, "task": "captoin"}, "data": None})
+    Run(folder).create({"preset": "digits", "config": {"format": 3, "task": "captoin"}, "data": None})
     for command in (("train", "--resume", folder), ("evaluate", folder), ("predict", folder, "x.png")):
         done = door(*command)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
@@ -180,3 +181,15 @@ def test_upgrading_leaves_what_it_is_given_as_it_was():
     values = {"task": "translate", "data": {"tokens": 5, "fit": "crop"}, "augment": {"flip": True}}
     assert upgraded(values) == {"task": "translate", "data": {"tokens": 5}, "augment": {}}
     assert values["augment"] == {"flip": True} and "fit" in values["data"]
+
+
+def test_a_field_that_was_renamed_is_read_by_its_old_name_from_runs_and_from_files(tmp_path):
+    run = replace(preset("numbers").run, model=replace(preset("numbers").run.model, position="learned"))
+    values = to_dict(run)
+    values["model"]["positions"] = values["model"].pop("position")
+    older = {**values, "format": 2}
+    assert from_dict(RunConfig, older) == run and upgraded(older)["model"]["position"] == "learned"
+    assert from_dict(TransformerConfig, values["model"]) == run.model
+    assert said({"config": older}).config["position"] == "learned"
+    with pytest.raises(UserError, match=r"there is no field positions"):
+        from_dict(TransformerConfig, {"position": "none", "positions": "learned"})

@@ -39,7 +39,7 @@ SENTENCES = TransformerConfig(
     source_vocabulary=9,
     target_vocabulary=7,
     outputs=7,
-    positions="learned",
+    position="learned",
     max_length=6,
     embedding_norm=True,
 )

@@ -13,7 +13,7 @@ from vit_jax.models import definition, start
 from vit_jax.presets import preset
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12, dropout=0.2)
-VECTORS = TransformerConfig(width=8, heads=2, hidden=12, encoder_depth=1, decoder_depth=2, positions="none")
+VECTORS = TransformerConfig(width=8, heads=2, hidden=12, encoder_depth=1, decoder_depth=2, position="none")
 
 
 def network(config, dtype="float64"):

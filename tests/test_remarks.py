@@ -29,7 +29,7 @@ BART = TransformerConfig(
     tie="all",
     norm_first=False,
     final_norm=False,
-    positions="learned",
+    position="learned",
     position_offset=2,
     embedding_norm=True,
 )

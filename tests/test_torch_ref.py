@@ -50,14 +50,14 @@ VITS = {
 SEQS = {
     "plain": SEQ,
     "tied head, learned": replace(
-        SEQ, tie="decoder", outputs=9, positions="learned", position_offset=2, embedding_norm=True, norm_first=False
+        SEQ, tie="decoder", outputs=9, position="learned", position_offset=2, embedding_norm=True, norm_first=False
     ),
     "all tied": replace(
         SEQ,
         source_vocabulary=9,
         outputs=9,
         tie="all",
-        positions="concatenated",
+        position="concatenated",
         scale_embedding=True,
         final_norm=False,
         head_width=5,
@@ -67,7 +67,7 @@ SEQS = {
         source_vocabulary=0,
         target_vocabulary=0,
         outputs=0,
-        positions="one_frequency",
+        position="one_frequency",
         bias=False,
         norm_bias=False,
         activation="relu",
@@ -116,7 +116,7 @@ def test_a_vit_is_the_same_function(name):
 
 
 def test_an_encoder_alone_is_the_same_function():
-    config = replace(SEQ, decoder_depth=0, target_vocabulary=0, outputs=0, positions="learned")
+    config = replace(SEQ, decoder_depth=0, target_vocabulary=0, outputs=0, position="learned")
     weights, source = random(config), np.random.default_rng(2).integers(0, 9, (3, 6))
     with jax.enable_x64(True):
         expected = ours(config, weights)(jnp.asarray(source))
@@ -338,7 +338,7 @@ def test_a_transformer_starts_from_the_same_distributions(init, tie):
         init=init,
         attention_init="torch" if init == "torch" else "same",
         embedding_std=0.3,
-        positions="learned",
+        position="learned",
         position_std=0.4,
         max_length=20,
         embedding_norm=True,

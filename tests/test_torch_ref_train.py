@@ -62,7 +62,7 @@ SEQ = TransformerConfig(
     target_vocabulary=9,
     outputs=9,
     max_length=8,
-    positions="learned",
+    position="learned",
     embedding_norm=True,
     tie="decoder",
 )

@@ -34,12 +34,10 @@ VARIANTS = {
     "all tied": dataclasses.replace(TINY, tie="all", scale_embedding=True, output_bias=False),
     "decoder tied": dataclasses.replace(TINY, tie="decoder", source_vocabulary=7),
     "embeddings tied": dataclasses.replace(TINY, tie="embeddings", bias=False, norm_bias=False),
-    "learned": dataclasses.replace(TINY, positions="learned", position_offset=2, embedding_norm=True),
-    "concatenated": dataclasses.replace(TINY, positions="concatenated", embedding_norm=True),
-    "no positions": dataclasses.replace(TINY, positions="none", outputs=0),
-    "vectors": dataclasses.replace(
-        TINY, source_vocabulary=0, target_vocabulary=0, outputs=0, positions="one_frequency"
-    ),
+    "learned": dataclasses.replace(TINY, position="learned", position_offset=2, embedding_norm=True),
+    "concatenated": dataclasses.replace(TINY, position="concatenated", embedding_norm=True),
+    "no positions": dataclasses.replace(TINY, position="none", outputs=0),
+    "vectors": dataclasses.replace(TINY, source_vocabulary=0, target_vocabulary=0, outputs=0, position="one_frequency"),
 }
 
 
@@ -379,14 +377,14 @@ def test_masks_that_are_one():
 # ------------------------------------------------------------------------------ an encoder alone
 
 ALONE = dataclasses.replace(
-    TINY, decoder_depth=0, target_vocabulary=0, outputs=0, positions="learned", embedding_norm=True
+    TINY, decoder_depth=0, target_vocabulary=0, outputs=0, position="learned", embedding_norm=True
 )
 
 
 def test_an_encoder_alone_is_the_encoder_of_the_whole():
-    weights = random_weights(dataclasses.replace(TINY, positions="learned", embedding_norm=True))
+    weights = random_weights(dataclasses.replace(TINY, position="learned", embedding_norm=True))
     assert shapes(ALONE) == {name: x.shape for name, x in weights.items() if name.startswith(("source.", "encoder."))}
-    whole = network(dataclasses.replace(TINY, positions="learned", embedding_norm=True), weights)
+    whole = network(dataclasses.replace(TINY, position="learned", embedding_norm=True), weights)
     alone = network(ALONE, {name: weights[name] for name in shapes(ALONE)})
     padding = jnp.arange(5) < jnp.array([[5], [3], [1]])
     assert largest(alone(SOURCE, source_padding=padding), whole.encode(SOURCE, padding)) == 0

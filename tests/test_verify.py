@@ -712,7 +712,7 @@ VECTORS = TransformerConfig(
     hidden=12,
     encoder_depth=2,
     decoder_depth=2,
-    positions="none",
+    position="none",
     max_length=0,
     eps=1e-5,
     activation="relu",
@@ -720,7 +720,7 @@ VECTORS = TransformerConfig(
 WORDS = replace(
     VECTORS, source_vocabulary=9, target_vocabulary=9, outputs=9, tie="all", max_length=8, activation="gelu"
 )
-LEARNED = replace(WORDS, positions="learned", position_offset=2, embedding_norm=True)
+LEARNED = replace(WORDS, position="learned", position_offset=2, embedding_norm=True)
 IN_LIBRARIES = {
     "torchvision@1": ("torchvision", replace(VIT, image=4)),
     "torchvision@2": ("torchvision", replace(VIT, image=4, head_hidden=6)),
@@ -756,7 +756,7 @@ IN_LIBRARIES = {
     "torch-transformer@encoder": ("torch", replace(VECTORS, decoder_depth=0)),
     "marian": (
         "transformers",
-        replace(WORDS, norm_first=False, final_norm=False, positions="concatenated", scale_embedding=True),
+        replace(WORDS, norm_first=False, final_norm=False, position="concatenated", scale_embedding=True),
     ),
     "bart": ("transformers", replace(LEARNED, norm_first=False, final_norm=False)),
     "mbart": ("transformers", LEARNED),

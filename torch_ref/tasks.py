@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -76,10 +76,8 @@ class Classify:
     @staticmethod
     def open(run: RunConfig) -> Any:
         """The data of a run. Raises UserError."""
-        c: Any = run.model
-        return open_images(
-            run.data, c.image, c.channels, normalize=run.augment.normalize, classes=c.classes, seed=run.seed
-        )  # type: ignore[arg-type, attr-defined]
+        c, data, augment = cast(Any, (run.model, run.data, run.augment))  # of the classes that its row names
+        return open_images(data, c.image, c.channels, normalize=augment.normalize, classes=c.classes, seed=run.seed)
 
     def loss(self, model: ViT, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """The loss of a batch; a model in training sees its images augmented."""

@@ -59,8 +59,8 @@ class Embedding(nn.Module):
         c, last = self.config, first + x.shape[1]
         if self.position is not None:
             x = x + self.position[c.position_offset :][first:last]
-        elif c.positions != "none":
-            x = x + sinusoids(c.positions, last, c.width)[first:].to(x)
+        elif c.position != "none":
+            x = x + sinusoids(c.position, last, c.width)[first:].to(x)
         return x if self.norm is None else self.norm(x)
 
 
@@ -422,7 +422,7 @@ def _joined(past: Pair | None, new: Pair) -> Pair:
 
 def _attention(c: TransformerConfig) -> Attention:
     biases = dict(query_bias=c.bias, key_bias=c.bias, value_bias=c.bias, out_bias=c.bias)
-    return Attention(c.width, c.heads, c.dim_head, **biases, dropout=c.attention_dropout)
+    return Attention(c.width, c.heads, c.resolved_head_width, **biases, dropout=c.attention_dropout)
 
 
 def _wants(tape: Tape | None, name: str) -> Tape | None:

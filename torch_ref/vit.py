@@ -50,7 +50,7 @@ class Block(nn.Module):
         self.attention = Attention(
             c.width,
             c.heads,
-            c.dim_head,
+            c.resolved_head_width,
             query_bias=c.query_bias,
             key_bias=c.key_bias,
             value_bias=c.value_bias,
@@ -93,7 +93,7 @@ class ViT(nn.Module):
         self.cls_token = _tokens(c.cls_token, 1, c.width)
         self.distill_token = _tokens(c.distill_token, 1, c.width)
         self.register_tokens = _tokens(c.registers > 0, c.registers, c.width)
-        self.position = _tokens(c.position_stored, c.positions, c.width)
+        self.position = _tokens(c.position_stored, c.position_rows, c.width)
         self.pre_norm = _norm(c.pre_norm, c)
         self.blocks = nn.ModuleList(Block(c, i) for i in range(c.depth))
         self.norm = _norm(c.final_norm, c)
@@ -259,8 +259,8 @@ def _note(tape: Tape | None, name: str, value: Any) -> None:
 def sinusoids(c: ViTConfig) -> Tensor:
     """Computed positions [1, rows, D], float64: the prefix tokens that have one, then the patches."""
     if c.position == "sincos1d":
-        return sincos1d(c.positions, c.width)
-    return F.pad(sincos2d(*c.grid, c.width), (0, 0, c.positions - c.patches, 0))
+        return sincos1d(c.position_rows, c.width)
+    return F.pad(sincos2d(*c.grid, c.width), (0, 0, c.position_rows - c.patches, 0))
 
 
 def sincos1d(length: int, width: int) -> Tensor:

@@ -151,7 +151,7 @@ def _transformer_512x6() -> Preset:
         ),
         "The second notebook's encoder-decoder: 6+6 post-norm layers, 512 wide, 6 heads of 85, vectors in and out; in a run with embeddings "
         "and a head, on files train.en, train.de, ... (--data.source pairs:en-de:FOLDER): 200 small steps on Multi30k lower the loss from 8.4 to 6.0. "
-        "Repaired: positions have their frequencies (the notebook's one is model.positions one_frequency); padding and what is still "
+        "Repaired: positions have their frequencies (the notebook's one is model.position one_frequency); padding and what is still "
         "to come are masked; the head gives logits.",
     )
 

@@ -81,8 +81,8 @@ class Embedding(nnx.Module):
             return self.position[...][first : first + length].astype(dtype)
         return (
             None
-            if self.config.positions == "none"
-            else jnp.asarray(sinusoids(self.config.positions, length, self.config.width), dtype)
+            if self.config.position == "none"
+            else jnp.asarray(sinusoids(self.config.position, length, self.config.width), dtype)
         )
 
 
@@ -501,7 +501,7 @@ def _insert(cache: Pair, new: Pair, index: Array) -> Pair:
 
 def _attention(c: TransformerConfig, dtype: Any) -> Attention:
     biases = dict(query_bias=c.bias, key_bias=c.bias, value_bias=c.bias, out_bias=c.bias)
-    return Attention(c.width, c.heads, c.dim_head, **biases, dropout=c.attention_dropout, dtype=dtype)
+    return Attention(c.width, c.heads, c.resolved_head_width, **biases, dropout=c.attention_dropout, dtype=dtype)
 
 
 def _wants(tape: Tape | None, name: str) -> Tape | None:

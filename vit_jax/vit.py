@@ -69,7 +69,7 @@ class Block(nnx.Module):
         self.attention = Attention(
             c.width,
             c.heads,
-            c.dim_head,
+            c.resolved_head_width,
             query_bias=c.query_bias,
             key_bias=c.key_bias,
             value_bias=c.value_bias,
@@ -126,7 +126,7 @@ class ViT(nnx.Module):
         self.cls_token = _token(c.cls_token, (c.width,), param_dtype)
         self.distill_token = _token(c.distill_token, (c.width,), param_dtype)
         self.register_tokens = _token(c.registers > 0, (c.registers, c.width), param_dtype)
-        self.position = _token(c.position_stored, (c.positions, c.width), param_dtype)
+        self.position = _token(c.position_stored, (c.position_rows, c.width), param_dtype)
         self.pre_norm = _norm(c.pre_norm, c, param_dtype)
         self.blocks = nnx.List([Block(c, i, param_dtype) for i in range(c.depth)])
         self.norm = _norm(c.final_norm, c, param_dtype)
@@ -287,9 +287,9 @@ def _norm(present: bool, c: ViTConfig, dtype: Any) -> LayerNorm | None:
 def sinusoids(c: ViTConfig) -> np.ndarray:
     """Computed positions [rows, D], float64: the prefix tokens that have one, then the patches."""
     if c.position == "sincos1d":
-        return sincos1d(c.positions, c.width)
+        return sincos1d(c.position_rows, c.width)
     grid = sincos2d(*c.grid, c.width)
-    return np.concatenate([np.zeros((c.positions - c.patches, c.width)), grid])
+    return np.concatenate([np.zeros((c.position_rows - c.patches, c.width)), grid])
 
 
 def sincos1d(length: int, width: int) -> np.ndarray:

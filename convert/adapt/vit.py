@@ -34,7 +34,7 @@ def resize(c: ViTConfig, text: str, value: str) -> Adaptation:
     """resize=HEIGHTxWIDTH:KERNEL: other image sizes; the positions of patches are resampled, prefix rows stay."""
     size, kernel = _pair(text, value, POSITIONS)
     after = check_vit(replace(c, image=size))
-    old, new, prefix = c.grid, after.grid, c.positions - c.patches
+    old, new, prefix = c.grid, after.grid, c.position_rows - c.patches
     if old == new:
         return Adaptation(text, c, after, (), f"image is {_size(c.image)} already: {STAYS}")
     steps: tuple[Step, ...] = ()
@@ -253,13 +253,13 @@ def computed(c: ViTConfig) -> np.ndarray:
     if (
         c.position == "sincos1d"
     ):  # sine and cosine in turn, each pair of columns at one frequency (Vaswani et al. 2017, 3.5)
-        angles = np.arange(c.positions)[:, None] * 10000.0 ** (-2 * (np.arange(c.width) // 2) / c.width)
+        angles = np.arange(c.position_rows)[:, None] * 10000.0 ** (-2 * (np.arange(c.width) // 2) / c.width)
         return np.where(np.arange(c.width) % 2, np.cos(angles), np.sin(angles))
     quarter = c.width // 4  # sine and cosine of x, then of y (Beyer et al. 2022, arXiv 2205.01580)
     frequencies = 10000.0 ** (-np.arange(quarter) / max(quarter - 1, 1))
     y, x = np.divmod(np.arange(c.patches)[:, None], c.grid[1])
     table = np.concatenate([f(axis * frequencies) for axis in (x, y) for f in (np.sin, np.cos)], axis=1)
-    return np.concatenate([np.zeros((c.positions - c.patches, c.width)), table])
+    return np.concatenate([np.zeros((c.position_rows - c.patches, c.width)), table])
 
 
 def _step(after: ViTConfig, *takes: str, makes: tuple[str, ...] = (), compute: Callable[[Arrays], Any]) -> Step:

@@ -56,7 +56,7 @@ def place(name: str, top: Mapping[str, str], modules: tuple[str, ...]) -> str:
 
 def order(config: ViTConfig, name: str) -> list[Operation]:
     """How the axes of a parameter lie there: attention has one for heads."""
-    (p, q), c, heads = pair(config.patch), config.channels, {"h": config.heads, "e": config.dim_head}
+    (p, q), c, heads = pair(config.patch), config.channels, {"h": config.heads, "e": config.resolved_head_width}
     if re.fullmatch(r"cls_token|pool\.probe", name):
         return [Order("1 1 d", "d")]
     if name == "position":

@@ -16,7 +16,7 @@ def own(style: Style, norm_first: bool = False) -> dict[str, Field]:
         return names[places][0] - OFFSET if places in names else None
 
     return {
-        "norm_first": always(norm_first), "final_norm": always(norm_first), "embedding_norm": always(True), "positions": always("learned"),
+        "norm_first": always(norm_first), "final_norm": always(norm_first), "embedding_norm": always(True), "position": always("learned"),
         "position_offset": always(OFFSET), "max_length": Field(solve=longest, key="max_position_embeddings"), "tie": always("embeddings" if style.base else "all"),
         **dict.fromkeys(("source_vocabulary", "target_vocabulary"), Field(solve=table_rows(style, "model.shared"))),
     }  # fmt: skip

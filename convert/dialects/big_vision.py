@@ -106,9 +106,9 @@ def limits(config: ViTConfig) -> list[str]:
     placed = config.cls_token and config.cls_position
     if placed and config.position != "learned":
         out.append("the class token has a computed position, it adds those before that token")
-    elif config.position == "learned" and class_row(config.positions) != placed:
+    elif config.position == "learned" and class_row(config.position_rows) != placed:
         out.append(
-            f"of {config.positions} positions its reader {'takes none' if placed else 'takes the first'} for the class token's"
+            f"of {config.position_rows} positions its reader {'takes none' if placed else 'takes the first'} for the class token's"
         )
     return out
 

@@ -102,7 +102,7 @@ def rows(c: TransformerConfig, style: Style = TORCH) -> list[Row]:
             out.append(row(style.name(module(name), leaf), name, shape))
         else:
             out.append(row(style.name(module(path), leaf), name, shape, *(style.matrix if leaf == "kernel" else ())))
-    if c.positions == "concatenated":
+    if c.position == "concatenated":
         for side in STACKS:
             name = style.name(module(f"{side}.position"), "position")
             out.append(
@@ -331,7 +331,7 @@ def own(style: Style, allowed: tuple[str, ...]) -> dict[str, Field]:
         return None if head in names and shared not in names else ties(shared in names, True, style.base)
 
     return {
-        "norm_first": always(False), "final_norm": always(False), "embedding_norm": always(False), "positions": always("concatenated"),
+        "norm_first": always(False), "final_norm": always(False), "embedding_norm": always(False), "position": always("concatenated"),
         "position_offset": always(0),
         "max_length": Field(solve=length(style.name("model.encoder.embed_positions", "position"), 0), key="max_position_embeddings", default=1024),
         "source_vocabulary": Field(solve=table_rows(style, "model.shared", "model.encoder.embed_tokens")),

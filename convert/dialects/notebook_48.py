@@ -34,7 +34,7 @@ def rows(config: ViTConfig) -> list[Row]:
         "position": ("embedding.position_embeddings", TOKENS),
     }
     made = module_rows(config, {"patch": f"{PATCH}.", "head": "classifier.", **modules}, [], tensors)
-    return [per_head(r, config.heads, config.dim_head) if "{}" in r.theirs[0] else r for r in made]
+    return [per_head(r, config.heads, config.resolved_head_width) if "{}" in r.theirs[0] else r for r in made]
 
 
 def per_head(r: Row, heads: int, width: int) -> Row:

@@ -34,7 +34,9 @@ def rows(c: TransformerConfig) -> list[Row]:
         if path.endswith((".query", ".key", ".value")):
             attention, _, part = module(path).rpartition(".")
             heads = tuple(f"{attention}.heads.{h}.{part}.{LEAVES[leaf]}" for h in range(c.heads))
-            out.append(Row(heads, (name,), (shape,), (Reversed(Concat(0, (c.dim_head,) * c.heads)), *turned)))
+            out.append(
+                Row(heads, (name,), (shape,), (Reversed(Concat(0, (c.resolved_head_width,) * c.heads)), *turned))
+            )
         else:
             out.append(row(f"{module(path)}.{LEAVES[leaf]}", name, shape, *turned))
     return out
@@ -62,7 +64,7 @@ FIELDS = {
     "decoder_depth": Field(solve=lambda names: count(names, r"decoder\.layers\.(\d+)\.feed_forward\.norm\.weight")),
     "outputs": Field(solve=length("decoder.linear.bias", 0)), "output_bias": always(True), "activation": always("relu"), "eps": always(1e-5),
     "norm_first": always(False), "final_norm": always(False), "bias": always(True), "norm_bias": always(True), "causal": always(False),
-    "positions": always("one_frequency"), "position_offset": always(0), "max_length": always(0), "source_vocabulary": always(0),
+    "position": always("one_frequency"), "position_offset": always(0), "max_length": always(0), "source_vocabulary": always(0),
     "target_vocabulary": always(0), "scale_embedding": always(False), "embedding_norm": always(False), "tie": always("none"),
 }  # fmt: skip
 

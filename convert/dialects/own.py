@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.config import kept_anywhere, task_row
+from vit_jax.config.formats import renamed
 from vit_jax.errors import UserError
 
 from ..containers.source import Source
@@ -67,4 +68,4 @@ def said(record: Json) -> Facts:
             f"the {damaged[0]} in the run's config is damaged; restore config.json, or the file that holds it"
         )
     extra = {key: record[key] for key in kept if key in record and key not in ("preprocess", "class_names")}
-    return Facts(model, record.get("preprocess"), record.get("class_names"), extra)
+    return Facts(renamed(model), record.get("preprocess"), record.get("class_names"), extra)

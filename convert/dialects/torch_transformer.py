@@ -69,7 +69,7 @@ def fields(encoder: str, **own: Field) -> dict[str, Field]:
     return {
         "width": Field(solve=length(f"{first}norm1.weight", 0)), "hidden": Field(solve=length(f"{first}linear1.weight", 0)),
         "encoder_depth": Field(solve=depth(encoder)), "bias": Field(solve=has(f"{first}linear1.bias")), "norm_bias": Field(solve=has(f"{first}norm1.bias")),
-        "heads": Field(), "activation": Field(), "norm_first": Field(), "eps": Field(), "head_width": always(0), "positions": always("none"),
+        "heads": Field(), "activation": Field(), "norm_first": Field(), "eps": Field(), "head_width": always(0), "position": always("none"),
         "position_offset": always(0), "max_length": always(0), "source_vocabulary": always(0), "target_vocabulary": always(0),
         "scale_embedding": always(False), "embedding_norm": always(False), "tie": always("none"), "outputs": always(0), "output_bias": always(True), **own,
     }  # fmt: skip

@@ -154,7 +154,7 @@ def limits(m: Modules, c: ViTConfig) -> list[str]:
 
 def unstated(m: Modules, c: ViTConfig) -> list[str]:
     """What its class does not build: a file extended as `refuses` says is read all the same."""
-    whole = m.since != "0.6.7" and c.heads == 1 and c.dim_head == c.width
+    whole = m.since != "0.6.7" and c.heads == 1 and c.resolved_head_width == c.width
     return ["one head is as wide as a token, and it then leaves the out projection away"] if whole else []
 
 

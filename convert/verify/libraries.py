@@ -198,7 +198,7 @@ def timm(weights: Weights) -> Built:
             reg_tokens=c.registers,
             fc_norm=c.head_norm,
             final_norm=c.final_norm or c.head_norm,
-            no_embed_class=bool(c.prefix) and c.positions == c.patches,
+            no_embed_class=bool(c.prefix) and c.position_rows == c.patches,
             **options,
         )
     rows, state = weights.rows, None
@@ -306,7 +306,7 @@ def _exact_sinusoids(module: Any, c: TransformerConfig) -> None:
     """Marian's table is computed in float32: where it is the sinusoids of its paper, they take its place in float64."""
     import torch
 
-    if c.positions != "concatenated":
+    if c.position != "concatenated":
         return
     angles = np.arange(c.max_length)[:, None] * 10000.0 ** (-2 * np.arange(c.width // 2) / c.width)
     exact = torch.from_numpy(np.concatenate([np.sin(angles), np.cos(angles)], axis=1))
@@ -372,7 +372,7 @@ def vit_pytorch(weights: Weights) -> Built:
         heads=c.heads,
         mlp_dim=c.hidden,
         channels=c.channels,
-        dim_head=c.dim_head,
+        dim_head=c.resolved_head_width,
     )
     if c.position == "learned":
         module = importlib.import_module("vit_pytorch").ViT(pool="cls" if c.pool == "cls" else "mean", **common)

@@ -49,7 +49,7 @@ def shrink(c: Config) -> Config:
     one channel, or two equal sizes, stays so.
     """
     heads = min(c.heads, 2)
-    odd = c.heads * c.dim_head != c.width
+    odd = c.heads * c.resolved_head_width != c.width
     common = dict(
         width=8,
         heads=heads,
@@ -134,11 +134,11 @@ COMPANIONS: dict[type, dict[tuple[str, Any], dict[str, Any]]] = {
         ("init_std", 0.1): dict(init="normal"),
     },
     TransformerConfig: {
-        ("position_offset", 2): dict(positions="learned"),
+        ("position_offset", 2): dict(position="learned"),
         ("decoder_depth", 0): dict(target_vocabulary=0, outputs=0),
         **{("tie", value): dict(source_vocabulary=9, outputs=9) for value in ("embeddings", "decoder", "all")},
         ("init_std", 0.1): dict(init="normal"),
-        ("position_std", 1.0): dict(positions="learned"),
+        ("position_std", 1.0): dict(position="learned"),
     },
 }
 
@@ -206,12 +206,12 @@ def combinations() -> list[Case]:
         Case(
             "transformer of vectors",
             replace(
-                t, source_vocabulary=0, target_vocabulary=0, outputs=0, positions="none", activation="relu", eps=1e-5
+                t, source_vocabulary=0, target_vocabulary=0, outputs=0, position="none", activation="relu", eps=1e-5
             ),
         ),
         Case(
             "post-norm transformer, odd heads",
-            replace(t, norm_first=False, final_norm=False, head_width=3, activation="relu", positions="one_frequency"),
+            replace(t, norm_first=False, final_norm=False, head_width=3, activation="relu", position="one_frequency"),
         ),
         Case(
             "Marian",
@@ -220,11 +220,11 @@ def combinations() -> list[Case]:
                 norm_first=False,
                 final_norm=False,
                 activation="silu",
-                positions="concatenated",
+                position="concatenated",
                 scale_embedding=True,
             ),
         ),
-        Case("mBART", replace(tied, positions="learned", position_offset=2, embedding_norm=True)),
+        Case("mBART", replace(tied, position="learned", position_offset=2, embedding_norm=True)),
     ]
 
 

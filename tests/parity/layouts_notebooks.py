@@ -59,7 +59,7 @@ class Net48(nn.Module):
         super().__init__()
         self.embedding = nn.Module()
         self.embedding.cls_token = nn.Parameter(torch.zeros(1, 1, c.width))
-        self.embedding.position_embeddings = nn.Parameter(torch.zeros(1, c.positions, c.width))
+        self.embedding.position_embeddings = nn.Parameter(torch.zeros(1, c.position_rows, c.width))
         self.embedding.patch_embeddings = nn.Module()
         self.embedding.patch_embeddings.projection = nn.Conv2d(c.channels, c.width, pair(c.patch), pair(c.patch))
         self.encoder = nn.Module()
@@ -74,8 +74,8 @@ class Net48(nn.Module):
             nn.Module(),
             nn.Module(),
         )
-        block.attention.heads = nn.ModuleList(Head(c.width, c.dim_head) for _ in range(c.heads))
-        block.attention.output_projection = nn.Linear(c.heads * c.dim_head, c.width)
+        block.attention.heads = nn.ModuleList(Head(c.width, c.resolved_head_width) for _ in range(c.heads))
+        block.attention.output_projection = nn.Linear(c.heads * c.resolved_head_width, c.width)
         block.mlp.dense_1, block.mlp.dense_2 = nn.Linear(c.width, c.hidden), nn.Linear(c.hidden, c.width)
         return block
 
@@ -117,7 +117,7 @@ class Net256(nn.Module):
         self.input = nn.Linear(c.channels * self.patch[0] * self.patch[1], c.width)
         self.class_embed, self.pos_embed = (
             nn.Parameter(torch.zeros(1, 1, c.width)),
-            nn.Parameter(torch.zeros(1, c.positions, c.width)),
+            nn.Parameter(torch.zeros(1, c.position_rows, c.width)),
         )
         self.transformer = nn.Sequential(*(Block256(c) for _ in range(c.depth)))
         self.fc1, self.fc2 = nn.Linear(c.width, c.head_hidden), nn.Linear(c.head_hidden, c.classes)

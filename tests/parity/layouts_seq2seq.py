@@ -94,8 +94,8 @@ def numpy_state(module: nn.Module) -> dict[str, np.ndarray]:
 # ------------------------------------------------------------------------------------ Hugging Face
 
 HF = replace(TRANSFORMER, decoder_depth=1, source_vocabulary=9, outputs=9, tie="all", eps=1e-5)
-MARIAN = replace(HF, norm_first=False, final_norm=False, positions="concatenated")
-BART = replace(HF, norm_first=False, final_norm=False, positions="learned", position_offset=2, embedding_norm=True)
+MARIAN = replace(HF, norm_first=False, final_norm=False, position="concatenated")
+BART = replace(HF, norm_first=False, final_norm=False, position="learned", position_offset=2, embedding_norm=True)
 MBART = replace(BART, norm_first=True, final_norm=True)
 HUGGINGFACE: list[tuple[str, str, TransformerConfig]] = [
     ("Marian, swish, scaled embeddings", "marian", replace(MARIAN, activation="silu", scale_embedding=True)),
@@ -198,7 +198,7 @@ VECTORS = replace(
     source_vocabulary=0,
     target_vocabulary=0,
     outputs=0,
-    positions="none",
+    position="none",
     max_length=0,
     eps=1e-5,
 )
@@ -333,7 +333,7 @@ class Notebook(nn.Module):
         super().__init__()
 
         def attention() -> Residual:
-            return Residual(Attention(c.width, c.heads, c.dim_head), c.width)
+            return Residual(Attention(c.width, c.heads, c.resolved_head_width), c.width)
 
         def feed_forward() -> Residual:
             return Residual(
@@ -374,7 +374,7 @@ def notebooks() -> Iterator[Result]:
         norm_first=False,
         final_norm=False,
         activation="relu",
-        positions="one_frequency",
+        position="one_frequency",
         outputs=8,
         causal=False,
     )

@@ -90,7 +90,7 @@ class Attention(nn.Module):
 
     def __init__(self, c: ViTConfig, norm: bool, plain_out: bool):
         super().__init__()
-        inner = c.heads * c.dim_head
+        inner = c.heads * c.resolved_head_width
         self.heads, self.norm = c.heads, nn.LayerNorm(c.width) if norm else nn.Identity()
         self.to_qkv = nn.Linear(c.width, 3 * inner, bias=False)
         self.to_out: nn.Module = (
@@ -173,7 +173,7 @@ class Network(nn.Module):
             lead = () if number >= (1, 16, 1) else (1,)
             self.cls_token, self.pos_embedding = (
                 nn.Parameter(torch.zeros(*lead, int(c.cls_token), d)),
-                nn.Parameter(torch.zeros(*lead, c.positions, d)),
+                nn.Parameter(torch.zeros(*lead, c.position_rows, d)),
             )
         layers = [
             self.layer(c, wrapped=not modern and not self.simple, residual=number < (0, 10)) for _ in range(c.depth)
@@ -318,7 +318,7 @@ def newest() -> Iterator[Case]:
             heads=c.heads,
             mlp_dim=c.hidden,
         )
-        model = distill.DistillableViT(**settings, channels=c.channels, dim_head=c.dim_head, pool=c.pool)
+        model = distill.DistillableViT(**settings, channels=c.channels, dim_head=c.resolved_head_width, pool=c.pool)
         return distill.DistillWrapper(teacher=nn.Identity(), student=model, mlp_layernorm=c.distill_norm)
 
     def one(

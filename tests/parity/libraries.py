@@ -330,7 +330,7 @@ def lucidrains_build(c: ViTConfig) -> nn.Module:
         heads=c.heads,
         mlp_dim=c.hidden,
         channels=c.channels,
-        dim_head=c.dim_head,
+        dim_head=c.resolved_head_width,
     )
     if c.position == "learned":
         return importlib.import_module("vit_pytorch").ViT(pool=c.pool, **common)

@@ -102,7 +102,7 @@ def test_shrinking_keeps_every_slot(name):
     for field in dataclasses.fields(c):
         a, b = getattr(c, field.name), getattr(small, field.name)
         assert a == b or (field.name in sizes and bool(a) == bool(b)), field.name
-    assert (c.heads * c.dim_head == c.width) == (small.heads * small.dim_head == small.width)
+    assert (c.heads * c.resolved_head_width == c.width) == (small.heads * small.resolved_head_width == small.width)
 
 
 def test_there_are_enough_faults_and_no_two_alike():

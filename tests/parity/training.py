@@ -38,7 +38,7 @@ from .weights import weights, zero_gradients
 STEPS_RUN, EPOCH = 10, 5
 NETWORKS: dict[str, Config] = {
     "ViT": replace(VIT, layer_scale=0.1),
-    "Transformer, all tied": replace(TRANSFORMER, source_vocabulary=9, outputs=9, tie="all", positions="learned"),
+    "Transformer, all tied": replace(TRANSFORMER, source_vocabulary=9, outputs=9, tie="all", position="learned"),
 }
 OPTIMIZERS = {
     "SGD": OptimConfig(name="sgd", schedule="constant"),

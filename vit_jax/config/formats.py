@@ -1,7 +1,7 @@
 """Older forms of a run's config, brought to today's in this one place.
 
 Format 1 (no number in it) had one class of `data` and one of `augment` for every task, so that each run also stated what its
-task never read.
+task never read. Format 2 called a Transformer's `position` `positions`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 
 from ..errors import UserError
 
-FORMAT = 2
+FORMAT = 3
+RENAMED = {"positions": "position"}  # fields of a network: {the name in older files: today's}
 # What a run of format 1 stated and its task never read; of `augment`, None is all of it.
 _IMAGES = ("dir", "fit", "size", "interpolation", "background", "skip_unreadable", "memory", "threads")
 _UNREAD: dict[str, dict[str, tuple[str, ...] | None]] = {
@@ -28,6 +29,10 @@ def upgraded(values: Any) -> dict[str, Any]:
     number = current.pop("format", 1)
     if number == FORMAT:
         return current
+    if isinstance(current.get("model"), Mapping):
+        current["model"] = renamed(current["model"])
+    if number == 2:
+        return current
     if number != 1:
         raise UserError(
             f"config: format {number!r} is not {FORMAT}, which this version of vit-jax writes; read it with the version that wrote it"
@@ -37,6 +42,11 @@ def upgraded(values: Any) -> dict[str, Any]:
         if isinstance(current.get(part), Mapping):
             current[part] = {k: v for k, v in current[part].items() if names is not None and k not in names}
     return current
+
+
+def renamed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a network as JSON values, under today's names."""
+    return {name if (now := RENAMED.get(name, name)) in fields else now: value for name, value in fields.items()}
 
 
 def cannot_go_on(record: Mapping[str, Any]) -> str:

@@ -45,7 +45,7 @@ class TransformerConfig(ModelConfig):
     target_vocabulary: int = identity(
         0, "ids of the target; 0: the target is vectors [B, T, D] (in a run on text: as many as its words)"
     )
-    positions: Literal["interleaved", "concatenated", "learned", "one_frequency", "none"] = identity(
+    position: Literal["interleaved", "concatenated", "learned", "one_frequency", "none"] = identity(
         "interleaved",
         "what is added to tokens: sinusoids, sine and cosine in turn or one half each; learned; sin(t), cos(t) in turn "
         "(one notebook's fault, kept so that its weights can be carried over); nothing",
@@ -78,14 +78,14 @@ class TransformerConfig(ModelConfig):
     # What follows from the fields above.
 
     @property
-    def dim_head(self) -> int:
+    def resolved_head_width(self) -> int:
         """Dh, resolved."""
         return self.head_width or self.width // self.heads
 
     @property
     def position_rows(self) -> int:
         """Rows of a learned position table; 0 where positions are computed."""
-        return self.max_length + self.position_offset if self.positions == "learned" else 0
+        return self.max_length + self.position_offset if self.position == "learned" else 0
 
     @property
     def one_embedding(self) -> bool:
@@ -119,20 +119,20 @@ def check_transformer(c: TransformerConfig) -> TransformerConfig:
         raise UserError(
             f"model.width {c.width} is not divisible by model.heads {c.heads}: change one, or give model.head_width"
         )
-    if c.positions in ("interleaved", "concatenated", "one_frequency") and c.width % 2:
+    if c.position in ("interleaved", "concatenated", "one_frequency") and c.width % 2:
         raise UserError(
-            f"model.width {c.width} is odd, which model.positions {c.positions} cannot fill: give an even width"
+            f"model.width {c.width} is odd, which model.position {c.position} cannot fill: give an even width"
         )
-    if c.positions == "learned" and not c.max_length:
-        raise UserError("model.positions is learned but model.max_length is 0: give the length of the longest sequence")
+    if c.position == "learned" and not c.max_length:
+        raise UserError("model.position is learned but model.max_length is 0: give the length of the longest sequence")
     for name in ("target_vocabulary", "outputs"):
         if not c.decoder_depth and getattr(c, name):
             raise UserError(
                 f"model.decoder_depth is 0 but model.{name} is {getattr(c, name)}: an encoder alone has no target and no head; give 0, or a decoder"
             )
-    if c.position_offset and c.positions != "learned":
+    if c.position_offset and c.position != "learned":
         raise UserError(
-            f"model.position_offset is {c.position_offset} but model.positions is {c.positions}: only learned positions have one"
+            f"model.position_offset is {c.position_offset} but model.position is {c.position}: only learned positions have one"
         )
     if c.one_embedding and not 0 < c.source_vocabulary == c.target_vocabulary:
         raise UserError(
@@ -159,7 +159,7 @@ def normal_transformer(c: TransformerConfig) -> TransformerConfig:
         "scale_embedding": c.source_vocabulary or c.target_vocabulary,
         "causal": c.decoder_depth,
     }
-    if c.positions == "none":
+    if c.position == "none":
         changed["max_length"] = 0  # no limit
     defaults = {f.name: f.default for f in dataclasses.fields(c)}
     changed |= {name: defaults[name] for name, on in used.items() if not on}
@@ -168,7 +168,7 @@ def normal_transformer(c: TransformerConfig) -> TransformerConfig:
 
 def transformer_parameters(c: TransformerConfig) -> dict[str, Parameter]:
     """Every parameter, in reading order. A tied table stands once, as target.embedding; an encoder alone has no target."""
-    d, inner = c.width, c.heads * c.dim_head
+    d, inner = c.width, c.heads * c.resolved_head_width
     table = Table(c.norm_bias, c.init, c.attention_init, c.init_std)
     embedding, position = Start("normal", c.embedding_std), Start("normal", c.position_std)
     sides = (("source", 0 if c.one_embedding else c.source_vocabulary), ("target", c.target_vocabulary))

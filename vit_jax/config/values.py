@@ -10,7 +10,8 @@ import typing
 from typing import Any, Literal, TypeVar
 
 from ..errors import UserError
-from .formats import FORMAT, upgraded
+from .fields import ModelConfig
+from .formats import FORMAT, renamed, upgraded
 from .nearest import nearest
 from .networks import network_of
 from .run import RunConfig
@@ -42,6 +43,8 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
     if cls is RunConfig:
         values = upgraded(values)
         hints = hints | _parts(values.get("task"))
+    elif issubclass(cls, ModelConfig):
+        values = renamed(values)
     kwargs: dict[str, Any] = {}
     for name, value in values.items():
         if name not in hints:

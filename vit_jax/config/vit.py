@@ -111,7 +111,7 @@ class ViTConfig(ModelConfig):
         return math.prod(self.grid)
 
     @property
-    def dim_head(self) -> int:
+    def resolved_head_width(self) -> int:
         """Dh, resolved."""
         return self.head_width or self.width // self.heads
 
@@ -126,7 +126,7 @@ class ViTConfig(ModelConfig):
         return tuple(t for t in tokens if t[1])
 
     @property
-    def positions(self) -> int:
+    def position_rows(self) -> int:
         """Rows of the position embedding: prefix tokens that have one, then the patches."""
         return sum(n for _, n, placed in self.prefix if placed) + self.patches
 
@@ -218,7 +218,7 @@ def normal_vit(c: ViTConfig) -> ViTConfig:
 
 def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
     """Every parameter, in reading order."""
-    d, (ph, pw), inner = c.width, pair(c.patch), c.heads * c.dim_head
+    d, (ph, pw), inner = c.width, pair(c.patch), c.heads * c.resolved_head_width
     table = Table(c.norm_bias, c.init, c.attention_init, c.init_std)
     token, scale = Start("normal", c.token_std), Start("constant", c.layer_scale)
     if c.stem_pre_norm:
@@ -230,7 +230,7 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
         table[name] = Parameter((count, d) if name == "register_tokens" else (d,), "token", token)
     if c.position_stored:
         drawn = Start("normal", c.position_std) if c.position == "learned" else Start("computed")
-        table["position"] = Parameter((c.positions, d), "position", drawn)
+        table["position"] = Parameter((c.position_rows, d), "position", drawn)
     if c.pre_norm:
         table.norm("pre_norm", d)
     for i in range(c.depth):
@@ -244,7 +244,7 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
             c.key_bias,
             c.value_bias,
             c.out_bias,
-            norm=c.dim_head if c.qk_norm else 0,
+            norm=c.resolved_head_width if c.qk_norm else 0,
         )
         if c.layer_scale:
             table[f"{block}.scale1"] = Parameter((d,), "scale", scale)
@@ -281,7 +281,7 @@ def vit_captured(c: ViTConfig) -> list[str]:
 def flops(c: ViTConfig) -> int:
     """Floating-point operations of one image's forward pass (2 a multiply-add, matmuls only)."""
     ph, pw = pair(c.patch)
-    n, inner = c.patches + sum(count for _, count, _ in c.prefix), c.heads * c.dim_head
+    n, inner = c.patches + sum(count for _, count, _ in c.prefix), c.heads * c.resolved_head_width
     mlp = (3 if c.gated else 2) * c.width * c.hidden
     block = 4 * c.width * inner + 2 * n * inner + mlp
     stem = c.patches * ph * pw * c.channels * c.width

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -57,10 +57,8 @@ class Classify:
     @classmethod
     def open(cls, run: RunConfig) -> Dataset:
         """The images of a run. Raises UserError."""
-        c: Any = run.model
-        return open_images(
-            run.data, c.image, c.channels, normalize=run.augment.normalize, classes=c.classes, seed=run.seed
-        )  # type: ignore[arg-type, attr-defined]  # its row's own classes
+        c, data, augment = cast(Any, (run.model, run.data, run.augment))  # of the classes that its row names
+        return open_images(data, c.image, c.channels, normalize=augment.normalize, classes=c.classes, seed=run.seed)
 
     @classmethod
     def of(cls, run: RunConfig, kept: Mapping[str, Any]) -> Classify:
@@ -260,7 +258,7 @@ def draw_inside(network: ViT, task: Classify, images: np.ndarray, folder: Run) -
     draw_attention(c, images, attention(network, task, images), folder.plots / "attention.png")
     if c.position != "none":
         position = np.asarray(network.position[...]) if network.position is not None else sinusoids(c)
-        plots.draw_positions(position, c.positions - c.patches, c.grid, folder.plots / "positions.png")
+        plots.draw_positions(position, c.position_rows - c.patches, c.grid, folder.plots / "positions.png")
 
 
 def visible(images: np.ndarray) -> np.ndarray:
