@@ -14,7 +14,8 @@
 .DELETE_ON_ERROR:
 
 TORCH ?= yes
-LIBRARY_TESTS := $(addprefix tests/,test_bridge.py test_dialect_timm.py test_dialect_torchvision.py test_folders.py test_verify.py)
+# The tests that load a library of the extra parity, or skip without it.
+LIBRARY_TESTS = $(shell grep -lE 'verify\.libraries|parity\.libraries|huggingface_hub' tests/test_*.py)
 comma := ,
 
 ifeq ($(strip $(PYTHON)),)

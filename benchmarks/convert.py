@@ -1,12 +1,13 @@
-"""What a conversion costs: ViT-L from timm's layout to Hugging Face's, against hashing and copying the file.
+"""Time and memory of a conversion: ViT-L from timm's layout to Hugging Face's, compared with hash and copy.
 
     python -m benchmarks.convert [--size l] [--rounds 5] [--folder DIR]
 
-baseline  sha256 of the source, a copy of it, fsync of the copy; the least that a careful tool can do
-convert   `python -m convert SRC DST --to huggingface`, a whole process: it hashes the source, writes, reads back and compares
-memory    the largest anonymous memory of that process (RssAnon), less that of one that only imports
+baseline  sha256 of the source, a copy of it and fsync of the copy: the least work of a tool that checks what it writes
+convert   `python -m convert SRC DST --to huggingface` as a process: it hashes the source, writes, reads back and
+compares memory    the largest anonymous memory of that process (RssAnon), minus that of a process that only does the
+imports
 
-Both are run in turns, on a file that is in the page cache. Figures are medians, ratios of rounds with their range.
+Both alternate, on a file in the page cache. Times are medians over the rounds; a ratio has the range of its rounds.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ from convert.dialects import LAYOUTS
 from convert.rules import file_shapes, narrow
 from vit_jax.presets import sized
 
-REQUIRED, GOAL = 3.0, 2.0
-MARGIN = 64 << 20  # bytes of memory beside three times the largest group
-SAID = ["heads=16", "eps=1e-6", "activation=gelu", "pool=cls", "image=224", "mean=0.5", "std=0.5"]
+REQUIRED, GOAL = 3.0, 2.0  # limits of the ratio
+MARGIN = 64 << 20  # bytes of memory that are allowed besides three times the largest group
+STATED = ["heads=16", "eps=1e-6", "activation=gelu", "pool=cls", "image=224", "mean=0.5", "std=0.5"]
 
 
 def make(path: Path, size: str) -> int:
-    """A file of timm's names with random weights; the bytes of its largest group (a block's q, k and v)."""
+    """Write a file in timm's layout with random weights; returns the bytes of its largest group of tensors.
+
+    A group is what is converted together: the query, key and value kernels of a block, or a kernel of its mlp.
+    """
     import numpy as np
     from safetensors.numpy import save_file
 
@@ -51,7 +55,7 @@ def make(path: Path, size: str) -> int:
 
 
 def baseline(source: Path, copy: Path) -> dict[str, float]:
-    """Seconds of each part."""
+    """Do the baseline; returns the seconds of each part and of all."""
     t0 = time.perf_counter()
     with open(source, "rb") as file:
         hashlib.file_digest(file, "sha256")
@@ -66,7 +70,7 @@ def baseline(source: Path, copy: Path) -> dict[str, float]:
 
 
 def watched(command: list[str]) -> tuple[float, int]:
-    """(seconds, largest RssAnon in bytes) of a process."""
+    """Run a process; returns (seconds, largest RssAnon in bytes)."""
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     largest = 0
@@ -95,16 +99,16 @@ def watched(command: list[str]) -> tuple[float, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.convert", description="Time and memory of a conversion, against hash and copy."
+        prog="python -m benchmarks.convert", description="Time and memory of a conversion, compared with hash and copy."
     )
     parser.add_argument("--size", default="l", help="ti, s, b, l, h or g")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", default=None, help="where to work (default: a temporary folder)")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=5, help="repetitions of baseline and conversion")
+    parser.add_argument("--folder", default=None, help="where to create the working folder (default: the system's)")
+    parser.add_argument("--json", type=Path, help="file to write all results to")
     arguments = parser.parse_args()
-    room = Path(tempfile.mkdtemp(dir=arguments.folder))
+    folder = Path(tempfile.mkdtemp(dir=arguments.folder))
     try:
-        source, target = room / "vit.safetensors", room / "out.safetensors"
+        source, target = folder / "vit.safetensors", folder / "out.safetensors"
         group = make(source, arguments.size)
         command = [
             sys.executable,
@@ -114,28 +118,29 @@ def main() -> None:
             str(target),
             "--to",
             "huggingface",
-            *(word for s in SAID for word in ("--set", s)),
+            *(word for field in STATED for word in ("--set", field)),
         ]
-        idle = watched([sys.executable, "-c", "import convert.writing, time; time.sleep(.2)"])[1]
-        watched(command)  # warm
+        idle = watched([sys.executable, "-c", "import convert.write.write, time; time.sleep(.2)"])[1]
+        watched(command)  # not measured: loads byte code and the file into the page cache
         target.unlink()
         rounds = []
         for _ in range(arguments.rounds):
-            parts = baseline(source, room / "copy")
+            parts = baseline(source, folder / "copy")
             seconds, memory = watched(command)
             target.unlink()
             rounds.append({**parts, "convert": seconds, "memory": memory - idle})
         size = source.stat().st_size
     finally:
-        shutil.rmtree(room)
+        shutil.rmtree(folder)
     ratios = [r["convert"] / r["all"] for r in rounds]
     middle = {key: statistics.median(r[key] for r in rounds) for key in rounds[0]}
     print(f"{heading(describe())}\nViT-{arguments.size.upper()}/16, {size / 1e6:,.0f} MB, {arguments.rounds} rounds")
     print(
-        f"baseline {middle['all']:.2f} s (sha256 {middle['sha256']:.2f}, cp {middle['cp']:.2f}, fsync {middle['fsync']:.2f}); convert {middle['convert']:.2f} s"
+        f"baseline {middle['all']:.2f} s (sha256 {middle['sha256']:.2f}, cp {middle['cp']:.2f}, "
+        f"fsync {middle['fsync']:.2f}); convert {middle['convert']:.2f} s"
     )
-    found = spread(ratios)
-    print(f"ratio {found['ratio']:.2f} [{found['low']:.2f}..{found['high']:.2f}] (at most {REQUIRED}, goal {GOAL})")
+    ratio = spread(ratios)
+    print(f"ratio {ratio['ratio']:.2f} [{ratio['low']:.2f}..{ratio['high']:.2f}] (at most {REQUIRED}, goal {GOAL})")
     limit = 3 * group + MARGIN
     print(f"memory {max(r['memory'] for r in rounds) / 1e6:.0f} MB above the imports (at most {limit / 1e6:.0f})")
     if arguments.json:

@@ -1,9 +1,9 @@
-"""What dropout costs: ours (16 random bits a value, one key an example) against jax.random.bernoulli's 32 bits.
+"""The time of dropout from 16 random bits per value, as in vit_jax, and from 32, as in jax.random.bernoulli.
 
     python -m benchmarks.dropout [--rounds 8] [--json OUT]
 
-The step of cifar10-256x6 at batch 64 with its dropout of .2 at all sites, with our masks, with bernoulli's
-from the same keys, and without dropout; interleaved as in step.py.
+It measures training steps of cifar10-256x6 at batch 64, with dropout of 0.2 by both kinds of masks from the same keys,
+and without dropout, alternating as in step.py.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
 from benchmarks.machine import describe, heading, load, spread
-from benchmarks.step import data, interleave, ours, quiet
+from benchmarks.step import data, deterministic, interleave, vit_jax_step
 from vit_jax import backend
 from vit_jax.presets import preset
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--json", default="", help="file to write all figures to")
+    parser.add_argument("--rounds", type=int, default=8, help="blocks of steps of each kind")
+    parser.add_argument("--json", default="", help="file to write all results to")
     o = parser.parse_args()
-    backend.prepare()
+    backend.configure_jax()
     machine = describe()
     print(heading(machine), flush=True)
     import jax
@@ -37,7 +37,7 @@ def main() -> None:
     from vit_jax.models import start
 
     model = preset("cifar10-256x6").run.model
-    without = quiet(preset("cifar10-256x6").run, 64)
+    without = deterministic(preset("cifar10-256x6").run, 64)
     rates = {name: getattr(model, name) for name in ("dropout", "attention_dropout", "activation_dropout")}
     run = replace(without, model=replace(without.model, **rates))
     batch, parameters = data(run.model, run.batch), start(run.model, jax.random.key(0))
@@ -49,7 +49,7 @@ def main() -> None:
     for name, config, mask in (("16 bits", run, own), ("bernoulli", run, bernoulli), ("no dropout", without, own)):
         layers._keep = mask
         try:
-            works[name] = ours(config, batch, parameters)
+            works[name] = vit_jax_step(config, batch, parameters)
             print(f"{name:10} first loss {float(works[name]()):.4f}", flush=True)  # traced and compiled here
         finally:
             layers._keep = own
@@ -61,8 +61,9 @@ def main() -> None:
         rows[name]["cpu_ratio"] = rows[name]["cpu_ms"] / rows["16 bits"]["cpu_ms"]
         r = rows[name]
         print(
-            f"{name:10} median {r['median_ms']:7.1f} ms  min {r['min_ms']:7.1f} ms  CPU {r['cpu_ms']:7.1f} ms  faults {r['faults']:6.0f} a step; "
-            f"{r['ratio']:.2f} [{r['low']:.2f}..{r['high']:.2f}] times the step with 16 bits, {r['cpu_ratio']:.2f} in CPU time"
+            f"{name:10} median {r['median_ms']:7.1f} ms  min {r['min_ms']:7.1f} ms  CPU {r['cpu_ms']:7.1f} ms  "
+            f"page faults {r['faults']:6.0f}, per step; {r['ratio']:.2f} [{r['low']:.2f}..{r['high']:.2f}] times "
+            f"the step with 16 bits, {r['cpu_ratio']:.2f} in CPU time"
         )
     print(f"rates {rates}, batch {run.batch}, {o.rounds} rounds, load {load()}")
     if o.json:

@@ -1,16 +1,15 @@
-"""What the host adds to a training step: the real loop against its compiled step alone, in one process.
+"""The overhead of the host in training: the training loop compared with its compiled step alone, in one process.
 
     python -m benchmarks.host [--presets ...] [--rounds 5] [--json OUT]
 
-The loop is vit_jax.train's own on a preset as it stands (augmentation and dropout included), fed with
-random images of CIFAR's shape from an .npz in memory, logging to a file, with the live bar drawn (to
-/dev/null). The device's part is the same compiled step, called back to back on a batch that stays on the
-device. Compilation, evaluation and saves are left out. Blocks of both alternate; each starts and ends with
-nothing in flight.
+The loop is that of vit_jax.train on a preset, with augmentation and dropout. It takes random images of CIFAR's shape
+from an .npz in memory, logs to a file, and draws the live bar (to /dev/null). The device's part is the same compiled
+step, called repeatedly on one batch that stays on the device. Compilation, evaluation and checkpoints are not
+measured. Blocks of both alternate; each begins and ends when all steps that were sent are done.
 
-overhead   (loop - device) / device, wall time
-main       CPU time of the loop's own thread a step: what the host really computes, free of the load
-CPU        (loop - device) / device, CPU time of the whole process: batches, transfers and bookkeeping
+overhead   (loop - device) / device, of wall time
+CPU        (loop - device) / device, of the CPU time of the process: batches, transfers and bookkeeping
+main       CPU time per step of the thread of the loop, which does not depend on the machine's load
 """
 
 from __future__ import annotations
@@ -40,31 +39,30 @@ IMAGES = 50_000
 
 @dataclass
 class Marks:
-    """Clocks at the moments when a step is about to be sent and nothing is in flight: after each line of the log."""
+    """The clocks before the first step of a block and after its last one, when no step is running on the device."""
 
-    every: int
+    every: int  # steps between rows of metrics.jsonl
     calls: int = 0
     first: tuple[float, float, float] | None = None
     last: tuple[float, float, float] | None = None
-    steps: int = 0
+    steps: int = 0  # between `first` and `last`
 
-    def note(self) -> None:
+    def before_step(self) -> None:
         self.calls += 1
-        if (
-            self.calls > 1 and (self.calls - 1) % self.every == 0
-        ):  # the call after the log's: its line waited for all steps
+        # The loop has just written a row, for which it waited for all steps.
+        if self.calls > 1 and (self.calls - 1) % self.every == 0:
             now = clocks()
             self.first = self.first or now
             self.last, self.steps = now, self.steps + (self.every if self.first != now else 0)
 
 
 def clocks() -> tuple[float, float, float]:
-    """Wall, this thread's CPU and the process's CPU, in seconds."""
+    """(wall time, CPU time of this thread, CPU time of the process), in seconds."""
     return time.perf_counter(), time.thread_time(), time.process_time()
 
 
 class NoCheckpoints:
-    """Saves are left out of the measure."""
+    """In place of Checkpoints, so that saving is not measured."""
 
     def save(self, *_: Any) -> None: ...
 
@@ -72,7 +70,7 @@ class NoCheckpoints:
 
 
 def images(folder: Path) -> str:
-    """A set of CIFAR's shape, as a source."""
+    """Write a set of random images of CIFAR's shape, and return its data.source."""
     import numpy as np
 
     draw, path = np.random.default_rng(0), folder / "noise.npz"
@@ -81,23 +79,23 @@ def images(folder: Path) -> str:
 
 
 def session(name: str, source: str, folder: Path) -> Any:
-    """A run of a preset that is set up as by the command, and saves nothing."""
-    from vit_jax.train.session import Caught, set_up
+    """The session of a preset's run, as vit_jax.train sets it up, but without checkpoints."""
+    from vit_jax.train.session import Caught, open_session
 
     run = replace(preset(name).run, data=ImageData(source=source), dir=str(folder), epochs=1000)
-    s = set_up(run, name, runs.Run(folder / name), Caught())
+    s = open_session(run, name, runs.Run(folder / name), Caught())
     s.checkpoints = NoCheckpoints()
     return s
 
 
 def loop_block(s: Any, blocks: int, bar: bool) -> tuple[list[float], int]:
-    """Seconds (wall, main thread, process) of so many log lines' worth of steps in the real loop, and the steps."""
+    """([seconds of wall, thread, process], number of steps) of the training loop for `blocks` x log_every steps."""
     from vit_jax.report import Progress
     from vit_jax.train.loop import loop
 
     every = s.run.log_every
     per_epoch = s.setup.order.steps_per_epoch
-    if s.step % per_epoch + (blocks + 3) * every > per_epoch:  # an epoch's end evaluates: start at the next one
+    if s.step % per_epoch + (blocks + 3) * every > per_epoch:  # no evaluation in between: start at the next epoch
         s.step += per_epoch - s.step % per_epoch
     s.step += -s.step % every
     stop = s.step + (blocks + 1) * every + 1
@@ -112,20 +110,20 @@ def loop_block(s: Any, blocks: int, bar: bool) -> tuple[list[float], int]:
         marks, train = Marks(every), s.engine.train
 
         def timed(state: Any, batch: Any) -> Any:
-            marks.note()
+            marks.before_step()
             return train(state, batch)
 
         s.engine.train = timed
         try:
             loop(s)
         finally:
-            del s.engine.train  # the class's own again
+            del s.engine.train  # the instance's attribute, so that the method is found again
     assert marks.first and marks.last and marks.steps == blocks * every, marks
     return [b - a for a, b in zip(marks.first, marks.last, strict=True)], marks.steps
 
 
 def device_block(engine: Any, state: Any, batch: Any, steps: int) -> tuple[list[float], Any]:
-    """The same of the compiled step alone."""
+    """([seconds of wall, thread, process], the next state) of `steps` calls of the compiled step alone."""
     import jax
 
     before = clocks()
@@ -136,7 +134,7 @@ def device_block(engine: Any, state: Any, batch: Any, steps: int) -> tuple[list[
 
 
 def compare(name: str, source: str, folder: Path, rounds: int, seconds: float, bar: bool) -> dict[str, Any]:
-    """One preset: print and return its row."""
+    """Measure one preset, print the results and return them."""
     import jax
     import numpy as np
 
@@ -149,7 +147,7 @@ def compare(name: str, source: str, folder: Path, rounds: int, seconds: float, b
         },
         engine.devices.sharded,
     )
-    state = engine.place(jax.tree.map(np.asarray, s.state))  # its own: both sides give theirs away
+    state = engine.to_devices(jax.tree.map(np.asarray, s.state))  # a copy, because both sides donate their state
     _, state = device_block(engine, state, batch, 2)
     rough, state = device_block(engine, state, batch, 3)
     blocks = max(
@@ -187,10 +185,11 @@ def compare(name: str, source: str, folder: Path, rounds: int, seconds: float, b
     row["main_share"] = 100 * row["main_ms"] / min(r["device_ms"] for r in rows)
     row["compiled"] = engine.compiled._cache_size()
     print(
-        f"{name:14} batch {s.run.batch:3}: device {row['device_ms']:7.1f} ms, loop {row['loop_ms']:7.1f} ms a step; overhead {row['overhead']:+.1f} % "
-        f"[{row['spread']['low']:+.1f}..{row['spread']['high']:+.1f}], of minimums {row['of_minimums']:+.1f} %; CPU {row['cpu']:+.1f} %; "
-        f"main thread {row['main_ms']:.2f} ms = {row['main_share']:.1f} %; {rounds} rounds of {row['steps']} steps, load {row['load']}; "
-        f"programs compiled {row['compiled']}",
+        f"{name:14} batch {s.run.batch:3}: device {row['device_ms']:7.1f} ms, loop {row['loop_ms']:7.1f} ms per step; "
+        f"overhead {row['overhead']:+.1f} % [{row['spread']['low']:+.1f}..{row['spread']['high']:+.1f}], "
+        f"of the fastest rounds {row['of_minimums']:+.1f} %; CPU {row['cpu']:+.1f} %; "
+        f"main thread {row['main_ms']:.2f} ms = {row['main_share']:.1f} %; "
+        f"{rounds} rounds of {row['steps']} steps, load {row['load']}; programs compiled {row['compiled']}",
         flush=True,
     )
     return row
@@ -198,13 +197,13 @@ def compare(name: str, source: str, folder: Path, rounds: int, seconds: float, b
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--presets", default=PRESETS)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=6, help="length of a block, at least one line of the log")
+    parser.add_argument("--presets", default=PRESETS, help=f"names of presets on CIFAR; default: {PRESETS}")
+    parser.add_argument("--rounds", type=int, default=5, help="blocks of steps of the loop and of the device")
+    parser.add_argument("--seconds", type=float, default=6, help="length of a block, at least log_every steps")
     parser.add_argument("--plain", action="store_true", help="plain lines instead of the live bar")
-    parser.add_argument("--json", default="", help="file to write all figures to")
+    parser.add_argument("--json", default="", help="file to write all results to")
     o = parser.parse_args()
-    backend.prepare()
+    backend.configure_jax()
     machine = describe()
     print(heading(machine), flush=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What every result is printed with: the machine, its load, and what a stretch of work cost."""
+"""The machine, its load, and the cost of repeated work, which every benchmark prints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vit_jax import backend
 
 
 def describe() -> dict[str, Any]:
-    """The machine and the versions that a figure belongs to."""
+    """The machine, its load and the versions of the packages, with which a result is stated."""
     names = ["jax", "jaxlib", "flax", "optax", "tyro"] + ["torch"] * bool(importlib.util.find_spec("torch"))
     versions = {name: metadata.version(name) for name in names}
     return {
@@ -34,28 +34,29 @@ def heading(machine: dict[str, Any]) -> str:
     """`describe` as lines to print."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     flags = machine["xla_flags"] or "none"
-    return f"{machine['cpu']} ({machine['features']}), {machine['cores']} cores, load {machine['load']}, {machine['date']}\n{versions}; XLA flags: {flags}"
+    hardware = f"{machine['cpu']} ({machine['features']}), {machine['cores']} cores, load {machine['load']}"
+    return f"{hardware}, {machine['date']}\n{versions}; XLA flags: {flags}"
 
 
 def features() -> str:
-    """The widest vector instructions of the CPU: its name says nothing of them on a rented machine."""
+    """The widest vector instructions of the CPU, which the name of a virtual machine's CPU often does not tell."""
     with open("/proc/cpuinfo", encoding="ascii") as file:
         flags = next((line for line in file if line.startswith("flags")), "").split()
     return next((name for name in ("amx_tile", "avx512_bf16", "avx512f", "avx2") if name in flags), "no AVX2")
 
 
 def load() -> str:
-    """Processes that want a core, over 1, 5 and 15 minutes: a ratio taken above the cores' number is rough."""
+    """The system's load over 1, 5 and 15 minutes; ratios are rough if it exceeds the number of cores."""
     return " ".join(f"{x:.1f}" for x in os.getloadavg())
 
 
 @dataclass
 class Cost:
-    """Seconds of each repetition, and what the process paid in all."""
+    """The cost of repeated work."""
 
-    seconds: list[float]
-    cpu: float
-    faults: int
+    seconds: list[float]  # wall time of each repetition
+    cpu: float  # seconds of CPU time of the process, over all repetitions
+    faults: int  # minor page faults, over all repetitions
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(self.seconds + other.seconds, self.cpu + other.cpu, self.faults + other.faults)
@@ -65,16 +66,18 @@ class Cost:
         return statistics.median(self.seconds)
 
     def summary(self) -> dict[str, float]:
-        """Milliseconds, CPU milliseconds and page faults a repetition."""
+        """Milliseconds, CPU milliseconds and page faults per repetition."""
         n = len(self.seconds)
         return {
-            "median_ms": 1e3 * self.median, "min_ms": 1e3 * min(self.seconds),
-            "cpu_ms": 1e3 * self.cpu / n, "faults": self.faults / n,
-        }  # fmt: skip
+            "median_ms": 1e3 * self.median,
+            "min_ms": 1e3 * min(self.seconds),
+            "cpu_ms": 1e3 * self.cpu / n,
+            "faults": self.faults / n,
+        }
 
 
 def measure(work: Any, times: int) -> Cost:
-    """Call `work`, which waits for its own end, so many times."""
+    """Call `work`, which must return only when it is done, `times` times."""
     seconds, cpu, faults = [], time.process_time(), _faults()
     for _ in range(times):
         began = time.perf_counter()
@@ -88,7 +91,7 @@ def _faults() -> int:
 
 
 def spread(ratios: Sequence[float]) -> dict[str, float]:
-    """Median and the middle of all rounds: the best and the worst left out where there are more than two."""
+    """The median of the rounds' ratios and their range; of more than two rounds without the lowest and the highest."""
     ordered = sorted(ratios)
     middle = ordered[1:-1] if len(ordered) > 2 else ordered
     return {"ratio": statistics.median(ordered), "low": middle[0], "high": middle[-1]}

@@ -1,9 +1,9 @@
-"""The yardstick: the same network and step, written with flax's and optax's own parts.
+"""The network and the training step of vit_jax, written with the layers of flax and optax, for comparison.
 
-As a user of flax would write it: nnx.Conv for the patches, nnx.MultiHeadAttention, nnx.LayerNorm
-(with its one-pass variance), nnx.Linear, jax.nn.gelu, optax.adamw; the step is split/merge under jax.jit with
-the state donated, which costs less host time than nnx.jit (step.py --nnx-jit measures the other).
-It covers what the compared presets use and refuses any other config.
+It is written as a user of flax would: nnx.Conv for the patches, nnx.MultiHeadAttention, nnx.LayerNorm (with its
+one-pass variance), nnx.Linear, jax.nn.gelu, optax.adamw. The step is split/merge under jax.jit with the state donated,
+which takes less time on the host than nnx.jit (`step.py --nnx-jit` measures that). It supports the fields of a config
+that the compared presets use, and refuses any other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jax import Array
 
 from vit_jax.config import OptimConfig, ViTConfig
 
-STAGES: dict[str, Callable[[Array], Array]] = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "none": lambda x: x,
     "relu": jax.nn.relu,
     "gelu": partial(jax.nn.gelu, approximate=False),
@@ -31,7 +31,7 @@ STAGES: dict[str, Callable[[Array], Array]] = {
 
 
 class Block(nnx.Module):
-    """A pre-norm block of flax's layers."""
+    """A pre-norm block."""
 
     def __init__(self, c: ViTConfig, rngs: nnx.Rngs):
         self.norm1 = nnx.LayerNorm(c.width, epsilon=c.eps, rngs=rngs)
@@ -39,7 +39,7 @@ class Block(nnx.Module):
         self.norm2 = nnx.LayerNorm(c.width, epsilon=c.eps, rngs=rngs)
         self.fc1 = nnx.Linear(c.width, c.hidden, rngs=rngs)
         self.fc2 = nnx.Linear(c.hidden, c.width, rngs=rngs)
-        self.activation = STAGES[c.activation]
+        self.activation = ACTIVATIONS[c.activation]
 
     def __call__(self, x: Array) -> Array:
         x = x + self.attention(self.norm1(x))
@@ -47,35 +47,36 @@ class Block(nnx.Module):
 
 
 class PlainViT(nnx.Module):
-    """The network of a config, of flax's layers: `model(images [B, h, w, C]) -> logits [B, K]`."""
+    """The network of a config: `model(images [B, h, w, C]) -> logits [B, K]`. Raises ValueError for other networks."""
 
     def __init__(self, c: ViTConfig, rngs: nnx.Rngs):
         _check(c)
         size = (c.patch, c.patch) if isinstance(c.patch, int) else c.patch
         self.patch = nnx.Conv(c.channels, c.width, size, strides=size, padding="VALID", rngs=rngs)
-        self.stem = STAGES[c.stem_activation]
+        self.stem_activation = ACTIVATIONS[c.stem_activation]
         self.cls_token = nnx.Param(jnp.zeros((1, 1, c.width)))
         self.position = nnx.Param(jnp.zeros((1, c.patches + 1, c.width)))
         self.blocks = nnx.List([Block(c, rngs) for _ in range(c.depth)])
         self.norm = nnx.LayerNorm(c.width, epsilon=c.eps, rngs=rngs)
         self.head_hidden = nnx.Linear(c.width, c.head_hidden, rngs=rngs) if c.head_hidden else None
-        self.head_stage = STAGES[c.head_activation] if c.head_hidden else None
+        self.head_activation = ACTIVATIONS[c.head_activation] if c.head_hidden else None
         self.head = nnx.Linear(c.head_hidden or c.width, c.classes, rngs=rngs)
 
     def __call__(self, images: Array) -> Array:
-        x = self.stem(self.patch(images))
+        x = self.stem_activation(self.patch(images))
         x = x.reshape(len(x), -1, x.shape[-1])
         cls = jnp.broadcast_to(self.cls_token[...], (len(x), 1, x.shape[-1]))
         x = jnp.concatenate([cls, x], axis=1) + self.position[...]
         for block in self.blocks:
             x = block(x)
         x = self.norm(x)[:, 0]
-        if self.head_hidden is not None and self.head_stage is not None:
-            x = self.head_stage(self.head_hidden(x))
+        if self.head_hidden is not None and self.head_activation is not None:
+            x = self.head_activation(self.head_hidden(x))
         return self.head(x)
 
 
-# The fields that PlainViT reads, and those that only say how weights start; all others must be at their defaults.
+# The fields that PlainViT reads, and those of initial values, which do not matter here. All others must have their
+# defaults.
 READ = {
     "image",
     "channels",
@@ -95,14 +96,14 @@ STARTS = {"init", "attention_init", "init_std", "token_std", "position_std", "he
 
 
 def _check(c: ViTConfig) -> None:
-    """Refuse a config that PlainViT would not compute faithfully."""
+    """Raise ValueError for a config of another network than PlainViT computes."""
     other = [f.name for f in dataclasses.fields(c) if f.name not in READ | STARTS and getattr(c, f.name) != f.default]
-    if other or c.activation not in STAGES or (c.head_hidden and c.head_activation not in STAGES):
+    if other or c.activation not in ACTIVATIONS or (c.head_hidden and c.head_activation not in ACTIVATIONS):
         raise ValueError(f"the plain network has no counterpart to {', '.join(other) or 'these activations'} of {c}")
 
 
 def weights(parameters: dict[str, np.ndarray], c: ViTConfig) -> dict[str, np.ndarray]:
-    """Our parameters {dotted name: array} as PlainViT's: each a reshape, some under another name."""
+    """The parameters {dotted name: array} of vit_jax as those of PlainViT: reshaped, some under another name."""
     heads, inner = (c.heads, c.resolved_head_width), c.heads * c.resolved_head_width
     size = (c.patch, c.patch) if isinstance(c.patch, int) else c.patch
     moved = {}
@@ -122,27 +123,27 @@ def weights(parameters: dict[str, np.ndarray], c: ViTConfig) -> dict[str, np.nda
 
 
 def load(model: PlainViT, parameters: dict[str, np.ndarray], c: ViTConfig) -> None:
-    """Fill the model with our parameters."""
+    """Load the parameters {dotted name: array} of vit_jax into the model."""
     moved = weights(parameters, c)
     state = nnx.state(model, nnx.Param)
     for path, variable in nnx.to_flat_state(state):
         x = moved.pop(".".join(map(str, path)))
         if x.shape != variable.shape:
             raise ValueError(f"{path}: {x.shape} is not {variable.shape}")
-        variable.set_value(jnp.array(x))  # a copy: the step gives its state away
+        variable.set_value(jnp.array(x))  # a copy, because the step donates its state
     if moved:
-        raise ValueError(f"no place for {', '.join(moved)}")
+        raise ValueError(f"the model has no parameters {', '.join(moved)}")
     nnx.update(model, state)
 
 
 def loss(model: Any, images: Array, labels: Array, mean: tuple[float, ...], std: tuple[float, ...]) -> Array:
-    """Mean cross entropy of uint8 images."""
+    """The mean cross entropy of uint8 images [B, h, w, C] with labels int [B]."""
     x = (images.astype(jnp.float32) / 255 - jnp.asarray(mean)) / jnp.asarray(std)
     return optax.softmax_cross_entropy_with_integer_labels(model(x), labels).mean()
 
 
 def optimizer(c: OptimConfig) -> optax.GradientTransformation:
-    """optax.adamw at a constant rate; kernels decay, as in ours."""
+    """optax.adamw at a constant rate, with weight decay on kernels only, as in vit_jax."""
     return optax.adamw(c.lr, c.beta1, c.beta2, c.eps, weight_decay=c.weight_decay, mask=_kernels)
 
 
@@ -153,7 +154,7 @@ def _kernels(parameters: Any) -> Any:
 
 
 class Trainer:
-    """`step(images, labels) -> loss`, the state kept inside."""
+    """A training step with its state: `step(images, labels) -> loss`."""
 
     def __init__(
         self, model: PlainViT, c: OptimConfig, mean: tuple[float, ...], std: tuple[float, ...], nnx_jit: bool = False
@@ -186,7 +187,7 @@ class Trainer:
             self.others, self.compiled = others, step
 
     def step(self, images: Any, labels: Any) -> Array:
-        """One update; the loss before it."""
+        """Do one update; returns the loss before it."""
         if self.nnx_jit:
             return self.compiled(self.model, self.optimizer, images, labels)
         value, self.parameters, self.moments = self.compiled(self.parameters, self.moments, self.others, images, labels)

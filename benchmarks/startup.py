@@ -1,9 +1,9 @@
-"""How soon the doors answer: whole processes, warm, best of five.
+"""The time that `--help` of each command and `import vit_jax` take, as processes, when all files are in the page cache.
 
     python -m benchmarks.startup [--times 5] [--json OUT]
 
-wall  seconds from the start of the process to its end, the best of all
-CPU   its processor time, the best of all: on a loaded machine the better guide, for it does not wait
+wall  seconds from the start of a process to its end, the least of all repetitions
+CPU   its CPU time, the least of all repetitions; more reliable on a loaded machine
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 from benchmarks.machine import describe, heading, load
 
 ROOT = Path(__file__).parents[1]
-# What is started: arguments of python, and the most seconds that are allowed (0: no limit set).
+# {name: (arguments of python, largest number of seconds of wall time, or 0 for no limit)}.
 COMMANDS: dict[str, tuple[list[str], float]] = {
     "python -c pass": (["-c", "pass"], 0.0),
     "python -c 'import vit_jax'": (["-c", "import vit_jax"], 0.2),
@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[list[str], float]] = {
 
 
 def once(arguments: list[str]) -> tuple[float, float]:
-    """Wall and CPU seconds of one process."""
+    """(wall, CPU) seconds of one process."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -55,23 +55,23 @@ def once(arguments: list[str]) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=5)
-    parser.add_argument("--json", default="", help="file to write all figures to")
+    parser.add_argument("--times", type=int, default=5, help="repetitions of each command")
+    parser.add_argument("--json", default="", help="file to write all results to")
     o = parser.parse_args()
     machine = describe()
     print(heading(machine), flush=True)
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
     for arguments, _ in COMMANDS.values():
-        once(arguments)  # warm: byte code and the disk's cache
-    for _ in range(o.times):  # interleaved, so that a busy spell meets all of them
+        once(arguments)  # not measured: writes byte code and fills the page cache
+    for _ in range(o.times):  # in turns, so that a busy machine affects all of them
         for name, (arguments, _limit) in COMMANDS.items():
             times[name].append(once(arguments))
     rows: dict[str, Any] = {}
     for name, (_, limit) in COMMANDS.items():
         wall, cpu = (min(column) for column in zip(*times[name], strict=True))
         rows[name] = {"wall": wall, "cpu": cpu, "limit": limit}
-        said = f"  limit {limit} s: {'met' if wall <= limit else 'missed'}" if limit else ""
-        print(f"{name:34} wall {wall:.2f} s  CPU {cpu:.2f} s{said}")
+        verdict = f"  limit {limit} s: {'met' if wall <= limit else 'missed'}" if limit else ""
+        print(f"{name:34} wall {wall:.2f} s  CPU {cpu:.2f} s{verdict}")
     print(f"best of {o.times}, load {load()}")
     if o.json:
         Path(o.json).write_text(

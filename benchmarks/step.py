@@ -1,13 +1,17 @@
-"""Our training step against the same network in flax's own layers and in PyTorch, all in one process.
+"""The training step of vit_jax compared with the same network in flax's layers and in PyTorch, all in one process.
 
     python -m benchmarks.step [--nets 48x4,256x6,s16] [--against flax,torch,compile] [--rounds 8] [--json OUT]
 
-All take the same uint8 batch, start from the same weights and do AdamW at a constant rate, without
-dropout or clipping. Ours is the compiled step of vit_jax.step.Engine as the trainer runs it, with the
-metrics that it logs (accuracy, three norms); flax is benchmarks/plain.py, torch the twins of torch_ref,
-eager or under torch.compile; those return the loss alone. A round is a block of steps of each, in
-changing order; a ratio is theirs / ours of a round's medians. The allocator setting is the process's,
-so it is the same for all.
+All sides start from the same weights, take the same uint8 batch and do AdamW at a constant rate, without dropout or
+clipping:
+
+ours     vit_jax: the compiled step of vit_jax.step.Engine as in training, with the metrics that it logs
+flax     benchmarks/plain.py, which returns the loss alone
+torch    the model of torch_ref, eager, which returns the loss alone
+compile  the same under torch.compile
+
+A round is a block of steps of each side, in alternating order. A ratio is the median time of a side in a round over
+that of ours, so above 1 ours is faster. The memory allocator is the same for all sides, since they share a process.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, Run
 from vit_jax.presets import preset, sized
 
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
-# What is aimed at. Against PyTorch it depends on the maker of the CPU: Intel's library multiplies well on its own alone.
+# The ratios to reach. Those against PyTorch depend on the maker of the CPU: its library is faster on Intel's.
 GOALS: dict[str, dict[str, float]] = {
     "flax": {"48x4": 1.3, "256x6": 1.1, "s16": 1.0},
     "torch on Intel": {"48x4": 0.78, "256x6": 0.80, "s16": 1.0},
@@ -40,16 +44,16 @@ SIDES = ("flax", "torch", "compile")
 
 
 def configs() -> dict[str, RunConfig]:
-    """The compared runs."""
+    """{net: its run}."""
     return {
-        "48x4": quiet(preset("cifar10-48x4").run, 128),
-        "256x6": quiet(preset("cifar10-256x6").run, 64),
-        "s16": quiet(RunConfig("classify", sized("vit-s16"), ImageData(), ImageAugment()), 4),
+        "48x4": deterministic(preset("cifar10-48x4").run, 128),
+        "256x6": deterministic(preset("cifar10-256x6").run, 64),
+        "s16": deterministic(RunConfig("classify", sized("vit-s16"), ImageData(), ImageAugment()), 4),
     }
 
 
-def quiet(run: RunConfig, batch: int) -> RunConfig:
-    """A run without dropout, augmentation, smoothing, clipping and schedule."""
+def deterministic(run: RunConfig, batch: int) -> RunConfig:
+    """The run with this batch and without dropout, augmentation, label smoothing, clipping and schedule."""
     off: dict[str, Any] = {
         name: 0.0
         for name in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout", "head_dropout")
@@ -64,8 +68,8 @@ def quiet(run: RunConfig, batch: int) -> RunConfig:
     )
 
 
-def ours(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any]) -> Callable[[], Any]:
-    """A function that does one step of ours and waits for it."""
+def vit_jax_step(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any]) -> Callable[[], Any]:
+    """A function that does one step of vit_jax, waits for it and returns the loss."""
     import jax
 
     from vit_jax.models import definition
@@ -87,10 +91,10 @@ def ours(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any]) -> C
     return step
 
 
-def theirs(
+def flax_step(
     run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any], nnx_jit: bool = False
 ) -> Callable[[], Any]:
-    """A function that does one step of flax's layers and waits for it."""
+    """A function that does one step of the network in flax's layers, waits for it and returns the loss."""
     import jax
     from flax import nnx
 
@@ -109,8 +113,8 @@ def theirs(
     return step
 
 
-def pytorch(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any], compiled: bool) -> Callable[[], Any]:
-    """A function that does one step of the PyTorch twin: kernels decay, as in ours."""
+def torch_step(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any], compiled: bool) -> Callable[[], Any]:
+    """A function that does one step of the model of torch_ref and returns the loss; only kernels have weight decay."""
     import numpy as np
     import torch
     from torch.nn import functional as F
@@ -144,7 +148,7 @@ def pytorch(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any], c
 
 
 def data(model: ViTConfig, batch: int) -> dict[str, Any]:
-    """Random images and labels."""
+    """A batch of random images and labels."""
     import numpy as np
 
     draw = np.random.default_rng(0)
@@ -156,50 +160,47 @@ def data(model: ViTConfig, batch: int) -> dict[str, Any]:
 
 
 def interleave(works: dict[str, Callable[[], Any]], rounds: int, seconds: float) -> dict[str, list[Cost]]:
-    """{name: cost of each round}: in every round a block of each work, about `seconds` long, in changing order."""
-    for work in works.values():  # compiled already; the second call is like all others
+    """{name: cost in each round}: every round calls each function for about `seconds`, in alternating order."""
+    for work in works.values():  # the first call compiled; a second one shows no special costs any more
         work()
     slowest = max(measure(work, 1).median for work in works.values())
     times = max(2, round(seconds / slowest))
     costs: dict[str, list[Cost]] = {name: [] for name in works}
     for i in range(rounds):
         for name in list(works)[:: 1 if i % 2 else -1]:
-            works[name]()  # not counted: it finds the other's data in the caches
+            works[name]()  # not counted: the caches still hold the data of the one before
             costs[name].append(measure(works[name], times))
     return costs
 
 
 def goal(side: str, net: str, cpu: str) -> str:
-    """What is aimed at, in words."""
-    table = (
-        GOALS["flax"]
-        if side == "flax"
-        else GOALS.get(f"torch on {'Intel' if 'Intel' in cpu else 'AMD' if 'AMD' in cpu else '?'}", {})
-    )
+    """The ratio to reach, as text; '' if there is none for this side and CPU."""
+    maker = "Intel" if "Intel" in cpu else "AMD" if "AMD" in cpu else "?"
+    table = GOALS["flax"] if side == "flax" else GOALS.get(f"torch on {maker}", {})
     return f"; goal {table[net]}" if net in table and side != "compile" else ""
 
 
 def build(name: str, run: RunConfig, sides: list[str], nnx_jit: bool) -> dict[str, Callable[[], Any]]:
-    """{side: one step}, all from the same weights on the same batch."""
+    """{side: a function that does one step}, from the same weights on the same batch; each is compiled already."""
     import jax
 
     from vit_jax.models import start
 
     batch, parameters = data(run.model, run.batch), start(run.model, jax.random.key(0))
-    works = {"ours": ours(run, batch, parameters)}
+    works = {"ours": vit_jax_step(run, batch, parameters)}
     if "flax" in sides:
-        works["flax"] = theirs(run, batch, parameters, nnx_jit)
+        works["flax"] = flax_step(run, batch, parameters, nnx_jit)
     for side in sides:
         if side != "flax":
-            works[side] = pytorch(run, batch, parameters, side == "compile")
+            works[side] = torch_step(run, batch, parameters, side == "compile")
     first = {side: float(work()) for side, work in works.items()}
     if max(first.values()) - min(first.values()) > 1e-4:
-        raise SystemExit(f"{name}: these are not the same network, their first losses are {first}")
+        raise SystemExit(f"{name}: the sides do not compute the same network, their first losses are {first}")
     return works
 
 
 def compare(name: str, run: RunConfig, sides: list[str], rounds: int, nnx_jit: bool, cpu: str) -> dict[str, Any]:
-    """One net: print and return its row."""
+    """Measure one net, print the results and return them."""
     began = time.perf_counter()
     works = build(name, run, sides, nnx_jit)
     began = time.perf_counter() - began
@@ -208,7 +209,8 @@ def compare(name: str, run: RunConfig, sides: list[str], rounds: int, nnx_jit: b
     for side, rows in costs.items():
         s = row[side] = sum(rows[1:], rows[0]).summary()
         print(
-            f"{name:6} {side:7} median {s['median_ms']:7.1f} ms  min {s['min_ms']:7.1f} ms  CPU {s['cpu_ms']:7.1f} ms  faults {s['faults']:7.0f} a step"
+            f"{name:6} {side:7} median {s['median_ms']:7.1f} ms  min {s['min_ms']:7.1f} ms  "
+            f"CPU {s['cpu_ms']:7.1f} ms  page faults {s['faults']:7.0f}, per step"
         )
     for side in sides:
         ratios = [t.median / o.median for o, t in zip(costs["ours"], costs[side], strict=True)]
@@ -219,7 +221,8 @@ def compare(name: str, run: RunConfig, sides: list[str], rounds: int, nnx_jit: b
         }
         print(
             f"{name:6} speed of ours / {side}: {r['ratio']:.2f} [{r['low']:.2f}..{r['high']:.2f}] in {rounds} rounds, "
-            f"of minimums {row[side]['min_ms'] / row['ours']['min_ms']:.2f}, of CPU time {r['of_cpu']:.2f}{goal(side, name, cpu)}"
+            f"by the fastest steps {row[side]['min_ms'] / row['ours']['min_ms']:.2f}, "
+            f"by CPU time {r['of_cpu']:.2f}{goal(side, name, cpu)}"
         )
     print(f"{name:6} load {row['load']}; all compiled in {began:.0f} s", flush=True)
     return row
@@ -228,15 +231,15 @@ def compare(name: str, run: RunConfig, sides: list[str], rounds: int, nnx_jit: b
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nets", default="48x4,256x6,s16", help="which of 48x4, 256x6, s16")
-    parser.add_argument("--against", default="", help="which of flax, torch, compile; all that are installed if empty")
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--against", default="", help="which of flax, torch, compile; empty: all that are installed")
+    parser.add_argument("--rounds", type=int, default=8, help="blocks of steps of each side")
     parser.add_argument(
-        "--activation", default="", help="another mlp activation on both sides, such as gelu; the presets' own if empty"
+        "--activation", default="", help="another mlp activation on all sides, such as gelu; empty: the presets' own"
     )
     parser.add_argument(
-        "--nnx-jit", action="store_true", help="theirs under nnx.jit with nnx.Optimizer instead of split/merge"
+        "--nnx-jit", action="store_true", help="flax under nnx.jit with nnx.Optimizer instead of split/merge"
     )
-    parser.add_argument("--json", default="", help="file to write all figures to")
+    parser.add_argument("--json", default="", help="file to write all results to")
     o = parser.parse_args()
     if unknown := set(o.nets.split(",")) - set(GOALS["flax"]):
         parser.error(f"--nets: there is no {', '.join(unknown)}; there are {', '.join(GOALS['flax'])}")
@@ -245,9 +248,9 @@ def main() -> None:
         if o.against
         else [side for side in SIDES if side == "flax" or importlib.util.find_spec("torch")]
     )
-    if strange := set(sides) - set(SIDES):
-        parser.error(f"--against: there is no {', '.join(strange)}; there are {', '.join(SIDES)}")
-    backend.prepare()
+    if unknown := set(sides) - set(SIDES):
+        parser.error(f"--against: there is no {', '.join(unknown)}; there are {', '.join(SIDES)}")
+    backend.configure_jax()
     machine = describe()
     print(heading(machine), flush=True)
     rows = []

@@ -1,7 +1,7 @@
-"""What a layout is: its rows, its table of config fields, how its names look, and its side files.
+"""What a layout is: rows of tensors, a table of config fields, the names it is recognised by, and its side files.
 
-A dialect file lists one Layout a version. A config is never guessed: each field of it comes from
-the layout itself (it knows no other value), from shapes, from a file that states it, or from the user.
+A dialect file lists one Layout for each version. A config is never guessed: each of its fields has the only value that
+the layout knows, or comes from shapes, from a file that states it, or from the user.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from vit_jax.config import ModelConfig, network_of, normal
 
 from .rules import Row, Shape
-from .signature import Seen
 
 Names = Mapping[str, Shape]  # the tensors of a file: {name: shape}
 Json = dict[str, Any]
@@ -24,13 +23,13 @@ UNKNOWN = object()
 
 @dataclass(frozen=True)
 class Field:
-    """Where one field of our config comes from, and which of its values this layout can say.
+    """Where one field of our config comes from in a layout, and which values it can have there.
 
-    `among`: the only values that it can have; with one value, that is known without asking. `solve`: from the
-    names and shapes of a file (None where they do not tell). `follow`: from these and the fields that do not follow
-    (the width of a head, once their number is known). `key`: where config.json states it, dotted into nested objects,
-    as `encode` of our value (`decode` goes back); `default` is what the layout's own library takes where the key is
-    absent (UNKNOWN: nothing).
+    `among` lists the only possible values (empty: any); a single one needs no source. `solve(names)` computes the value
+    from {name: shape} of a file, or gives None where that does not tell. `follow(names, values)` does so from names and
+    the fields that do not follow (the width of a head, once the number of heads is known). `key` is where config.json
+    states it, with dots into nested objects, as `encode` of our value (`decode` is the inverse); `default` is the value
+    of the layout's own library where the key is absent (UNKNOWN: it has none).
     """
 
     among: tuple[Any, ...] = ()
@@ -41,40 +40,67 @@ class Field:
     default: Any = UNKNOWN
     follow: Callable[[Names, Json], Any] | None = None
 
-    def says(self, value: Any) -> bool:
-        """Whether the layout can have this value."""
+    def allows(self, value: Any) -> bool:
+        """Whether the field can have this value in the layout: of the same type, too (1 is not True)."""
         return not self.among or any(value == each and type(value) is type(each) for each in self.among)
 
 
 def always(value: Any) -> Field:
-    """A field of which the layout knows one value."""
+    """A field that has one value in all files of a layout."""
     return Field((value,))
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What files beside the tensors say: config fields of ours, preprocessing and class names, where they say so."""
+    """What side files or metadata state: fields of our config, preprocessing, class names, as far as they do."""
 
     config: Json = field(default_factory=dict)
     preprocess: Json | None = None  # as vit_jax's Preprocess.to_dict
     class_names: list[str] | None = None
     extra: Json = field(
         default_factory=dict
-    )  # what its library wants beside, by its own keys: ids of special tokens, settings of generation
+    )  # by the library's own keys: ids of special tokens, settings of generation
     notes: tuple[str, ...] = ()  # what they say that ours cannot, a sentence each, to be shown
 
 
-@dataclass(frozen=True)
-class Layout:
-    """One public layout of one kind of network, in one version.
+Stage = Literal["shapes", "choice", "file", "function", "network", "statement", "loading"]
 
-    `marks`: regular expressions, each of which has to match a whole name of a file of this layout, or with a
-    leading "!" must match none; `fits(names)` says by shapes what names alone do not. `rows(config)` are its tensors.
-    `limits(config)` says, a clause each, why a config whose fields are all among those allowed still cannot be;
-    `unstated(config)`, why its files can be but not be stated beside them. `read_side({file name: JSON}) -> Facts` and
-    `write_side(config, facts) -> {file name: JSON}` are the files that its library wants beside the weights.
-    `refuses(names)` says, a clause each with its remedy, why a file that looks like this cannot be read. `beside` are
-    regular expressions of names that such files hold and that are no part of the network: left out, and named.
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a layout does not take what it is given, and at which stage of a conversion that is asked.
+
+    Of a file, whose names match the layout's signature ({name: shape} is given):
+      "shapes"     its shapes are those of another layout, so this one does not recognise it
+      "choice"     files that compute another function look the same, so only --from can choose this layout
+      "file"       it cannot be read as it is
+      "function"   it computes another function than our network would; `flag` is the --accept that goes on all the same
+    Of a network that is to be written (its config is given):
+      "network"    tensors of this layout cannot hold it, although each field has a value that the layout knows
+      "statement"  they can, but no file beside them can state its config, so that only bare tensors are written
+      "loading"    it is written, and its library does not load the file without the help that the reason names
+
+    `reasons` is a clause, or gives clauses from what is given, none where there is nothing to refuse.
+    """
+
+    stage: Stage
+    reasons: str | Callable[[Any], list[str]]
+    flag: str = ""
+
+    def clauses(self, given: Any) -> list[str]:
+        """The reasons that hold for a file's names and shapes, or for a config."""
+        return [self.reasons] if isinstance(self.reasons, str) else self.reasons(given)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Layout:
+    """One public layout of one kind of network, in one version: a table of rows, and a table of config fields.
+
+    `signature`: regular expressions by which a file is recognised; each has to match a whole name of the file or, with
+    a leading "!", none. `rows(config)` are the tensors. `fields` says where each field of our config comes from.
+    `refusals` are the exceptions, each with its stage. `read_side({file name: JSON}) -> Facts` and
+    `write_side(config, facts) -> {file name: JSON}` are the files that the layout's library wants beside the weights.
+    `beside` are regular expressions of tensors in such files that are no part of the network: left out, and reported.
     """
 
     dialect: str  # the file in dialects/, with dashes
@@ -83,33 +109,35 @@ class Layout:
     network: type[ModelConfig]
     fields: Mapping[str, Field]
     rows: Callable[[Any], list[Row]]
-    marks: tuple[str, ...]
+    signature: tuple[str, ...]
     containers: tuple[str, ...] = (
         "safetensors",
         "torch",
     )  # what its files come in; the first is that of a folder we write
-    limits: Callable[[Any], list[str]] = lambda config: []
-    unstated: Callable[[Any], list[str]] = lambda config: []
+    refusals: tuple[Refusal, ...] = ()
     read_side: Callable[[Mapping[str, Json]], Facts] = lambda files: Facts()
     write_side: Callable[[Any, Facts], dict[str, Json]] = lambda config, facts: {}
-    refuses: Callable[[Names], list[str]] = lambda names: []
     beside: tuple[str, ...] = ()
-    fits: Callable[[Names], bool] = lambda names: True
-    extras: tuple[str, ...] = ()  # the keys of Facts.extra that write_side cannot do without: --set may say them
-    ambiguous: str = ""  # a clause, where files of a layout that computes another function look the same: only --from can name this one
+    extras: tuple[str, ...] = ()  # the keys of Facts.extra that write_side cannot do without: --set may give them
     proven: str = ""  # the third party whose forward pass was compared, in tests/parity; empty: none was
-    lacks: str = ""  # what a file of its library holds and one of ours does not, a sentence
-    warns: str = ""  # a flag's name and what it admits, where files of this layout compute another function than ours
 
     @property
     def name(self) -> str:
         """What --from and --to call it."""
         return f"{self.dialect}@{self.version}" if self.version else self.dialect
 
-    def recognises(self, names: Names | Iterable[str] | Seen) -> bool:
-        """Whether the names, and the shapes where they are given, are those of this layout."""
-        seen = names if isinstance(names, Seen) else Seen(names)
-        return bool(self.marks) and seen.meets(self.marks) and (seen.shapes is None or self.fits(seen.shapes))
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Values of --accept that files of this layout may need, because they compute another function."""
+        return tuple(refusal.flag for refusal in self.refusals if refusal.flag)
+
+    def refuses(self, stage: Stage, given: Any = None) -> list[str]:
+        """Why the layout does not take a file's {name: shape}, or a config, at a stage; empty where it does."""
+        return [clause for refusal in self.refusals if refusal.stage == stage for clause in refusal.clauses(given)]
+
+    def recognises(self, names: Names) -> bool:
+        """Whether names and shapes are those of this layout."""
+        return matches(names, self.signature) and not self.refuses("shapes", names)
 
     def left_out(self, names: Iterable[str]) -> list[str]:
         """Those of the names that are no part of the network."""
@@ -120,25 +148,32 @@ class Layout:
         if not isinstance(config, self.network):
             return [f"it holds a {network_of(self.network).name}, this is a {network_of(config).name}"]
         config, unseen = normal(config), network_of(self.network).unseen
-        said = [
-            f"{name} is {getattr(config, name)!r}, it says only {' or '.join(map(repr, f.among))}"
+        reasons = [
+            f"{name} is {getattr(config, name)!r}, but the layout has only {' or '.join(map(repr, f.among))}"
             for name, f in self.fields.items()
-            if not f.says(getattr(config, name))
-            and not (weights_only and name in unseen)
-            and not self._idle(config, name)
+            if not f.allows(getattr(config, name)) and not (weights_only and name in unseen)
+            if not self._idle(config, name)
         ]
-        return said or self.limits(config) or ([] if weights_only else self.unstated(config))
+        return reasons or self.refuses("network", config) or ([] if weights_only else self.refuses("statement", config))
 
     def _idle(self, config: Any, name: str) -> bool:
         """Whether one of a field's own values would change nothing: a head's bias where there is no head."""
         return any(normal(dataclasses.replace(config, **{name: value})) == config for value in self.fields[name].among)
 
 
+def matches(names: Iterable[str], signature: Iterable[str]) -> bool:
+    """Whether each expression of a signature matches a whole name or, with a leading "!", none."""
+    return all(
+        any(map(re.compile(pattern.removeprefix("!")).fullmatch, names)) != pattern.startswith("!")
+        for pattern in signature
+    )
+
+
 # ------------------------------------------------------------------------------------- side files
 
 
 def stated(layout: Layout, config: Json) -> Json:
-    """The fields of ours that a config.json states by the keys of the layout's table, with its library's defaults."""
+    """The fields of our config that a config.json states: by the keys of the layout's table, with its defaults."""
     out: Json = {}
     for name, f in layout.fields.items():
         if f.key:
@@ -151,7 +186,7 @@ def stated(layout: Layout, config: Json) -> Json:
 
 
 def statement(layout: Layout, config: Any) -> Json:
-    """A config.json's part that states a config by the keys of the layout's table."""
+    """The part of a config.json that states a config, by the keys of the layout's table."""
     out: Json = {}
     for name, f in layout.fields.items():
         if f.key:
@@ -164,7 +199,7 @@ def statement(layout: Layout, config: Any) -> Json:
 
 
 def look(values: Any, key: str) -> Any:
-    """The value under a dotted key, or UNKNOWN."""
+    """The value under a key with dots, or UNKNOWN."""
     for part in key.split("."):
         if not isinstance(values, Mapping) or part not in values:
             return UNKNOWN
@@ -172,40 +207,42 @@ def look(values: Any, key: str) -> Any:
     return values
 
 
-# ------------------------------------------------------------------------------- which config it is
-
-
 # -------------------------------------------------------------------------------- what tables share
 
 
 def count(names: Iterable[str], pattern: str) -> int:
-    """How many numbers stand at (\\d+) of a pattern that matches whole names. Not the largest: a stranger's may be any."""
+    """How many different numbers stand at (\\d+) of a pattern that matches whole names (the largest may be any)."""
     return len({int(m[1]) for name in names if (m := re.fullmatch(pattern, name))})
 
 
 def has(*names: str) -> Callable[[Names], bool]:
-    """A solver: whether a file has any of these names (or, with a trailing dot, one that begins so)."""
+    """A `solve`: whether a file has any of these names or, for one that ends in a dot, a name that begins with it."""
     return lambda given: any(
         any(n.startswith(name) for n in given) if name.endswith(".") else name in given for name in names
     )
 
 
 def length(name: str, axis: int, otherwise: Any = None) -> Callable[[Names], Any]:
-    """A solver: the length of a tensor's axis, or `otherwise` where a file lacks it."""
+    """A `solve`: the length of a tensor's axis, or `otherwise` where a file has no such tensor or axis."""
     return lambda given: (
         given[name][axis] if name in given and len(given[name]) > (axis if axis >= 0 else -axis - 1) else otherwise
     )
 
 
-# The plain pre-norm ViT: tables begin with it and say what differs. Fields that are left out have to be said by each.
+# The plain pre-norm ViT: tables begin with it and replace what differs. Each adds the fields that are not here.
 PLAIN_VIT: dict[str, Field] = {
-    **{name: always(False) for name in ("stem_pre_norm", "stem_norm", "distill_token", "pre_norm", "qk_norm", "gated", "head_norm", "distill_head", "distill_norm")},
-    **{name: always(True) for name in ("stem_bias", "cls_token", "position_trained", "cls_position", "distill_position", "norm_first", "final_norm", "norm_bias")},
-    **{name: always(True) for name in ("query_bias", "key_bias", "value_bias", "out_bias", "mlp_bias", "head_bias")},
-    "stem_activation": always("none"), "registers": always(0), "position": always("learned"), "register_position": always(False),
-    "layer_scale": always(0.0), "head_width": always(0), "head_hidden": always(0), "head_activation": always("tanh"), "pool": always("cls"),
+    **dict.fromkeys(
+        ("stem_pre_norm", "stem_norm", "distill_token", "register_position", "pre_norm", "qk_norm", "gated",
+         "head_norm", "distill_head", "distill_norm"), always(False)),
+    **dict.fromkeys(
+        ("stem_bias", "cls_token", "position_trained", "cls_position", "distill_position", "norm_first", "final_norm",
+         "norm_bias", "query_bias", "key_bias", "value_bias", "out_bias", "mlp_bias", "head_bias"), always(True)),
+    "stem_activation": always("none"), "registers": always(0), "position": always("learned"),
+    "layer_scale": always(0.0), "head_width": always(0), "head_hidden": always(0), "head_activation": always("tanh"),
+    "pool": always("cls"),
 }  # fmt: skip
+
 __all__ = [
-    "PLAIN_VIT", "UNKNOWN", "Facts", "Field", "Json", "Layout", "Names", "always", "count", "has", "length", "look",
-    "stated", "statement",
+    "PLAIN_VIT", "UNKNOWN", "Facts", "Field", "Json", "Layout", "Names", "Refusal", "always", "count", "has", "length",
+    "look", "matches", "stated", "statement",
 ]  # fmt: skip

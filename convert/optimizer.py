@@ -1,8 +1,9 @@
-"""Adam's and SGD's moments between torch's optimizer.state_dict() and the roles of our checkpoints.
+"""The state of Adam and SGD, between torch's optimizer.state_dict() and the moments in checkpoints of vit_jax.
 
-A moment has its parameter's shape and moves by its parameter's rows, which only move values. What computes values (folding,
-resizing, casting) does not commute with an optimizer: nothing here does it. torch numbers parameters and keeps a step for each;
-we have names and one step. Formulas: torch 2.13's Adam, AdamW and SGD are vit_jax's, with eps outside the root.
+A moment has its parameter's shape and goes through its parameter's rows, which only move values; operations that
+compute values (folding, resizing, casting) have no counterpart for moments. torch numbers the parameters and has a step
+for each; a checkpoint has names and one step. The update formulas of Adam, AdamW and SGD in torch 2.13 are those of
+vit_jax, with eps outside the root.
 """
 
 from __future__ import annotations
@@ -17,48 +18,50 @@ import numpy as np
 from vit_jax.config import OptimConfig, Parameter, roles
 from vit_jax.errors import UserError
 
-from .containers.source import Path, Spec, Tensor
+from .containers.source import Spec, Tensor, TreePath
+from .recognise.weights_in import MODULES
 from .rules import CARRIED, Constant, Row, Tie, narrow
 
-TORCH_NAMES = {"mu": "exp_avg", "nu": "exp_avg_sq", "trace": "momentum_buffer"}  # what torch calls the roles
-REFUSED = {
-    "amsgrad": "the largest of the second moments is kept, which has no place here",
-    "maximize": "it goes up the loss instead of down",
-    "dampening": "torch leaves the first gradient undamped, which no momentum here does",
+TORCH_NAMES = {"mu": "exp_avg", "nu": "exp_avg_sq", "trace": "momentum_buffer"}  # {role: torch's name of the moment}
+UNSUPPORTED = {  # settings of torch's optimizers that must be off
+    "amsgrad": "amsgrad keeps the largest second moments, which checkpoints of vit_jax do not have",
+    "maximize": "it maximises the loss",
+    "dampening": "torch does not dampen the first gradient, and momentum in vit_jax always does",
 }
-PREFIXES = ("module.", "_orig_mod.")  # that wrappers of a model put before the names of its parameters
+WEIGHTS_ONLY = "convert the weights alone with --weights-only"
 Groups = list[dict[str, Any]]
-Table = Mapping[str, Parameter]  # a network's parameters by our names
-Places = dict[tuple[str, str], Path]  # {(role, name): where it lies in a torch optimizer's state dict}
+Table = Mapping[str, Parameter]  # a network's parameters by their dotted names
+Paths = dict[tuple[str, str], TreePath]  # {(role, name): its keys in a torch optimizer's state dict}
 
 
 @dataclass(frozen=True)
 class Moments:
-    """An optimizer's state: how many updates it has made, and by role {name: Tensor} under the names of one layout."""
+    """An optimizer's state: updates made, and {role ("mu", "nu", ...): {weight's name in one layout: Tensor}}."""
 
     step: int
     roles: dict[str, dict[str, Tensor]]
 
 
 def moving(rows: Iterable[Row], names: Iterable[str]) -> list[Row]:
-    """The rows that moments move by, of a file whose parameters are `names`.
+    """The rows for the moments of a file whose tensors are `names`: those of parameters.
 
-    Those without a parameter of ours are left out. Raises UserError where a parameter of the file is partly computed.
+    Raises UserError where a tensor of the file consists of a parameter and a computed constant.
     """
-    kept = [r for r in narrow(rows, names) if r.ours and not r.ours[0].startswith(CARRIED)]
-    for r in kept:
+    moved = [r for r in narrow(rows, names) if r.ours and not r.ours[0].startswith(CARRIED)]
+    for r in moved:
         if any(isinstance(operation, Constant) for operation in r.operations):
             raise UserError(
-                f"{', '.join(r.theirs)}: a part is computed here and trained there, so its optimizer's state cannot go along; add --weights-only"
+                f"{', '.join(r.theirs)}: a part is a constant here and trained in the file, so its optimizer's state "
+                "cannot be converted; add --weights-only"
             )
-    return kept
+    return moved
 
 
 def _zeros(tensor: Tensor) -> Tensor:
     return dataclasses.replace(tensor, read=lambda: np.zeros(tensor.shape, tensor.dtype))
 
 
-# ----------------------------------------------------------------------------------- torch's to roles
+# ----------------------------------------------------------------------- from torch's state to moments
 
 
 def from_torch(
@@ -71,11 +74,12 @@ def from_torch(
     step: int | None = None,
     grouped: bool = False,
 ) -> Moments:
-    """Moments from a torch optimizer's state dict, under the file's own names.
+    """Moments from a torch optimizer's state dict, under the file's names; `what` names the file in messages.
 
-    `weights` are the model's in the order of its state dict, and `rows` the file's; `c` is the optimizer that the state is to be
-    of, `table` the network's; `step` the updates that the file says were made; `grouped` says that without names the parameters that decay
-    come first, as in torch_ref. Raises UserError where the state is not that of `c`, or cannot be told apart.
+    `weights` are the model's tensors in the order of its state dict, `rows` the file's, `c` the optimizer's config,
+    `table` the network's parameters, `step` the number of updates if the file states it. `grouped`: where groups have
+    no names, the parameters that decay come first, as torch_ref orders them. Raises UserError where the state is not
+    that of `c`, or its parameters cannot be identified.
     """
     states, groups = _opened(saved, what)
     rows = moving(rows, weights)
@@ -93,7 +97,7 @@ def from_torch(
     }
     if strange := [i for i in states if i not in order]:
         raise UserError(
-            f"{what}: its optimizer has a state numbered {strange[0]!r}, which is of no parameter; save it anew"
+            f"{what}: its optimizer has a state numbered {strange[0]!r}, which belongs to no parameter; save it again"
         )
     found = _moments(entries, names, weights, c, what, step)
     copies = _copies(rows, weights)
@@ -107,13 +111,13 @@ def from_torch(
 
 
 def _copies(rows: Iterable[Row], names: Mapping[str, Any]) -> dict[str, str]:
-    """{tied tensor: the first copy of it among the names, which is the one that torch counts}."""
+    """{tied tensor: the first of its copies among the names}: torch counts that one as the parameter."""
     tied = [r.theirs for r in rows if any(isinstance(operation, Tie) for operation in r.operations)]
     return {name: next(first for first in names if first in copies) for copies in tied for name in copies}
 
 
 def _opened(saved: Any, what: str) -> tuple[dict[Any, Any], Groups]:
-    """The states and groups of a state dict. Raises UserError where it is not one."""
+    """(states by number, groups) of a torch optimizer's state dict. Raises UserError where it is not one."""
     try:
         states, groups = dict(saved["state"]), [dict(group) for group in saved["param_groups"]]
         if groups and all(
@@ -123,9 +127,7 @@ def _opened(saved: Any, what: str) -> tuple[dict[Any, Any], Groups]:
             return states, groups
     except (KeyError, TypeError, ValueError):
         pass
-    raise UserError(
-        f"{what}: its optimizer is not a torch optimizer's state_dict(); save that, or convert the weights alone with --weights-only"
-    )
+    raise UserError(f"{what}: its optimizer is not a torch optimizer's state_dict(); save that, or {WEIGHTS_ONLY}")
 
 
 def _are(kind: type, values: Any) -> bool:
@@ -141,7 +143,7 @@ def _names(
     what: str,
     grouped: bool,
 ) -> list[str]:
-    """The parameters' names in the order of the groups' indices. Raises UserError where it is not known."""
+    """The parameters' names in the order of their numbers. Raises UserError where it is not known."""
     expected = parameter_order(rows, weights)
     counts = [len(group["params"]) for group in groups]
     if all(len(group.get("param_names") or ()) == len(group["params"]) for group in groups):
@@ -151,78 +153,76 @@ def _names(
     elif grouped:
         decays = _decaying(rows, c, table)
         found = [name for on in (True, False) for name in expected if decays[name] is on]
-        if counts != [n for on in (True, False) if (n := sum(decays[name] is on for name in expected))]:
+        by_config = [n for on in (True, False) if (n := sum(decays[name] is on for name in expected))]
+        if counts != by_config:
             raise UserError(
-                f"{what}: its optimizer's groups have {counts} parameters, which optim.decay {list(c.decay)} does not give; correct the config"
+                f"{what}: its optimizer's groups have {counts} parameters, but by optim.decay {list(c.decay)} they "
+                f"have {by_config}; correct the config"
             )
     else:
         raise UserError(
-            f"{what}: its optimizer has {len(groups)} groups and no names in them, so which parameter has which number is not known; "
-            "make it from model.named_parameters() and save it anew"
+            f"{what}: its optimizer has {len(groups)} groups and no names in them, so the parameters' numbers cannot "
+            "be resolved; make it from model.named_parameters() and save it again"
         )
     if sorted(found) != sorted(expected) or len(found) != sum(counts):
         lacking = sorted(set(expected) - set(found)) or sorted(set(found) - set(expected))
-        which = f", {lacking[0]} among those that are not in both" if lacking else ""
+        which = f", and {lacking[0]} is only in one of them" if lacking else ""
         raise UserError(
-            f"{what}: its optimizer has {sum(counts)} parameters and the network {len(expected)}{which}; the state of every parameter is needed"
+            f"{what}: its optimizer has {sum(counts)} parameters and the network {len(expected)}{which}; "
+            f"give the optimizer of all parameters, or {WEIGHTS_ONLY}"
         )
     return found
 
 
 def _decaying(rows: Iterable[Row], c: OptimConfig, table: Table) -> dict[str, bool]:
-    """{tensor: whether it decays}."""
+    """{tensor of the file: whether weight decay applies to it}."""
     return {name: any(table[ours].kind in c.decay for ours in r.ours) for r in rows for name in r.theirs}
 
 
 def _bare(name: str, weights: Mapping[str, Tensor]) -> str:
-    """A parameter's name without what wrappers put before it."""
-    while name not in weights and name.startswith(PREFIXES):
+    """A parameter's name without the prefixes of wrappers such as torch.compile."""
+    while name not in weights and name.startswith(tuple(f"{module}." for module in MODULES)):
         name = name.partition(".")[2]
     return name
 
 
 def parameter_order(rows: Sequence[Row], names: Mapping[str, Any]) -> list[str]:
-    """The parameters among the tensors of a state dict, in their order; of tied ones the first alone, as torch counts them."""
+    """The parameters among a state dict's tensors, in its order; of tied ones only the first, as torch counts them."""
     claimed, copies = {name for r in rows for name in r.theirs}, _copies(rows, names)
     return [name for name in names if name in claimed and copies.get(name, name) == name]
 
 
 def _check_group(where: str, group: Mapping[str, Any], members: Sequence[tuple[str, set[Any]]], c: OptimConfig) -> None:
-    """Raise UserError where a group's settings are not those of the config."""
+    """Raise UserError unless a group's settings are those of the config; `members` are (parameter, its kinds)."""
     adam = c.name in ("adam", "adamw")
     is_adam, is_sgd = (
         {"betas", "amsgrad"} <= group.keys() and "momentum_decay" not in group,
         {"momentum", "nesterov"} <= group.keys() and "betas" not in group,
     )
     if not (is_adam if adam else is_sgd):
-        theirs = "Adam or AdamW" if is_adam else "SGD" if is_sgd else "an optimizer other than Adam, AdamW and SGD"
-        raise UserError(
-            f"{where} is of {theirs}, but optim.name is {c.name}; correct the config, or convert the weights alone with --weights-only"
-        )
-    for name, reason in REFUSED.items():
+        found = "Adam or AdamW" if is_adam else "SGD" if is_sgd else "an optimizer other than Adam, AdamW and SGD"
+        raise UserError(f"{where} is of {found}, but optim.name is {c.name}; correct the config, or {WEIGHTS_ONLY}")
+    for name, reason in UNSUPPORTED.items():
         if _number(group.get(name, 0)):
-            raise UserError(
-                f"{where} has {name} {group[name]}: {reason}; convert the weights alone with --weights-only"
-            )
+            raise UserError(f"{where} has {name} {group[name]}: {reason}; {WEIGHTS_ONLY}")
     for name, (given, wanted) in _settings(group, c).items():
         if given != wanted:
-            raise UserError(
-                f"{where} has {name} {given}, but by the config it is {wanted}; correct the config, or name the run that this is"
-            )
+            raise UserError(f"{where} has {name} {given}, but by the config it is {wanted}; correct the config")
     decay = _number(group.get("weight_decay", 0.0))
     for name, kinds in members:
         wanted = {c.weight_decay * (k in c.decay) for k in kinds}
         if wanted != {decay}:
-            said = " and ".join(f"{w}" for w in sorted(wanted))
+            values = " and ".join(f"{w}" for w in sorted(wanted))
             raise UserError(
-                f"{where} has weight_decay {decay} for {name}, but by optim.weight_decay and optim.decay {list(c.decay)} it is {said}; correct the config"
+                f"{where} has weight_decay {decay} for {name}, but by optim.weight_decay and optim.decay "
+                f"{list(c.decay)} it is {values}; correct the config"
             )
 
 
 def _settings(group: Mapping[str, Any], c: OptimConfig) -> dict[str, tuple[Any, Any]]:
-    """{setting: (the group's, the config's)} of those that do not change with the step."""
+    """{setting: (the group's value, the config's)} of settings that do not change with the step."""
     out: dict[str, tuple[Any, Any]] = {}
-    cycles = c.schedule == "one_cycle" and c.cycle_momentum  # beta1 or momentum then goes with the rate
+    cycles = c.schedule == "one_cycle" and c.cycle_momentum  # then beta1 or momentum changes with the step
     if "initial_lr" in group:
         out["initial_lr"] = (_number(group["initial_lr"]), first_rate(c))
     elif c.schedule == "constant" and not c.warmup:
@@ -241,7 +241,7 @@ def _settings(group: Mapping[str, Any], c: OptimConfig) -> dict[str, tuple[Any, 
 
 
 def first_rate(c: OptimConfig) -> float:
-    """What torch's schedulers call initial_lr: the peak, or where OneCycleLR starts."""
+    """The rate that torch's schedulers call initial_lr: the peak, or the start of OneCycleLR."""
     return c.lr / c.div_factor if c.schedule == "one_cycle" else c.lr
 
 
@@ -250,24 +250,21 @@ def _is_pair(value: Any) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """A number, also one that is kept as a tensor; None for anything else."""
+    """A number, or the value of a tensor without axes; None for anything else."""
     if isinstance(value, Tensor) and not value.shape:
         return float(value.read())
     return float(value) if isinstance(value, bool | int | float) else None
 
 
 def _entries(entry: Any, where: str) -> dict[str, Any]:
-    """A parameter's state, with what torch leaves at None left out. Raises UserError on what no Adam and no SGD keeps."""
+    """A parameter's state without entries that are None. Raises UserError on entries that neither Adam nor SGD has."""
     if not isinstance(entry, Mapping):
-        raise UserError(f"{where} is not a dict; save it anew")
+        raise UserError(f"{where} is not a dict; save it again")
     known = {"step", *TORCH_NAMES.values()}
     if strange := [name for name in entry if name not in known]:
-        reason = (
-            f": {REFUSED['amsgrad']}" if "max_exp_avg_sq" in strange else ", as neither Adam nor SGD with momentum does"
-        )
-        raise UserError(
-            f"{where} holds {', '.join(map(str, strange))}{reason}; convert the weights alone with --weights-only"
-        )
+        is_amsgrad = "max_exp_avg_sq" in strange
+        reason = f": {UNSUPPORTED['amsgrad']}" if is_amsgrad else ", as neither Adam nor SGD with momentum does"
+        raise UserError(f"{where} holds {', '.join(map(str, strange))}{reason}; {WEIGHTS_ONLY}")
     return {name: value for name, value in entry.items() if value is not None}
 
 
@@ -279,17 +276,18 @@ def _moments(
     what: str,
     step: int | None,
 ) -> Moments:
-    """The roles of all parameters, and the one step. Raises UserError where some have no state, or steps or shapes differ."""
-    kept = {role: TORCH_NAMES[role] for role in roles(c)}
-    lacking = [name for name in names if not set(kept.values()) <= entries.get(name, {}).keys()]
-    if kept and len(lacking) == len(names) and not step:  # nothing was trained yet
-        return Moments(0, {role: {name: _zeros(weights[name]) for name in names} for role in kept})
+    """All parameters' moments and their one step. Raises UserError where states are missing, steps or shapes differ."""
+    torch_names = {role: TORCH_NAMES[role] for role in roles(c)}
+    lacking = [name for name in names if not set(torch_names.values()) <= entries.get(name, {}).keys()]
+    if torch_names and len(lacking) == len(names) and not step:  # nothing was trained yet
+        return Moments(0, {role: {name: _zeros(weights[name]) for name in names} for role in torch_names})
     if lacking:
         which = f"{', '.join(lacking[:3])} ({len(lacking)} of {len(names)})"
         raise UserError(
-            f"{what}: its optimizer has no state for {which}, as if no gradient had come there; train them, or convert the weights alone with --weights-only"
+            f"{what}: its optimizer has no state for {which}, which seem to have had no gradient; "
+            f"train them, or {WEIGHTS_ONLY}"
         )
-    found = {role: {name: entries[name][theirs] for name in names} for role, theirs in kept.items()}
+    found = {role: {name: entries[name][key] for name in names} for role, key in torch_names.items()}
     for tensors in found.values():
         for name, tensor in tensors.items():
             if not isinstance(tensor, Tensor) or tensor.shape != weights[name].shape:
@@ -302,23 +300,24 @@ def _moments(
         {float(step)} if step is not None else set()
     )
     if len(counts) != 1:
-        told = " and ".join(f"{count:g}" for count in sorted(count for count in counts if count is not None)) or "none"
+        listed = " and ".join(f"{count:g}" for count in sorted(count for count in counts if count is not None))
         raise UserError(
-            f"{what}: its parameters have made different numbers of steps ({told}); there is one for all: train them together"
+            f"{what}: its parameters have made different numbers of steps ({listed or 'none'}), and a run has one "
+            f"step; train them together, or {WEIGHTS_ONLY}"
             if counts
-            else f'{what}: says nowhere how many steps its optimizer has made; save it with "step" beside'
+            else f'{what}: does not state the number of steps of its optimizer; save it as "step" in the same dict'
         )
     (count,) = counts
     if count is None or count < 0 or count != int(count):
-        raise UserError(f"{what}: its optimizer's step is {count}, which is no number of updates; save it anew")
+        raise UserError(f"{what}: its optimizer's step is {count}, which is no number of updates; save it again")
     return Moments(int(count), found)
 
 
-# ----------------------------------------------------------------------------------- roles to torch's
+# ----------------------------------------------------------------------- from moments to torch's state
 
 
 def registered(names: Sequence[str]) -> list[str]:
-    """Names as torch orders a module's parameters: its own first, then those of its parts, in the order in which they come."""
+    """Names in the order of torch's module.named_parameters(): a module's own first, then those of its parts."""
     parts: dict[str, list[str]] = {}
     for name in names:
         head, _, rest = name.partition(".")
@@ -329,18 +328,19 @@ def registered(names: Sequence[str]) -> list[str]:
 
 def to_torch(
     rows: Iterable[Row], specs: Mapping[str, Spec], c: OptimConfig, table: Table, step: int
-) -> tuple[dict[str, Any], Places]:
-    """(an optimizer's state dict with a Spec where a tensor goes, the path in it of each (role, name)) for torch's optimizer of `c`.
+) -> tuple[dict[str, Any], Paths]:
+    """The state dict of torch's optimizer for `c` with a Spec for each tensor, and {(role, name): path to that Spec}.
 
-    `rows` and `specs` are those of the file's parameters, `table` is the network's. Groups are those of torch_ref: what
-    decays, then the rest, with names. Before the first step there is no state, as in torch. The path of a parameter's step is under the role `step`.
+    `rows` and `specs` are those of the file's parameters, `table` is the network's. Groups are those of torch_ref, with
+    names: parameters that decay, then the others. Before the first step there is no state, as in torch. The paths of
+    the parameters' steps are under the role `step`.
     """
-    kept = moving(rows, specs)
-    decays = _decaying(kept, c, table)
-    order = registered(parameter_order(kept, specs))
+    moved = moving(rows, specs)
+    decays = _decaying(moved, c, table)
+    order = registered(parameter_order(moved, specs))
     groups: Groups = []
     state: dict[int, dict[str, Spec]] = {}
-    places: Places = {}
+    paths: Paths = {}
     numbers = iter(range(len(order)))
     for on in (True, False):
         if members := [name for name in order if decays[name] is on]:
@@ -348,17 +348,24 @@ def to_torch(
             groups.append({**_group(c, c.weight_decay * on), "params": list(numbered.values()), "param_names": members})
             for name, i in numbered.items() if step else ():
                 state[i] = {TORCH_NAMES[role]: specs[name] for role in roles(c)}
-                places |= {(role, name): ("state", i, TORCH_NAMES[role]) for role in roles(c)}
+                paths |= {(role, name): ("state", i, TORCH_NAMES[role]) for role in roles(c)}
                 if "mu" in roles(c):
                     state[i] = {"step": Spec(np.dtype(np.float32), ()), **state[i]}
-                    places["step", name] = ("state", i, "step")
-    return {"state": {i: entry for i, entry in state.items() if entry}, "param_groups": groups}, places
+                    paths["step", name] = ("state", i, "step")
+    return {"state": {i: entry for i, entry in state.items() if entry}, "param_groups": groups}, paths
 
 
 def _group(c: OptimConfig, weight_decay: float) -> dict[str, Any]:
-    """A group's settings as torch 2.13 writes them. The rate is the first one: a schedule goes on from there."""
-    shared: dict[str, Any] = {"lr": first_rate(c), "initial_lr": first_rate(c), "weight_decay": weight_decay, "maximize": False,
-                              "foreach": None, "differentiable": False, "fused": None}  # fmt: skip
+    """A group's settings as torch 2.13 writes them. The rate is the initial one, from which a schedule continues."""
+    shared: dict[str, Any] = {
+        "lr": first_rate(c),
+        "initial_lr": first_rate(c),
+        "weight_decay": weight_decay,
+        "maximize": False,
+        "foreach": None,
+        "differentiable": False,
+        "fused": None,
+    }
     if c.name in ("adam", "adamw"):
         return {
             **shared,

@@ -1,9 +1,13 @@
-"""Rows as bijections, and the engine that applies them.
+"""Rows: tensors of a file as parameters of a network, and the functions that apply them.
 
-A dialect is a table of rows. A row says that these tensors of a file are those parameters of ours,
-through a chain of operations; it reads both ways, and no code has a direction. Operations move
-values and never compute any, so a round trip is exact to the bit. The same operations take shapes
-and dtypes through a row, on arrays without memory: a writer needs its header before any bytes.
+A layout is a table of rows. A row pairs names in a file with names of our parameters, and lists the operations
+(transpose, split, ...) between their values:
+
+    row("head.weight", "head.kernel", (8, 10), TRANSPOSE)  # [10, 8] in the file, [8, 10] here
+
+Each operation can be undone, so the same row reads a file and writes one. Operations move values and never compute any:
+a round trip is exact to the bit. They also work on arrays without memory (`ghost`), because a writer needs the shapes
+and dtypes of all tensors before the first value.
 """
 
 from __future__ import annotations
@@ -22,37 +26,39 @@ from vit_jax.errors import UserError
 
 Shape = tuple[int, ...]
 Arrays = list[np.ndarray]
-LISTED = 20  # names of one kind that a message has
-CARRIED = "carried."  # before the names of tensors that are kept beside: no network of ours has them
+LISTED = 20  # names that a message lists of one kind
+CARRIED = "carried."  # begins the names given to tensors that are no parameters of a network and are copied unchanged
 
 
 class Ghost(np.ndarray):
-    """An array of one value and no memory, for its shape and dtype."""
+    """An array with a shape and a dtype that takes no memory: one value, broadcast."""
 
 
 def ghost(shape: Shape, dtype: Any = np.float32) -> np.ndarray:
-    """A ghost of this shape and dtype."""
+    """A Ghost of this shape and dtype."""
     return np.broadcast_to(np.zeros((), dtype).view(Ghost), shape, subok=True)
 
 
 class Operation(Protocol):
-    """One step between the tensors of a file and ours: a bijection on lists of arrays.
+    """One step between a file's tensors and our parameters: lists of arrays to lists of arrays, and back.
 
-    A value that a bijection does not allow raises ValueError with a clause that says so.
+    `read` and `write` undo each other. Both raise ValueError, with a clause that says why, on values or shapes that do
+    not allow it.
     """
 
-    def read(self, arrays: Arrays) -> Arrays: ...  # file -> ours
+    def read(self, arrays: Arrays) -> Arrays: ...  # the file's arrays to ours
 
-    def write(self, arrays: Arrays) -> Arrays: ...  # ours -> file
+    def write(self, arrays: Arrays) -> Arrays: ...  # our arrays to the file's
 
 
 @dataclass(frozen=True)
 class Order:
-    """The axes of each tensor, in the file's order and in ours: Order("d c p q", "(p q c) d", c=3, p=16, q=16).
+    """Axes in another order, joined or split (transpose, reshape, squeeze), in the notation of einops.
 
-    Axes in parentheses are one axis, the last running fastest; 1 is an axis of one entry, and may be
-    on one side only. This is transpose, permute, reshape and squeeze. `sizes` are those of axes that
-    are joined on either side, but for one of each pair of parentheses.
+    Order("d c p q", "(p q c) d", dict(c=3, p=16, q=16)) reads a convolution's kernel [D, 3, 16, 16] as a matrix
+    [768, D]. `theirs` are the file's axes, `ours` those of our parameter. Axes in parentheses are one axis, the last
+    of them running fastest; 1 is an axis of length one, and may stand on one side only. `sizes` are the lengths of
+    axes in parentheses; in each pair of parentheses one may be left out.
     """
 
     theirs: str
@@ -71,7 +77,10 @@ TRANSPOSE = Order("o i", "i o")
 
 @dataclass(frozen=True)
 class Concat:
-    """One tensor of the file is several of ours, behind each other along an axis; `sizes` are their lengths there."""
+    """One tensor of the file holds several of our parameters, joined along `axis`; `sizes` are their lengths there.
+
+    Concat(0, (8, 8, 8)) reads a packed in_proj_weight [24, 8] as three arrays [8, 8]: query, key and value.
+    """
 
     axis: int
     sizes: tuple[int, ...]
@@ -88,7 +97,10 @@ class Concat:
 
 @dataclass(frozen=True)
 class Reversed:
-    """An operation in the other direction: several tensors of the file are one of ours (the heads of an attention, each its own)."""
+    """An operation with `read` and `write` exchanged.
+
+    Reversed(Concat(0, (4, 4))) reads two tensors of a file, [4, 8] each, as one parameter [8, 8].
+    """
 
     operation: Operation
 
@@ -101,7 +113,7 @@ class Reversed:
 
 @dataclass(frozen=True)
 class Stack:
-    """One tensor of the file is `count` of ours, along a new leading axis (layers under scan)."""
+    """One tensor of the file holds `count` parameters along a new first axis: the blocks of a model under scan."""
 
     count: int
 
@@ -117,7 +129,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Tie:
-    """Equal copies in the file are one tensor of ours."""
+    """`copies` equal tensors of the file are one parameter of ours. `read` raises ValueError where they differ."""
 
     copies: int
 
@@ -133,36 +145,37 @@ class Tie:
 
 @dataclass(frozen=True)
 class Constant:
-    """A tensor that our config implies and we do not store, at a place among the row's tensors.
+    """A tensor of the file that follows from the config and is no parameter of ours: `read` checks and drops it.
 
-    `value` is computed in its own dtype; the file holds it rounded to the file's. Reading compares and drops it.
+    `value()` computes it; it is compared and written in the dtype of the file. `index` is its place among the tensors
+    of the row. `read` raises ValueError where the file has other values.
     """
 
     value: Callable[[], np.ndarray]
-    place: int = 0
+    index: int = 0
 
     def read(self, arrays: Arrays) -> Arrays:
-        given = arrays[self.place]
+        given = arrays[self.index]
         if not isinstance(given, Ghost) and not same(given, np.asarray(self.value()).astype(given.dtype)):
-            raise ValueError("a tensor that is to be a computed constant has other values")
-        return arrays[: self.place] + arrays[self.place + 1 :]
+            raise ValueError("a tensor that should hold a computed constant has other values")
+        return arrays[: self.index] + arrays[self.index + 1 :]
 
     def write(self, arrays: Arrays) -> Arrays:
         value = np.asarray(self.value())
         value = value.astype(arrays[0].dtype) if arrays else value
         if any(isinstance(array, Ghost) for array in arrays):
             value = ghost(value.shape, value.dtype)
-        return [*arrays[: self.place], value, *arrays[self.place :]]
+        return [*arrays[: self.index], value, *arrays[self.index :]]
 
 
-def zeros(shape: Shape, place: int = 0) -> Constant:
-    """A tensor of the file that has to be zero to be dropped: a bias where our config has none."""
-    return Constant(lambda: np.zeros(shape, np.float32), place)
+def zeros(shape: Shape, index: int = 0) -> Constant:
+    """A Constant of zeros: a tensor that the file has and our network lacks, such as a bias."""
+    return Constant(lambda: np.zeros(shape, np.float32), index)
 
 
 @dataclass(frozen=True)
 class BfloatAsVoid:
-    """bfloat16 that numpy's own format has written as two nameless bytes (npz); other dtypes pass."""
+    """bfloat16 as .npz files hold it: numpy's format cannot name it and writes V2 (two bytes). Other dtypes pass."""
 
     def read(self, arrays: Arrays) -> Arrays:
         return [array.view(ml_dtypes.bfloat16) if array.dtype == np.dtype("V2") else array for array in arrays]
@@ -173,12 +186,15 @@ class BfloatAsVoid:
 
 @dataclass(frozen=True)
 class Row:
-    """These names of a file are those names of ours, through operations named in reading order.
+    """Tensors of a file (`theirs`: their names there) that hold parameters of a network (`ours`: their dotted names).
 
-    `shapes` are those of our parameters; the file's follow from them. `optional` names may be missing
-    from a file (tied copies, constants) and are not written unless asked for; one that is not among `theirs`
-    is another name that the row's only tensor has in some files. A row of ours that begins with `carried.` is
-    optional as a whole.
+    `shapes` are those of our parameters; the file's shapes follow from them. `operations` are listed in the order in
+    which reading applies them. Names in `optional` may be missing from a file (copies of tied tensors, constants) and
+    are written only if asked for; an optional name that is not in `theirs` is another name under which some files hold
+    the row's only tensor. A row whose name of ours begins with `carried.` (see `carried`) may be missing altogether.
+
+        Row(("attn.qkv.weight",), ("query.kernel", "key.kernel", "value.kernel"), ((8, 8),) * 3,
+            (Concat(0, (8, 8, 8)), TRANSPOSE))
     """
 
     theirs: tuple[str, ...]
@@ -188,13 +204,13 @@ class Row:
     optional: frozenset[str] = frozenset()
 
     def read(self, arrays: Arrays) -> Arrays:
-        """Ours from the file's. Raises UserError naming the tensors where their values are not what the row says."""
+        """Our parameters' arrays from the file's. Raises UserError with the names if an operation refuses them."""
         for operation in self.operations:
             arrays = self._apply(operation.read, arrays)
         return arrays
 
     def write(self, arrays: Arrays, dtype: Any = np.float32) -> Arrays:
-        """The file's from ours; `dtype` is that of tensors made from nothing."""
+        """The file's arrays from our parameters'; `dtype` is that of tensors which no parameter makes (constants)."""
         nothing = not arrays
         for operation in reversed(self.operations):
             arrays = self._apply(operation.write, arrays)
@@ -205,11 +221,11 @@ class Row:
             return operate(arrays)
         except ValueError as error:
             raise UserError(
-                f"{', '.join(self.theirs)}: {error}; this is not a file of the named layout and config"
+                f"{', '.join(self.theirs)}: {error}; give the layout and the config that the file was written with"
             ) from error
 
     def narrowed(self, names: Iterable[str]) -> Row | None:
-        """This row without the optional names that are not among `names`; None where nothing is left."""
+        """The row for a file with these names: without what may be missing, or by its other name; None if empty."""
         carried = bool(self.ours) and self.ours[0].startswith(CARRIED)
         others = tuple(n for n in sorted(self.optional) if n not in self.theirs and n in names)
         if others and self.theirs[0] not in names:
@@ -222,71 +238,62 @@ class Row:
 
 
 def row(theirs: str, ours: str, shape: Shape, *operations: Operation) -> Row:
-    """A row of one tensor."""
+    """A Row of one tensor and one parameter of this shape."""
     return Row((theirs,), (ours,), (tuple(shape),), operations)
 
 
 def carried(theirs: str, shape: Shape) -> Row:
-    """A row of a tensor that no network of ours has and that is kept beside."""
+    """A Row that copies a tensor of a layout that is no parameter of a network (DINOv2's mask token)."""
     return row(theirs, CARRIED + theirs, shape)
 
 
 def narrow(rows: Iterable[Row], names: Iterable[str] = ()) -> list[Row]:
-    """The rows of one file: without the optional names that are not among `names`."""
+    """The rows for a file with these names: see `Row.narrowed`. Without names, all optional tensors are left out."""
     names = set(names)
     return [n for r in rows if (n := r.narrowed(names)) is not None]
 
 
 def read(rows: Sequence[Row], tensors: Mapping[str, np.ndarray], what: str = "tensors") -> dict[str, np.ndarray]:
-    """Our parameters {dotted name: array} from the tensors of a file {name: array}.
+    """Our parameters {dotted name: array} from a file's tensors {name: array}.
 
-    Every tensor must be claimed by exactly one row and have the shape that the row says. Raises
-    UserError listing all that are missing, unclaimed or misshapen; `what` names the file in it.
+    Each tensor must belong to exactly one row and have the shape that follows from it. Raises UserError listing all
+    tensors that are missing, that no row claims, or that have another shape; `what` names the file in the message.
     """
     rows = narrow(rows, tensors)
     check(file_shapes(rows), {name: np.shape(array) for name, array in tensors.items()}, what)
     done: dict[str, np.ndarray] = {}
     for r in rows:
-        done |= zip(r.ours, map(contiguous, r.read([np.asarray(tensors[name]) for name in r.theirs])), strict=True)  # type: ignore[operator]
+        arrays = r.read([np.asarray(tensors[name]) for name in r.theirs])
+        done |= dict(zip(r.ours, map(contiguous, arrays), strict=True))
     return done
 
 
 def write(
     rows: Sequence[Row], parameters: Mapping[str, np.ndarray], what: str = "parameters", names: Iterable[str] = ()
 ) -> dict[str, np.ndarray]:
-    """The tensors of a file {name: array} from our parameters {dotted name: array}; the reverse of `read`.
+    """A file's tensors {name: array} from our parameters {dotted name: array}: undoes `read`, and raises as it does.
 
-    Of the optional tensors those are written that are among `names`.
+    Optional tensors are written only where `names` lists them.
     """
-    rows = narrow(
-        rows,
-        [
-            *names,
-            *(
-                n
-                for r in rows
-                for o, n in zip(r.ours, r.theirs, strict=False)
-                if o in parameters and o.startswith(CARRIED)
-            ),
-        ],
-    )
+    pairs = [pair for r in rows for pair in zip(r.ours, r.theirs, strict=False)]
+    carried_names = [theirs for ours, theirs in pairs if ours in parameters and ours.startswith(CARRIED)]
+    rows = narrow(rows, [*names, *carried_names])
     check(our_shapes(rows), {name: np.shape(array) for name, array in parameters.items()}, what)
     dtype = common_dtype([np.asarray(array).dtype for array in parameters.values()])
     done: dict[str, np.ndarray] = {}
     for r in rows:
-        done |= zip(
-            r.theirs, map(contiguous, r.write([np.asarray(parameters[name]) for name in r.ours], dtype)), strict=True
-        )  # type: ignore[operator]
+        arrays = r.write([np.asarray(parameters[name]) for name in r.ours], dtype)
+        done |= dict(zip(r.theirs, map(contiguous, arrays), strict=True))
     return done
 
 
 def our_shapes(rows: Iterable[Row]) -> dict[str, Shape]:
-    """{dotted name: shape} of all parameters that rows make. Raises ValueError where two make the same."""
+    """{dotted name: shape} of all parameters of these rows. Raises ValueError where two rows make the same one."""
     return unique((name, shape) for r in rows for name, shape in zip(r.ours, r.shapes, strict=True))
 
 
 def file_shapes(rows: Iterable[Row]) -> dict[str, Shape]:
-    """{name: shape} of all tensors that rows claim."""
+    """{name: shape} of all tensors that these rows claim. Raises ValueError where two rows claim the same one."""
     return unique(
         (name, array.shape)
         for r in rows
@@ -295,31 +302,32 @@ def file_shapes(rows: Iterable[Row]) -> dict[str, Shape]:
 
 
 def check(expected: Mapping[str, Shape], given: Mapping[str, Shape], what: str, hint: str = "") -> None:
-    """Raise UserError, one sentence with all names at fault, unless names and shapes are as expected."""
+    """Raise UserError, listing all names at fault, unless names and shapes are those expected; `hint` is the remedy."""
     missing = [name for name in expected if name not in given]
-    unclaimed = [name for name in given if name not in expected]
+    unknown = [name for name in given if name not in expected]
     misshapen = [
         f"{name} {list(given[name])} instead of {list(shape)}"
         for name, shape in expected.items()
         if name in given and tuple(given[name]) != tuple(shape)
     ]
-    faults = {"missing": missing, "unclaimed": unclaimed, "misshapen": misshapen}
+    faults = {"missing": missing, "unknown": unknown, "of another shape": misshapen}
     if any(faults.values()):
-        told = "; ".join(f"{fault} ({len(names)}): {few(names)}" for fault, names in faults.items() if names)
-        close = nearest(unclaimed[0], missing) if missing and unclaimed else ""
+        listed = "; ".join(f"{fault} ({len(names)}): {few(names)}" for fault, names in faults.items() if names)
+        close = nearest(unknown[0], missing) if missing and unknown else ""
         raise UserError(
-            f"{what} do not fit this network: {told}{close}; {hint or 'give those of a network with the same config'}"
+            f"{what}: names or shapes are not those of this network: {listed}{close}; "
+            f"{hint or 'give those of a network with the same config'}"
         )
 
 
 def few(names: Sequence[str]) -> str:
-    """The names of a list, the end of a long one as a number."""
+    """The first names of a list, joined by commas, and how many more there are."""
     more = len(names) - LISTED
     return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def common_dtype(dtypes: Iterable[np.dtype]) -> np.dtype:
-    """The dtype that most of a file's tensors have."""
+    """The most frequent of these dtypes; float32 where there are none."""
     counts: dict[np.dtype, int] = {}
     for dtype in dtypes:
         counts[dtype] = counts.get(dtype, 0) + 1
@@ -327,7 +335,7 @@ def common_dtype(dtypes: Iterable[np.dtype]) -> np.dtype:
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two arrays have the same dtype, shape and bits (ghosts have no bits)."""
+    """Whether two arrays have the same dtype, shape and bits; of Ghosts dtype and shape alone are compared."""
     if isinstance(a, Ghost) or isinstance(b, Ghost):
         return (a.dtype, a.shape) == (b.dtype, b.shape)
     return (a.dtype, a.shape) == (b.dtype, b.shape) and contiguous(a).tobytes() == contiguous(b).tobytes()
@@ -339,12 +347,12 @@ def checksum(array: np.ndarray) -> int:
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
-    """The array in C order (0-d arrays stay so)."""
+    """The array in C order, copied where it is not; 0-d arrays stay 0-d."""
     return np.asarray(array, order="C")
 
 
 def unique(pairs: Iterable[tuple[str, Shape]]) -> dict[str, Shape]:
-    """The pairs as a dict. Raises ValueError where a name comes twice."""
+    """The (name, shape) pairs as a dict. Raises ValueError where a name occurs twice."""
     shapes: dict[str, Shape] = {}
     for name, shape in pairs:
         if name in shapes:
@@ -354,10 +362,10 @@ def unique(pairs: Iterable[tuple[str, Shape]]) -> dict[str, Shape]:
 
 
 def _joined(arrays: Arrays, axis: int, length: int) -> np.ndarray:
-    """Arrays behind each other along an axis, `length` together."""
+    """Arrays concatenated along an axis to `length` in all. Raises ValueError on other lengths or mixed dtypes."""
     if isinstance(arrays[0], Ghost):
         if sum(array.shape[axis] for array in arrays) != length:
-            raise ValueError(f"{len(arrays)} tensors together are not {length} long")
+            raise ValueError(f"{len(arrays)} tensors together do not have the length {length}")
         shape = list(arrays[0].shape)
         shape[axis] = length
         return ghost(tuple(shape), arrays[0].dtype)
@@ -367,7 +375,7 @@ def _joined(arrays: Arrays, axis: int, length: int) -> np.ndarray:
 
 
 def rearrange(array: np.ndarray, before: str, after: str, sizes: Mapping[str, int]) -> np.ndarray:
-    """An array whose axes are `before` as one whose axes are `after`, in einops' notation."""
+    """An array with axes `before`, rearranged to axes `after` (einops' notation, see Order). Raises ValueError."""
     groups = _groups(before)
     if array.ndim != len(groups):
         raise ValueError(f"{before!r} does not describe an array {list(array.shape)}")
@@ -386,5 +394,5 @@ def rearrange(array: np.ndarray, before: str, after: str, sizes: Mapping[str, in
 
 
 def _groups(pattern: str) -> list[list[str]]:
-    """ "(p q c) d 1" as [["p", "q", "c"], ["d"], []]: an axis of one entry joins none."""
+    """ "(p q c) d 1" as [["p", "q", "c"], ["d"], []]: axes of length one are left out."""
     return [[a for a in part.strip("()").split() if a != "1"] for part in re.findall(r"\([^()]*\)|\S+", pattern)]

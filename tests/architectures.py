@@ -1,5 +1,6 @@
-"""The table of public names, from the libraries that have them: `python -m tests.architectures > convert/dialects/architectures.json`.
+"""The table of public names, made from the libraries that have them.
 
+Run `python -m tests.architectures > convert/dialects/architectures.json`.
 Each network is built without memory (on torch's meta device) and its config read off its modules.
 """
 
@@ -12,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from importlib import metadata
 from typing import Any
 
-from convert.dialects.architectures import OWN
-from convert.dialects.timm_folder import DEFAULTS, images
+from convert.dialects.architectures import NOT_FIXED
+from convert.dialects.timm_folder import DEFAULTS, preprocessing
 from tests.parity.libraries import load
 from vit_jax.config import ViTConfig, function_fields, normal
 
@@ -23,7 +24,7 @@ Entry = tuple[
     Json, dict[str, Json | None]
 ]  # (what is not ViTConfig's default, {tag of weights: preprocessing}), the default's tag first
 ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "ReLU": "relu", "SiLU": "silu"}
-# Names of torch hub for networks whose tensors are timm's: (its name there, timm's architecture, weights, what differs).
+# Torch hub's names of networks whose tensors are timm's: (torch hub's name, timm's architecture, weights, differences).
 # DINOv2's own class token keeps its position where there are registers.
 REGISTERS = {"cls_position": True, "register_position": False}
 HUB = [(f"dinov2_vit{s[0]}14", f"vit_{s}_patch14_dinov2", "lvd142m", {}) for s in ("small", "base", "large", "giant")]
@@ -165,14 +166,14 @@ def timm_entries(names: Iterable[str] = ()) -> Iterator[tuple[str, Entry | str]]
             name,
             (
                 differing(config(model)),
-                {tag: images(DEFAULTS | dataclasses.asdict(cfg), patch)[0] for tag, cfg in tagged.items()},
+                {tag: preprocessing(DEFAULTS | dataclasses.asdict(cfg), patch)[0] for tag, cfg in tagged.items()},
             ),
         )
 
 
 def differing(c: ViTConfig) -> Json:
     """The fields of a config that decide the function, are no user's own and are not ViTConfig's default."""
-    return {n: v for n in function_fields(c) if n not in OWN and (v := getattr(c, n)) != getattr(ViTConfig(), n)}
+    return {n: v for n in function_fields(c) if n not in NOT_FIXED and (v := getattr(c, n)) != getattr(ViTConfig(), n)}
 
 
 # ------------------------------------------------------------------------------------- torchvision
@@ -199,9 +200,15 @@ def torchvision_entries() -> Iterator[tuple[str, Entry]]:
             t = weights.transforms()
             (edge,), (size,) = t.resize_size, t.crop_size
             tags[weights.name] = {
-                "image": [size, size], "channels": 3, "fit": "crop", "size": edge, "interpolation": t.interpolation.value, "background": 0,
-                "mean": list(t.mean), "std": list(t.std),
-            }  # fmt: skip
+                "image": [size, size],
+                "channels": 3,
+                "fit": "crop",
+                "size": edge,
+                "interpolation": t.interpolation.value,
+                "background": 0,
+                "mean": list(t.mean),
+                "std": list(t.std),
+            }
         yield name, (differing(normal(c)), tags)
 
 
@@ -246,7 +253,10 @@ def text(made: Json) -> str:
         ",\n".join(f"  {json.dumps(name)}: {json.dumps(v)}" for name, v in made[key].items())
         for key in ("architectures", "others")
     )
-    head = f'"network": {json.dumps(made["network"])},\n"made_from": {json.dumps(made["made_from"])},\n"preprocess": [\n{preprocess}\n]'
+    head = (
+        f'"network": {json.dumps(made["network"])},\n"made_from": {json.dumps(made["made_from"])},\n'
+        f'"preprocess": [\n{preprocess}\n]'
+    )
     return f'{{\n{head},\n"architectures": {{\n{entries}\n}},\n"others": {{\n{others}\n}}\n}}\n'
 
 

@@ -1,6 +1,8 @@
-"""What every test shares: jax on the CPU, compiled programs kept between test runs, and the doors as a user starts them."""
+"""What all tests share: jax on the CPU, a cache of compiled programs, and the commands as a user starts them."""
 
+import importlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +21,16 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interruptible() -> Iterator[None]:
+    """SIGINT as in the foreground: a job that a script starts with `&`, and all that it starts, would ignore it."""
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -52,5 +64,24 @@ def door(tmp_path: Path) -> Door:
             text=True,
             stdin=subprocess.DEVNULL,
         )
+
+    return run
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Door:
+    """As `door`, but in this process, where jax is already imported: for what a command does once it has started."""
+
+    def run(name: str, *args: object, cwd: Path = tmp_path) -> "subprocess.CompletedProcess[str]":
+        modules = {"train": "vit_jax.train.command", "convert": "convert.__main__"}
+        main = importlib.import_module(modules.get(name, f"vit_jax.{name}")).main
+        words = [name, *map(str, args)]
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            patch.chdir(cwd)
+            patch.setattr(sys, "argv", words)
+            code = main()
+        shown = capsys.readouterr()
+        return subprocess.CompletedProcess(words, code, shown.out, shown.err)
 
     return run

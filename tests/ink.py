@@ -1,11 +1,12 @@
 """A task and a network in one file: what a stranger writes to add both. Nothing else in the project knows of them.
 
 A two-layer perceptron says how much ink is in an image of a digit, as a frozen teacher measures it; the lowest error is
-chosen. `python -m tests.ink "train ink --max-steps 5" "evaluate ink"` registers it and runs the doors, one after the other.
+chosen. `python -m tests.ink "train ink --max-steps 5" "evaluate ink"` registers it and runs the commands one by one.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import shlex
 import signal
@@ -18,17 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from vit_jax import cli, config, export, presets, tasks
+from vit_jax import checkpoint, cli, config, export, presets, tasks
 from vit_jax.augment import normalise
 from vit_jax.config import Input, ModelConfig, NetworkRow, OptimConfig, RunConfig, Table, TaskRow
 from vit_jax.config.fields import identity
-from vit_jax.config.images import ImageData, is_preprocess
-from vit_jax.config.tasks import Kept
+from vit_jax.config.images import ImageData
+from vit_jax.config.preprocessing import is_preprocess
+from vit_jax.config.tasks import MetadataEntry
 from vit_jax.data import Preprocess, open_image, open_images
 from vit_jax.errors import UserError
 from vit_jax.layers import Linear, fold
-from vit_jax.report import plots
-from vit_jax.report.log import Log
+from vit_jax.report import page
 from vit_jax.tasks import Answer, Evaluation
 
 # ------------------------------------------------------------------------------------- the network
@@ -113,17 +114,17 @@ class Ink:
     frozen: dict[str, Any] = field(default_factory=dict)
 
     unit: ClassVar[str] = "digits"
-    chosen: ClassVar[tuple[str, int]] = ("error", -1)
+    selection_metric: ClassVar[tuple[str, int]] = ("error", -1)
 
     @classmethod
-    def open(cls, run: RunConfig) -> Any:
+    def open_data(cls, run: RunConfig) -> Any:
         return open_images(run.data, run.model.image, run.model.channels, seed=run.seed)
 
     @classmethod
-    def of(cls, run: RunConfig, kept: Any) -> Ink:
-        return cls(run.data.threshold, tuple(kept["preprocess"]["mean"]), tuple(kept["preprocess"]["std"]))
+    def from_run(cls, run: RunConfig, metadata: Any) -> Ink:
+        return cls(run.data.threshold, tuple(metadata["preprocess"]["mean"]), tuple(metadata["preprocess"]["std"]))
 
-    def bring(self, load: Any) -> Ink:
+    def load_frozen(self, load: Any) -> Ink:
         return replace(self, frozen={"threshold": np.float32(self.threshold)})
 
     def prepare(self, batch: Any, keys: Any) -> Any:
@@ -132,7 +133,7 @@ class Ink:
         image = batch["image"].astype(jnp.float32)
         return {**batch, "image": jnp.rint(share * image + (1 - share) * image[::-1]).astype(jnp.uint8)}
 
-    def size(self, batch: Any) -> None:
+    def denominator(self, batch: Any) -> None:
         return None
 
     def teacher(self, image: Any) -> Any:
@@ -141,7 +142,7 @@ class Ink:
     def says(self, model: Any, image: Any, keys: Any = None) -> Any:
         return model(normalise(image, self.mean, self.std, model.dtype), keys=keys)[:, 0]  # [B]
 
-    def loss(self, model: Any, batch: Any, keys: Any, size: Any = None) -> tuple[Any, dict[str, Any]]:
+    def loss(self, model: Any, batch: Any, keys: Any, denominator: Any = None) -> tuple[Any, dict[str, Any]]:
         error = self.says(model, batch["image"], keys) - self.teacher(batch["image"])
         return jnp.square(error).mean(), {"error": jnp.abs(error).mean()}
 
@@ -155,13 +156,13 @@ class Ink:
             {name: float(out[name].astype(np.float64).mean()) for name in ("loss", "error")}, out["predicted"]
         )
 
-    def ready(self, network: Any, record: Any) -> Reader:
-        return Reader(network, self, Preprocess.from_dict(record.kept["preprocess"]))
+    def predictor(self, network: Any, trained: Any) -> Reader:
+        return Reader(network, self, Preprocess.from_dict(trained.metadata["preprocess"]))
 
     def pictures(self, network: Any, data: Any, result: Any, folder: Any) -> str:
         split = data.splits.get("test") or data.splits["train"]
         images = split.take(np.arange(min(50, len(split))))
-        with plots.page(folder.plots / "ink.png", 5, 5) as figure:
+        with page(folder.plots / "ink.png", 5, 5) as figure:
             axes = figure.subplots()
             axes.set(xlabel="teacher", ylabel="perceptron")
             axes.plot(np.asarray(self.teacher(images)), np.asarray(self.says(network, images)), "o")
@@ -201,7 +202,7 @@ TASK = TaskRow(
     quiet=lambda run: run,
     takes="files",
     headlines={"error": "error", "loss": "loss"},
-    keeps={"preprocess": Kept(is_preprocess)},
+    metadata={"preprocess": MetadataEntry(is_preprocess)},
     untrained=lambda model: RunConfig("ink", model, InkData(source=config.NO_DATA), optim=OptimConfig(name="sgd")),
 )
 
@@ -225,16 +226,23 @@ def register() -> None:
     presets.PRESETS["ink"] = preset
 
 
-def kill_at(step: int) -> None:
-    """Let this process be killed when a step has been logged."""
-    write = Log.write
+def kill_in_save(number: int) -> None:
+    """Let this process be killed in the middle of a save: its arrays are written, its digests are not."""
+    calls = []
+    sync = checkpoint._sync
 
-    def then_die(log: Log, row: dict[str, Any]) -> None:
-        write(log, row)
-        if row["kind"] == "train" and row["step"] == step:
+    def then_die(*paths: Any) -> None:
+        sync(*paths)
+        calls.append(paths)
+        if len(calls) == number:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Log.write = then_die  # type: ignore[method-assign]
+    checkpoint._sync = then_die
+
+
+def without_figures() -> None:
+    """Draw no figures at the end of the runs that follow."""
+    importlib.import_module("vit_jax.train.finish").draw = lambda *_: None  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":
@@ -242,8 +250,11 @@ if __name__ == "__main__":
 
     ink.register()
     for command in sys.argv[1:]:
-        if command.startswith("kill "):
-            kill_at(int(command.removeprefix("kill ")))
+        if command.startswith("kill in save "):
+            kill_in_save(int(command.removeprefix("kill in save ")))
+            continue
+        if command == "without figures":
+            without_figures()
             continue
         print(f"$ {command}")
         if command.startswith("export "):

@@ -1,4 +1,4 @@
-"""--adapt: foldings keep the function, new grids and patches are resampled as published, and what cannot be is refused in a sentence."""
+"""--adapt: folding keeps the function, grids and patches are resampled as published, the impossible is refused."""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ def random(config, dtype=np.float64):
 def adapted(config, *texts, dtype=np.float64):
     """(config, parameters) after the texts, from random ones."""
     given = random(config, dtype)
-    for adaptation in adapt.plan(config, texts):
+    for adaptation in adapt.adaptations(config, texts):
         config, given = adaptation.config, adapt.apply(adaptation, given)
     return config, given
 
@@ -53,19 +53,32 @@ def pictures(config, batch=2):
 # ------------------------------------------------------------------------------ what every one keeps
 
 EVERY = {
-    "resize=16x12:timm": VIT, "resize=16x16:flexi": DEIT, "resize=16x12:hf": replace(VIT, image=8, patch=4), "patch=8x3:flexi": VIT, "patch=2:timm": VIT,
-    "head=drop": DEIT, "head=new:7": DEIT, "head=new:3:normal": replace(VIT, head_hidden=6, head_bias=False), "head=new:4": replace(VIT, classes=0),
-    "fold=layer_scale": replace(VIT, layer_scale=0.1, out_bias=False), "fold=cls_position": DEIT, "unfold=cls_position": replace(DEIT, cls_position=False),
-    "fold=positions": replace(VIT, position="sincos2d", position_trained=False), "unfold=qkv_bias": replace(VIT, query_bias=False, key_bias=False),
-    "channels=4": VIT, "statistics=half:imagenet": replace(VIT, stem_bias=False), "eps=1e-12": VIT, "activation=relu": VIT,
-}  # fmt: skip
+    "resize=16x12:timm": VIT,
+    "resize=16x16:flexi": DEIT,
+    "resize=16x12:hf": replace(VIT, image=8, patch=4),
+    "patch=8x3:flexi": VIT,
+    "patch=2:timm": VIT,
+    "head=drop": DEIT,
+    "head=new:7": DEIT,
+    "head=new:3:normal": replace(VIT, head_hidden=6, head_bias=False),
+    "head=new:4": replace(VIT, classes=0),
+    "fold=layer_scale": replace(VIT, layer_scale=0.1, out_bias=False),
+    "fold=cls_position": DEIT,
+    "unfold=cls_position": replace(DEIT, cls_position=False),
+    "fold=positions": replace(VIT, position="sincos2d", position_trained=False),
+    "unfold=qkv_bias": replace(VIT, query_bias=False, key_bias=False),
+    "channels=4": VIT,
+    "statistics=half:imagenet": replace(VIT, stem_bias=False),
+    "eps=1e-12": VIT,
+    "activation=relu": VIT,
+}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("text", EVERY)
 def test_the_parameters_made_are_those_of_the_new_config_in_the_dtype_of_the_old(text, dtype):
     before = random(EVERY[text], dtype)
-    (adaptation,) = adapt.plan(EVERY[text], [text])
+    (adaptation,) = adapt.adaptations(EVERY[text], [text])
     after = adapt.apply(adaptation, before)
     assert {k: v.shape for k, v in after.items()} == shapes(adaptation.config)
     assert {v.dtype for v in after.values()} == {np.dtype(dtype)} and all(v.flags.c_contiguous for v in after.values())
@@ -79,19 +92,32 @@ def test_the_parameters_made_are_those_of_the_new_config_in_the_dtype_of_the_old
 
 EXACT = {
     "layer scale": (replace(VIT, layer_scale=0.1), ["fold=layer_scale"]),
-    "layer scale after the sum": (replace(VIT, layer_scale=0.1, norm_first=False, out_bias=False, mlp_bias=False), ["fold=layer_scale"]),
+    "layer scale after the sum": (
+        replace(VIT, layer_scale=0.1, norm_first=False, out_bias=False, mlp_bias=False),
+        ["fold=layer_scale"],
+    ),
     "class position": (VIT, ["fold=cls_position"]),
-    "class position of three prefix tokens": (replace(DEIT, registers=2, register_position=True), ["fold=cls_position"]),
-    "class position of 2-D sinusoids": (replace(VIT, position="sincos2d", position_trained=False), ["fold=cls_position"]),
+    "class position of three prefix tokens": (
+        replace(DEIT, registers=2, register_position=True),
+        ["fold=cls_position"],
+    ),
+    "class position of 2-D sinusoids": (
+        replace(VIT, position="sincos2d", position_trained=False),
+        ["fold=cls_position"],
+    ),
     "class position, a row of zeros": (replace(VIT, cls_position=False), ["unfold=cls_position"]),
-    "2-D sinusoids as a table": (replace(VIT, position="sincos2d", position_trained=False, registers=2, register_position=True), ["fold=positions"]),
+    "2-D sinusoids as a table": (
+        replace(VIT, position="sincos2d", position_trained=False, registers=2, register_position=True),
+        ["fold=positions"],
+    ),
     "1-D sinusoids as a table, without the class's": (
-        replace(VIT, position="sincos1d", position_trained=False, width=7, heads=1), ["fold=positions", "fold=cls_position"],
+        replace(VIT, position="sincos1d", position_trained=False, width=7, heads=1),
+        ["fold=positions", "fold=cls_position"],
     ),
     "trained sinusoids are a table": (replace(VIT, position="sincos2d"), ["fold=positions"]),
     "biases of zeros": (replace(VIT, query_bias=False, value_bias=False), ["unfold=qkv_bias"]),
     "the same size": (VIT, ["resize=8x12:dino"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", EXACT)
@@ -101,7 +127,7 @@ def test_a_folding_keeps_the_function(case):
     after, folded = adapted(config, *texts)
     expected, found = logits(config, before, images), logits(after, folded, images)
     assert np.abs(found - expected).max() <= 4e-15 * np.abs(expected).max()
-    assert all(a.says.endswith("the function stays") for a in adapt.plan(config, texts))
+    assert all(a.says.endswith("the function stays") for a in adapt.adaptations(config, texts))
 
 
 @pytest.mark.parametrize("stem_bias", [True, False])
@@ -192,7 +218,7 @@ FACTS = Facts(
 
 
 def facts(text, given=FACTS):
-    (adaptation,) = adapt.plan(VIT, [text])
+    (adaptation,) = adapt.adaptations(VIT, [text])
     return adaptation.facts(given)
 
 
@@ -220,7 +246,7 @@ def test_preprocessing_and_class_names_follow_the_network():
 def test_statistics_are_those_that_were_published_under_the_name(name, mean, std):
     after = facts(f"statistics=half:{name}")
     assert after.preprocess == {**FACTS.preprocess, "mean": mean, "std": std}
-    (back,) = adapt.plan(VIT, [f"statistics={name}:half"])
+    (back,) = adapt.adaptations(VIT, [f"statistics={name}:half"])
     assert back.facts(after) == FACTS
 
 
@@ -232,7 +258,7 @@ def test_the_side_that_images_are_cropped_from_is_the_nearest_to_the_proportion(
 
 
 def test_statistics_that_the_files_contradict_are_refused():
-    with pytest.raises(UserError, match=r"the files say mean \[0.5, 0.5, 0.5\].*which is not imagenet"):
+    with pytest.raises(UserError, match=r"the files state mean \[0.5, 0.5, 0.5\].*which is not imagenet"):
         facts("statistics=imagenet:half")
 
 
@@ -247,14 +273,14 @@ REFUSED = {
     "resize=0x8:timm": "'0x8' is not a size in pixels",
     "resize=8x-4:timm": "is not a size in pixels",
     "resize=9x12:timm": "model.image 9x12 is not divisible by model.patch 4x2",
-    "resize=16x12:hf": "hf knows no old grid of 2x6; take timm or flexi",
+    "resize=16x12:hf": "hf resamples only square grids, and the old one is 2x6; take timm or flexi",
     "patch=4:bicubic": "there is no kernel 'bicubic'",
     "head=none": "'none' is none of drop, new:CLASSES",
     "head=new:0": "'new:0' is none of",
     "head=new:3:ones": "'new:3:ones' is none of",
     "fold=layer_scale": "this network has no layer scale; leave this flag out",
     "fold=positions": "its positions are learned",
-    "fold=scale": "there is no 'scale' to do so with; nearest: layer_scale",
+    "fold=scale": "fold has no value 'scale'; nearest: layer_scale",
     "unfold=cls_position": "only a class token without one",
     "unfold=qkv_bias": "query, key and value all have one",
     "channels=0": "'0' is not a whole number of at least 1",
@@ -265,27 +291,27 @@ REFUSED = {
     "eps=nan": "'nan' is not a number",
     "eps=inf": "'inf' is not a number",
     "activation=Gelu": "there is no activation 'Gelu'; nearest: relu, gelu",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_what_cannot_be_is_refused_in_a_sentence(text):
     with pytest.raises(UserError) as error:
-        adapt.plan(VIT, [text])
+        adapt.adaptations(VIT, [text])
     assert REFUSED[text] in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("config", "text", "reason"),
     [
-        (replace(VIT, channels=1), "channels=3", "takes 1 channels, and only 3 are known"),
+        (replace(VIT, channels=1), "channels=3", "takes 1 channels, and only 3 can be changed"),
         (replace(VIT, channels=1), "statistics=half:imagenet", "takes 1"),
-        (replace(VIT, stem_pre_norm=True), "channels=1", "normalised pixel by pixel"),
-        (replace(VIT, stem_pre_norm=True), "patch=8:flexi", "normalised pixel by pixel"),
+        (replace(VIT, stem_pre_norm=True), "channels=1", "pixels are normalised before"),
+        (replace(VIT, stem_pre_norm=True), "patch=8:flexi", "pixels are normalised before"),
         (
             replace(VIT, image=8, patch=2),
             "resize=8x12:torchvision",
-            "torchvision knows no new grid of 4x6; take timm or hf or dino or flexi",
+            "torchvision resamples only square grids, and the new one is 4x6; take timm or hf or dino or flexi",
         ),
         (replace(VIT, position="sincos1d", position_trained=False), "fold=cls_position", "give fold=positions first"),
         (
@@ -298,11 +324,11 @@ def test_what_cannot_be_is_refused_in_a_sentence(text):
 )
 def test_a_network_that_an_operation_is_not_for_is_refused(config, text, reason):
     with pytest.raises(UserError, match=reason):
-        adapt.plan(config, [text])
+        adapt.adaptations(config, [text])
 
 
 def test_a_transformer_may_have_another_eps_and_activation():
-    one, two = adapt.plan(TransformerConfig(), ["eps=1e-5", "activation=relu"])
+    one, two = adapt.adaptations(TransformerConfig(), ["eps=1e-5", "activation=relu"])
     assert (two.config.eps, two.config.activation) == (1e-5, "relu") and not (one.steps or two.steps)
 
 
@@ -313,9 +339,9 @@ class Tiny(ModelConfig):
 
 def test_any_network_may_have_what_it_has_a_field_for(monkeypatch):
     monkeypatch.setitem(NETWORKS, "tiny", replace(NETWORKS["vit"], name="Tiny", config=Tiny))
-    (one,) = adapt.plan(Tiny(), ["eps=1e-5"])
+    (one,) = adapt.adaptations(Tiny(), ["eps=1e-5"])
     assert one.config == Tiny(1e-5) and not one.steps
     for text, whose in (("activation=relu", "networks with a field activation"), ("head=drop", "a ViT")):
         with pytest.raises(UserError, match=f"is for {whose} and this is a Tiny, which can only have eps changed"):
-            adapt.plan(Tiny(), [text])
-    assert adapt.toward(Tiny(), ["activation=relu", "eps=1e-3"], lambda c: c == Tiny(1e-3)) == ["eps=1e-3"]
+            adapt.adaptations(Tiny(), [text])
+    assert adapt.texts_to_fit(Tiny(), ["activation=relu", "eps=1e-3"], lambda c: c == Tiny(1e-3)) == ["eps=1e-3"]

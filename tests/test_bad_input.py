@@ -1,4 +1,4 @@
-"""What a user or a machine does wrong: one sentence that says what to do, exit code 2, and nothing written, overwritten or lost."""
+"""Errors of a user or a machine: one sentence with the remedy, exit code 2, nothing written, overwritten or lost."""
 
 import contextlib
 import errno
@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from vit_jax import errors, evaluate, predict, runs
-from vit_jax.train import door as train_door
+from vit_jax.train import command as train_command
 
 TINY = shlex.split(
     "digits --model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32 --optim.schedule constant "
@@ -36,7 +36,7 @@ def place(tmp_path_factory):
             sys.modules["vit_jax.train.finish"], "draw", lambda *a: None
         )  # the package has a function of this name
         with contextlib.redirect_stdout(io.StringIO()):
-            assert train_door.command([*TINY, "--epochs", "2"]) == 0
+            assert train_command.command([*TINY, "--epochs", "2"]) == 0
         yield folder
     jax.config.update("jax_disable_most_optimizations", False)
 
@@ -52,15 +52,18 @@ def files(folder: Path) -> dict:
 
 @pytest.fixture
 def refused(place, capsys):
-    """`refused("train digits --batch 0", "batch is 0", "positive")`: exit code 2, nothing written, and a sentence that says all of this."""
+    """`refused("train digits --batch 0", "batch is 0", "positive")`.
+
+    Asserts exit code 2, that nothing was written, and one sentence that contains all these words.
+    """
 
     def check(command, *says: str) -> str:
         door, *arguments = shlex.split(command) if isinstance(command, str) else [str(part) for part in command]
-        body = {"train": train_door.command, "evaluate": evaluate.command, "predict": predict.command}[door]
+        body = {"train": train_command.command, "evaluate": evaluate.command, "predict": predict.command}[door]
         before = files(place)
         capsys.readouterr()
         try:
-            code = errors.door(lambda: body(arguments))
+            code = errors.run_command(lambda: body(arguments))
             boxed = False
         except SystemExit as ended:
             code, boxed = ended.code, True
@@ -88,15 +91,15 @@ def refused(place, capsys):
     {
         "train digit": ["there is no preset 'digit'", "nearest: digits"],
         "train cifar-10": ["there is no preset 'cifar-10'", "cifar10-48x4"],
-        "train --epochs 3 mnist": ["the preset 'mnist' comes too late", "first argument"],
-        "train digits mnist": ["the preset 'mnist' comes too late", "the only one"],
+        "train --epochs 3 mnist": ["the preset 'mnist' is not the first argument"],
+        "train digits mnist": ["the preset 'mnist' is not the first argument", "one preset only"],
         "train digits --model.dept 3": ["there is no field --model.dept;", "nearest: --model.depth"],
         "train digits --modl.depth 3": ["--modl.depth", "--model.depth"],
         "train digits --optim.learning-rate 3": ["there is no field --optim.learning-rate", "nearest: --optim.lr"],
         "train digits --batch-size 3": ["there is no field --batch-size", "nearest: --batch"],
         "train digits --patch_size=3": ["there is no field --patch_size=3", "nearest: --model.patch"],
         "train digits --zzz": ["there is no field --zzz", "--help lists them"],
-        "train digits --epochs 3 4": ["'4' belongs to no --field"],
+        "train digits --epochs 3 4": ["the argument '4' follows no --field"],
         "train digits --epochs": ["--epochs"],
         "train digits --epochs three": ["--epochs", "three"],
         "train digits --optim.lr fast": ["--optim.lr", "fast"],
@@ -121,13 +124,13 @@ def refused(place, capsys):
         "train digits --patience 3 --data.validation 0": ["patience is 3 but data.validation is 0"],
         "train digits --seeds -1": ["seeds is -1"],
         "train digits --seed -1": ["seed is -1"],
-        "train --resume nothing": ["nothing: no run here", "runs in runs: digits"],
-        "train --resume digits --seeds 2": ["seeds is 2", "no --resume"],
-        "train mnist --resume digits": ["--resume digits brings its own config", "leave out the preset 'mnist'"],
+        "train --resume nothing": ["nothing: no run here", "runs/ holds digits"],
+        "train --resume digits --seeds 2": ["seeds is 2", "leave one of them out"],
+        "train mnist --resume digits": ["--resume digits uses the config of that run", "leave out the preset 'mnist'"],
         "evaluate": ["RUN"],
-        "evaluate nothing": ["nothing: no run here", "runs in runs: digits"],
+        "evaluate nothing": ["nothing: no run here", "runs/ holds digits"],
         "evaluate runs": ["runs: no run here"],
-        "evaluate digits --split tset": ["split 'tset' is not there", "train, validation, test", "choose one of them"],
+        "evaluate digits --split tset": ["there is no split 'tset'", "train, validation, test", "choose one of them"],
         "evaluate digits --weights beste": ["beste", "best"],
         "evaluate digits --batch -3": ["batch is -3", "positive"],
         "evaluate digits --bach 3": ["--bach", "--batch"],
@@ -139,8 +142,8 @@ def refused(place, capsys):
         "predict digits runs/digits/digests": ["runs/digits/digests: there are no images in this folder", ".png"],
         "predict digits nothing.png --top 0": ["top is 0", "positive"],
         "predict digits nothing.png --csv runs": ["--csv runs: is a folder"],
-        "predict digits nothing.png --csv no/where.csv": ["--csv no/where.csv: its folder is not there"],
-        "predict digits nothing.png --attention no/where.png": ["--attention no/where.png: its folder is not there"],
+        "predict digits nothing.png --csv no/where.csv": ["--csv no/where.csv: its folder does not exist"],
+        "predict digits nothing.png --attention no/where.png": ["--attention no/where.png: its folder does not exist"],
     }.items(),
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -276,7 +279,9 @@ def test_unreadable_images_stop_the_run_before_training(images, refused):
 def test_unreadable_images_are_left_out_when_told_so(images, capsys):
     damage(images)
     assert (
-        train_door.command([str(a) for a in on(f"folder:{images}", "--data.skip-unreadable", "--name", "skipped")[1:]])
+        train_command.command(
+            [str(a) for a in on(f"folder:{images}", "--data.skip-unreadable", "--name", "skipped")[1:]]
+        )
         == 0
     )
     out = capsys.readouterr().out
@@ -349,7 +354,7 @@ def test_a_place_that_cannot_hold_a_run(place_of_trouble, place, refused):
     says = (
         ["the name is too long"]
         if place_of_trouble == "a long name"
-        else ["a file stands where a folder is needed", "choose another --dir"]
+        else ["a file is where a folder is needed", "choose another --dir"]
     )
     refused(["train", *TINY, *folder], *says)
 
@@ -371,7 +376,7 @@ def test_no_write_permission(number, place, refused, monkeypatch, tmp_path):
     monkeypatch.setattr(predict.os, "access", lambda path, mode: str(path) != str(tmp_path) and access(path, mode))
     refused(
         ["predict", "digits", "nothing.png", "--csv", tmp_path / "out.csv"],
-        "out.csv: its folder is not there or cannot be written",
+        "out.csv: its folder does not exist or cannot be written",
     )
 
 
@@ -403,16 +408,16 @@ def spoil(run: runs.Run, step: int) -> None:
 
 
 def test_every_checkpoint_damaged(copied, refused):
-    for step in copied.sound_steps():
+    for step in copied.complete_steps():
         spoil(copied, step)
     copied.summary_file.unlink()
     picture(Path("image.png"), 0)
     for command in ("evaluate copy", "predict copy image.png", "train --resume copy"):
-        refused(command, "copy: no checkpoint is sound", "checkpoint 40: ", "checkpoint 20: ", "--name")
+        refused(command, "copy: no checkpoint is valid", "checkpoint 40: ", "checkpoint 20: ", "--name")
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_and_named(copied, capsys):
-    newest, older = copied.sound_steps()
+    newest, older = copied.complete_steps()
     spoil(copied, newest)
     assert evaluate.command(["copy", "--weights", "last"]) == 0
     shown = capsys.readouterr()
@@ -421,7 +426,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_named(copied, capsys):
 
 
 def test_the_best_weights_damaged(copied, refused, capsys):
-    newest, older = copied.sound_steps()
+    newest, older = copied.complete_steps()
     digest = json.loads((copied.digests / f"{newest}.json").read_text())
     digest.pop("digest")
     digest["notes"]["best"] = {"step": older, "accuracy": 1.0}
@@ -453,7 +458,7 @@ def test_out_of_memory_says_what_to_lower(raised, refused, monkeypatch):
     def train(*_, **__):
         raise raised()
 
-    monkeypatch.setattr("vit_jax.train.door.train", train)
+    monkeypatch.setattr("vit_jax.train.command.train", train)
     refused(["train", *TINY], "out of memory", "lower --batch", "raise --accumulate", "--compute-dtype bfloat16")
 
 
@@ -465,9 +470,9 @@ def test_out_of_memory_for_real(place):
     program = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-from vit_jax.errors import door
-from vit_jax.train.door import command
-sys.exit(door(lambda: command(sys.argv[1:])))
+from vit_jax.errors import run_command
+from vit_jax.train.command import command
+sys.exit(run_command(lambda: command(sys.argv[1:])))
 """
     arguments = on(
         "large.npz",

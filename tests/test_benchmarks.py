@@ -1,4 +1,4 @@
-"""The benchmark compares like with like: flax's own layers compute our function, and a step of both leads to the same weights."""
+"""The benchmark compares like with like: flax's own layers compute our function, and a step gives the same weights."""
 
 import sys
 from dataclasses import replace
@@ -40,7 +40,7 @@ RUN = RunConfig("classify", SMALL, ImageData(), ImageAugment())
 
 
 def test_the_twin_is_the_same_network_and_takes_the_same_steps():
-    run = step.quiet(RUN, 4)
+    run = step.deterministic(RUN, 4)
     batch, weights = step.data(SMALL, run.batch), start(SMALL, jax.random.key(1))
     classify, network = Classify(run.augment, step.MEAN, step.STD, run.loss.label_smoothing), definition(SMALL)
     twin = plain.PlainViT(SMALL, nnx.Rngs(0))
@@ -76,7 +76,7 @@ def test_every_compared_net_has_a_twin():
 
 def test_the_pytorch_side_starts_from_the_same_loss_and_goes_the_same_way():
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    run = step.quiet(RUN, 4)
+    run = step.deterministic(RUN, 4)
     works = step.build("small", run, ["torch"], nnx_jit=False)  # ends where the first losses differ
     losses = [{side: float(work()) for side, work in works.items()} for _ in range(3)]
     np.testing.assert_allclose([x["torch"] for x in losses], [x["ours"] for x in losses], atol=1e-4)

@@ -1,4 +1,4 @@
-"""A run trained here, as files of other libraries: they load it themselves and compute the same; and the way back in, by load and --init."""
+"""A run trained here, as files of other libraries, which load it themselves and compute the same; and read again."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ from convert import __main__ as convert
 from convert import rules
 from convert.dialects import LAYOUTS
 from vit_jax.config import shapes
-from vit_jax.train import door as train_door
+from vit_jax.train import command as train_command
 from vit_jax.weights import starting_weights
 
 TINY = shlex.split(
@@ -38,8 +38,8 @@ def place(tmp_path_factory):
             plain.setattr(
                 sys.modules["vit_jax.train.finish"], "draw", lambda *a: None
             )  # the package has a function of this name
-            assert train_door.command(TINY) == 0
-            assert train_door.command([*TINY, "--model.activation", "gelu_tanh", "--name", "tanh"]) == 0
+            assert train_command.command(TINY) == 0
+            assert train_command.command([*TINY, "--model.activation", "gelu_tanh", "--name", "tanh"]) == 0
         yield folder
     jax.config.update("jax_disable_most_optimizations", False)
 
@@ -177,7 +177,7 @@ def test_training_is_told_of_flags_that_it_has():
     given = shlex.split(told.partition("; give ")[2])
     assert "--model.query-bias" in given and "--new-head" not in given
     arguments = shlex.split("--model.no-query-bias --model.no-norm-bias --model.image 8 12 --model.width 32")
-    run_ = train_door.parse([*TINY, *arguments, *given, "--init", "flags.safetensors", "--new-head"])[1].run()
+    run_ = train_command.parse([*TINY, *arguments, *given, "--init", "flags.safetensors", "--new-head"])[1].run()
     fresh = {name: np.zeros(shape, np.float32) for name, shape in shapes(replace(run_.model, classes=3)).items()}
     assert starting_weights(run_, fresh, {})["blocks.0.attention.query.bias"].any()
     told = refused(
@@ -195,7 +195,8 @@ def test_what_only_convert_can_be_told_is_said_to_convert():
     command = shlex.split(told.partition("`")[2].partition("`")[0].removeprefix("python -m convert"))
     assert "--key LABEL" in told and command == ["two.safetensors", "X.safetensors"]
     said = shlex.split(
-        "--key teacher --set heads=2 --set eps=1e-6 --set activation=gelu --set pool=cls --set image=8 --set mean=0.5 --set std=0.5 --force"
+        "--key teacher --set heads=2 --set eps=1e-6 --set activation=gelu --set pool=cls --set image=8 "
+        "--set mean=0.5 --set std=0.5 --force"
     )
     assert run(*command, *said) == 0
     fresh = {name: np.zeros(shape, np.float32) for name, shape in shapes(digits.model).items()}

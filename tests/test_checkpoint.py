@@ -194,7 +194,7 @@ def test_other_tools_read_the_steps_with_orbax_alone(run):
 
 
 def flips(run: Run, step: int, count: int, seed: int) -> Iterator[tuple[Path, int, int]]:
-    """(file, byte, bit), drawn over all files of a step's checkpoint and its digest: a file first, then a place in it."""
+    """Yield (file, byte, bit), drawn over all files of a step's checkpoint and its digest: first a file, then a bit."""
     files = [p for p in sorted((run.checkpoints / str(step)).rglob("*")) if p.is_file() and p.stat().st_size]
     draw = random.Random(seed)
     for _ in range(count):
@@ -277,7 +277,9 @@ def test_a_damaged_file_is_passed_over_with_its_reason(run, target, harm):
     assert saved is not None and saved.step == 10 and same(saved.state, state(10))
     (reason,) = skipped
     assert reason.startswith("checkpoint 20: ") and "\n" not in reason
-    assert run.sound_steps() == ([10] if target == "digest" and harm is os.unlink else [20, 10]), "nothing is deleted"
+    assert run.complete_steps() == ([10] if target == "digest" and harm is os.unlink else [20, 10]), (
+        "nothing is deleted"
+    )
 
 
 @pytest.mark.parametrize("item", ["model", "optimizer", "ema", ""])
@@ -305,7 +307,7 @@ def test_swapped_items_and_swapped_steps_are_noticed(run):
     swap(folder / "model", folder / "ema")
     swap(folder, run.checkpoints / "10")
     with pytest.raises(
-        UserError, match=r"no checkpoint is sound \(checkpoint 20: .* is damaged .*; checkpoint 10: .* is damaged"
+        UserError, match=r"no checkpoint is valid \(checkpoint 20: .* is damaged .*; checkpoint 10: .* is damaged"
     ):
         restored(run)
     swap(folder, run.checkpoints / "10")
@@ -380,7 +382,7 @@ def test_when_none_is_sound_that_is_said_and_nothing_deleted(run, harm):
     before = contents(run)
     with pytest.raises(
         UserError,
-        match=r"no checkpoint is sound \(checkpoint 20: .*; checkpoint 10: .*\); start anew with another --name",
+        match=r"no checkpoint is valid \(checkpoint 20: .*; checkpoint 10: .*\); train again under another --name",
     ) as error:
         restored(run)
     assert "\n" not in str(error.value)
@@ -409,7 +411,7 @@ def test_a_first_save_that_was_cut_off_is_no_damage(tmp_path, monkeypatch):
 def steps(run: Run) -> list[int]:
     """The steps on disk, with nothing beside them."""
     assert sorted(p.name for p in run.checkpoints.iterdir()) == sorted(p.stem for p in run.digests.iterdir())
-    return run.sound_steps()
+    return run.complete_steps()
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path):
@@ -525,7 +527,8 @@ def test_too_little_room_is_known_before_anything_is_written(run, monkeypatch):
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with pytest.raises(
         UserError,
-        match="the disk is full, so step 30 could not be saved; step 20 is intact; free some space and repeat the command",
+        match="the disk is full, so step 30 could not be saved; step 20 is intact; "
+        "free some space and repeat the command",
     ):
         Checkpoints(run).save(state(30), NOTES, None, keep=2)
     intact(run, before)
@@ -535,7 +538,7 @@ def test_a_bug_while_saving_stays_a_bug(run, monkeypatch):
     monkeypatch.setattr(checkpoint, "_sync", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Checkpoints(run).save(state(30), NOTES, None, keep=2)
-    assert run.sound_steps() == [20, 10]
+    assert run.complete_steps() == [20, 10]
 
 
 @pytest.mark.parametrize("limit", [0, 200, 3000])

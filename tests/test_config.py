@@ -1,4 +1,4 @@
-"""Configs: what is refused and how, what is kept on disk, what makes a run another run, and sizes against published ones."""
+"""Configs: what is refused and how, what is on disk, what makes a run another run, and sizes against published ones."""
 
 import ast
 import dataclasses
@@ -180,31 +180,61 @@ BAD_TEXTS = [
 
 BAD_RUNS = [
     (dict(model=ViTConfig(width=100)), "model.width", "100"),
-    *((dict([(name, value)]), name, str(value)) for name in ("epochs", "batch", "accumulate", "log_every", "keep") for value in (0, -1)),
-    *((dict([(name, -1)]), name, "-1") for name in ("patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes", "seed")),
+    *(
+        (dict([(name, value)]), name, str(value))
+        for name in ("epochs", "batch", "accumulate", "log_every", "keep")
+        for value in (0, -1)
+    ),
+    *(
+        (dict([(name, -1)]), name, "-1")
+        for name in ("patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes", "seed")
+    ),
     (dict(max_minutes=math.nan), "max_minutes", "nan"),
     (dict(seed=2**32), "seed", "4294967296"),
     (dict(batch=10, accumulate=4), "batch", "10", "accumulate", "4"),
-    *((dict(data=dict([(name, value)])), f"data.{name}", str(value)) for name in ("validation", "test") for value in (-0.1, 1.0)),
+    *(
+        (dict(data=dict([(name, value)])), f"data.{name}", str(value))
+        for name in ("validation", "test")
+        for value in (-0.1, 1.0)
+    ),
     (dict(ema=1.0), "ema", "1.0"),
     (dict(loss=dict(label_smoothing=1.5)), "loss.label_smoothing", "1.5"),
     (dict(patience=3, data=dict(validation=0.0)), "patience", "3", "data.validation", "0"),
     (dict(new_head=True), "new_head", "True", "init"),
-    *((dict(optim=dict([(name, value)])), f"optim.{name}", str(value)) for name in ("lr", "div_factor") for value in (0.0, -1.0, math.nan)),
-    *((dict(optim=dict([(name, -1.0)])), f"optim.{name}", "-1.0") for name in ("weight_decay", "clip", "warmup", "final", "eps")),
-    *((dict(optim=dict([(name, 1.0)])), f"optim.{name}", "1.0") for name in ("momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start")),
+    *(
+        (dict(optim=dict([(name, value)])), f"optim.{name}", str(value))
+        for name in ("lr", "div_factor")
+        for value in (0.0, -1.0, math.nan)
+    ),
+    *(
+        (dict(optim=dict([(name, -1.0)])), f"optim.{name}", "-1.0")
+        for name in ("weight_decay", "clip", "warmup", "final", "eps")
+    ),
+    *(
+        (dict(optim=dict([(name, 1.0)])), f"optim.{name}", "1.0")
+        for name in ("momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start")
+    ),
     (dict(augment=dict(crop_padding=-1)), "augment.crop_padding", "-1"),
     (dict(task="clasify"), "the task", "'clasify'", "classify"),
     (dict(task="translate", model=ViTConfig()), "task", "translate", "Transformer", "model", "ViT"),
     (dict(model=TransformerConfig()), "task", "classify", "ViT", "model", "Transformer"),
-    *((dict(task=task, data=other()), "data", other.__name__, task, right.__name__) for task, right, other in (
-        ("classify", ImageData, SentenceData), ("classify", ImageData, config.DataConfig), ("translate", SentenceData, ImageData),
-    )),
-    *((dict(task=task, augment=other()), "augment", other.__name__, task, right.__name__) for task, right, other in (
-        ("classify", ImageAugment, AugmentConfig), ("translate", AugmentConfig, ImageAugment),
-    )),
+    *(
+        (dict(task=task, data=other()), "data", other.__name__, task, right.__name__)
+        for task, right, other in (
+            ("classify", ImageData, SentenceData),
+            ("classify", ImageData, config.DataConfig),
+            ("translate", SentenceData, ImageData),
+        )
+    ),
+    *(
+        (dict(task=task, augment=other()), "augment", other.__name__, task, right.__name__)
+        for task, right, other in (
+            ("classify", ImageAugment, AugmentConfig),
+            ("translate", AugmentConfig, ImageAugment),
+        )
+    ),
     *(({"task": "translate", **fields}, *words) for fields, *words in BAD_TEXTS),
-]  # fmt: skip
+]
 
 
 PARTS = {

@@ -33,9 +33,16 @@ def random(dtype: Any, *shape: int) -> np.ndarray:
 
 
 EVERYTHING: Arrays = {
-    **{f"{np.dtype(d).name}": random(d, 3, 5) for d in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")},
-    "params/head/kernel": random("f4", 7), "blocks.0.norm1.weight": random("f4", 2, 1, 3), "scalar": random("f8"), "empty": random("f2", 0, 4), "b.10": random("u1", 3),
-}  # fmt: skip
+    **{
+        f"{np.dtype(d).name}": random(d, 3, 5)
+        for d in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
+    },
+    "params/head/kernel": random("f4", 7),
+    "blocks.0.norm1.weight": random("f4", 2, 1, 3),
+    "scalar": random("f8"),
+    "empty": random("f2", 0, 4),
+    "b.10": random("u1", 3),
+}
 BFLOAT = random(ml_dtypes.bfloat16, 4, 3)
 
 
@@ -125,7 +132,7 @@ def test_numpy_reads_the_npz_that_we_write(tmp_path: Path) -> None:
 
 
 def test_large_members_of_npz_have_wide_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(npz, "WIDE", 0)
+    monkeypatch.setattr(npz, "ZIP64_FROM", 0)
     path = write(tmp_path / "a.npz", EVERYTHING)
     with np.load(path) as file:
         assert_same(dict(file), EVERYTHING)
@@ -152,9 +159,16 @@ def test_deflated_members_are_read_whole_wherever_the_pieces_end(
 
 SQUARE = random("f4", 6, 6)
 ORDERS = {  # that the library itself, given them, writes wrongly without a word, but for the last four
-    "transposed": SQUARE.T, "Fortran": np.asfortranarray(SQUARE[:4]), "every second": SQUARE[:, ::2], "broadcast": np.broadcast_to(SQUARE[0], (3, 6)),
-    "reversed": SQUARE[::-1], "big-endian": SQUARE.astype(">f4"), "0-d": SQUARE[0, 0].reshape(()), "empty": SQUARE[:0], "axes of one": SQUARE[:1, None],
-}  # fmt: skip
+    "transposed": SQUARE.T,
+    "Fortran": np.asfortranarray(SQUARE[:4]),
+    "every second": SQUARE[:, ::2],
+    "broadcast": np.broadcast_to(SQUARE[0], (3, 6)),
+    "reversed": SQUARE[::-1],
+    "big-endian": SQUARE.astype(">f4"),
+    "0-d": SQUARE[0, 0].reshape(()),
+    "empty": SQUARE[:0],
+    "axes of one": SQUARE[:1, None],
+}
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -265,11 +279,18 @@ def test_safetensors_are_known_whatever_the_length_of_their_header(length: int, 
 
 
 FOREIGN = {
-    "empty": (b"", "is empty"), "LFS": (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer"), "HTML": (b"\n<!doctype html>", "web page"),
-    "JSON": (b'{"a": 1}', "JSON text"), "npy": (b"\x93NUMPY\x01\x00", "single array"), "HDF5": (b"\x89HDF\r\n\x1a\n", "HDF5"), "gzip": (b"\x1f\x8b\x08", "gzip"),
-    "tar": (bytes(257) + b"ustar" + bytes(250), "tar archive"), "GGUF": (b"GGUF\x03", "GGUF"), "text": (b"hello", "no file of weights"),
+    "empty": (b"", "is empty"),
+    "LFS": (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer"),
+    "HTML": (b"\n<!doctype html>", "web page"),
+    "JSON": (b'{"a": 1}', "JSON text"),
+    "npy": (b"\x93NUMPY\x01\x00", "single array"),
+    "HDF5": (b"\x89HDF\r\n\x1a\n", "HDF5"),
+    "gzip": (b"\x1f\x8b\x08", "gzip"),
+    "tar": (bytes(257) + b"ustar" + bytes(250), "tar archive"),
+    "GGUF": (b"GGUF\x03", "GGUF"),
+    "text": (b"hello", "no file of weights"),
     "zip": (b"PK\x05\x06" + bytes(18), "empty zip"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", FOREIGN)

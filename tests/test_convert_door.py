@@ -201,7 +201,7 @@ def test_nothing_is_guessed(refused, source, tmp_path):
 def test_what_the_user_says_must_fit_the_shapes(refused, source, tmp_path):
     assert "width is 16 by --set but 12" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "width=16")
     assert "there is no such field" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "heights=16")
-    assert "say it once" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "heads=2")
+    assert "give it once" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "heads=2")
     assert "KEY=VALUE" in refused(source, tmp_path / "o.safetensors", "--set", "heads")
 
 
@@ -219,6 +219,13 @@ def test_the_size_of_a_change_is_said(run, source, tmp_path):
         source, tmp_path / "p.safetensors", "--to", "timm", *SAID, *STATISTICS, "--adapt", "fold=cls_position"
     )
     assert "the function stays" in out and "moves" not in out
+
+
+def test_statistics_are_stated_for_the_images_of_the_adapted_network(run, source, tmp_path):
+    out = tmp_path / "out.safetensors"
+    assert run(source, out, "--to", "timm", *SAID, *STATISTICS, "--adapt", "resize=12x16:timm")[0] == 0
+    stated = provenance(out)["preprocess"]
+    assert (stated["image"], stated["size"], stated["mean"]) == ([12, 16], 12, [0.5] * 3)
 
 
 def test_what_helps_against_one_reason_is_not_offered_where_another_stands(refused, source, tmp_path):
@@ -278,12 +285,12 @@ def test_one_shard_is_told_its_index(refused, tmp_path):
     )
 
 
-@pytest.mark.parametrize("fault", ["missing", "unclaimed", "misshapen"])
+@pytest.mark.parametrize("fault", ["missing", "unknown", "of another shape"])
 def test_all_that_does_not_fit_is_listed(refused, tmp_path, fault):
     some = tensors()
     if fault == "missing":
         del some["blocks.1.norm2.bias"]
-    elif fault == "unclaimed":
+    elif fault == "unknown":
         some["blocks.0.extra"] = np.zeros(3, np.float32)
     else:
         some["blocks.1.norm2.bias"] = np.zeros(7, np.float32)
@@ -407,7 +414,10 @@ def test_a_full_disk_leaves_nothing_behind(source, tmp_path):
     """The largest file that a process may write stands for the disk's end."""
     big = replace(CONFIG, width=96, hidden=384, depth=2)
     save_file(tensors(big), source)
-    limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); "
+    limit = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); "
+    )
     code = limit + "import sys; from convert.__main__ import main; sys.exit(main())"
     before = sorted(tmp_path.iterdir())
     done = subprocess.run(
@@ -442,6 +452,34 @@ def test_a_conversion_that_is_killed_leaves_the_old_file(source, tmp_path):
     )
     assert done.returncode == -9
     assert (tmp_path / "out.safetensors").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("target", "to", "replaced"),
+    [("out.npz", "timm", True), ("hf", "huggingface", False), ("hf", "huggingface", True), ("run", "vit-jax", False)],
+)
+def test_a_file_gets_its_name_once_the_disk_holds_it(run, source, tmp_path, monkeypatch, target, to, replaced):
+    """A file that is renamed before may be empty after a power cut, and the one that it replaced is lost."""
+    said = (source, tmp_path / target, "--to", to, *SAID, *STATISTICS)
+    if replaced:
+        assert run(*said)[0] == 0
+    held, named, sync = set(), set(), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (held.add(os.fstat(file).st_ino), sync(file)))
+
+    def listening(move):
+        def listen(old, new):
+            files = [p for p in (Path(old), *Path(old).rglob("*")) if p.is_file()]
+            assert held >= {p.stat().st_ino for p in files}, f"{old} becomes {new} before it is on the disk"
+            named.update(p.stat().st_ino for p in files)
+            move(old, new)
+
+        return listen
+
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, listening(getattr(os, name)))
+    assert run(*said, *["--force"] * replaced)[0] == 0
+    written = {p.stat().st_ino for p in tmp_path.rglob("*") if p.is_file() and p != source}
+    assert written <= named and len(written) > 1
 
 
 def test_what_comes_back_otherwise_than_it_was_written_never_arrives(run, source, tmp_path, monkeypatch):

@@ -167,7 +167,7 @@ def test_folder_with_splits_reads_each_image_as_pillow_does(tmp_path):
                 wanted = file.convert("RGB").resize((11, 8), Image.Resampling.BILINEAR).crop((2, 0, 10, 8))
             np.testing.assert_array_equal(image, np.asarray(wanted))
             assert f"/{data.class_names[split.labels[i]]}/" in split.name(i).replace(os.sep, "/")
-    assert open_dataset(a_run(f"folder:{tmp_path / 'train'}", channels=3)).notes == ()
+    assert open_dataset(a_run(f"folder:{tmp_path / 'train'}", channels=3)).remarks == ()
 
 
 def test_one_folder_of_classes_is_split_by_us_and_may_have_a_class_called_train(tmp_path):
@@ -231,7 +231,7 @@ def test_tfds_set_by_name_decodes_test_only_when_taken(tmp_path, monkeypatch, ro
     for name, split in data.splits.items():
         source, rows = ("test" if name == "test" else "train"), [int(n.split("[")[1][:-1]) for n in names(split)]
         assert all(n.startswith(f"{source}[") for n in names(split))
-        assert (split._images._kept is None) == (name == "test")
+        assert (split._images._pixels is None) == (name == "test")
         np.testing.assert_array_equal(everything(split)[..., 0], pixels[source][rows])
         np.testing.assert_array_equal(split.labels, np.array(rows) % 2)
 
@@ -239,7 +239,8 @@ def test_tfds_set_by_name_decodes_test_only_when_taken(tmp_path, monkeypatch, ro
 def test_reading_a_tfds_set_loads_no_framework_and_prints_nothing(tmp_path):
     write_tfds(tmp_path, "pets")
     code = (
-        "import sys; from test_data import a_run, open_dataset; open_dataset(a_run('pets', image=(5, 6), dir=sys.argv[1])); "
+        "import sys; from test_data import a_run, open_dataset; "
+        "open_dataset(a_run('pets', image=(5, 6), dir=sys.argv[1])); "
         "print([m for m in ('tensorflow', 'jax', 'cv2') if m in sys.modules])"
     )
     paths = os.pathsep.join([os.path.dirname(__file__), *sys.path])
@@ -264,7 +265,7 @@ def test_tfds_validation_split_is_used_and_an_unlabelled_one_left_out(tmp_path, 
     )
     data = open_dataset(a_run("pets", image=(5, 6), dir=str(tmp_path)))
     assert {k: len(v) for k, v in data.splits.items()} == {"train": 16, "validation": 6, "test": 4}
-    assert data.notes == ("the test split has no labels and is left out",)
+    assert data.remarks == ("the test split has no labels and is left out",)
 
 
 @pytest.mark.skipif(
@@ -295,6 +296,15 @@ def test_statistics(tmp_path):
     assert stats["imagenet"].mean == pytest.approx([0.449]) and stats["imagenet"].std == pytest.approx([0.226])
     flat = open_dataset(a_run(write_npz(tmp_path / "b.npz", images=np.full((20, 8, 8), 255, np.uint8)))).preprocess
     assert flat.mean == pytest.approx((1.0,)) and flat.std == (1e-3,)
+
+
+def test_statistics_of_a_large_set_are_of_images_from_all_over_it(tmp_path):
+    """Folders are sorted by class: the first 10,000 images of many would be those of the first classes."""
+    grey, n = (51, 102, 153, 204, 255), 25_000  # by class, in this order
+    images = np.repeat(np.array(grey, np.uint8), n // 5)[:, None, None] * np.ones((1, 2, 2), np.uint8)
+    np.savez(tmp_path / "a.npz", images=images, labels=np.repeat(np.arange(5), n // 5))
+    found = open_dataset(a_run(tmp_path / "a.npz", image=2)).preprocess
+    assert found.mean == pytest.approx([0.6], abs=1e-4) and found.std == pytest.approx([0.08**0.5], abs=1e-4)
 
 
 def test_identity_is_equal_exactly_where_the_data_is(tmp_path):
@@ -331,7 +341,7 @@ def test_unreadable_images_stop_the_run_or_are_left_out_and_counted(tmp_path, me
     left = [name for split in data.splits.values() for name in names(split)]
     assert len(left) == 2 * 8 + 2 * 3 - 4 and not {str(path) for path in bad} & set(left)
     assert (
-        data.notes[0].startswith("4 unreadable images left out: ")
+        data.remarks[0].startswith("4 unreadable images left out: ")
         and np.isfinite(everything(data.splits["train"])).all()
     )
     for k in range(2, 8):

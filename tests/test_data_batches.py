@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from vit_jax.data import Order, batches, whole
+from vit_jax.data import Order, batches, evaluation_batches
 from vit_jax.data.order import hold_out
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
@@ -39,7 +39,7 @@ def test_order_is_a_permutation_each_epoch_and_a_function_of_seed_and_step():
 
 def digits(split):
     run = preset("digits").run
-    return TASKS[run.task].open(run).splits[split]
+    return TASKS[run.task].open_data(run).splits[split]
 
 
 def our_threads():
@@ -98,7 +98,7 @@ def test_the_prefetch_thread_ends_on_early_close_and_hands_its_errors_on():
 def test_whole_counts_every_example_once(batch):
     split = digits("validation")
     assert len(split) == 144
-    made = list(whole(split, batch))
+    made = list(evaluation_batches(split, batch))
     assert all(b["image"].shape == (batch, 8, 8, 1) and b["label"].shape == (batch,) for b, _ in made)
     np.testing.assert_array_equal(np.concatenate([b["image"][:real] for b, real in made]), split.take(np.arange(144)))
     np.testing.assert_array_equal(np.concatenate([b["label"][:real] for b, real in made]), split.labels)

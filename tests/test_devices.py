@@ -1,73 +1,101 @@
 """Five devices: what divides no batch can still be evaluated, and a caller's arrays stay the caller's."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from vit_jax import evaluate
+from vit_jax.train import command
+
 FIVE = "--xla_force_host_platform_device_count=5"
-TINY = (
-    "--model.width",
-    8,
-    "--model.encoder-depth",
-    1,
-    "--model.decoder-depth",
-    1,
-    "--model.heads",
-    2,
-    "--model.hidden",
-    8,
-    "--max-steps",
-    2,
-)
+TINY = "--model.width 8 --model.encoder-depth 1 --model.decoder-depth 1 --model.heads 2 --model.hidden 8 --max-steps 2"
 
-
-def test_a_run_is_evaluated_on_five_devices_as_on_one(door):
-    assert door("train", "numbers", *TINY, "--name", "tiny").returncode == 0
-    one, five = door("evaluate", "tiny"), door("evaluate", "tiny", XLA_FLAGS=FIVE)
-    assert one.returncode == five.returncode == 0, five.stderr
-    values = [[float(line.split()[1]) for line in done.stdout.splitlines()[1:]] for done in (one, five)]
-    assert len(values[0]) == 3 and values[0] == pytest.approx(values[1], abs=2e-4)
-    refused = door("train", "numbers", *TINY, "--name", "five", XLA_FLAGS=FIVE)
-    assert (
-        refused.returncode == 2 and "choose a multiple of 5" in refused.stderr
-    )  # training still says what does not divide
-
-
-KEPT = """
-import json, sys
+# Commands, one after the other, and then a few training steps; what came of each is printed as JSON.
+PROGRAM = """
+import contextlib, io, json, sys
 import jax, jax.numpy as jnp, numpy as np
+from vit_jax import evaluate
 from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig, parameters
 from vit_jax.models import definition, start
 from vit_jax.optim import Optimizer
 from vit_jax.step import Engine
 from vit_jax.tasks.classify import Classify
+from vit_jax.train import command
+
+shown = []
+for name, *arguments in json.loads(sys.argv[1]):
+    sys.argv = [name, *arguments]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = {"evaluate": evaluate, "train": command}[name].main()
+    shown.append([code, out.getvalue(), err.getvalue()])
 
 config = ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, depth=1, heads=2, hidden=8)
-out = {}
+kept = {}
 for parallel in ("jit", "pmap"):
-    run = RunConfig("classify", config, ImageData(), ImageAugment(), OptimConfig(), batch=10, ema=0.9, parallel=parallel)
-    engine = Engine(run, definition(config), Classify(run.augment, (0.5,), (0.5,), 0.0), Optimizer(run.optim, 10, 5, parameters(config)))
+    run = RunConfig(
+        "classify", config, ImageData(), ImageAugment(), OptimConfig(), batch=10, ema=0.9, parallel=parallel
+    )
+    task = Classify(run.augment, (0.5,), (0.5,), 0.0)
+    engine = Engine(run, definition(config), task, Optimizer(run.optim, 10, 5, parameters(config)))
     mine = start(config, jax.random.key(0))
     before = jax.tree.map(np.array, mine)
     state = engine.start(mine)
+    batch = {"image": np.zeros((10, 8, 8, 1), np.uint8), "label": np.zeros(10, np.int32)}
     for _ in range(2):
-        state, metrics = engine.train(state, {"image": np.zeros((10, 8, 8, 1), np.uint8), "label": np.zeros(10, np.int32)})
+        state, metrics = engine.train(state, batch)
     same = jax.tree.map(lambda a, b: not a.is_deleted() and bool((np.asarray(a) == b).all()), mine, before)
-    out[parallel] = [all(jax.tree.leaves(same)), float(metrics["loss"])]
-print(json.dumps([jax.device_count(), out]))
+    kept[parallel] = [all(jax.tree.leaves(same)), float(metrics["loss"])]
+print(json.dumps([jax.device_count(), shown, kept]))
 """
 
 
-def test_training_leaves_the_callers_arrays_alone_on_several_devices():
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """The folder of a run that was trained on one device."""
+    path = tmp_path_factory.mktemp("devices")
+    with contextlib.chdir(path), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *_: None)
+        assert command.command(["numbers", *TINY.split(), "--name", "tiny"]) == 0
+    return path / "runs" / "tiny"
+
+
+@pytest.fixture(scope="module")
+def five(run):
+    """What PROGRAM prints on five devices."""
+    commands = [["evaluate", str(run)], ["train", "numbers", *TINY.split(), "--name", "five"]]
     done = subprocess.run(
-        [sys.executable, "-c", KEPT], env={**os.environ, "XLA_FLAGS": FIVE}, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", PROGRAM, json.dumps(commands)],
+        cwd=run.parent.parent,
+        env={**os.environ, "XLA_FLAGS": FIVE},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    devices, found = json.loads(done.stdout)
+    devices, *found = json.loads(done.stdout)
     assert devices == 5
-    for parallel, (same, loss) in found.items():
+    return found
+
+
+def test_a_run_is_evaluated_on_five_devices_as_on_one(run, five):
+    (evaluated, refused), _ = five
+    assert evaluated[0] == 0, evaluated
+    with contextlib.redirect_stdout(io.StringIO()) as one:
+        assert evaluate.command([str(run)]) == 0
+    values = [[float(line.split()[1]) for line in out.splitlines()[1:]] for out in (one.getvalue(), evaluated[1])]
+    assert len(values[0]) == 3 and values[0] == pytest.approx(values[1], abs=2e-4)
+    # Training still says what does not divide.
+    assert refused[0] == 2 and "choose a multiple of 5" in refused[2]
+
+
+def test_training_leaves_the_callers_arrays_alone_on_several_devices(five):
+    _, kept = five
+    for parallel, (same, loss) in kept.items():
         assert same, parallel
         assert 0 < loss < 2, parallel

@@ -1,4 +1,4 @@
-"""Hugging Face's ViT and DeiT: what config.json states and leaves out, what a class there cannot be, and its preprocessing."""
+"""Hugging Face's ViT and DeiT: what config.json states and leaves out, what each class cannot be, preprocessing."""
 
 import json
 from dataclasses import replace
@@ -100,7 +100,8 @@ def test_relatives_with_clip_s_names_are_refused_by_name(before):
 def test_without_a_config_json_what_no_shape_tells_is_asked_for():
     with pytest.raises(
         UserError,
-        match=r"image, heads, eps, activation;.*--set image=\.\.\. --set heads=\.\.\. --set eps=\.\.\. --set activation=\.\.\.",
+        match=r"image, heads, eps, activation;.*"
+        r"--set image=\.\.\. --set heads=\.\.\. --set eps=\.\.\. --set activation=\.\.\.",
     ):
         resolve(V4, shapes(V4, VIT), [], "file")
 
@@ -138,7 +139,7 @@ def test_another_network_s_config_json_is_refused(config, told):
     ("config", "told"),
     [
         (replace(VIT, key_bias=False), "query, key and value"),
-        (replace(VIT, head_hidden=6), "its pooler is followed by no head"),
+        (replace(VIT, head_hidden=6), "no head follows its pooler"),
         (replace(DEIT, pool="cls_distill"), "distill_head is False and pool 'cls_distill'"),
         (replace(TEACHER, pool="cls"), "distill_head is True and pool 'cls'"),
         (replace(VIT, head_width=3), "head_width is 3"),
@@ -155,8 +156,8 @@ def test_what_none_of_its_classes_computes_is_refused(config, told):
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        (VIT, "image is 4x6, its are square; patch is 2x3"),
-        (replace(POOLER, image=4, patch=2), "head_hidden is 6, its pooler is as wide as a token, 8"),
+        (VIT, "image is 4x6, but the layout has only square ones; patch is 2x3"),
+        (replace(POOLER, image=4, patch=2), "head_hidden is 6, but its pooler has the width of a token, 8"),
         (replace(DEIT, image=4, patch=2), "distill_token is True"),
     ],
 )
@@ -212,6 +213,9 @@ def test_class_names_are_written_and_read():
     files = side(V4, VIT, class_names=names)
     assert files["config.json"]["label2id"]["shark"] == 2
     assert V4.read_side(files).class_names == names
+    config = files["config.json"]
+    sorted_by_name = {**config, "id2label": dict(sorted(config["id2label"].items(), key=lambda item: item[1]))}
+    assert V4.read_side({"config.json": sorted_by_name}).class_names == names  # by their numbers, not as they stand
     assert V4.read_side(side(V4, VIT)).class_names is None  # LABEL_0, ... are none
     assert len(side(V4, VIT, class_names=["of", "another"])["config.json"]["id2label"]) == 5
 

@@ -39,20 +39,45 @@ def numbers(config):
 @pytest.mark.parametrize(
     ("module", "network", "count", "some"),
     [
-        (notebook_768, "cifar100-768x3", 16_778_596, {
-            "positional_encoding": (1, 16, 768), "conv1.weight": (768, 3, 8, 8), "transformer_encoder.layers.2.self_attn.in_proj_weight": (2304, 768),
-            "transformer_encoder.layers.0.linear1.weight": (2048, 768), "fc.weight": (100, 768),
-        }),
-        (notebook_48, "cifar10-48x4", 119_098, {
-            "embedding.position_embeddings": (1, 65, 48), "embedding.patch_embeddings.projection.weight": (48, 3, 4, 4),
-            "encoder.blocks.3.attention.heads.3.value.weight": (12, 48), "encoder.blocks.0.mlp.dense_1.bias": (192,), "classifier.weight": (10, 48),
-        }),
-        (notebook_256, "cifar100-256x24", 12_862_820, {
-            "class_embed": (1, 1, 256), "pos_embed": (1, 65, 256), "input.weight": (256, 48), "transformer.23.attn.in_proj_bias": (768,),
-            "fc1.weight": (512, 256), "fc2.weight": (100, 512),
-        }),
+        (
+            notebook_768,
+            "cifar100-768x3",
+            16_778_596,
+            {
+                "positional_encoding": (1, 16, 768),
+                "conv1.weight": (768, 3, 8, 8),
+                "transformer_encoder.layers.2.self_attn.in_proj_weight": (2304, 768),
+                "transformer_encoder.layers.0.linear1.weight": (2048, 768),
+                "fc.weight": (100, 768),
+            },
+        ),
+        (
+            notebook_48,
+            "cifar10-48x4",
+            119_098,
+            {
+                "embedding.position_embeddings": (1, 65, 48),
+                "embedding.patch_embeddings.projection.weight": (48, 3, 4, 4),
+                "encoder.blocks.3.attention.heads.3.value.weight": (12, 48),
+                "encoder.blocks.0.mlp.dense_1.bias": (192,),
+                "classifier.weight": (10, 48),
+            },
+        ),
+        (
+            notebook_256,
+            "cifar100-256x24",
+            12_862_820,
+            {
+                "class_embed": (1, 1, 256),
+                "pos_embed": (1, 65, 256),
+                "input.weight": (256, 48),
+                "transformer.23.attn.in_proj_bias": (768,),
+                "fc1.weight": (512, 256),
+                "fc2.weight": (100, 512),
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_notebooks_networks_have_their_tensors_and_as_many_numbers(module, network, count, some):
     config = replace(preset(network).run.model, final_norm=False)  # which the presets have and the notebooks lack
     assert not module.LAYOUTS[0].cannot(config)
@@ -96,20 +121,23 @@ def test_patches_of_the_256_wide_one_are_channel_row_column():
 
 
 def test_the_one_that_attends_across_the_batch_wants_a_flag():
-    flag, _, told = LAYOUTS["notebook-768"].warns.partition(":")
+    (flag,), told = LAYOUTS["notebook-768"].flags, LAYOUTS["notebook-768"].refuses("function")[0]
     assert flag == "batch-attention" and "across the images of a batch" in told
-    assert not any(LAYOUTS[name].warns for name in ("notebook-48", "notebook-256"))
+    assert not any(LAYOUTS[name].flags for name in ("notebook-48", "notebook-256"))
 
 
 @pytest.mark.parametrize(
     ("layout", "change", "reason"),
     [
-        ("notebook-768", dict(final_norm=True), "final_norm is True"), ("notebook-768", dict(activation="gelu"), "activation is 'gelu'"),
-        ("notebook-768", dict(classes=0), "classes is 0"), ("notebook-768", dict(head_width=3), "head_width is 3"),
-        ("notebook-48", dict(activation="gelu"), "activation is 'gelu'"), ("notebook-256", dict(head_hidden=0), "head_hidden is 0"),
+        ("notebook-768", dict(final_norm=True), "final_norm is True"),
+        ("notebook-768", dict(activation="gelu"), "activation is 'gelu'"),
+        ("notebook-768", dict(classes=0), "classes is 0"),
+        ("notebook-768", dict(head_width=3), "head_width is 3"),
+        ("notebook-48", dict(activation="gelu"), "activation is 'gelu'"),
+        ("notebook-256", dict(head_hidden=0), "head_hidden is 0"),
         ("notebook-256", dict(stem_activation="none"), "stem_activation is 'none'"),
     ],
-)  # fmt: skip
+)
 def test_a_network_that_a_notebook_cannot_hold_is_refused_with_the_reason(layout, change, reason):
     assert reason in "; ".join(LAYOUTS[layout].cannot(replace(CONFIGS[layout], **change)))
 

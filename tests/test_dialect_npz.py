@@ -1,4 +1,4 @@
-"""Google's npz layouts: which names, what shapes tell and what is asked for, stacked blocks, bfloat16 as nameless bytes."""
+"""Google's npz layouts: names, what shapes tell and what is asked for, stacked blocks, bfloat16 as nameless bytes."""
 
 import io
 from dataclasses import replace
@@ -64,11 +64,26 @@ def test_stacked_blocks_are_the_loop_s_behind_each_other():
 @pytest.mark.parametrize(
     ("layout", "config"),
     [
-        (LINEN, AUGREG), (PRE_LINEN, AUGREG), (LINEN, GAP), (PRE_LINEN, replace(GAP, head_hidden=6, classes=0)), (LOOP, TOK), (LOOP, AUGREG), (LOOP, GAP),
-        (LOOP, SINCOS), (LOOP, replace(SINCOS, cls_token=True, cls_position=False, pool="cls")), (LOOP, REP), (SCAN, TOK), (SCAN, MAP), (SCAN, SINCOS),
-        (OLD, AUGREG), (OLD, REP), (OLD, replace(REP, head_activation="none")), (INLINED, MAP), (INLINED, REP),
+        (LINEN, AUGREG),
+        (PRE_LINEN, AUGREG),
+        (LINEN, GAP),
+        (PRE_LINEN, replace(GAP, head_hidden=6, classes=0)),
+        (LOOP, TOK),
+        (LOOP, AUGREG),
+        (LOOP, GAP),
+        (LOOP, SINCOS),
+        (LOOP, replace(SINCOS, cls_token=True, cls_position=False, pool="cls")),
+        (LOOP, REP),
+        (SCAN, TOK),
+        (SCAN, MAP),
+        (SCAN, SINCOS),
+        (OLD, AUGREG),
+        (OLD, REP),
+        (OLD, replace(REP, head_activation="none")),
+        (INLINED, MAP),
+        (INLINED, REP),
     ],
-)  # fmt: skip
+)
 def test_a_file_is_known_by_its_names_and_its_config_by_shapes_and_what_was_said(layout, config):
     names = shapes(layout, config)
     assert [other.name for other in LAYOUTS.values() if other.recognises(names)] == [layout.name]
@@ -83,11 +98,16 @@ def test_a_file_is_known_by_its_names_and_its_config_by_shapes_and_what_was_said
 @pytest.mark.parametrize(
     ("layout", "config", "asked"),
     [
-        (PRE_LINEN, AUGREG, ["image"]), (PRE_LINEN, GAP, ["image"]), (LOOP, TOK, ["image"]), (LOOP, MAP, ["image"]),
+        (PRE_LINEN, AUGREG, ["image"]),
+        (PRE_LINEN, GAP, ["image"]),
+        (LOOP, TOK, ["image"]),
+        (LOOP, MAP, ["image"]),
         (LOOP, GAP, ["image", "pool"]),  # its pool "0", the first patch's token, has the same names
-        (SCAN, SINCOS, ["image", "pool"]), (OLD, MAP, ["image"]), (OLD, REP, ["image", "head_activation"]),
+        (SCAN, SINCOS, ["image", "pool"]),
+        (OLD, MAP, ["image"]),
+        (OLD, REP, ["image", "head_activation"]),
     ],
-)  # fmt: skip
+)
 def test_what_no_shape_tells_is_asked_for(layout, config, asked):
     with pytest.raises(UserError) as caught:
         resolve(layout, shapes(layout, config), [], "file")
@@ -116,8 +136,8 @@ def test_the_first_position_is_the_class_token_s_where_their_reader_says_so():
 @pytest.mark.parametrize(
     ("layout", "config", "told"),
     [
-        (PRE_LINEN, replace(AUGREG, activation="gelu"), "activation is 'gelu', it says only 'gelu_tanh'"),
-        (LOOP, replace(TOK, eps=1e-12), "eps is 1e-12, it says only 1e-06"),
+        (PRE_LINEN, replace(AUGREG, activation="gelu"), "activation is 'gelu', but the layout has only 'gelu_tanh'"),
+        (LOOP, replace(TOK, eps=1e-12), "eps is 1e-12, but the layout has only 1e-06"),
         (LINEN, replace(AUGREG, pool="mean"), "cls_token is True and pool 'mean'"),
         (PRE_LINEN, MAP, "pool is 'map'"),
         (PRE_LINEN, TOK, "cls_position is False"),
@@ -125,8 +145,16 @@ def test_the_first_position_is_the_class_token_s_where_their_reader_says_so():
         (LINEN, replace(AUGREG, head_width=3), "head_width is 3"),
         (LOOP, replace(REP, head_activation="none"), "head_activation is 'none'"),
         (LOOP, replace(SINCOS, cls_token=True, pool="cls"), "the class token has a computed position"),
-        (LOOP, replace(AUGREG, image=(4, 6)), "of 7 positions its reader takes none for the class token's"),
-        (LOOP, replace(GAP, image=(4, 10)), "of 10 positions its reader takes the first for the class token's"),
+        (
+            LOOP,
+            replace(AUGREG, image=(4, 6)),
+            "position has 7 rows, of which big_vision's reader would take none for the class token",
+        ),
+        (
+            LOOP,
+            replace(GAP, image=(4, 10)),
+            "position has 10 rows, of which big_vision's reader would take the first for the class token",
+        ),
     ],
 )
 def test_what_its_code_does_not_compute_is_refused(layout, config, told):

@@ -1,4 +1,4 @@
-"""Encoder-decoder layouts: told apart, configs from shapes and config.json, what is refused; their functions are in tests/parity."""
+"""Encoder-decoder layouts: recognition, configs from shapes and config.json, refusals. (Functions: tests/parity.)"""
 
 import json
 from dataclasses import replace
@@ -53,10 +53,20 @@ NOTEBOOK = replace(
     causal=False,
 )
 CONFIGS = {
-    **{f"{name}@base": replace(c, tie="embeddings", outputs=0) for name, c in (("marian", MARIAN), ("bart", BART), ("mbart", MBART))},
-    "marian": MARIAN, "bart": BART, "mbart": MBART, "flax-seq2seq@marian": MARIAN, "flax-seq2seq@bart": BART, "flax-seq2seq@mbart": MBART,
-    "torch-transformer": TORCH, "torch-transformer@encoder": ENCODER, "notebook-transformer": NOTEBOOK,
-}  # fmt: skip
+    **{
+        f"{name}@base": replace(c, tie="embeddings", outputs=0)
+        for name, c in (("marian", MARIAN), ("bart", BART), ("mbart", MBART))
+    },
+    "marian": MARIAN,
+    "bart": BART,
+    "mbart": MBART,
+    "flax-seq2seq@marian": MARIAN,
+    "flax-seq2seq@bart": BART,
+    "flax-seq2seq@mbart": MBART,
+    "torch-transformer": TORCH,
+    "torch-transformer@encoder": ENCODER,
+    "notebook-transformer": NOTEBOOK,
+}
 UNTOLD = {  # by shapes and by the layout
     "marian": {"heads", "activation", "scale_embedding", "max_length"},
     "bart": {"heads", "activation", "scale_embedding"},
@@ -282,12 +292,12 @@ def test_torchs_encoder_the_notebooks_twin_and_the_old_flax_classes_compute_the_
     pytest.importorskip("torch", reason="PyTorch cannot be imported, so ours is not compared with it")
     import jax
 
+    from convert.verify.checks import failed
     from tests.parity import layouts_flax, layouts_seq2seq
-    from tests.parity.compare import failures
     from tests.parity.groups import quick_compilation
 
     quick_compilation()
     results = [*layouts_seq2seq.torch_encoders(), *layouts_seq2seq.notebooks(), *layouts_flax.flax()]
     jax.config.update("jax_disable_most_optimizations", False)
     assert results
-    assert not failures(results), failures(results)
+    assert not failed(results), failed(results)

@@ -13,7 +13,7 @@ from convert.layout import Facts
 from convert.plan.plan import plan
 from convert.plan.shared import members
 from convert.recognise.config import resolve
-from convert.recognise.layouts import which_layout
+from convert.recognise.layouts import Recognition, which_layout
 from convert.recognise.reading import read
 from convert.write.write import write
 from vit_jax.config import ViTConfig, normal
@@ -28,10 +28,17 @@ CONFIG = {
     "num_classes": 5,
     "model_args": {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 4},
     "pretrained_cfg": {
-        "input_size": [3, 32, 32], "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.5, 0.5], "interpolation": "bicubic", "crop_pct": 0.9, "num_classes": 5,
-        "first_conv": "patch_embed.proj", "classifier": "head", "fixed_input_size": True,
+        "input_size": [3, 32, 32],
+        "mean": [0.5, 0.5, 0.5],
+        "std": [0.25, 0.5, 0.5],
+        "interpolation": "bicubic",
+        "crop_pct": 0.9,
+        "num_classes": 5,
+        "first_conv": "patch_embed.proj",
+        "classifier": "head",
+        "fixed_input_size": True,
     },
-}  # fmt: skip
+}
 
 
 def shapes(config, layout=TIMM):
@@ -136,10 +143,15 @@ def test_a_config_json_that_contradicts_itself_on_pooling_leaves_the_question_op
 @pytest.mark.parametrize(
     "change",
     [
-        {"model_args": [1]}, {"pretrained_cfg": "x"}, {"label_names": {"a": "b"}}, {"pretrained_cfg": {"mean": 0.5}}, {"pretrained_cfg": {"input_size": 3}},
-        {"pretrained_cfg": {"mean": [0.5] * 3, "crop_pct": 0}}, {"pretrained_cfg": {"mean": ["x"] * 3}},
+        {"model_args": [1]},
+        {"pretrained_cfg": "x"},
+        {"label_names": {"a": "b"}},
+        {"pretrained_cfg": {"mean": 0.5}},
+        {"pretrained_cfg": {"input_size": 3}},
+        {"pretrained_cfg": {"mean": [0.5] * 3, "crop_pct": 0}},
+        {"pretrained_cfg": {"mean": ["x"] * 3}},
     ],
-)  # fmt: skip
+)
 def test_a_config_json_of_the_wrong_kinds_is_refused_in_one_sentence(change):
     with pytest.raises(UserError, match=r"^config\.json: is not as timm writes it"):
         TIMM.read_side({"config.json": {**CONFIG, **change}})
@@ -165,19 +177,19 @@ def test_every_network_that_timm_can_state_comes_back_from_its_config_json():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (dict(eps=1e-12), "eps is 1e-12, it says only 1e-06 or 1e-05"),
+        (dict(eps=1e-12), "eps is 1e-12, but the layout has only 1e-06 or 1e-05"),
         (dict(stem_bias=False), "stem_bias and pre_norm"),
-        (dict(key_bias=False), "biases together"),
+        (dict(key_bias=False), "all have biases or all have none"),
         (dict(out_bias=False), "out projection and mlp"),
-        (dict(registers=2), "positions together"),
+        (dict(registers=2), "all have positions or all have none"),
         (dict(head_norm=True), "norms before pooling or after it, not both"),
         (dict(pool="map", cls_token=False, mlp_bias=False, out_bias=False), "attention pooling has a plain mlp"),
         (dict(heads=5, head_width=4), "head_width is 4"),
         (dict(distill_token=True), "two heads on two tokens"),
         (dict(head_hidden=7), "head_hidden is 7"),
         (dict(norm_first=False), "norm_first is False"),
-        (dict(eps=1e-5, gated=True), "eps is 1e-05, with a gated mlp"),
-        (dict(eps=1e-5, stem_norm=True), "eps is 1e-05, with a norm in the stem"),
+        (dict(eps=1e-5, gated=True), "eps is 1e-05, but with a gated mlp"),
+        (dict(eps=1e-5, stem_norm=True), "eps is 1e-05, but with a norm in the stem"),
     ],
 )
 def test_what_timm_cannot_be_told_is_said(change, said):
@@ -216,8 +228,8 @@ def test_layer_scales_as_gamma_are_nobodys_until_said_whose():
     config = replace(SMALL, layer_scale=1.0)
     names = shapes(config, LAYOUTS["timm@deit3"])
     with pytest.raises(UserError, match=r"rotary positions have the same names.*--from timm@deit3"):
-        which_layout("file", names, "", "")
-    assert which_layout("file", names, "timm@deit3", "") is LAYOUTS["timm@deit3"]
+        which_layout("file", Recognition.of(names), "", "")
+    assert which_layout("file", Recognition.of(names), "timm@deit3", "") is LAYOUTS["timm@deit3"]
 
 
 def test_clip_and_dinov2_are_told_from_timm():
@@ -244,12 +256,12 @@ def test_clip_and_dinov2_are_told_from_timm():
     ]
     whole = LAYOUTS["clip@whole"]
     assert whole.left_out([*shapes(clip, whole), *text]) == text
-    assert which_layout("file", shapes(clip, whole), "", "") is whole
-    assert which_layout("file", shapes(clip, LAYOUTS["clip"]), "", "") is LAYOUTS["clip"]
+    assert which_layout("file", Recognition.of(shapes(clip, whole)), "", "") is whole
+    assert which_layout("file", Recognition.of(shapes(clip, LAYOUTS["clip"])), "", "") is LAYOUTS["clip"]
     dino = replace(SMALL, classes=0, registers=2, layer_scale=1.0)
-    assert which_layout("file", shapes(dino, LAYOUTS["dinov2"]), "", "") is LAYOUTS["dinov2"]
+    assert which_layout("file", Recognition.of(shapes(dino, LAYOUTS["dinov2"])), "", "") is LAYOUTS["dinov2"]
     assert LAYOUTS["dinov2"].cannot(replace(dino, registers=0)) == [
-        "without registers and a gated mlp its names are timm's"
+        "without registers and a gated mlp DINOv2's names are those of timm"
     ]
 
 
@@ -332,10 +344,14 @@ def test_pixels_beyond_the_last_patch_are_left_out_as_timm_does(timm):
 @pytest.mark.parametrize(
     "how",
     [
-        dict(image=[8, 8], fit="crop", size=9), dict(image=[8, 8], fit="crop", size=0, interpolation="bilinear"), dict(image=[8, 12], fit="crop", size=0),
-        dict(image=[8, 12], fit="stretch", size=8), dict(image=[8, 12], fit="pad", size=0, background=128), dict(image=[8, 8], fit="crop", size=13),
+        dict(image=[8, 8], fit="crop", size=9),
+        dict(image=[8, 8], fit="crop", size=0, interpolation="bilinear"),
+        dict(image=[8, 12], fit="crop", size=0),
+        dict(image=[8, 12], fit="stretch", size=8),
+        dict(image=[8, 12], fit="pad", size=0, background=128),
+        dict(image=[8, 8], fit="crop", size=13),
     ],
-)  # fmt: skip
+)
 def test_the_pixels_are_those_of_timms_transform(timm, how, given):
     image = pytest.importorskip("PIL.Image")
     p = {
@@ -367,7 +383,7 @@ def test_the_size_that_crop_scales_to_survives_the_share_that_timm_states():
                     "interpolation": "bicubic",
                 }
             )
-            back, notes = timm_folder.images({**timm_folder.DEFAULTS, **cfg, "input_size": [1, edge, edge]})
+            back, notes = timm_folder.preprocessing({**timm_folder.DEFAULTS, **cfg, "input_size": [1, edge, edge]})
             assert (back["size"], notes) == (size, ())
 
 
@@ -378,7 +394,7 @@ def test_preprocessing_that_ours_is_not_is_noted_and_not_taken():
         {"interpolation": "lanczos"},
         {"input_size": [1, 8, 8]},
     ):
-        found, notes = timm_folder.images({**timm_folder.DEFAULTS, **change})
+        found, notes = timm_folder.preprocessing({**timm_folder.DEFAULTS, **change})
         assert found is None
         assert len(notes) == 1
 
@@ -433,18 +449,30 @@ def test_a_name_that_is_not_known_is_answered_with_the_nearest():
         lookup("vit_base_patch_16_224")
     with pytest.raises(UserError, match="no weights 'imagenet'"):
         lookup("vit_base_patch16_224.imagenet")
-    with pytest.raises(UserError, match="has rotary positions, which this network has not"):
+    with pytest.raises(UserError, match="has rotary positions, which the network here lacks"):
         lookup("vit_small_patch16_dinov3")
 
 
-def test_the_table_counts_what_timm_lists():
-    torchvision = {"vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14"}
-    listed = [n for n in names() if n.startswith(("vit_", "deit")) and n not in torchvision]
-    assert (len(listed), len(set(names()) & torchvision)) == (144, 5)
+def test_the_table_has_every_name_once():
+    """Either as a network that converts, or with what the network here lacks; torchvision's five among the former."""
+    listed, others = names(), table()["others"]
+    assert {"vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14"} <= set(listed)
+    assert not set(listed) & set(others) and all(others.values())
+    assert {n for n in listed if lookup(n)[0]} == set(listed)
+    assert any(n.startswith("vit_") for n in others) and any(n.startswith("deit") for n in listed)
 
 
-FEW = ["vit_tiny_patch16_224", "deit_tiny_distilled_patch16_224", "vit_base_patch16_siglip_gap_224", "vit_xsmall_patch16_clip_224", "vit_small_patch14_reg4_dinov2",
-       "vit_tiny_r_s16_p8_224", "vit_dwee_patch16_reg1_gap_256", "vit_base_patch16_rpn_224", "test_vit3"]  # fmt: skip
+FEW = [
+    "vit_tiny_patch16_224",
+    "deit_tiny_distilled_patch16_224",
+    "vit_base_patch16_siglip_gap_224",
+    "vit_xsmall_patch16_clip_224",
+    "vit_small_patch14_reg4_dinov2",
+    "vit_tiny_r_s16_p8_224",
+    "vit_dwee_patch16_reg1_gap_256",
+    "vit_base_patch16_rpn_224",
+    "test_vit3",
+]
 
 
 def test_a_few_of_the_table_are_as_timm_has_them(timm):
@@ -476,12 +504,25 @@ def test_no_layouts_own_names_are_refused():
 
 
 OTHERS = {
-    "vit_tiny_r_s16_p8_224": "hybrid", "vit_base_mci_224": "hybrid", "swin_tiny_patch4_window7_224": "Swin", "swinv2_tiny_window8_256": "Swin",
-    "beit_base_patch16_224": "BEiT", "vit_relpos_small_patch16_224": "relative", "vit_srelpos_small_patch16_224": "relative",
-    "eva02_tiny_patch14_224": "EVA", "vit_small_patch16_dinov3_qkvb": "EVA", "vit_base_patch16_rope_mixed_224": "rotary", "vit_small_patch16_dinov3": "DINOv3",
-    "vit_dwee_patch16_reg1_gap_256": "differential", "vit_pwee_patch16_reg1_gap_256": "side by side", "vit_small_patch16_18x2_224": "side by side",
-    "beit3_base_patch16_224": "BEiT-3", "aimv2_large_patch14_224": "RMS", "samvit_base_patch16": "relative", "resnet50": "ResNet",
-}  # fmt: skip
+    "vit_tiny_r_s16_p8_224": "hybrid",
+    "vit_base_mci_224": "hybrid",
+    "swin_tiny_patch4_window7_224": "Swin",
+    "swinv2_tiny_window8_256": "Swin",
+    "beit_base_patch16_224": "BEiT",
+    "vit_relpos_small_patch16_224": "relative",
+    "vit_srelpos_small_patch16_224": "relative",
+    "eva02_tiny_patch14_224": "EVA",
+    "vit_small_patch16_dinov3_qkvb": "EVA",
+    "vit_base_patch16_rope_mixed_224": "rotary",
+    "vit_small_patch16_dinov3": "DINOv3",
+    "vit_dwee_patch16_reg1_gap_256": "differential",
+    "vit_pwee_patch16_reg1_gap_256": "side by side",
+    "vit_small_patch16_18x2_224": "side by side",
+    "beit3_base_patch16_224": "BEiT-3",
+    "aimv2_large_patch14_224": "RMS",
+    "samvit_base_patch16": "relative",
+    "resnet50": "ResNet",
+}
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -521,4 +562,4 @@ def test_a_field_without_effect_is_no_reason():
     config = ViTConfig(
         image=8, patch=4, classes=0, width=8, depth=1, heads=2, hidden=12, eps=1e-5, stem_bias=False, pre_norm=True
     )
-    assert LAYOUTS["clip"].cannot(config) == ["classes is 0, it always has a projection"]
+    assert LAYOUTS["clip"].cannot(config) == ["classes is 0, but the layout always has a projection"]

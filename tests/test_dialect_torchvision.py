@@ -51,9 +51,9 @@ def test_both_generations_differ_in_the_mlp_alone():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (dict(image=(8, 12)), "image is 8x12, it knows only squares"),
+        (dict(image=(8, 12)), "image is 8x12, but the layout has only squares"),
         (dict(channels=1), "channels is 1"),
-        (dict(eps=1e-5), "eps is 1e-05, it says only 1e-06"),
+        (dict(eps=1e-5), "eps is 1e-05, but the layout has only 1e-06"),
         (dict(activation="gelu_tanh"), "activation is 'gelu_tanh'"),
         (dict(pool="mean"), "pool is 'mean'"),
         (dict(classes=0), "classes is 0"),
@@ -98,5 +98,5 @@ def test_a_stem_of_other_channels_is_read_and_its_class_does_not_build_it():
     names = rules.file_shapes(NEW.rows(config))
     for said in ({}, {"channels": 1}):
         assert resolve(NEW, names, [("--set", {"image": 8, "heads": 2, **said})], "file") == config
-    assert NEW.cannot(config) == ["channels is 1, its constructor takes 3"]
+    assert NEW.cannot(config) == ["channels is 1, but its constructor makes 3"]
     assert not NEW.cannot(config, weights_only=True)

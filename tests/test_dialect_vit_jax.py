@@ -1,4 +1,4 @@
-"""Our own layout: run folders and exported files as sources, run folders as targets that every other command takes for its own."""
+"""Our own layout: run folders and exported files as sources, and written run folders that every command accepts."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ from vit_jax.errors import UserError
 from vit_jax.evaluate import evaluate
 from vit_jax.runs import Run, flatten, text_digest, unflatten
 from vit_jax.step import State
-from vit_jax.train import door as training
+from vit_jax.train import command as training
 
 VIT = ViTConfig(
     image=(8, 4), patch=2, channels=1, classes=3, width=12, depth=2, heads=3, hidden=20, layer_scale=0.1, registers=2
@@ -62,7 +62,7 @@ def weights(config, seed=0, dtype=np.float32):
 
 
 def a_run(path, config=VIT, steps=(4, 9), best=None, ema=0.0):
-    """A run's folder as training leaves it; the weights of a step are those of its seed, the average's of 100 + step."""
+    """A run folder as training leaves it; a step's weights are those of seed `step`, its average's of 100 + step."""
     task = "classify" if isinstance(config, ViTConfig) else "translate"
     run = RunConfig(
         task, config, task_row(task).data(), task_row(task).augment(), OptimConfig(name="momentum"), ema=ema
@@ -184,15 +184,33 @@ DAMAGES = {
     "an array": (damage_array, "step 9, model.head.bias, is damaged (its digest differs)"),
     "a digest": (damage_digest, "the digest file of step 9 is damaged"),
     "a forged digest": (forge_digest, "the digest file of step 9 is damaged"),
-    "a config": (lambda run: rewrite(run.config_file, config={"task": []}), "config.json: the task '[]' is not known to this version"),
-    "a config of its own kind": (lambda run: rewrite(run.config_file, config=[]), "config.json: config: list is no group of fields; restore it"),
-    "statistics": (lambda run: rewrite(run.config_file, preprocess={**PREPROCESS, "mean": [0.5, 0.5]}), "its preprocess is damaged"),
+    "a config": (
+        lambda run: rewrite(run.config_file, config={"task": []}),
+        "config.json: the task '[]' is not known to this version",
+    ),
+    "a config of its own kind": (
+        lambda run: rewrite(run.config_file, config=[]),
+        "config.json: config: list is not a group of fields",
+    ),
+    "statistics": (
+        lambda run: rewrite(run.config_file, preprocess={**PREPROCESS, "mean": [0.5, 0.5]}),
+        "its preprocess is damaged",
+    ),
     "names": (lambda run: rewrite(run.config_file, class_names=[1, 2, 3]), "its class_names is damaged"),
-    "an item": (lambda run: shutil.rmtree(run.checkpoints / "9/model"), "step 9, model, does not hold the arrays that were saved"),
+    "an item": (
+        lambda run: shutil.rmtree(run.checkpoints / "9/model"),
+        "step 9, model, does not hold the arrays that were saved",
+    ),
     "a step": (lambda run: [shutil.rmtree(run.checkpoints / n) for n in ("4", "9")], "nothing has been saved here yet"),
-    "a preprocessing": (lambda run: run.config_file.write_text(run.config_file.read_text().replace('"preprocess"', '"process"')), "lacks preprocess"),
-    "a field": (lambda run: run.config_file.write_text(run.config_file.read_text().replace('"depth"', '"deep"')), "there is no field model.deep"),
-}  # fmt: skip
+    "a preprocessing": (
+        lambda run: run.config_file.write_text(run.config_file.read_text().replace('"preprocess"', '"process"')),
+        "lacks preprocess",
+    ),
+    "a field": (
+        lambda run: run.config_file.write_text(run.config_file.read_text().replace('"depth"', '"deep"')),
+        "there is no field model.deep",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", DAMAGES)
@@ -310,7 +328,7 @@ def test_networks_of_vectors_and_unknown_images_make_no_run(tmp_path, convert, f
     ]
     for arguments, told in (
         ([tmp_path / "v.safetensors", *fields], "this network takes or gives vectors; write it as FILE.safetensors"),
-        ([*foreign, "--weights-only"], "says nothing of the images' statistics"),
+        ([*foreign, "--weights-only"], "does not state the mean and std of its images"),
     ):
         code, _, error = convert(arguments[0], tmp_path / "out", *arguments[1:])
         assert code == 2 and told in error and not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))

@@ -1,6 +1,7 @@
 """docs/architecture.md and CONTRIBUTING.md speak of what is there: every path and every name in them."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def is_path(span: str) -> bool:
     return bool(re.fullmatch(r"[\w./-]+", span)) and ("/" in span or span.endswith((".py", ".md")))
 
 
+@functools.cache
 def sources() -> list[Path]:
     return [
         p
@@ -30,11 +32,13 @@ def sources() -> list[Path]:
     ]
 
 
+@functools.cache
 def known_words() -> set[str]:
     texts = [*sources(), ROOT / "Makefile", ROOT / "pyproject.toml"]
     return {word for path in texts for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
 
 
+@functools.cache
 def members() -> dict[str, set[str]]:
     """{class or file: what it has} over all sources."""
     found: dict[str, set[str]] = {}

@@ -138,22 +138,22 @@ class Counting(Evaluator):
 @pytest.mark.parametrize("batch", [1, 7, 100, 103, 512])
 def test_every_example_counts_once_with_a_partial_last_batch(batch):
     evaluator = Counting()
-    result = evaluator.evaluate({}, numbered(103), batch)
+    result = evaluator.measure({}, numbered(103), batch)
     assert set(evaluator.sizes) == {batch}  # one shape: the last batch does not compile again
     assert np.concatenate(evaluator.seen)[:103].tolist() == list(range(103))
     assert result.confidence.tolist() == np.float32(np.arange(103) / 1000).tolist()
     assert result.predicted.tolist() == [i * 7 % 3 for i in range(103)]
     assert result.metrics["loss"] == sum(range(103)) / 103
     assert result.confusion.sum() == 103
-    assert result.metrics == Counting().evaluate({}, numbered(103), 10).metrics
+    assert result.metrics == Counting().measure({}, numbered(103), 10).metrics
 
 
 def test_batch_size_does_not_change_what_a_network_gets():
     c = dataclasses.replace(preset("digits").run.model, width=16, depth=1, classes=3)
     evaluator = Evaluator(c, definition(c), Classify(ImageAugment(), (0.3,), (0.4,), 0.1))
-    parameters = evaluator.place(start(c, jax.random.key(3)))
+    parameters = evaluator.to_devices(start(c, jax.random.key(3)))
     split = numbered(103)
-    results = [evaluator.evaluate(parameters, split, batch) for batch in (103, 40)]
+    results = [evaluator.measure(parameters, split, batch) for batch in (103, 40)]
     assert (results[0].predicted == results[1].predicted).all()
     assert results[0].confidence == pytest.approx(results[1].confidence, abs=1e-6)
     assert results[0].metrics == pytest.approx(results[1].metrics, rel=1e-6)

@@ -1,5 +1,6 @@
-"""Real processes that are killed, told to end, or run into a wall: what they leave, and that the same command goes on."""
+"""Real processes that are killed, asked to end, or hit a limit: what they leave, and that the same command goes on."""
 
+import functools
 import json
 import os
 import random
@@ -10,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import shapes
-from vit_jax.errors import INTERRUPTED, UserError, translate
+from vit_jax.errors import INTERRUPTED, UserError, as_user_error
 from vit_jax.runs import Run
 
 slow = pytest.mark.slow
@@ -76,12 +78,12 @@ def to(name):
     return lambda source, target: Path(target).match(name)
 
 from vit_jax import backend, checkpoint, runs
-from vit_jax.train import door, session
+from vit_jax.train import command, session
 loop, finish = sys.modules["vit_jax.train.loop"], sys.modules["vit_jax.train.finish"]
 if moment == "start-up":
-    on_call(backend, "prepare", die)
+    on_call(backend, "configure_jax", die)
 elif moment == "data":
-    on_call(session, "prepare", die, after=True)
+    on_call(session, "set_up", die, after=True)
 elif moment == "config.json":
     on_call(os, "replace", die, when=to("config.json"))
 else:
@@ -92,19 +94,32 @@ else:
         "compilation": lambda: on_call(engine, "train", soon(0.05)),
         "first step": lambda: on_call(engine, "train", die, after=True),
         "step": lambda: on_call(engine, "train", die, 8, after=True),
-        "log": lambda: on_call(vit_jax.report.Log, "write", lambda self, row: (self._file.write('{"kind": "tr'), self._file.flush(), die()), 5),
-        "evaluation": lambda: on_call(evaluator, "evaluate", die, 4),
-        "saving": lambda: on_call(checkpoint.Checkpoints, "save", when_there("run/checkpoints/5.orbax-checkpoint-tmp*/*")),
-        "saving again": lambda: on_call(checkpoint.Checkpoints, "save", when_there("run/checkpoints/10.orbax-checkpoint-tmp*/*")),
+        "log": lambda: on_call(
+            vit_jax.report.Log,
+            "write",
+            lambda self, row: (self._file.write('{"kind": "tr'), self._file.flush(), die()),
+            5,
+        ),
+        "evaluation": lambda: on_call(evaluator, "measure", die, 4),
+        "saving": lambda: on_call(
+            checkpoint.Checkpoints, "save", when_there("run/checkpoints/5.orbax-checkpoint-tmp*/*")
+        ),
+        "saving again": lambda: on_call(
+            checkpoint.Checkpoints, "save", when_there("run/checkpoints/10.orbax-checkpoint-tmp*/*")
+        ),
         "renamed": lambda: on_call(checkpoint, "_sync", die),
         "renamed again": lambda: on_call(checkpoint, "_sync", die, 2),
         "digest": lambda: on_call(os, "replace", die, 2, when=to("digests/*.json")),
         "saved": lambda: on_call(os, "replace", die, 2, after=True, when=to("digests/*.json")),
-        "deletion begins": lambda: on_call(Path, "rename", die, when=lambda self, target: Path(target).match("*.deleted*")),
+        "deletion begins": lambda: on_call(
+            Path, "rename", die, when=lambda self, target: Path(target).match("*.deleted*")
+        ),
         "deletion": lambda: on_call(shutil, "rmtree", half, when=lambda path, *_, **__: Path(path).match("*.deleted*")),
         "last save": lambda: on_call(checkpoint, "_sync", die, 3),
-        "last deletion": lambda: on_call(shutil, "rmtree", half, 2, when=lambda path, *_, **__: Path(path).match("*.deleted*")),
-        "test": lambda: on_call(evaluator, "evaluate", die, 8),
+        "last deletion": lambda: on_call(
+            shutil, "rmtree", half, 2, when=lambda path, *_, **__: Path(path).match("*.deleted*")
+        ),
+        "test": lambda: on_call(evaluator, "measure", die, 8),
         "pictures": lambda: on_call(classify, "draw_result", die),
         "samples": lambda: on_call(classify, "draw_inside", die),
         "summary": lambda: on_call(os, "replace", die, when=to("summary.json")),
@@ -114,7 +129,7 @@ else:
     MOMENTS[moment]()
     if pictures == "without":
         finish.draw = lambda *_: None
-sys.exit(door.main())
+sys.exit(command.main())
 """
 
 
@@ -181,36 +196,72 @@ def place(tmp_path) -> Place:
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory) -> dict[str, object]:
-    """What an uninterrupted run ends with. Each epoch is its best so far: so each save makes the one before it old."""
+def uninterrupted(tmp_path_factory) -> Iterator[Callable[[], dict[str, object]]]:
+    """Waits for an uninterrupted run, which is started meanwhile, and returns what it ends with.
+
+    Each of its epochs is its best so far, so each save makes the one before it old.
+    """
     place = Place(tmp_path_factory.mktemp("uninterrupted"))
-    place.finished()
-    end = place.end()
-    assert end["steps"] == [str(STEPS)]
-    return end
+    process = place.start()
+
+    @functools.cache
+    def end() -> dict[str, object]:
+        out, err = process.communicate(timeout=600)
+        assert process.returncode == 0 and not err, out + err
+        left = place.end()
+        assert left["steps"] == [str(STEPS)]
+        return left
+
+    yield end
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture
+def expected(uninterrupted) -> dict[str, object]:
+    """What an uninterrupted run ends with."""
+    return uninterrupted()
 
 
 # ------------------------------------------------------------------------------------------- SIGKILL
 
 
-def test_killed_twice_and_still_the_same(place, expected):
+@slow
+def test_killed_twice_and_still_the_same(place, uninterrupted):
     """While saving, and while deleting what the next save made old."""
     place.killed("saving")
     assert list(place.run.checkpoints.glob("*tmp*")) and not place.run.steps()
     place.killed("deletion")
-    assert list(place.run.checkpoints.glob("*.deleted*")) and place.run.sound_steps() == [2 * EPOCH]
+    assert list(place.run.checkpoints.glob("*.deleted*")) and place.run.complete_steps() == [2 * EPOCH]
     done = place.finished()
     assert f"going on after step {2 * EPOCH}" in done.stdout
-    assert place.end() == expected
+    assert place.end() == uninterrupted()
 
 
 # What is left on disk by the moment: the steps that count, of the last save before it.
 MOMENTS = {
-    "start-up": [], "data": [], "config.json": [], "compilation": [], "first step": [], "step": [EPOCH], "log": [EPOCH], "evaluation": [EPOCH],
-    "saving": [], "saving again": [EPOCH], "renamed": [], "renamed again": [EPOCH], "digest": [EPOCH], "saved": [2 * EPOCH, EPOCH],
-    "deletion begins": [2 * EPOCH], "deletion": [2 * EPOCH], "last save": [2 * EPOCH], "last deletion": [STEPS], "test": [STEPS],
-    "summary": [STEPS], "shown": [STEPS],
-}  # fmt: skip
+    "start-up": [],
+    "data": [],
+    "config.json": [],
+    "compilation": [],
+    "first step": [],
+    "step": [EPOCH],
+    "log": [EPOCH],
+    "evaluation": [EPOCH],
+    "saving": [],
+    "saving again": [EPOCH],
+    "renamed": [],
+    "renamed again": [EPOCH],
+    "digest": [EPOCH],
+    "saved": [2 * EPOCH, EPOCH],
+    "deletion begins": [2 * EPOCH],
+    "deletion": [2 * EPOCH],
+    "last save": [2 * EPOCH],
+    "last deletion": [STEPS],
+    "test": [STEPS],
+    "summary": [STEPS],
+    "shown": [STEPS],
+}
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +277,7 @@ def drawn(tmp_path_factory) -> tuple[dict[str, object], list[str]]:
 def test_killed_at_any_moment(place, expected, moment):
     # A compilation that takes its time, and not from the cache.
     place.killed(moment, **({"JAX_ENABLE_COMPILATION_CACHE": "false"} if moment == "compilation" else {}))
-    assert place.run.sound_steps() == MOMENTS[moment]
+    assert place.run.complete_steps() == MOMENTS[moment]
     place.finished()
     assert place.end() == expected
 
@@ -236,7 +287,7 @@ def test_killed_at_any_moment(place, expected, moment):
 def test_killed_while_drawing(place, drawn, moment):
     end, pictures = drawn
     place.killed(moment, pictures=True)
-    assert place.run.sound_steps() == [STEPS] and place.run.summary() is None
+    assert place.run.complete_steps() == [STEPS] and place.run.summary() is None
     place.finished(pictures=True)
     assert place.end() == end
     assert place.pictures() == pictures
@@ -293,7 +344,7 @@ def test_told_to_end_from_outside(place, name, said):
     assert err.count("\n") == 1 and err.startswith(f"vit-jax: {name}: "), err
     if "saved at step" in err:
         step = int(err.split("saved at step ")[1].split(";")[0])
-        assert place.run.sound_steps()[0] == step
+        assert place.run.complete_steps()[0] == step
         resumed = place.train(*LONG, "--max-steps", step + 1)
         assert resumed.returncode == 0 and f"going on after step {step}" in resumed.stdout
     else:
@@ -326,8 +377,8 @@ def test_a_second_process_is_turned_away(place):
     second = place.train(*LONG)
     assert second.returncode == 2
     assert (
-        second.stderr
-        == f"vit-jax: error: {Path('runs', 'run')}: in use by process {first.pid}; wait for it, end it, or choose another --name\n"
+        second.stderr == f"vit-jax: error: {Path('runs', 'run')}: in use by process {first.pid}; "
+        "wait for it, end it, or choose another --name\n"
     )
     first.kill()
     first.communicate()
@@ -350,7 +401,10 @@ def test_a_disk_that_fills_up_while_saving(place, expected):
     """The real thing through the door: one sentence, the step before intact, no litter, and it goes on with room."""
     assert place.train("--max-steps", EPOCH).returncode == 0
     before = {p: p.read_bytes() for p in place.run.path.rglob("*") if p.is_file()}
-    resource_limit = "import resource, runpy, sys; sys.argv = sys.argv[1:]; resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); runpy.run_path('driver.py')"
+    resource_limit = (
+        "import resource, runpy, sys; sys.argv = sys.argv[1:]; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); runpy.run_path('driver.py')"
+    )
     command = [sys.executable, "-c", resource_limit, "driver.py", "", "without", *TINY]
     done = subprocess.run(
         command,
@@ -364,7 +418,7 @@ def test_a_disk_that_fills_up_while_saving(place, expected):
         "the disk is full, so step 10 could not be saved; step 5 is intact; free some space and repeat the command"
         in one_sentence(done)
     )
-    assert place.run.sound_steps() == [EPOCH]
+    assert place.run.complete_steps() == [EPOCH]
     changed = {
         str(p.relative_to(place.run.path))
         for p in place.run.path.rglob("*")
@@ -409,7 +463,10 @@ def test_a_folder_that_is_not_ones_own(tmp_path_factory):
         place = Place(Path(there) / "place")
         assert place.train("--max-steps", 3).returncode == 0
         before = {p: p.read_bytes() for p in place.run.path.rglob("*") if p.is_file()}
-        nobody = "import os, runpy, sys; sys.argv = sys.argv[1:]; os.setgid(65534); os.setuid(65534); runpy.run_path('driver.py')"
+        nobody = (
+            "import os, runpy, sys; sys.argv = sys.argv[1:]; "
+            "os.setgid(65534); os.setuid(65534); runpy.run_path('driver.py')"
+        )
         command = [sys.executable, "-c", nobody, "driver.py", "", "without", *TINY]
         env = {
             **os.environ,
@@ -432,13 +489,13 @@ def test_memory_that_runs_out_is_said_with_what_to_lower():
 
     with pytest.raises(jax.errors.JaxRuntimeError) as caught:
         jax.block_until_ready(jnp.zeros((1 << 46,), jnp.int8))
-    said = translate(caught.value)
+    said = as_user_error(caught.value)
     assert isinstance(said, UserError)
     assert (
         str(said)
         == "out of memory: lower --batch, or keep the batch and raise --accumulate, or set --compute-dtype bfloat16"
     )
-    assert translate(MemoryError()) is not None and translate(RuntimeError("INTERNAL: a bug")) is None
+    assert as_user_error(MemoryError()) is not None and as_user_error(RuntimeError("INTERNAL: a bug")) is None
 
 
 @slow
@@ -460,7 +517,7 @@ def test_a_damaged_checkpoint_through_the_door(place, expected):
     for file in (place.run.checkpoints / str(EPOCH)).rglob("d/*"):
         os.truncate(file, file.stat().st_size // 2)
     done = place.train()
-    assert "no checkpoint is sound (checkpoint 5: " in one_sentence(done)
+    assert "no checkpoint is valid (checkpoint 5: " in one_sentence(done)
     shutil.rmtree(place.run.checkpoints)
     shutil.rmtree(place.run.digests)
     place.run.checkpoints.mkdir()

@@ -186,11 +186,22 @@ def test_shards_are_one_set(suffix: str, tmp_path: Path) -> None:
         assert source.files == [str(tmp_path / f"model{suffix}.index.json"), *(str(tmp_path / f) for f in parts)]
 
 
-@pytest.mark.parametrize(("name", "says"), [
-    ("model-00002-of-00005.safetensors", "is shard 2 of 5; give m/model.safetensors.index.json, which is not there: get it and all shards"),
-    ("pytorch_model-00010-of-00010.bin", "is shard 10 of 10; give m/pytorch_model.bin.index.json, which is not there: get it and all shards"),
-    ("model-00001-of-00001.safetensors", ""), ("model.safetensors", ""), ("model.safetensors.index.json", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (
+            "model-00002-of-00005.safetensors",
+            "is shard 2 of 5; give m/model.safetensors.index.json, which is not there: get it and all shards",
+        ),
+        (
+            "pytorch_model-00010-of-00010.bin",
+            "is shard 10 of 10; give m/pytorch_model.bin.index.json, which is not there: get it and all shards",
+        ),
+        ("model-00001-of-00001.safetensors", ""),
+        ("model.safetensors", ""),
+        ("model.safetensors.index.json", ""),
+    ],
+)
 def test_a_shard_alone_is_told_its_index(name: str, says: str, tmp_path: Path) -> None:
     assert folder.shard(f"m/{name}") == says
     (tmp_path / "model.safetensors.index.json").touch()
@@ -212,10 +223,17 @@ def test_side_files_are_those_beside_a_file_or_in_a_folder(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b'{"a": 1, "a": 2}', "twice"), (b'{"a": NaN}', "NaN"), (b"[1]", "no JSON object"), (b'{"a": ', "no sound JSON"), (b"\xff", "no sound JSON"),
-        (b'{"a":' * 60 + b"1" + b"}" * 60, "nested"), (b'{"a":' * 100_000, "no sound JSON"), (b"", "no sound JSON"), (b'{"a":' + b"9" * 5000 + b"}", "no sound JSON"),
+        (b'{"a": 1, "a": 2}', "twice"),
+        (b'{"a": NaN}', "NaN"),
+        (b"[1]", "no JSON object"),
+        (b'{"a": ', "no valid JSON"),
+        (b"\xff", "no valid JSON"),
+        (b'{"a":' * 60 + b"1" + b"}" * 60, "nested"),
+        (b'{"a":' * 100_000, "no valid JSON"),
+        (b"", "no valid JSON"),
+        (b'{"a":' + b"9" * 5000 + b"}", "no valid JSON"),
     ],
-)  # fmt: skip
+)
 def test_damaged_side_files_are_refused(text: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(text)
     with pytest.raises(UserError, match=f"config.json: .*{words}"):
@@ -252,7 +270,15 @@ PROGRAM = """
 from convert.containers import open_source
 from convert.containers.folder import side_files
 from vit_jax.errors import UserError
-for address in ("hf://o/n", "hf://o/n@main", "hf://o/n@0123456789abcdef0123456789abcdef01234567/model.safetensors", "hf://o/other", "hf://o/n/x.npz", "hf://o", "hf://o/n/../x"):
+for address in (
+    "hf://o/n",
+    "hf://o/n@main",
+    "hf://o/n@0123456789abcdef0123456789abcdef01234567/model.safetensors",
+    "hf://o/other",
+    "hf://o/n/x.npz",
+    "hf://o",
+    "hf://o/n/../x",
+):
     try:
         with open_source(address) as source:
             print(float(source.tree["a"].read().sum()), side_files(source.path))
@@ -273,7 +299,10 @@ def test_a_repository_of_the_hub_is_opened_from_its_cache(cache: Path, offline: 
     said = process.stdout.splitlines()
     assert said[:3] == [f"{float(SQUARE.sum())} {{'config.json': {{'model_type': 'vit'}}}}"] * 3
     assert (
-        "cannot be had" in said[3] and "no such file" in said[4] and "no address" in said[5] and "no address" in said[6]
+        "cannot be downloaded" in said[3]
+        and "no such file" in said[4]
+        and "not an address" in said[5]
+        and "not an address" in said[6]
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# The order in which to read vit_jax; a file imports only what stands before it. A folder counts as the file of its name.
+# The order in which to read vit_jax: a file imports only earlier ones. A folder counts as the file of its name.
 ORDER = [
     *("errors", "config", "presets", "runs", "backend"),
     *("layers", "vit", "transformer", "captioner", "models"),
@@ -26,14 +26,15 @@ JOINS = "captioner"  # the one model that is made of others
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 NEVER = {"torch", "torchvision", "torch_ref", "tensorflow"}
 ONLY_WHEN_USED = {"tensorflow_datasets", "array_record", "tensorboard", "wandb"}
-# What the other two readings of the network may import: convert is numpy, and torch_ref never looks at the code it is to check.
+# What the other two packages may import: convert only numpy, and torch_ref nothing of the code that it is to check.
 FRAMEWORKS = JAX | {"torch", "torchvision", "torch_ref", "tensorflow"}
 CONVERT_READS = {"errors", "config", "presets", "runs"}
 LAZY = ("convert.verify",)  # it imports frameworks, inside functions
-# Who loads the module that a row names as text, or (the package, the command, the containers) a file of its own by its name.
+# Which modules load the module that a row names as text, or (vit_jax, its cli, the containers) one of their own files.
 LOADERS = ("vit_jax.models", "torch_ref", "convert.verify", "vit_jax", "vit_jax.cli", "convert.containers.kinds")
 ROWS = "vit_jax.config.networks"
-# Where networks and tasks may be named besides their own rooms: the tables, public names, presets, dialects, what verify builds with.
+# Where networks and tasks may be named besides their own files: tables, public names, presets, dialects, and the
+# libraries that verify builds networks with.
 NAMED_IN = (
     *(
         "vit_jax",
@@ -180,7 +181,11 @@ def told_apart(root: Path) -> list[str]:
         for path in sorted((root / package).rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            if module in NAMED_IN or module in rooms or module.startswith("convert.dialects."):
+            if (
+                module in NAMED_IN
+                or module in rooms
+                or module.startswith(("convert.dialects.", "convert.verify.libraries."))
+            ):
                 continue
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
                 said = {getattr(node, "id", None), getattr(node, "attr", None), getattr(node, "name", None)} & classes
@@ -230,7 +235,8 @@ def violations(root: Path) -> list[str]:
                 and (here, name) != ("cli", "convert.__main__")
             ):
                 found.append(
-                    f"{module}: imports {name}; vit_jax uses convert through interop alone (and hands on to its door), and never its verify"
+                    f"{module}: imports {name}; vit_jax uses convert through interop alone "
+                    "(and hands on to its door), and never its verify"
                 )
             if top != "vit_jax":
                 continue
@@ -280,7 +286,8 @@ def convert_violations(root: Path) -> list[str]:
                 )
             if top in FRAMEWORKS and (at_load or not module.startswith(LAZY)):
                 found.append(
-                    f"{module}: imports {name}; convert is numpy, and only its verify uses a framework, inside functions"
+                    f"{module}: imports {name}; "
+                    "convert is numpy, and only its verify uses a framework, inside functions"
                 )
             if (
                 top == "vit_jax"
@@ -303,7 +310,8 @@ def twin_violations(root: Path) -> list[str]:
             top, there = name.partition(".")[0], room(name)
             if name == COMPUTED and module not in LOADERS:
                 found.append(
-                    f"{module}: loads a module by a name that it puts together; only torch_ref itself loads what a row names"
+                    f"{module}: loads a module by a name that it puts together; "
+                    "only torch_ref itself loads what a row names"
                 )
             if top in JAX:
                 found.append(f"{module}: imports {name}, which torch_ref never does")
@@ -329,9 +337,17 @@ def test_networks_and_tasks_are_named_in_their_own_rooms_alone():
 
 @pytest.mark.parametrize(
     "source",
-    ["from vit_jax.config import ViTConfig", "def f(c: 'TransformerConfig'): pass", "import vit_jax\nx = vit_jax.vit.ViT", "if task == 'classify': pass",
-     "x = isinstance(y, Translate)", "names = {'ViT': 1}", "x: dict[str, 'ViTConfig | TransformerConfig'] = {}", "def f(kind='transformer'): pass"],
-)  # fmt: skip
+    [
+        "from vit_jax.config import ViTConfig",
+        "def f(c: 'TransformerConfig'): pass",
+        "import vit_jax\nx = vit_jax.vit.ViT",
+        "if task == 'classify': pass",
+        "x = isinstance(y, Translate)",
+        "names = {'ViT': 1}",
+        "x: dict[str, 'ViTConfig | TransformerConfig'] = {}",
+        "def f(kind='transformer'): pass",
+    ],
+)
 def test_naming_one_elsewhere_is_found(tmp_path, source):
     plant(
         tmp_path,
@@ -352,10 +368,11 @@ def test_no_room_is_named_after_nothing():
 
 
 GOOD = {
-    "vit_jax/__init__.py": "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    from .vit import ViT\ndef __getattr__(name):\n    from . import vit\n",
+    "vit_jax/__init__.py": "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    from .vit import ViT\n"
+    "def __getattr__(name):\n    from . import vit\n",
     "vit_jax/errors.py": "class UserError(Exception): pass",
     "vit_jax/config.py": "import numpy as np\nfrom .errors import UserError",
-    "vit_jax/backend.py": "def prepare():\n    import jax",
+    "vit_jax/backend.py": "def configure_jax():\n    import jax",
     "vit_jax/layers.py": "import jax",
     "vit_jax/vit.py": "from flax import nnx\nfrom . import layers\nfrom .config import ViTConfig",
     "vit_jax/data/__init__.py": "from .folder import read\nfrom ..errors import UserError",
@@ -364,13 +381,15 @@ GOOD = {
     "vit_jax/captioner.py": "from .transformer import Decoder\nfrom .vit import ViT",
     "torch_ref/captioner.py": "from .vit import ViT",
     "vit_jax/tasks/contract.py": "import jax\nfrom ..config import RunConfig",
-    "vit_jax/report/plots.py": "def draw():\n    import matplotlib",
+    "vit_jax/report/curves.py": "def draw():\n    import matplotlib",
     "vit_jax/interop.py": "def load():\n    from convert import engine",
-    "vit_jax/train.py": "from . import __version__\ndef main():\n    from .data.folder import read\n    from .vit import ViT",
+    "vit_jax/train.py": "from . import __version__\n"
+    "def main():\n    from .data.folder import read\n    from .vit import ViT",
     "convert/__init__.py": "import numpy",
     "convert/rules.py": "import numpy as np\nfrom vit_jax.errors import UserError\nfrom vit_jax.config import nearest",
     "convert/verify.py": "def verify():\n    import torch_ref\n    from vit_jax.vit import ViT",
-    "torch_ref/__init__.py": "import torch\nfrom convert import rules\nfrom vit_jax.config import ViTConfig\nfrom .vit import ViT",
+    "torch_ref/__init__.py": "import torch\nfrom convert import rules\n"
+    "from vit_jax.config import ViTConfig\nfrom .vit import ViT",
     "torch_ref/layers.py": "import torch",
     "torch_ref/vit.py": "from .layers import Attention\nfrom vit_jax.config import ViTConfig",
     "torch_ref/transformer.py": "from .layers import Attention",
@@ -492,9 +511,9 @@ BAD = {
         "vit_jax.models: imports vit_jax.train, which comes after",
     ),
     "a task in the report": (
-        "vit_jax/report/plots.py",
+        "vit_jax/report/curves.py",
         "from ..tasks.contract import Task",
-        "vit_jax.report.plots: imports vit_jax.tasks.contract, which",
+        "vit_jax.report.curves: imports vit_jax.tasks.contract, which",
     ),
     "the step in a task": (
         "vit_jax/tasks/contract.py",

@@ -8,7 +8,7 @@ from vit_jax.errors import UserError
 from vit_jax.models import definition
 from vit_jax.presets import preset
 from vit_jax.step import Evaluator, check_ids
-from vit_jax.tasks import Record, task
+from vit_jax.tasks import Trained, task_of
 from vit_jax.tasks.translate import Translate
 from vit_jax.text import UNKNOWN
 
@@ -25,7 +25,7 @@ class Pairs:
 
 
 def test_a_word_outside_the_vocabulary_is_never_translated_exactly():
-    """`<unk>` for `<unk>` is no translation: of three sentences said as they are written, the two of words alone are right."""
+    """`<unk>` for `<unk>` is no translation: of three sentences predicted as written, the two without it are right."""
     target = [[4, 5, 0], [4, UNKNOWN, 0], [6, 0, 0]]
     said = np.array([[4, 5, 0, 0], [4, UNKNOWN, 0, 0], [6, 0, 0, 0]], np.int32)
     out = {"predicted": said, "tokens": np.array([3, 3, 2]), "right": np.array([3, 3, 2]), "loss": np.zeros(3)}
@@ -38,7 +38,7 @@ def test_a_word_outside_the_vocabulary_is_never_translated_exactly():
 def test_whether_id_3_is_a_word_follows_from_the_runs_vocabulary():
     run, specials = preset("numbers").run, ["<pad>", "<bos>", "<eos>"]
     for entries, unknown in (([*specials, "<unk>", "a"], UNKNOWN), ([*specials, "ein", "a"], -1)):
-        its = task(run, {"vocabulary": {"source": [*specials, "one"], "target": entries}})
+        its = task_of(run, {"vocabulary": {"source": [*specials, "one"], "target": entries}})
         assert isinstance(its, Translate) and its.unknown == unknown
 
 
@@ -59,7 +59,7 @@ def test_prediction_refuses_a_vocabulary_that_is_larger_than_the_network():
     run = preset("numbers").run
     words = ["<pad>", "<bos>", "<eos>", "<unk>", *(f"w{i}" for i in range(4, 12))]
     kept = {"vocabulary": {"source": words, "target": words[:7]}}
-    ready = task(run, kept).ready(Transformer(SMALL, rngs=nnx.Rngs(0)), Record(run, kept, 0))
+    ready = task_of(run, kept).predictor(Transformer(SMALL, rngs=nnx.Rngs(0)), Trained(run, kept, 0))
     assert ready.ids(["w8"])[0, 0] == 8
-    with pytest.raises(UserError, match="the text 'w4 w9' has the id 9, but the network knows 9"):
+    with pytest.raises(UserError, match="the text 'w4 w9' has the id 9, but the network has only 9 ids"):
         ready.ids(["w4 w9"])

@@ -11,6 +11,7 @@ from vit_jax.config import normal, shapes
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 from vit_jax.runs import Run, read_json, write_json
+from vit_jax.train.session import set_up, starting_state
 
 
 @pytest.fixture(autouse=True)
@@ -21,14 +22,24 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
     )  # the package has a function of this name
 
 
-def trained(name, **fields):
+def run_of(name, **fields):
     """A run of one step, and of a network as small as can be."""
     run = preset("digits").run if "pairs" not in str(fields["source"]) else preset("numbers").run
     depths = dict(depth=1) if run.task == "classify" else dict(encoder_depth=1, decoder_depth=1)
     lengths = {} if run.task == "classify" else dict(lengths=(4,), tokens=64)
     data = replace(run.data, source=str(fields.pop("source")), **lengths)
     model = replace(run.model, width=8, heads=2, hidden=8, **depths)
-    return train.train(replace(run, data=data, model=model, max_steps=1, name=name, **fields))["status"]
+    return replace(run, data=data, model=model, max_steps=1, name=name, **fields)
+
+
+def trained(name, **fields):
+    return train.train(run_of(name, **fields))["status"]
+
+
+def begins(name, **fields):
+    """Whether a run gets to its first step."""
+    state, _ = starting_state(set_up(run_of(name, **fields)), Run("nowhere"), None)
+    return int(state.step) == 0
 
 
 def archive(prefix):
@@ -52,22 +63,23 @@ def test_other_class_names_of_equal_number_need_a_new_head(tmp_path):
     first, second = archive("a"), archive("b")
     trained("first", source=first)
     with pytest.raises(
-        UserError, match=r"^init first: its class 0 is 'a0' and here it is 'b0'; add --new-head to start the head anew$"
+        UserError,
+        match=r"^init first: its class 0 is 'a0' and here it is 'b0'; add --new-head to start with a new head$",
     ):
         trained("second", source=second, init="first")
     assert not (tmp_path / "runs" / "second").exists()
-    assert trained("second", source=second, init="first", new_head=True)
-    assert trained("third", source=first, init="first", seed=1)
+    assert begins("second", source=second, init="first", new_head=True)
+    assert begins("third", source=first, init="first", seed=1)
     export("runs/first", "first.safetensors")
     with pytest.raises(
         UserError, match=r"^init first.safetensors: its class 0 is 'a0' and here it is 'b0'; add --new-head"
     ):
         trained("second again", source=second, init="first.safetensors")
-    assert trained("third again", source=first, init="first.safetensors")
+    assert begins("third again", source=first, init="first.safetensors")
     # Classes that are only numbered (as of a file that names none) say nothing against it.
     numbered = Run("runs/first")
     write_json(numbered.config_file, {**read_json(numbered.config_file), "class_names": [str(k) for k in range(10)]})
-    assert trained("fourth", source=second, init="first")
+    assert begins("fourth", source=second, init="first")
 
 
 def test_a_network_is_read_from_a_run_and_from_a_file_alike():
@@ -95,4 +107,4 @@ def test_another_vocabulary_of_equal_size_is_refused(tmp_path):
     export("runs/first", "first.safetensors")
     with pytest.raises(UserError, match=r"^init first.safetensors: its source id 4 is "):
         trained("second", source=two, init="first.safetensors")
-    assert trained("second", source=one, init="first", epochs=2)
+    assert begins("second", source=one, init="first", epochs=2)

@@ -1,4 +1,4 @@
-"""What a parameter is stands in one table: nothing guesses it, and torch_ref, which sorts by its own modules, agrees."""
+"""The kind of a parameter is in one table: nothing guesses it, and torch_ref, which derives it from modules, agrees."""
 
 import dataclasses
 
@@ -64,14 +64,14 @@ def small(config):
 def test_torch_ref_sorts_every_parameter_as_the_table_does(config):
     torch_ref = pytest.importorskip("torch_ref")
     from convert.dialects.torch_ref import rows
-    from torch_ref.train import sort
+    from torch_ref.train import kind_of
 
     model, ours = torch_ref.build(config), {name: row.ours for row in rows(config) for name in row.theirs}
     table, seen = parameters(config), {}
     for path, module in model.named_modules():
         for name, _ in module.named_parameters(path, recurse=False):
             for each in ours[name]:
-                seen[each] = sort(module, name.rpartition(".")[2])
+                seen[each] = kind_of(module, name.rpartition(".")[2])
     assert seen == {name: parameter.kind for name, parameter in table.items()}
 
 
@@ -81,7 +81,7 @@ def test_torch_ref_refuses_to_sort_what_it_does_not_know():
 
     model = torch.nn.Linear(2, 2)
     model.temperature = torch.nn.Parameter(torch.ones(()))
-    with pytest.raises(ValueError, match=r"Linear\.temperature is no parameter that weight decay knows"):
+    with pytest.raises(ValueError, match=r"Linear\.temperature has no kind, so weight decay is undefined"):
         decay_groups(model, OptimConfig())
 
 

@@ -1,9 +1,15 @@
-"""Every layout's tables: total, told apart by their names, solved rightly from shapes, and exact both ways to every other that shares a network."""
+"""Every layout's tables: total, recognised by names, solved from shapes.
+
+Between two layouts that share a network, conversion is exact both ways.
+"""
 
 import functools
 import itertools
+import re
 from dataclasses import replace
+from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -12,11 +18,11 @@ from convert.commands.formats import pairs
 from convert.containers.source import Source, Tensor
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
-from convert.plan.groups import stream
+from convert.plan.groups import finite, stream
 from convert.plan.plan import plan
 from convert.plan.shared import members, shared
 from convert.recognise.config import resolve
-from convert.recognise.layouts import which_layout
+from convert.recognise.layouts import Recognition, which_layout
 from convert.recognise.reading import Reading
 from vit_jax.config import TransformerConfig, ViTConfig, function_fields, normal, shapes
 from vit_jax.errors import UserError
@@ -81,19 +87,22 @@ def test_names_are_recognised_and_no_other_layouts_are(layout):
     for config in some(layout):
         names = rules.file_shapes(rules.narrow(LAYOUTS[layout].rows(config)))
         assert LAYOUTS[layout].recognises(names), config
-        others = [o.name for o in LAYOUTS.values() if o.name != layout and not o.ambiguous and o.recognises(names)]
-        if not LAYOUTS[layout].ambiguous:
+        others = [
+            o.name for o in LAYOUTS.values() if o.name != layout and not o.refuses("choice") and o.recognises(names)
+        ]
+        if not LAYOUTS[layout].refuses("choice"):
             assert not others, config
-            assert which_layout("file", names, "", "") is LAYOUTS[layout]
+            assert which_layout("file", Recognition.of(names), "", "") is LAYOUTS[layout]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_is_solved_from_shapes_is_right_and_nothing_else_is_assumed(layout):
     layout = LAYOUTS[layout]
-    for config in some(layout.name):
+    for i, config in enumerate(some(layout.name)):
         names = rules.file_shapes(rules.narrow(layout.rows(config)))
         said = fields(config)
-        assert normal(resolve(layout, names, [("--set", said)], "file")) == normal(config)
+        if i < 4:  # nothing is left to solve
+            assert normal(resolve(layout, names, [("--set", said)], "file")) == normal(config)
         unsolved = {
             k: v
             for k, v in said.items()
@@ -114,27 +123,59 @@ def test_a_file_comes_back_to_the_bit(layout, dtype):
         assert exact(rules.read(layout.rows(config), theirs), ours)
 
 
-COUNTS = {"pairs": 2704, "with a common network": 440}  # of ordered pairs
+@functools.cache
+def common(a, b):
+    """A config that two layouts can both state, or None; the same in either order."""
+    return shared(LAYOUTS[a], LAYOUTS[b])[0] if a <= b else common(b, a)
 
 
-def test_the_number_of_pairs_with_a_common_network_is_known():
-    found = pairs()
-    assert {"pairs": len(found), "with a common network": sum(not why for why in found.values())} == COUNTS
+known_pairs = functools.cache(pairs)
+
+
+def holds(layout, config):
+    """Whether a layout can state a config, by its fields alone."""
+    allows = all(field.allows(getattr(config, name)) for name, field in layout.fields.items())
+    return allows and not layout.cannot(config)
+
+
+def test_two_layouts_have_a_common_network_where_one_of_a_few_fits_both():
+    found = known_pairs()
+    assert found.keys() == set(itertools.product(LAYOUTS, repeat=2))
+    for (a, b), why in found.items():
+        if LAYOUTS[a].network is not LAYOUTS[b].network:
+            assert why, (a, b)
+        elif why:
+            assert not any(holds(LAYOUTS[b], config) for config in some(a)[:4]), (a, b)
+        else:
+            config = common(a, b)
+            assert holds(LAYOUTS[a], config) and holds(LAYOUTS[b], config), (a, b)
+    for a, own in itertools.product(LAYOUTS, (name for name in LAYOUTS if name.startswith(("vit-jax@", "torch-ref@")))):
+        assert bool(found[a, own]) == (LAYOUTS[a].network is not LAYOUTS[own].network), "ours hold any network"
+
+
+def test_a_number_of_pairs_in_the_readme_is_that_of_the_tables():
+    numbers = re.findall(r"(\d+) ordered pairs", (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8"))
+    assert {int(number) for number in numbers} <= {sum(not why for why in known_pairs().values())}
 
 
 @pytest.mark.parametrize("network", [ViTConfig, TransformerConfig])
 def test_every_ordered_pair_of_layouts_that_share_a_network_carries_it_there_and_back_to_the_bit(network):
+    """Both orders at once: what comes of a's file is the file that b itself would have written, and the other way."""
     layouts = [layout for layout in LAYOUTS.values() if layout.network is network]
     done = 0
-    for a, b in itertools.product(layouts, repeat=2):
-        config = shared(a, b)[0]
+    for a, b in itertools.combinations_with_replacement(layouts, 2):
+        config = common(a.name, b.name)
         if config is None:
             continue
-        theirs = rules.write(a.rows(config), random(config, seed=done))
-        there = dict(stream(plan(reading(a, config, theirs), b.name)))
-        assert set(there) == set(rules.file_shapes(rules.narrow(b.rows(config))))
+        ours = random(config, seed=done)
+        in_a, in_b = (rules.write(layout.rows(config), ours) for layout in (a, b))
+        there = dict(stream(plan(reading(a, config, in_a), b.name)))
+        assert set(there) == set(rules.file_shapes(rules.narrow(b.rows(config)))) and exact(there, in_b), (
+            a.name,
+            b.name,
+        )
         back = dict(stream(plan(reading(b, config, there), a.name)))
-        assert exact(back, theirs), (a.name, b.name)
+        assert exact(back, in_a), (b.name, a.name)
         done += 1
     assert done >= len(layouts)
 
@@ -204,3 +245,12 @@ def test_the_layout_s_own_code_goes_before_a_model_s_name():
     )
     with pytest.raises(UserError, match=r"width is 12 by its shapes but 16 by --model vit; correct --model vit"):
         resolve(layout, names, [("--model vit", fields(config) | {"width": 16})], "file")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "V2"])
+def test_nan_and_infinity_are_found_in_every_dtype_and_large_numbers_are_not_taken_for_them(dtype):
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype in ("bfloat16", "V2") else dtype)
+    large = float(ml_dtypes.finfo(kind).max)
+    for values, expected in (([0, large, -large], True), ([1, np.nan], False), ([-np.inf, 1], False), ([], True)):
+        array = np.array(values, kind)
+        assert finite(array.view("V2") if dtype == "V2" else array) is expected, values

@@ -55,16 +55,19 @@ def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     return error
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (("--accept", "foo"), "--accept foo: no layout asks for that; known: batch-attention"),
-    (("--accept", "batch-atention"), "nearest: batch-attention"),
-    (("--preset", "digits"), "holds no optimizer's state for it; leave the flag out"),
-    (("--model", "nonsense" * 700), "there is no such network; known: "),
-    (("--model", "qqqqqq"), " more"),
-    (("--set", "eps=1" + "0" * 600 + "x"), "eps"),
-    (("--set", "9" * 5000 + "=1"), "there is no such field"),
-    (("--from", "x" * 5000), "there is no such layout"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--accept", "foo"), "--accept foo: no layout asks for that; known: batch-attention"),
+        (("--accept", "batch-atention"), "nearest: batch-attention"),
+        (("--preset", "digits"), "holds no optimizer's state for it; leave the flag out"),
+        (("--model", "nonsense" * 700), "there is no such network; known: "),
+        (("--model", "qqqqqq"), " more"),
+        (("--set", "eps=1" + "0" * 600 + "x"), "eps"),
+        (("--set", "9" * 5000 + "=1"), "there is no such field"),
+        (("--from", "x" * 5000), "there is no such layout"),
+    ],
+)
 def test_words_that_mean_nothing_are_refused(words, sentence, source, tmp_path, capsys, monkeypatch):
     said = [word for flag in SAID if flag[0] != words[1].partition("=")[0] for word in ("--set", "=".join(flag))]
     assert sentence in refused(

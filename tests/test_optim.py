@@ -130,7 +130,7 @@ def material():
 
 
 def by_hand(c, start, gradients):
-    """torch.optim's documented algorithms, after clip_grad_norm_; the rate and beta of a step come from the formulas above."""
+    """torch.optim's documented algorithms after clip_grad_norm_, with the rates and betas of the formulas above."""
     p = {name: x.copy() for name, x in start.items()}
     m, v = ({name: np.zeros(SHAPE) for name in p} for _ in range(2))
     for t, gradient in enumerate(gradients):

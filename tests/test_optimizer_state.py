@@ -1,4 +1,4 @@
-"""Runs that change sides: Adam's and SGD's moments from torch to ours and back, what is refused, and 25 + 25 steps that are 50."""
+"""Runs that go on in the other framework: moments of Adam and SGD both ways, refusals, 25 + 25 steps that equal 50."""
 
 import copy
 import dataclasses
@@ -24,6 +24,8 @@ from convert.plan.groups import stream  # noqa: E402
 from convert.plan.plan import plan  # noqa: E402
 from convert.recognise.reading import Options, read  # noqa: E402
 from convert.write import training  # noqa: E402
+from convert.write.into_run import into_run  # noqa: E402
+from convert.write.into_torch import into_torch  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.train import Trainer  # noqa: E402
 from vit_jax import models  # noqa: E402
@@ -33,7 +35,7 @@ from vit_jax.layers import fold  # noqa: E402
 from vit_jax.optim import Optimizer  # noqa: E402
 from vit_jax.runs import Run, flatten, unflatten  # noqa: E402
 from vit_jax.step import Engine  # noqa: E402
-from vit_jax.tasks import task  # noqa: E402
+from vit_jax.tasks import task_of  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -130,12 +132,12 @@ def gradients():
     engine = Engine(
         run,
         models.definition(VIT, dtype="float64", param_dtype="float64"),
-        task(run, beside(VIT)),
+        task_of(run, beside(VIT)),
         Optimizer(run.optim, STEPS, EPOCH, parameters(VIT)),
     )
     keys = fold(jax.random.split(jax.random.key(0), 6), 0)  # of dropout, which is off
     return jax.jit(
-        lambda p, b: engine.gradients(engine.task, p, b, keys, engine.task.size(b))[2], compiler_options=QUICK
+        lambda p, b: engine.gradients(engine.task, p, b, keys, engine.task.denominator(b))[2], compiler_options=QUICK
     )
 
 
@@ -171,14 +173,14 @@ def to_run(file, folder, key=""):
     with (reading := read(str(file), Options(key=key))).source:
         state = training.training(reading)
         way = plan(reading, "vit-jax")
-        return folder, training.into_run(way, state, reading.facts, str(folder), stream(way))
+        return folder, into_run(way, state, str(folder), stream(way))
 
 
 def to_torch(folder, file, key=""):
     """A run's folder as a torch file."""
     with (reading := read(str(folder), Options(key=key))).source:
         way = plan(reading, "torch-ref")
-        training.into_torch(way, training.training(reading), str(file), stream(way))
+        into_torch(way, training.training(reading), str(file), stream(way))
     return file
 
 
@@ -364,39 +366,87 @@ def plain(x):
 
 
 REFUSALS = {
-    "another optimizer": (lambda s: [g.update(momentum_decay=4e-3) for g in s["param_groups"]], ADAMW,
-        "of an optimizer other than Adam, AdamW and SGD, but optim.name is adamw"),
+    "another optimizer": (
+        lambda s: [g.update(momentum_decay=4e-3) for g in s["param_groups"]],
+        ADAMW,
+        "of an optimizer other than Adam, AdamW and SGD, but optim.name is adamw",
+    ),
     "RAdam": (lambda s: [g.pop("amsgrad") for g in s["param_groups"]], ADAMW, "of an optimizer other than Adam"),
-    "Adam for SGD": (lambda s: None, OPTIMIZERS["momentum of Nesterov"], "group 0 of its optimizer is of Adam or AdamW, but optim.name is momentum"),
-    "AMSGrad": (group(amsgrad=True), ADAMW, "has amsgrad True: the largest of the second moments is kept"),
-    "AMSGrad by its state": (entry("max_exp_avg_sq", plain([1.0])), ADAMW, "holds max_exp_avg_sq: the largest of the second moments is kept"),
+    "Adam for SGD": (
+        lambda s: None,
+        OPTIMIZERS["momentum of Nesterov"],
+        "group 0 of its optimizer is of Adam or AdamW, but optim.name is momentum",
+    ),
+    "AMSGrad": (group(amsgrad=True), ADAMW, "has amsgrad True: amsgrad keeps the largest second moments"),
+    "AMSGrad by its state": (
+        entry("max_exp_avg_sq", plain([1.0])),
+        ADAMW,
+        "holds max_exp_avg_sq: amsgrad keeps the largest second moments",
+    ),
     "maximize": (group(maximize=True), ADAMW, "has maximize True"),
-    "factored": (entry("exp_avg_sq_row", plain([1.0])), ADAMW, "holds exp_avg_sq_row, as neither Adam nor SGD with momentum does"),
+    "factored": (
+        entry("exp_avg_sq_row", plain([1.0])),
+        ADAMW,
+        "holds exp_avg_sq_row, as neither Adam nor SGD with momentum does",
+    ),
     "eps": (group(eps=1e-8), ADAMW, "has eps 1e-08, but by the config it is 1e-06"),
     "beta1": (group(betas=(0.8, 0.99)), ADAMW, "has beta1 0.8, but by the config it is 0.9"),
     "beta2": (group(betas=(0.9, 0.95)), ADAMW, "has beta2 0.95, but by the config it is 0.99"),
     "rate": (group(initial_lr=1e-3), ADAMW, "has initial_lr 0.001, but by the config it is 0.003"),
-    "coupled decay": (group(decoupled_weight_decay=False), ADAMW, "has decoupled_weight_decay False, but by the config it is True"),
-    "decay": (group(weight_decay=0.2), ADAMW, "has weight_decay 0.2 for patch.weight, but by optim.weight_decay and optim.decay ['kernel'] it is 0.1"),
+    "coupled decay": (
+        group(decoupled_weight_decay=False),
+        ADAMW,
+        "has decoupled_weight_decay False, but by the config it is True",
+    ),
+    "decay": (
+        group(weight_decay=0.2),
+        ADAMW,
+        "has weight_decay 0.2 for patch.weight, but by optim.weight_decay and optim.decay ['kernel'] it is 0.1",
+    ),
     "decay of biases": (group(1, weight_decay=0.1), ADAMW, "has weight_decay 0.1 for cls_token, but"),
-    "other kinds": (lambda s: None, replace(ADAMW, decay=("kernel", "bias")),
-        "has weight_decay 0.0 for patch.bias, but by optim.weight_decay and optim.decay ['kernel', 'bias'] it is 0.1"),
+    "other kinds": (
+        lambda s: None,
+        replace(ADAMW, decay=("kernel", "bias")),
+        "has weight_decay 0.0 for patch.bias, but by optim.weight_decay and optim.decay ['kernel', 'bias'] it is 0.1",
+    ),
     "a step apart": (entry("step", plain(1.0)), ADAMW, "different numbers of steps (1 and 2)"),
-    "half a step": (lambda s: [e.update(step=plain(1.5)) for e in s["state"].values()], ADAMW, "step is 1.5, which is no number of updates"),
+    "half a step": (
+        lambda s: [e.update(step=plain(1.5)) for e in s["state"].values()],
+        ADAMW,
+        "step is 1.5, which is no number of updates",
+    ),
     "no gradient": (lambda s: s["state"].pop(2), ADAMW, "has no state for blocks.0.attention.key.weight (1 of 25)"),
-    "half a state": (lambda s: s["state"][2].pop("exp_avg"), ADAMW, "has no state for blocks.0.attention.key.weight (1 of 25)"),
-    "shapes": (entry("exp_avg", plain(np.zeros((3, 3)))), ADAMW, "the optimizer's state of blocks.0.attention.value.weight is [3, 3] instead of [8, 8]"),
+    "half a state": (
+        lambda s: s["state"][2].pop("exp_avg"),
+        ADAMW,
+        "has no state for blocks.0.attention.key.weight (1 of 25)",
+    ),
+    "shapes": (
+        entry("exp_avg", plain(np.zeros((3, 3)))),
+        ADAMW,
+        "the optimizer's state of blocks.0.attention.value.weight is [3, 3] instead of [8, 8]",
+    ),
     "no tensor": (entry("exp_avg", "text"), ADAMW, "is str instead of [8, 8]"),
-    "one too few": (lambda s: (s["param_groups"][0]["params"].pop(), s["param_groups"][0]["param_names"].pop(), s["state"].pop(7)), ADAMW,
-        "its optimizer has 24 parameters and the network 25, head.weight among those"),
-    "strange name": (lambda s: s["param_groups"][0]["param_names"].__setitem__(0, "stem.weight"), ADAMW,
-        "its optimizer has 25 parameters and the network 25, patch.weight among those"),
-    "strange number": (lambda s: s["state"].update({99: {}}), ADAMW, "has a state numbered 99, which is of no parameter"),
+    "one too few": (
+        lambda s: (s["param_groups"][0]["params"].pop(), s["param_groups"][0]["param_names"].pop(), s["state"].pop(7)),
+        ADAMW,
+        "its optimizer has 24 parameters and the network 25, and head.weight is only in one of them",
+    ),
+    "strange name": (
+        lambda s: s["param_groups"][0]["param_names"].__setitem__(0, "stem.weight"),
+        ADAMW,
+        "its optimizer has 25 parameters and the network 25, and patch.weight is only in one of them",
+    ),
+    "strange number": (
+        lambda s: s["state"].update({99: {}}),
+        ADAMW,
+        "has a state numbered 99, which belongs to no parameter",
+    ),
     "numbers that are none": (group(params=[[1]]), ADAMW, "is not a torch optimizer's state_dict()"),
     "names that are none": (group(param_names=3), ADAMW, "is not a torch optimizer's state_dict()"),
     "no state dict": (lambda s: s.pop("param_groups"), ADAMW, "is not a torch optimizer's state_dict()"),
     "an entry that is none": (lambda s: s["state"].update({3: 5}), ADAMW, "is not a dict"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -428,7 +478,7 @@ def test_sgds_settings_are_compared(field, value):
     c = OPTIMIZERS["momentum of Nesterov"]
     saved, weights = state_of(c)
     assert moments(saved, weights, c, step=2).step == 2
-    with pytest.raises(UserError, match="says nowhere how many steps"):
+    with pytest.raises(UserError, match="does not state the number of steps"):
         moments(saved, weights, c)
     saved["param_groups"][0][field] = value
     with pytest.raises(UserError, match=f"has {field} {value}"):
@@ -466,7 +516,7 @@ def test_numbers_without_names_go_by_groups_or_are_refused():
     with pytest.raises(UserError, match="2 groups and no names in them"):
         moments(saved, weights, grouped=False)
     with pytest.raises(
-        UserError, match=r"groups have \[8, 17\] parameters, which optim.decay \['bias'\] does not give"
+        UserError, match=r"groups have \[8, 17\] parameters, but by optim.decay \['bias'\] they have \[7, 18\]"
     ):
         moments(saved, weights, replace(ADAMW, decay=("bias",)))
 
@@ -486,7 +536,10 @@ def test_one_group_goes_by_the_models_order():
 
 
 def test_any_other_loop_goes_on_where_its_run_is_named(tmp_path):
-    """A file in timm's layout, as such loops save it: moments of fused tensors are split as the tensors are, and decay is that of the run."""
+    """A file in timm's layout, as such loops save it.
+
+    Moments of fused tensors are split as the tensors are, and decay is that of the run.
+    """
     c = replace(VIT, key_bias=True, channels=3)
     shapes = rules.file_shapes(rules.narrow(LAYOUTS["timm"].rows(c)))
     model = {name: torch.nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}
@@ -507,7 +560,7 @@ def test_any_other_loop_goes_on_where_its_run_is_named(tmp_path):
         way, run = plan(reading, "vit-jax"), run_of(c, optim, "float32")
         with pytest.raises(UserError, match="not the config that it belongs to; name it with --preset"):
             training.training(reading)
-        training.into_run(way, training.training(reading, run), way.facts, str(tmp_path / "run"), stream(way))
+        into_run(way, training.training(reading, run), str(tmp_path / "run"), stream(way))
     found = items(tmp_path / "run")
     assert found["optimizer"].pop("step") == 1 and Run(tmp_path / "run").record()["data"] is None
     gradients_ = rules.read(LAYOUTS["timm"].rows(c), {name: p.grad.numpy() for name, p in model.items()})
@@ -531,7 +584,7 @@ def test_tied_copies_have_one_moment_and_computed_parts_none():
     (back,) = tie.read([found.roles["mu"][name].read() for name in tie.theirs])
     np.testing.assert_allclose(back, 0.1 * p.grad, rtol=1e-6)
     half = rules.Row(("qkv.bias",), ("query.bias",), ((3,),), (rules.Concat(0, (3, 3)), rules.zeros((3,), 1)))
-    with pytest.raises(UserError, match=r"qkv\.bias: a part is computed here and trained there"):
+    with pytest.raises(UserError, match=r"qkv\.bias: a part is a constant here and trained in the file"):
         optimizer.moving([half], ["qkv.bias"])
     only = rules.Row(("position",), (), (), (rules.zeros((3,)),))
     assert optimizer.moving([only, rules.carried("mask", (3,))], ["position", "mask"]) == []
@@ -541,18 +594,14 @@ def test_moments_do_not_follow_adaptations_and_casts(tmp_path):
     with (reading := read(save(trained(VIT, ADAMW, 2), tmp_path / "a.pt"))).source:
         for options in ({"adapt": ["head=drop"]}, {"dtype": "float32"}):
             with pytest.raises(UserError, match="does not follow --adapt and --dtype"):
-                training.into_run(
-                    plan(reading, "vit-jax", **options),
-                    training.training(reading),
-                    reading.facts,
-                    str(tmp_path / "run"),
-                    iter(()),
-                )
+                state = training.training(reading)
+                into_run(plan(reading, "vit-jax", **options), state, str(tmp_path / "run"), iter(()))
 
 
 # --------------------------------------------------------------------------------------- the doors
 
-TINY = ("--model.width", 16, "--model.hidden", 32, "--model.depth", 1, "--model.heads", 2, "--epochs", 3, "--batch", 64, "--log-every", 1,
+TINY = ("--model.width", 16, "--model.hidden", 32, "--model.depth", 1, "--model.heads", 2,
+        "--epochs", 3, "--batch", 64, "--log-every", 1,
         "--optim.clip", 1.0, "--optim.warmup", 0.5, "--optim.weight-decay", 0.1)  # fmt: skip
 
 
@@ -560,7 +609,7 @@ TINY = ("--model.width", 16, "--model.hidden", 32, "--model.depth", 1, "--model.
 def test_a_run_goes_through_the_doors_from_torch_to_jax_and_back(monkeypatch, tmp_path):
     """Torch to 25, JAX to 40, torch to 50: the losses of 50 steps in torch, to 1e-5."""
     import convert.__main__ as conversion
-    from vit_jax.train import door
+    from vit_jax.train import command
 
     losses = {}
     step = Trainer.step
@@ -576,7 +625,7 @@ def test_a_run_goes_through_the_doors_from_torch_to_jax_and_back(monkeypatch, tm
     losses.clear()
     call(train.main, "digits", *TINY, "--max-steps", 25, "--name", "part")
     call(conversion.main, "runs/part.pt", "runs/part", "--to", "vit-jax")
-    call(door.main, "--resume", "runs/part", "--max-steps", 40)
+    call(command.main, "--resume", "runs/part", "--max-steps", 40)
     call(conversion.main, "runs/part", "runs/again.pt", "--to", "torch-ref", "--step", 40, "--verify")
     call(train.main, "--resume", "runs/again.pt", "--max-steps", 50)
     rows = [json.loads(line) for line in (tmp_path / "runs/part/metrics.jsonl").read_text().splitlines()]

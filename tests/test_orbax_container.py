@@ -1,4 +1,4 @@
-"""Orbax folders without Orbax: what Orbax writes is read, what is written Orbax restores, what is damaged is one sentence."""
+"""Orbax folders without Orbax: its folders are read, ours it restores, and damage is reported in one sentence."""
 
 import json
 import shutil
@@ -172,7 +172,7 @@ DAMAGES = {
     "manifest gone": (lambda p: (p / "manifest.ocdbt").unlink(), "cannot be read; the checkpoint is damaged"),
     "manifest flipped": (lambda p: flip(p / "manifest.ocdbt"), "cannot be read; the checkpoint is damaged"),
     "manifest empty": (lambda p: (p / "manifest.ocdbt").write_text(""), "cannot be read; the checkpoint is damaged"),
-    "link out": (lambda p: (p / "extra").symlink_to(p.parent), "a link that leads out of the checkpoint"),
+    "link out": (lambda p: (p / "extra").symlink_to(p.parent), "is a link out of the checkpoint"),
 }
 
 
@@ -237,7 +237,10 @@ def test_a_header_that_lies_allocates_nothing(tmp_path):
 
 
 def test_no_framework_is_loaded(tmp_path, intact):
-    code = f"import sys; from convert.containers import orbax; s = orbax.open_folder({str(intact)!r}); s.tree['step'].read(); print(*sys.modules)"
+    code = (
+        f"import sys; from convert.containers import orbax; s = orbax.open_folder({str(intact)!r}); "
+        "s.tree['step'].read(); print(*sys.modules)"
+    )
     loaded = set(
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     )
@@ -267,7 +270,12 @@ def highest(work):
 
 one = np.random.default_rng(0).standard_normal((1024, 3072)).astype(np.float32)
 names = [f"w{i}" for i in range(48)]
-write = lambda: orbax.write(sys.argv[1], {n: Spec(one.dtype, one.shape) for n in names}, (((n,), one + i) for i, n in enumerate(names)), {})
+write = lambda: orbax.write(
+    sys.argv[1],
+    {n: Spec(one.dtype, one.shape) for n in names},
+    (((n,), one + i) for i, n in enumerate(names)),
+    {},
+)
 read = lambda: [tensor.read() is None for tensor in orbax.open_folder(sys.argv[1]).tree.values()]
 print(one.nbytes, highest(write), highest(read))
 """

@@ -2,57 +2,53 @@
 
 import dataclasses
 import json
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import backend
+from vit_jax import backend, train
 from vit_jax.augment import augment
 from vit_jax.config import ImageAugment, OptimConfig
 from vit_jax.models import build
 from vit_jax.presets import preset
-from vit_jax.train.session import announce, prepare
+from vit_jax.train.session import announce, set_up
 
-RUN = """
-import json, sys, dataclasses
-import jax
-from vit_jax import train
-from vit_jax.presets import preset
 
-def losses(name, dtype):
+@pytest.fixture
+def losses(tmp_path, monkeypatch):
+    """losses(name, dtype): those of the four steps of a run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *_: None)
     base = preset("digits").run
-    model = dataclasses.replace(base.model, width=8, depth=1, heads=2, hidden=8, dropout=0.1)
-    run = dataclasses.replace(base, model=model, augment=dataclasses.replace(base.augment, crop_padding=1, flip=True), epochs=1, batch=128,
-                              max_steps=4, log_every=1, compute_dtype=dtype, name=name)
-    train.train(run)
-    return [json.loads(line)["loss"] for line in open(f"runs/{name}/metrics.jsonl")]
-
-sys.modules["vit_jax.train.finish"].draw = lambda *_: None
-first, _, again = losses("a", "float32"), losses("b", "float64"), losses("c", "float32")
-reset = not jax.config.jax_enable_x64
-jax.config.update("jax_enable_x64", True)
-print(json.dumps([first, again, losses("d", "float32"), reset, jax.config.jax_enable_x64]))
-"""
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    import subprocess
-    import sys
-
-    done = subprocess.run(
-        [sys.executable, "-c", RUN], cwd=tmp_path_factory.mktemp("runs"), capture_output=True, text=True, timeout=300
+    run = dataclasses.replace(
+        base,
+        model=dataclasses.replace(base.model, width=8, depth=1, heads=2, hidden=8, dropout=0.1),
+        augment=dataclasses.replace(base.augment, crop_padding=1, flip=True),
+        epochs=1,
+        batch=128,
+        max_steps=4,
+        log_every=1,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+
+    def of(name, dtype):
+        train.train(dataclasses.replace(run, name=name, compute_dtype=dtype))
+        return [json.loads(line)["loss"] for line in (tmp_path / f"runs/{name}/metrics.jsonl").read_text().splitlines()]
+
+    return of
 
 
-def test_a_float64_run_leaves_the_process_as_it_found_it(runs):
-    first, again, within, reset, still = runs
-    assert first == again == within  # also where the caller has set jax_enable_x64
-    assert reset and still
+def test_a_float64_run_leaves_the_process_as_it_found_it(losses):
+    assert not jax.config.jax_enable_x64
+    first, _, again = losses("a", "float32"), losses("b", "float64"), losses("c", "float32")
+    assert first == again and len(first) == 4 and not jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)  # also where the caller has set it
+    try:
+        assert losses("d", "float32") == first and jax.config.jax_enable_x64
+    finally:
+        jax.config.update("jax_enable_x64", False)
 
 
 ON = {int: 2, bool: True, float: 0.5}  # a value of each field of augmentation that turns it on
@@ -75,7 +71,7 @@ def test_memory_is_counted_in_the_parameters_dtype(capsys):
     def memory(**fields):
         run = dataclasses.replace(preset("digits").run, **fields)
         with backend.precision(run.compute_dtype):
-            announce(prepare(run))
+            announce(set_up(run))
         return float(
             next(line for line in capsys.readouterr().out.splitlines() if line.startswith("memory")).split()[1]
         )

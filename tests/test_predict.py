@@ -16,15 +16,14 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 import vit_jax
-from vit_jax import evaluate, predict, runs
+from vit_jax import evaluate, predict, report, runs
 from vit_jax.config import ViTConfig, pair
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
-from vit_jax.report import plots
 from vit_jax.step import Evaluator
-from vit_jax.tasks import TASKS, classify, task
-from vit_jax.train import door as train_door
+from vit_jax.tasks import TASKS, classify, task_of
+from vit_jax.train import command as train_command
 from vit_jax.vit import ViT, sinusoids
 from vit_jax.weights import weights
 
@@ -47,7 +46,7 @@ def place(tmp_path_factory):
         patch.chdir(folder)
         with pytest.MonkeyPatch.context() as plain, contextlib.redirect_stdout(io.StringIO()):
             plain.setattr(finish, "draw", lambda *a: None)
-            assert train_door.command([*TINY, "--epochs", "3"]) == 0
+            assert train_command.command([*TINY, "--epochs", "3"]) == 0
         split = open_dataset(runs.find("digits").config()).splits["test"]
         (folder / "images" / "deep").mkdir(parents=True)
         for i, image in enumerate(split.take(np.arange(FILES))):
@@ -59,7 +58,7 @@ def place(tmp_path_factory):
 
 
 def open_dataset(run):
-    return TASKS[run.task].open(run)
+    return TASKS[run.task].open_data(run)
 
 
 def files() -> list:
@@ -97,7 +96,7 @@ def test_logits_are_those_of_evaluation():
     assert loaded.preprocess == dataset.preprocess
     images, labels = dataset.splits["test"].take(np.arange(FILES)), dataset.splits["test"].labels[:FILES]
     evaluator = Evaluator(run.model, definition(run.model), loaded.task)
-    parameters = evaluator.place(weights(runs.find("digits"), run.model)[1])
+    parameters = evaluator.to_devices(weights(runs.find("digits"), run.model)[1])
     out = evaluator.outputs(parameters, {"image": images, "label": labels})
     logits = loaded.logits(files())
     assert logits.shape == (FILES, 10) and logits.dtype == np.float32
@@ -215,8 +214,8 @@ def test_csv_and_force(tmp_path, capsys):
 
 def test_attention_is_drawn_for_the_first_images(tmp_path, capsys, monkeypatch):
     calls = []
-    draw = plots.draw_attention
-    monkeypatch.setattr(plots, "draw_attention", lambda *a: (calls.append(a), draw(*a)))
+    draw = report.draw_attention
+    monkeypatch.setattr(report, "draw_attention", lambda *a: (calls.append(a), draw(*a)))
     shown(capsys, "images", "--attention", tmp_path / "maps.png")
     ((images, maps, prefix, grid, has_cls, path),) = calls
     assert np.array_equal(images, vit_jax.load("digits").pixels(sorted(files())[: classify.SHOWN]))
@@ -270,7 +269,7 @@ def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
     )
     calls = {}
     for name in ("draw_patches", "draw_attention", "draw_positions"):
-        monkeypatch.setattr(plots, name, lambda *a, name=name: calls.__setitem__(name, a))
+        monkeypatch.setattr(report, name, lambda *a, name=name: calls.__setitem__(name, a))
     network: ViT = merge(definition(c), start(c, jax.random.key(0)))
     task = SimpleNamespace(images=lambda batch, dtype: batch["image"].astype(dtype) / 255)
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 1), np.uint8)
@@ -297,8 +296,8 @@ def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
 def test_no_positions_no_picture_of_them(tmp_path, monkeypatch):
     c = ViTConfig(image=8, patch=4, channels=1, classes=3, width=8, depth=1, heads=2, hidden=8, position="none")
     for name in ("draw_patches", "draw_attention"):
-        monkeypatch.setattr(plots, name, lambda *a: None)
-    monkeypatch.setattr(plots, "draw_positions", lambda *a: pytest.fail("there are none"))
+        monkeypatch.setattr(report, name, lambda *a: None)
+    monkeypatch.setattr(report, "draw_positions", lambda *a: pytest.fail("there are none"))
     task = SimpleNamespace(images=lambda batch, dtype: batch["image"].astype(dtype))
     network = merge(definition(c), start(c, jax.random.key(0)))
     classify.draw_inside(network, task, np.zeros((1, 8, 8, 1), np.uint8), SimpleNamespace(plots=tmp_path))
@@ -326,24 +325,24 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
     pixels = np.random.default_rng(0).integers(0, 256, (60, 8, 8, channels), np.uint8)
     np.savez("many.npz", images=pixels, labels=np.arange(60) % 2)
     arguments = f"--data.source many.npz --model.classes 2 --model.channels {channels}".split()
-    run = train_door.parse([*TINY, *arguments])[1].run()
+    run = train_command.parse([*TINY, *arguments])[1].run()
     dataset = open_dataset(run)
     tree = start(run.model, jax.random.key(0))
     test = dataset.splits["test"].labels
     folder = runs.Run("many")
-    folder.create(runs.record_of(run, "digits", **dataset.record(), data=dataset.identity))
+    folder.create(runs.record_of(run, "digits", **dataset.metadata(), data=dataset.identity))
     engine = SimpleNamespace(definition=definition(run.model), gather=lambda state: state)
     session = SimpleNamespace(
         folder=folder,
         run=run,
-        task=task(run, dataset.record()),
+        task=task_of(run, dataset.metadata()),
         engine=engine,
         state=SimpleNamespace(parameters=tree),
         setup=SimpleNamespace(dataset=dataset),
     )
     result = classify.score(test, 1 - test, np.ones(len(test)), np.ones(len(test)), 2)
-    monkeypatch.setattr(plots, "draw_confusion", lambda *a: None)
-    monkeypatch.setattr(plots, "draw_per_class", lambda *a: None)
+    monkeypatch.setattr(report, "draw_confusion", lambda *a: None)
+    monkeypatch.setattr(report, "draw_per_class", lambda *a: None)
     finish.draw(session, result)
     assert {p.name for p in folder.plots.iterdir()} == {
         "curves.png",
@@ -399,7 +398,7 @@ def test_weights_that_do_not_say_how_images_become_inputs(converted, tmp_path, c
     for file in ("preprocessor_config.json", "provenance.json"):
         (path / file).unlink()
     save_file(load_file(path / "model.safetensors"), path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UserError, match="does not say how images become inputs") as told:
+    with pytest.raises(UserError, match="does not state how images are preprocessed") as told:
         predict.command([str(path), files()[0]])
     command = shlex.split(str(told.value).split("`")[1].removeprefix("python -m convert "))
     converted(*[tmp_path / word if word == "X.safetensors" else word for word in command])
@@ -414,9 +413,7 @@ def test_what_else_predict_refuses_of_weights(converted, tmp_path):
         return str(error.value)
 
     converted("runs/digits", tmp_path / "a.pt", "--to", "timm")
-    assert "is no run, so --weights and --ema have nothing to choose from" in told(
-        tmp_path / "a.pt", "--weights", "last"
-    )
+    assert "is not a run, so there are no --weights and --ema to choose" in told(tmp_path / "a.pt", "--weights", "last")
     (tmp_path / "a.pt.json").unlink()
     assert "--set heads=..." in told(
         tmp_path / "a.pt"

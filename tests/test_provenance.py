@@ -146,10 +146,23 @@ def test_a_list_of_files_removes_none_outside_its_folder(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("std", 0), ("std", -1), ("std", 1e-300), ("mean", float("inf")), ("mean", 10**400), ("mean", True), ("mean", "a"), ("mean", [0.5, 0.5]), ("fit", "foo"),
-        ("size", "foo"), ("size", -3), ("size", 10**6), ("interpolation", "foo"), ("background", "foo"), ("background", 300),
+        ("std", 0),
+        ("std", -1),
+        ("std", 1e-300),
+        ("mean", float("inf")),
+        ("mean", 10**400),
+        ("mean", True),
+        ("mean", "a"),
+        ("mean", [0.5, 0.5]),
+        ("fit", "foo"),
+        ("size", "foo"),
+        ("size", -3),
+        ("size", 10**6),
+        ("interpolation", "foo"),
+        ("background", "foo"),
+        ("background", 300),
     ],
-)  # fmt: skip
+)
 def test_a_preprocessing_that_cannot_be_is_refused_by_its_flag(name, value):
     with pytest.raises(UserError, match=rf"^--set {name}=.*: give "):
         statistics(CONFIG, {"mean": 0.5, "std": 0.5, name: value}, None)

@@ -1,4 +1,4 @@
-"""What a conversion says beside its work: why preprocessing is missing, what was assumed, and what is not in the target."""
+"""Remarks of a conversion: why preprocessing is missing, what was assumed, and what is not in the target."""
 
 import json
 import sys
@@ -81,7 +81,7 @@ def test_an_oblong_crop_is_refused_for_what_it_is_and_each_remedy_works(tmp_path
         code, told, _ = convert(source, tmp_path / target, *way, "--set", "mean=0.5", "--set", "std=0.5")
         assert (
             code == 0
-            and "written as fit stretch, interpolation bicubic: --set fit=... --set interpolation=... says otherwise"
+            and "so fit stretch, interpolation bicubic is written; change it with --set fit=... --set interpolation=..."
             in told
         )
     assert (
@@ -101,6 +101,18 @@ def test_what_is_said_is_not_assumed(tmp_path, convert):
     ]
     code, told, _ = convert(tmp_path / "a.safetensors", tmp_path / "b.safetensors", "--to", "timm", *said)
     assert code == 0 and "note" not in told
+
+
+def test_what_the_user_states_goes_before_what_a_file_states(tmp_path, convert):
+    ids = {"pad_token_id": 1, "eos_token_id": 0, "decoder_start_token_id": 1}
+    source = library(tmp_path / "bart", LAYOUTS["bart"], BART, Facts(extra=ids))
+    assert convert(source, tmp_path / "a", "--to", "bart", "--set", "decoder_start_token_id=2")[0] == 0
+    assert convert(tmp_path / "a", tmp_path / "b", "--to", "bart", "--set", "pad_token_id=3")[0] == 0  # over ours, too
+    for name, expected in (
+        ("a", ids | {"decoder_start_token_id": 2}),
+        ("b", {**ids, "decoder_start_token_id": 2, "pad_token_id": 3}),
+    ):
+        assert json.loads((tmp_path / name / "config.json").read_text()).items() >= expected.items()
 
 
 def test_a_tokenizer_that_is_not_carried_is_named(tmp_path, convert):
@@ -137,7 +149,7 @@ def test_a_container_that_a_layout_does_not_come_in_and_a_teacher_that_is_lost_a
     assert (
         code == 0
         and "come as torch or safetensors: its own library may not open a .npz" in told
-        and "the teacher is not in it" in told
+        and "the file has no teacher" in told
     )
 
 

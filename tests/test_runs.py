@@ -12,9 +12,10 @@ import pytest
 
 from vit_jax import runs
 from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig
+from vit_jax.config.formats import FORMAT
 from vit_jax.errors import UserError
 from vit_jax.runs import Run, choose, find
-from vit_jax.train.door import command
+from vit_jax.train.command import command
 
 PREPROCESS = {
     "image": [8, 8],
@@ -145,7 +146,8 @@ def test_a_damaged_config_is_said_and_never_passed_over(place, tmp_path, damage)
     for named in (False, True):
         with pytest.raises(
             UserError,
-            match=r"config\.json: (cannot be read as JSON|holds no JSON object).*restore the file or start a new run with --name",
+            match=r"config\.json: (cannot be read as JSON|holds no JSON object).*"
+            r"restore the file or start a new run with --name",
         ):
             choose(place, "digits", named)
     with pytest.raises(UserError):
@@ -162,7 +164,7 @@ def test_a_config_that_lacks_a_part_or_has_another_format_is_refused(place, tmp_
         with pytest.raises(UserError, match=f"lacks {part}"):
             folder.record()
     runs.write_json(folder.config_file, {**whole, "format": 99})
-    with pytest.raises(UserError, match="format 99 is not 2 or older; this run was made by another version of vit-jax"):
+    with pytest.raises(UserError, match=f"format 99 is not {FORMAT} or older; read it with the version"):
         folder.record()
     assert choose(place, "digits", named=False).path == tmp_path / "digits-2"
 
@@ -181,7 +183,7 @@ def test_a_group_of_seeds_is_a_folder_of_runs(place, tmp_path):
 
 def test_a_group_and_a_run_do_not_share_a_folder(place, tmp_path):
     begun(tmp_path / "single", place)
-    with pytest.raises(UserError, match="holds a single run, not one a seed"):
+    with pytest.raises(UserError, match="holds a single run, not one per seed"):
         choose(place, "single", named=True, seeds=3)
     assert choose(place, "single", named=False, seeds=3).path == tmp_path / "single-2"
     begun(tmp_path / "group" / "seed-0", place)
@@ -204,9 +206,9 @@ def test_find_takes_a_path_or_a_name(tmp_path, monkeypatch):
         ("group/seed-0", "runs/group/seed-0"),
     ):
         assert find(text).path == tmp_path / there
-    with pytest.raises(UserError, match="digit: no run here; runs in runs: digits, mnist"):
+    with pytest.raises(UserError, match="digit: no run here; runs/ holds digits, mnist"):
         find("digit")
-    with pytest.raises(UserError, match="there are none in nowhere"):
+    with pytest.raises(UserError, match="nowhere/ holds none: train one"):
         find("digits-2", "nowhere")
     assert str(find("digits")) == os.path.join("runs", "digits")
 
@@ -216,12 +218,13 @@ def test_resume_takes_the_runs_own_fields_and_refuses_others(place, tmp_path):
     before = children(folder.path)
     with pytest.raises(
         UserError,
-        match=r"digits: holds another run, which differs in seed 0 -> 3; choose another --name, or leave these as they were",
+        match=r"digits: holds another run, which differs in seed 0 -> 3; "
+        r"choose another --name, or leave these as they were",
     ):
         command(["--resume", str(folder.path), "--seed", "3"])
-    with pytest.raises(UserError, match=r"digit: no run here; runs in .*: digits"):
+    with pytest.raises(UserError, match=r"digit: no run here; .*/ holds digits"):
         command(["--resume", "digit", "--dir", str(tmp_path)])
-    with pytest.raises(UserError, match="brings its own config: leave out the preset 'mnist'"):
+    with pytest.raises(UserError, match="uses the config of that run: leave out the preset 'mnist'"):
         command(["mnist", "--resume", str(folder.path)])
     assert children(folder.path) == before
 
@@ -231,7 +234,10 @@ def test_resume_takes_the_runs_own_fields_and_refuses_others(place, tmp_path):
 
 def holder(folder: Path) -> "subprocess.Popen[str]":
     """Another process that holds a folder until its stdin is closed or it is killed."""
-    script = "import sys; from vit_jax.runs import Run\nwith Run(sys.argv[1]).lock():\n    print('held', flush=True); sys.stdin.read()"
+    script = (
+        "import sys; from vit_jax.runs import Run\n"
+        "with Run(sys.argv[1]).lock():\n    print('held', flush=True); sys.stdin.read()"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", script, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -327,17 +333,17 @@ def test_steps_are_numbers_with_a_folder_and_a_digest(tmp_path):
         (folder.checkpoints / str(step)).mkdir()
         (folder.checkpoints / str(step) / "model").write_text("")
         folder.digest_file(step).write_text("{}")
-    assert folder.sound_steps() == folder.steps() == [100, 20, 3]
+    assert folder.complete_steps() == folder.steps() == [100, 20, 3]
     for stray in ("7", "003", "5.orbax-checkpoint-tmp", "best", "-4", "1e3", "٣"):
         (folder.checkpoints / stray).mkdir()
         folder.digest_file(1).with_name(f"{stray}.json.tmp").write_text("{}")
     (folder.checkpoints / "900").write_text("a plain file")
-    assert folder.sound_steps() == folder.steps() == [100, 20, 3], (
+    assert folder.complete_steps() == folder.steps() == [100, 20, 3], (
         "nothing stray is a step, not even an empty folder of a higher number"
     )
     folder.digest_file(100).unlink()
     folder.digest_file(400).write_text("{}")
-    assert folder.sound_steps() == [20, 3]
+    assert folder.complete_steps() == [20, 3]
     assert folder.steps() == [400, 100, 20, 3], "what has lost its folder or its digest is known, to be said"
 
 

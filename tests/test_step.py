@@ -34,7 +34,7 @@ from vit_jax.models import definition
 from vit_jax.optim import Optimizer
 from vit_jax.runs import flatten, unflatten
 from vit_jax.step import Engine, Evaluator, check_divisible, example_keys
-from vit_jax.tasks import task
+from vit_jax.tasks import task_of
 from vit_jax.tasks.classify import Classify
 
 STEPS = 10
@@ -83,10 +83,10 @@ class Regression:
     def prepare(self, batch, keys):
         return batch
 
-    def size(self, batch):
+    def denominator(self, batch):
         return None
 
-    def loss(self, model, batch, keys, size):
+    def loss(self, model, batch, keys, denominator):
         noise = jax.vmap(lambda key: jax.random.uniform(key, (3,), batch["x"].dtype))(keys)
         error = model(batch["x"] + noise) - batch["label"]
         return jnp.square(error).sum(-1).mean(), {"noise": noise.mean()}
@@ -154,7 +154,7 @@ def test_ten_steps_are_what_a_hand_computes_and_are_compiled_once(variant):
         state = engine.start(tree)
         for t, (batch, row) in enumerate(zip(batches, rows, strict=True)):
             if t == 5:
-                state = engine.place(to_host(engine, state))
+                state = engine.to_devices(to_host(engine, state))
             with Compilations() as compilations:
                 state, metrics = engine.train(state, batch)
             compiled.append(compilations.count > 0)
@@ -195,7 +195,7 @@ def five_outputs():
     with jax.enable_x64(True):
         engine, tree, _ = regression()
         evaluator = Evaluator(ViTConfig(), engine.definition, engine.task)  # the config says that no argument is ids
-        return evaluator.outputs(evaluator.place(tree), FIVE)["y"]
+        return evaluator.outputs(evaluator.to_devices(tree), FIVE)["y"]
 
 
 def test_the_outputs_of_a_batch_are_in_its_order():
@@ -269,7 +269,7 @@ def test_training_sees_augmented_images_and_evaluation_does_not():
     images = np.random.default_rng(1).integers(1, 255, (4, 6, 6, 1)).astype(np.uint8)
     batch = {**BATCH, "image": images}
     run = RunConfig("classify", ViTConfig(), ImageData(), ImageAugment(crop_padding=2))
-    classify = task(run, {"preprocess": {"mean": [0.5], "std": [0.25]}})
+    classify = task_of(run, {"preprocess": {"mean": [0.5], "std": [0.25]}})
     keys = jax.random.split(jax.random.key(0), 4)
     with jax.enable_x64(True):
         classify.loss(Watch(LOGITS), classify.prepare(batch, keys), keys)
@@ -326,7 +326,7 @@ def network(run, dtype):
     start = {
         name: draw.normal(name.endswith("scale"), 0.3, shape).astype(dtype) for name, shape in shapes(run.model).items()
     }
-    its = task(run, {"preprocess": {"mean": [0.4], "std": [0.3]}})
+    its = task_of(run, {"preprocess": {"mean": [0.4], "std": [0.3]}})
     engine = Engine(
         run, definition(run.model, dtype, dtype), its, Optimizer(run.optim, STEPS, 5, parameters(run.model))
     )
@@ -343,13 +343,13 @@ def examples(count, seed):
 
 
 def trained(run, dtype):
-    """{name: array} of ten steps: the losses, all parameters and their average, and the steps that compiled anything."""
+    """{name: array} of ten steps (losses, parameters, their average), and the steps that compiled anything."""
     with jax.enable_x64(dtype == "float64"):
         engine, tree = network(run, dtype)
         state, losses, compiled = engine.start(tree), [], []
         for t in range(STEPS):
             if t == 5:
-                state = engine.place(to_host(engine, state))
+                state = engine.to_devices(to_host(engine, state))
             with Compilations() as compilations:
                 state, metrics = engine.train(state, examples(run.batch, t))
             compiled += [t] * (compilations.count > 0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax.config import SentenceData, with_sizes
-from vit_jax.data import TokenOrder, batches, numbers, whole
+from vit_jax.data import TokenOrder, batches, evaluation_batches, numbers
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 from vit_jax.tasks import TASKS
@@ -146,7 +146,7 @@ RUN = preset("numbers").run
 
 
 def open_dataset(run):
-    return TASKS[run.task].open(run)
+    return TASKS[run.task].open_data(run)
 
 
 def test_no_number_is_in_two_splits():
@@ -247,7 +247,7 @@ def test_a_target_is_padded_with_room_for_its_end():
 def test_a_split_is_read_whole_in_one_shape():
     split = open_dataset(RUN).splits["longer"]
     shapes, seen = set(), []
-    for batch, real in whole(split, 128):
+    for batch, real in evaluation_batches(split, 128):
         shapes.add((batch["source"].shape, batch["target"].shape))
         seen.append(batch["source"][:real])
     assert shapes == {((128, 16), (128, 15))} and np.array_equal(np.concatenate(seen), split.source)

@@ -89,12 +89,23 @@ def test_tensors_of_all_kinds_are_those_of_torch(form, tmp_path):
     torch.manual_seed(0)
     base = torch.randn(10, 12)
     saved = {
-        **{str(d): torch.randint(0, 2, (3, 2)).to(d) for d in (torch.bool, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)},
+        **{
+            str(d): torch.randint(0, 2, (3, 2)).to(d)
+            for d in (torch.bool, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+        },
         **{str(d): torch.randn(2, 3).to(d) for d in (torch.float16, torch.bfloat16, torch.float32, torch.float64)},
         **{str(d): torch.tensor([0, 1, 65535]).to(d) for d in (torch.uint16, torch.uint32, torch.uint64)},
-        "base": base, "tied": base, "view": base[2:5, 3:7], "transposed": base.T, "strided": base[::3, ::5], "expanded": base[:1].expand(4, 12),
-        "parameter": torch.nn.Parameter(torch.randn(3)), "scalar": torch.tensor(2.5), "empty": torch.zeros(0, 3), "permuted": torch.randn(2, 3, 4).permute(2, 0, 1),
-    }  # fmt: skip
+        "base": base,
+        "tied": base,
+        "view": base[2:5, 3:7],
+        "transposed": base.T,
+        "strided": base[::3, ::5],
+        "expanded": base[:1].expand(4, 12),
+        "parameter": torch.nn.Parameter(torch.randn(3)),
+        "scalar": torch.tensor(2.5),
+        "empty": torch.zeros(0, 3),
+        "permuted": torch.randn(2, 3, 4).permute(2, 0, 1),
+    }
     torch.save(saved, tmp_path / "x.pt", **FORMS[form])
     with torch_file.open_file(str(tmp_path / "x.pt")) as source:
         assert equal(saved, source.tree)
@@ -274,7 +285,7 @@ OTHERS = {
     "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
     "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
     "float8_e4m3fn": lambda: torch.ones(2).to(torch.float8_e4m3fn),
-    "whole model": network,
+    "a model that was saved with its code": network,
 }
 
 

@@ -1,4 +1,4 @@
-"""The PyTorch twins: the same function as ours, their dropout, starts and refusals. The full comparison is tests/parity."""
+"""The PyTorch twins: the same function as ours, their dropout, starts and refusals. (In full: tests/parity.)"""
 
 import ast
 import inspect
@@ -37,16 +37,42 @@ SEQ = TransformerConfig(
 )
 VITS = {
     "plain": VIT,
-    "stem, map, gated": replace(VIT, stem_pre_norm=True, stem_norm=True, stem_activation="relu", pool="map", gated=True, position="sincos2d"),
+    "stem, map, gated": replace(
+        VIT, stem_pre_norm=True, stem_norm=True, stem_activation="relu", pool="map", gated=True, position="sincos2d"
+    ),
     "tokens, post-norm": replace(
-        VIT, distill_token=True, registers=2, pool="cls_distill", distill_head=True, distill_norm=True, layer_scale=0.1, qk_norm=True, norm_first=False,
-        cls_position=False, register_position=True, head_hidden=7, position="sincos1d", position_trained=False,
+        VIT,
+        distill_token=True,
+        registers=2,
+        pool="cls_distill",
+        distill_head=True,
+        distill_norm=True,
+        layer_scale=0.1,
+        qk_norm=True,
+        norm_first=False,
+        cls_position=False,
+        register_position=True,
+        head_hidden=7,
+        position="sincos1d",
+        position_trained=False,
     ),
     "mean, no biases": replace(
-        VIT, pool="mean", cls_token=False, query_bias=False, key_bias=False, out_bias=False, mlp_bias=False, norm_bias=False, stem_bias=False,
-        activation="quick_gelu", pre_norm=True, final_norm=False, head_norm=True, position="none",
+        VIT,
+        pool="mean",
+        cls_token=False,
+        query_bias=False,
+        key_bias=False,
+        out_bias=False,
+        mlp_bias=False,
+        norm_bias=False,
+        stem_bias=False,
+        activation="quick_gelu",
+        pre_norm=True,
+        final_norm=False,
+        head_norm=True,
+        position="none",
     ),
-}  # fmt: skip
+}
 SEQS = {
     "plain": SEQ,
     "tied head, learned": replace(
@@ -216,7 +242,7 @@ def test_weights_come_back_to_the_bit(config):
 
 def test_weights_of_another_network_are_refused():
     with pytest.raises(
-        UserError, match=r"missing \(1\): cls_token; misshapen \(1\): position \[8, 12\] instead of \[9, 12\]"
+        UserError, match=r"missing \(1\): cls_token; of another shape \(1\): position \[8, 12\] instead of \[9, 12\]"
     ):
         twin(VIT, random(replace(VIT, cls_token=False, pool="mean")))
 
@@ -430,7 +456,7 @@ def members(module):
     return found
 
 
-RENAMED = {"__call__": "forward", "places": "placed"}  # ours: torch's (a call and the pass behind it are one there)
+RENAMED = {"__call__": "forward", "Embedding.positions": "with_positions"}  # {JAX's: torch's}
 OURS_ALONE = {"dtype", "kernel"}
 TORCHS_ALONE = {"embedding_dropout", "head_dropout", "dropout", "weight"}  # dropouts are modules there
 METHODS_OF_OURS = {
@@ -453,8 +479,8 @@ def test_twins_have_the_same_classes_methods_and_attributes_in_the_same_order(tw
     assert [c for c in jax_side if c not in ("Linear", "LayerNorm")] == list(torch_side)  # those two torch brings
     for cls, (methods, attributes) in torch_side.items():
         wanted, its = jax_side[cls]
-        assert list(dict.fromkeys(RENAMED.get(m, m) for m in wanted if m not in METHODS_OF_OURS)) == [
-            m for m in methods if m not in METHODS_OF_TORCH
-        ], cls
+        assert list(
+            dict.fromkeys(RENAMED.get(f"{cls}.{m}", RENAMED.get(m, m)) for m in wanted if m not in METHODS_OF_OURS)
+        ) == [m for m in methods if m not in METHODS_OF_TORCH], cls
         assert [a for a in its if a in attributes] == [a for a in attributes if a in its], cls
         assert set(its) - set(attributes) <= OURS_ALONE and set(attributes) - set(its) <= TORCHS_ALONE, cls

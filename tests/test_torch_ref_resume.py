@@ -112,11 +112,11 @@ def files(tmp_path_factory):
     ("arguments", "told"),
     [
         (("--resume", "nothing.pt"), "resume nothing.pt: cannot be read (No such file or directory); give one"),
-        (("--resume", "text.pt"), "resume text.pt: is not a file of PyTorch"),
+        (("--resume", "text.pt"), "resume text.pt: is not a PyTorch file"),
         (("--resume", "weights.pt"), "does not hold model, optimizer, step and config"),
         (
             ("--resume", "lacking.pt", "--max-steps", 4),
-            "resume lacking.pt: lacks or misstates its model or optimizer (RuntimeError)",
+            "resume lacking.pt: its model or optimizer is missing or damaged (RuntimeError)",
         ),
         (("--resume", "strange.pt"), "resume strange.pt: its config is not a run's"),
         (

@@ -1,4 +1,4 @@
-"""Training in PyTorch: losses by hand, schedules against torch's own and ours, what decays, steps, the saved file, the door."""
+"""Training in PyTorch: losses by hand, schedules against torch's and ours, decay, steps, the file, the command."""
 
 import subprocess
 import sys
@@ -204,18 +204,18 @@ def test_schedules_are_torchs_own():
     np.testing.assert_allclose(rates(make_schedule(a, c, 24, 8), a, 24), theirs, rtol=1e-12)
 
 
-@pytest.mark.parametrize("sort", ["kernel", "bias", "norm", "token", "position", "scale", "embedding"])
+@pytest.mark.parametrize("kind", ["kernel", "bias", "norm", "token", "position", "scale", "embedding"])
 @pytest.mark.parametrize("config", [VIT, SEQ], ids=["vit", "transformer"])
-def test_what_decays_is_told_by_modules_as_ours_tells_it_by_names(config, sort):
+def test_what_decays_is_told_by_modules_as_ours_tells_it_by_names(config, kind):
     model = torch_ref.build(config)
     decaying = {
         id(p)
-        for group in decay_groups(model, OptimConfig(weight_decay=0.1, decay=(sort,)))
+        for group in decay_groups(model, OptimConfig(weight_decay=0.1, decay=(kind,)))
         if group["weight_decay"]
         for p in group["params"]
     }
     found = torch_ref.named(model, {n: torch.full_like(p, id(p) in decaying) for n, p in model.named_parameters()})
-    assert {n for n, x in found.items() if x.all()} == {n for n, p in parameters(config).items() if p.kind == sort}
+    assert {n for n, x in found.items() if x.all()} == {n for n, p in parameters(config).items() if p.kind == kind}
 
 
 @pytest.mark.parametrize(
@@ -302,6 +302,19 @@ def test_one_seed_is_one_run():
         runs.append([one.step(images(t)) for t in range(3)])
     assert runs[0] != runs[2]
     assert runs[0] == runs[1]
+
+
+def test_no_two_steps_of_any_seeds_draw_the_same(monkeypatch):
+    """Seed 1 at step 0 is not seed 0 at step 1: runs that differ in the seed are independent."""
+    drawn = []
+    monkeypatch.setattr(
+        Trainer, "loss", lambda self, batch: drawn.append(torch.initial_seed()) or next(self.model.parameters()).sum()
+    )
+    for seed in range(3):
+        one = trainer(VIT, seed=seed)
+        for t in range(3):
+            one.step(images(t))
+    assert len(drawn) == 9 == len({*drawn})
 
 
 def test_the_compute_dtype_is_that_of_the_run():
@@ -405,11 +418,14 @@ def test_weights_that_pytorch_trained_go_on_in_jax_and_back(monkeypatch, tmp_pat
         (("digits", "--optim.lr", -1), "optim.lr is -1"),
         (("digits", "--init", "nothing.pt"), "init nothing.pt: cannot be read"),
         (("digits", "--init", "nothing.safetensors"), "init nothing.safetensors: cannot be read"),
-        (("digits", "--init", "text.pt"), "init text.pt: is not a file of PyTorch"),
+        (("digits", "--init", "text.pt"), "init text.pt: is not a PyTorch file"),
         (("digits", "--init", "text.safetensors"), "init text.safetensors: cannot be read"),
-        (("digits", "--init", "list.pt"), "init list.pt: is not a file of PyTorch"),
+        (("digits", "--init", "list.pt"), "init list.pt: is not a PyTorch file"),
         (("digits", "--init", "step.pt"), "init step.pt: is not a state dict of tensors"),
-        (("digits", "--init", "other.pt"), "init other.pt: tensors do not fit this network: missing (56)"),
+        (
+            ("digits", "--init", "other.pt"),
+            "init other.pt: tensors: names or shapes are not those of this network: missing (56)",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_2(monkeypatch, tmp_path, capsys, arguments, told):

@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer: masks, decoding, tying, positions, and what it refuses. (Against PyTorch: tests/parity.)"""
+"""The encoder-decoder Transformer: masks, decoding, tying, positions, refusals. (Against PyTorch: tests/parity.)"""
 
 import dataclasses
 import functools
@@ -83,9 +83,8 @@ variants = pytest.mark.parametrize("c", VARIANTS.values(), ids=VARIANTS)
 
 @variants
 def test_parameters_of_the_config_are_those_of_the_modules(c):
-    real = {name: x.shape for name, x in flatten(split(Transformer(c, rngs=nnx.Rngs(0)))[1]).items()}
-    assert real == shapes(c)
-    assert {name: x.shape for name, x in flatten(start(c, jax.random.key(0))).items()} == real
+    for tree in (lambda: split(Transformer(c, rngs=nnx.Rngs(0)))[1], lambda: start(c, jax.random.key(0))):
+        assert {name: x.shape for name, x in flatten(jax.eval_shape(tree)).items()} == shapes(c)
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if preset(name).run.task == "translate"])
@@ -107,7 +106,8 @@ def test_a_sentence_alone_equals_its_row_in_a_padded_batch(c):
         source_padding=jnp.arange(5) < jnp.array([[5], [3], [1]]),
         target_padding=jnp.arange(4) < jnp.array([[4], [2], [4]]),
     )
-    for row, (s, t) in enumerate([(5, 4), (3, 2), (1, 4)]):
+    assert largest(model(source, target)[0], together[0]) < 1e-12  # a full row among others that are not padded
+    for row, (s, t) in ((1, (3, 2)), (2, (1, 4))):
         alone = model(source[row : row + 1, :s], target[row : row + 1, :t])
         assert largest(alone[0], together[row, :t]) < 1e-12
 
@@ -142,6 +142,7 @@ def test_a_row_with_nothing_to_attend_to_has_a_zero_context_and_zero_gradients()
 
 @variants
 def test_an_empty_source_gives_finite_logits_and_gradients(c):
+    c = dataclasses.replace(c, encoder_depth=1, decoder_depth=1)
     source, target = sentences(c)
     padding = jnp.array([[True] * 5, [False] * 5, [True] * 5])
     weights = random_weights(c)
@@ -186,14 +187,14 @@ def test_torch_masks_become_ours():
 
 @variants
 def test_cached_logits_equal_uncached_ones_at_every_place(c):
-    model, (source, target) = network(c), sentences(c, target=6)
+    model, (source, target) = network(c), sentences(c)
     padding = jnp.arange(5) < jnp.array([[5], [3], [1]])
     whole = model(source, target, source_padding=padding)
-    cache = model.init_cache(model.encode(source, padding), padding, 8)
-    for place in range(6):
+    cache = model.init_cache(model.encode(source, padding), padding, 6)
+    for place in range(4):
         logits, cache = model.decode_step(target[:, place], cache)
         assert largest(logits, whole[:, place]) < 1e-12
-    assert int(cache.index) == 6 and cache.index.dtype == jnp.int32
+    assert int(cache.index) == 4 and cache.index.dtype == jnp.int32
 
 
 def step_of(c: TransformerConfig):
@@ -295,14 +296,15 @@ def test_what_is_dropped_depends_on_the_examples_key_alone(site):
     model, (source, target) = network(c), sentences(c)
     keys = jax.random.split(jax.random.key(0), 3)
     whole = model(source, target, keys=keys)
-    assert largest(whole[1:], model(source[1:], target[1:], keys=keys[1:])) < 1e-12
+    rows = jnp.array([2, 1, 1])  # other places in the batch, other company
+    assert largest(whole[rows], model(source[rows], target[rows], keys=keys[rows])) < 1e-12
     assert (
         largest(whole, model(source, target)) > 1e-6 and largest(whole, model(source, target, keys=keys[::-1])) > 1e-6
     )
 
 
 def test_a_bfloat16_network_has_float32_logits():
-    logits = Transformer(TINY, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)(*sentences(TINY))
+    logits = jax.eval_shape(lambda: Transformer(TINY, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)(*sentences(TINY)))
     assert logits.dtype == jnp.float32
 
 

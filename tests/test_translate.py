@@ -1,4 +1,4 @@
-"""The task translate: its loss against hand-written ids and torch's, however a batch is cut; runs that stop and go on; the doors."""
+"""The task translate: its loss by hand and against torch's, however a batch is cut; resumed runs; the commands."""
 
 import csv
 import io
@@ -18,6 +18,7 @@ import vit_jax
 from vit_jax import evaluate, predict, runs
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import LossConfig, OptimConfig, RunConfig, SentenceData, TransformerConfig, shapes
+from vit_jax.data import Sentences
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
@@ -25,7 +26,7 @@ from vit_jax.presets import preset
 from vit_jax.runs import Run
 from vit_jax.tasks import Evaluation
 from vit_jax.tasks.translate import Translate, shifted
-from vit_jax.train import door as train_door
+from vit_jax.train import command as train_command
 from vit_jax.train import session, train
 from vit_jax.transformer import Transformer
 
@@ -44,7 +45,7 @@ TINY = RunConfig(
         dropout=0.1,
         embedding_dropout=0.1,
     ),
-    data=SentenceData(source="numbers", tokens=16 * 1500, lengths=(16,)),
+    data=SentenceData(source="numbers", tokens=16 * 250, lengths=(16,)),
     optim=OptimConfig(name="adam", lr=1e-2, schedule="inverse_sqrt", warmup=0.5),
     loss=LossConfig(label_smoothing=0.1),
     epochs=2,
@@ -54,6 +55,30 @@ TINY = RunConfig(
     log_every=4,
 )
 STEPS = 12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once():
+    """What `numbers` is read and encoded to, once for all runs of this file; TINY has the first pairs of each split."""
+    task = sys.modules[Translate.__module__]
+    opened, open_sentences = {}, task.open_sentences
+
+    def once(*given, **fields):
+        key = repr((given, fields))
+        if key not in opened:
+            texts = opened[key] = open_sentences(*given, **fields)
+            if texts.splits["train"].tokens == TINY.data.tokens:
+                few = {
+                    name: Sentences(split.source[:1500], split.target[:1500], split.lengths, split.tokens, split.title)
+                    for name, split in texts.splits.items()
+                }
+                opened[key] = replace(texts, splits=few)
+        return opened[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task, "open_sentences", once)
+        yield
+
 
 # -------------------------------------------------------------------------------------------- loss
 
@@ -79,14 +104,14 @@ def network(seed=0):
 def test_the_loss_is_torchs_over_real_tokens(smoothing):
     torch = pytest.importorskip("torch")
     its, model, batch = Translate(smoothing, 4), network(), {"source": SOURCE, "target": TARGET}
-    loss, metrics = its.loss(model, batch, None, its.size(batch))
+    loss, metrics = its.loss(model, batch, None, its.denominator(batch))
     read = [[1, 7, 8], [1, 9, 0]]
     logits = np.array(model(jnp.asarray(SOURCE[:2]), jnp.asarray(read), source_padding=jnp.asarray(SOURCE[:2] != 0)))
     labels = torch.tensor([[7, 8, 2], [9, 2, 0]])
     expected = torch.nn.CrossEntropyLoss(label_smoothing=smoothing, ignore_index=0)(
         torch.tensor(logits).reshape(-1, V), labels.reshape(-1)
     )
-    assert float(its.size(batch)) == 5
+    assert float(its.denominator(batch)) == 5
     assert float(loss) == pytest.approx(float(expected), rel=1e-5)
     right = (logits.argmax(-1) == labels.numpy()) & (labels.numpy() != 0)
     assert float(metrics["accuracy"]) == pytest.approx(right.sum() / 5)
@@ -96,7 +121,7 @@ def test_padding_changes_nothing():
     its, model = Translate(0.1, 4), network()
     wide = {"source": np.pad(SOURCE, ((0, 2), (0, 3))), "target": np.pad(TARGET, ((0, 2), (0, 5)))}
     a, b = (
-        float(its.loss(model, batch, None, its.size(batch))[0])
+        float(its.loss(model, batch, None, its.denominator(batch))[0])
         for batch in ({"source": SOURCE, "target": TARGET}, wide)
     )
     assert a == pytest.approx(b, rel=1e-6)
@@ -125,14 +150,24 @@ from vit_jax.runs import flatten
 from vit_jax.step import Engine
 from vit_jax.tasks.translate import Translate
 
-model = TransformerConfig(width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=9, outputs=9, dropout=0.3)
-run = RunConfig(task="translate", model=model, data=SentenceData(tokens=32, lengths=(4,)), optim=OptimConfig(name="sgd", lr=1.0))
+model = TransformerConfig(
+    width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1,
+    source_vocabulary=9, target_vocabulary=9, outputs=9, dropout=0.3,
+)
+run = RunConfig(
+    task="translate", model=model, data=SentenceData(tokens=32, lengths=(4,)), optim=OptimConfig(name="sgd", lr=1.0)
+)
 # Rows of very different length, padding rows at the end: means of means would show.
 lengths = np.array([[3], [3], [3], [1], [1], [1], [0], [0]])
 source = np.where(np.arange(4) < lengths, np.arange(32).reshape(8, 4) % 6 + 3, 0).astype(np.int32)
 batch = {"source": source, "target": source[:, :3]}
 out = {}
-for name, how in {"whole": {}, "parts": {"accumulate": 2}, "replicas": {"parallel": "pmap"}, "both": {"parallel": "pmap", "accumulate": 2}}.items():
+for name, how in {
+    "whole": {},
+    "parts": {"accumulate": 2},
+    "replicas": {"parallel": "pmap"},
+    "both": {"parallel": "pmap", "accumulate": 2},
+}.items():
     its = replace(run, **how)
     engine = Engine(its, definition(model), Translate(0.0, 4), Optimizer(its.optim, 10, 10, parameters(model)))
     state, metrics = engine.train(engine.start(start(model, jax.random.key(0))), batch)
@@ -145,7 +180,10 @@ np.savez(sys.argv[1], **out)
 
 def test_however_a_batch_is_cut_the_step_is_the_same(tmp_path):
     """Two devices, two parts, jit and pmap, with dropout on: a mean over the real tokens of the whole batch."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    }
     subprocess.run([sys.executable, "-c", CUT, tmp_path / "out.npz"], check=True, env=environment)
     with np.load(tmp_path / "out.npz") as file:
         out = dict(file)
@@ -172,16 +210,16 @@ def trained(tmp_path_factory):
 
 def quicken(monkeypatch, engines):
     """One compilation for all runs of this file."""
-    prepare = session.prepare
+    set_up = session.set_up
 
     def once(run):
         if "known" not in engines:
-            engines["known"] = prepare(run)
+            engines["known"] = set_up(run)
         known = engines["known"]
         stated = replace(run, model=known.stated.model)
         return replace(known, stated=stated, run=session.plan(stated, known.dataset)[0])
 
-    monkeypatch.setattr(session, "prepare", once)
+    monkeypatch.setattr(session, "set_up", once)
 
 
 def left(folder):
@@ -199,14 +237,13 @@ def left(folder):
     )
 
 
-@pytest.mark.parametrize("stops", [(3,), (6,), (2, 7, 11)], ids=str)
-def test_stopped_and_resumed_is_uninterrupted(trained, tmp_path, monkeypatch, stops):
+def test_stopped_and_resumed_is_uninterrupted(trained, tmp_path, monkeypatch):
     """Within an epoch, at its end, and again and again: bit for bit the same weights, averages, log and summary."""
     reference, engines = trained
     quicken(monkeypatch, engines)
     monkeypatch.setattr(finish, "draw", lambda *_: None)
     folder = Run(tmp_path / "run")
-    for stop in stops:
+    for stop in (2, 6, 11):
         assert train(replace(TINY, max_steps=stop), preset="numbers", folder=folder)["step"] == stop
     assert train(TINY, preset="numbers", folder=folder)["step"] == STEPS
     assert left(folder) == left(reference)
@@ -223,7 +260,7 @@ def test_what_a_run_leaves(trained):
     assert sorted(p.name for p in folder.plots.iterdir()) == ["cross-attention.png", "curves.png"]
     with open(folder.samples / "sentences.tsv", encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file, delimiter="\t"))
-    data = Translate.open(TINY)
+    data = Translate.open_data(TINY)
     assert rows[0] == ["source", "truth", "translation"]
     assert [row[:2] for row in rows[1:]] == [
         [
@@ -239,7 +276,7 @@ def test_the_evaluate_door_says_what_training_said(trained, capsys):
     for split, weights, ema, known in (("test", "last", [], "last_ema"), ("longer", "last", ["--no-ema"], "last")):
         assert evaluate.command([str(folder.path), "--split", split, "--weights", weights, *ema]) == 0
         head, *lines = capsys.readouterr().out.splitlines()
-        assert head.endswith(f"at step {STEPS}, {split}: {len(Translate.open(TINY).splits[split]):,} examples")
+        assert head.endswith(f"at step {STEPS}, {split}: {len(Translate.open_data(TINY).splits[split]):,} examples")
         values = {name: float(value) for name, value in map(str.split, lines)}
         assert values == {
             name: pytest.approx(value, abs=6e-5) for name, value in folder.summary()[split][known].items()
@@ -345,22 +382,22 @@ def test_the_notebooks_transformer_has_its_number_of_parameters():
 
 
 def test_fields_of_the_presets_network_are_flags_and_others_are_not(capsys):
-    options = train_door.parse(["numbers", "--model.decoder-depth", "3", "--data.lengths", "8", "16"])[1]
+    options = train_command.parse(["numbers", "--model.decoder-depth", "3", "--data.lengths", "8", "16"])[1]
     assert options.model == replace(preset("numbers").run.model, decoder_depth=3) and options.data.lengths == (8, 16)
     with pytest.raises(UserError, match=r"there is no field --model\.patch"):
-        train_door.parse(["numbers", "--model.patch", "3"])
+        train_command.parse(["numbers", "--model.patch", "3"])
     with pytest.raises(UserError, match=r"there is no field --model\.decoder-deph; nearest: --model\.decoder-depth"):
-        train_door.parse(["numbers", "--model.decoder-deph", "3"])
+        train_command.parse(["numbers", "--model.decoder-deph", "3"])
 
 
 def test_a_batch_that_devices_and_parts_cannot_share_is_refused():
-    with pytest.raises(UserError, match=r"data.tokens 24000 // length 16 is not divisible by 1 devices x accumulate 7"):
-        session.prepare(replace(TINY, accumulate=7, batch=490))
+    with pytest.raises(UserError, match=r"data.tokens 4000 // length 16 is not divisible by 1 devices x accumulate 7"):
+        session.set_up(replace(TINY, accumulate=7, batch=490))
 
 
 def test_overfitting_takes_the_pairs_of_a_few_batches():
-    run, order, epochs = session.plan(replace(TINY, overfit_batches=2), Translate.open(TINY))
-    assert (order.n, order.steps_per_epoch, epochs) == (3000, 2, 50)
+    run, order, epochs = session.plan(replace(TINY, overfit_batches=2), Translate.open_data(TINY))
+    assert (order.n, order.steps_per_epoch, epochs) == (500, 2, 50)
     assert (run.model.dropout, run.model.embedding_dropout, run.optim.schedule) == (0.0, 0.0, "constant")
 
 

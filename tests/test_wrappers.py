@@ -29,7 +29,7 @@ def known(tensors: dict) -> bool:
 
 
 def chosen(tree: dict, key: str = "", container: str = "torch") -> tuple[str, set, list[str]]:
-    label, tensors, left_out = choose(Source("run.pt", container, tree), known, key)
+    label, tensors, left_out, _ = choose(Source("run.pt", container, tree), known, key)
     return label, set(tensors), left_out
 
 
@@ -110,15 +110,38 @@ def test_what_lies_beside_the_weights_is_named():
     )
 
 
-@pytest.mark.parametrize(("container", "tree", "label"), [
-    ("msgpack", {"params": {"img": {"patch": {"weight": tensor()}}, "txt": {"a": tensor(), "b": tensor()}}, "opt": {"mu": tensor()}}, "params/img"),
-    ("npz", {"params/img/patch/weight": tensor(), "params/txt/a": tensor(), "params/txt/b": tensor(), "opt/mu": tensor()}, "params/img"),
-    ("npz", {"opt/target/patch/weight": tensor(), "opt/state/step": tensor()}, "opt/target"),
-    ("msgpack", {"opt": {"target": {"patch": {"weight": tensor()}}}}, "opt/target"),
-    ("msgpack", {"target": {"params": {"patch": {"weight": tensor()}}}, "state": {"step": tensor()}}, "target/params"),
-    ("orbax", {"patch.weight": tensor()}, "."),
-    ("safetensors", {"module.model.patch.weight": tensor()}, "module.model"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("container", "tree", "label"),
+    [
+        (
+            "msgpack",
+            {
+                "params": {"img": {"patch": {"weight": tensor()}}, "txt": {"a": tensor(), "b": tensor()}},
+                "opt": {"mu": tensor()},
+            },
+            "params/img",
+        ),
+        (
+            "npz",
+            {
+                "params/img/patch/weight": tensor(),
+                "params/txt/a": tensor(),
+                "params/txt/b": tensor(),
+                "opt/mu": tensor(),
+            },
+            "params/img",
+        ),
+        ("npz", {"opt/target/patch/weight": tensor(), "opt/state/step": tensor()}, "opt/target"),
+        ("msgpack", {"opt": {"target": {"patch": {"weight": tensor()}}}}, "opt/target"),
+        (
+            "msgpack",
+            {"target": {"params": {"patch": {"weight": tensor()}}}, "state": {"step": tensor()}},
+            "target/params",
+        ),
+        ("orbax", {"patch.weight": tensor()}, "."),
+        ("safetensors", {"module.model.patch.weight": tensor()}, "module.model"),
+    ],
+)
 def test_names_of_every_container(container, tree, label):
     found = chosen(tree, container=container)
     assert found[:2] == (label, {"patch.weight" if container in ("safetensors", "orbax") else "patch/weight"})
@@ -126,17 +149,23 @@ def test_names_of_every_container(container, tree, label):
         assert found[2] == ["params/txt (2 tensors)", "opt (1 tensor)"]
 
 
-@pytest.mark.parametrize(("tree", "labels"), [
-    ({"student": state(), "teacher": state("backbone.")}, "student, teacher.backbone"),
-    ({**state("student."), **state("teacher.")}, "student, teacher"),
-    ({"model": state(), "model_ema": state()}, "model, model_ema"),
-    ({"state_dict": state("module."), "state_dict_ema": state("module.")}, "state_dict.module, state_dict_ema.module"),
-    ({**state(), "ema": state()}, "., ema"),
-    ({"state_dict": state(), "ema_weights": state()}, "state_dict, ema_weights"),
-    ({"model": state("module."), "averaged": {"n": tensor(), **state("module.")}}, "model.module, averaged.module"),
-    ({"state_dict": {**state("model."), **state("ema_model.")}}, "state_dict.model, state_dict.ema_model"),
-    ({"state_dict": {**state("net."), **state("copy.")}, "swa": state()}, "state_dict.net, state_dict.copy, swa"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tree", "labels"),
+    [
+        ({"student": state(), "teacher": state("backbone.")}, "student, teacher.backbone"),
+        ({**state("student."), **state("teacher.")}, "student, teacher"),
+        ({"model": state(), "model_ema": state()}, "model, model_ema"),
+        (
+            {"state_dict": state("module."), "state_dict_ema": state("module.")},
+            "state_dict.module, state_dict_ema.module",
+        ),
+        ({**state(), "ema": state()}, "., ema"),
+        ({"state_dict": state(), "ema_weights": state()}, "state_dict, ema_weights"),
+        ({"model": state("module."), "averaged": {"n": tensor(), **state("module.")}}, "model.module, averaged.module"),
+        ({"state_dict": {**state("model."), **state("ema_model.")}}, "state_dict.model, state_dict.ema_model"),
+        ({"state_dict": {**state("net."), **state("copy.")}, "swa": state()}, "state_dict.net, state_dict.copy, swa"),
+    ],
+)
 def test_where_several_sets_are_known_a_choice_is_asked_for(tree, labels):
     with pytest.raises(UserError, match=f"several sets of weights: {labels}; choose one with --key"):
         chosen(tree)
@@ -174,13 +203,16 @@ def test_a_key_may_name_the_outer_wrapper():
         chosen(tree, "ema")
 
 
-@pytest.mark.parametrize(("tree", "key"), [
-    ({"a": {"state_dict": state()}}, "a.state_dict"),
-    ({"a": {"b": {"c": state("module.")}}, "epoch": tensor()}, "a.b.c.module"),
-    ({"state_dict": {**state("vit."), "loss.center": tensor()}}, "state_dict.vit"),
-    ({"state_dict": state("model.vit.")}, "state_dict.model.vit"),
-    (state("encoder."), "encoder"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tree", "key"),
+    [
+        ({"a": {"state_dict": state()}}, "a.state_dict"),
+        ({"a": {"b": {"c": state("module.")}}, "epoch": tensor()}, "a.b.c.module"),
+        ({"state_dict": {**state("vit."), "loss.center": tensor()}}, "state_dict.vit"),
+        ({"state_dict": state("model.vit.")}, "state_dict.model.vit"),
+        (state("encoder."), "encoder"),
+    ],
+)
 def test_a_key_may_be_any_path_and_is_told_where_no_wrapper_is_known(tree, key):
     source = Source("run.pt", "torch", tree)
     assert not known(choose(source, known)[1])
@@ -194,12 +226,21 @@ def test_a_key_above_a_known_wrapper_is_enough():
     assert chosen({"a": {"state_dict": state("module.")}}, "a")[:2] == ("a.state_dict.module", set(NAMES))
 
 
-@pytest.mark.parametrize(("tree", "says"), [
-    ({"a": {"b": {"x": tensor(), "y": tensor()}}, "c": {"z": tensor()}}, r"its tensors lie under a\.b \(2\), c \(1\); name the weights with --key a\.b"),
-    ({f"p{i}": {"x": tensor()} for i in range(9)}, r"p4 \(1\) and 4 more places; name"),
-    ({"state": {0: {"exp_avg": tensor()}}, "param_groups": [{"lr": 0.1}]}, "is the state of an optimizer; give the file of the weights"),
-    ({"steps": [tensor()], "epoch": 3}, "holds no tensors with names"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tree", "says"),
+    [
+        (
+            {"a": {"b": {"x": tensor(), "y": tensor()}}, "c": {"z": tensor()}},
+            r"its tensors lie under a\.b \(2\), c \(1\); name the weights with --key a\.b",
+        ),
+        ({f"p{i}": {"x": tensor()} for i in range(9)}, r"p4 \(1\) and 4 more places; name"),
+        (
+            {"state": {0: {"exp_avg": tensor()}}, "param_groups": [{"lr": 0.1}]},
+            "is the state of an optimizer; give the file of the weights",
+        ),
+        ({"steps": [tensor()], "epoch": 3}, "holds no tensors with names"),
+    ],
+)
 def test_where_tensors_lie_that_are_no_known_weights_is_told(tree, says):
     source = Source("run.pt", "torch", tree)
     assert hint(source, known) == "" and re.search(says, elsewhere(source))
@@ -245,5 +286,5 @@ def test_a_part_of_a_known_set_is_taken_when_it_is_asked_for():
 
     source = Source("run.pt", "torch", state("student.") | state("teacher."))
     assert choose(source, whole)[0] == "."
-    label, tensors, left_out = choose(source, whole, "student")
+    label, tensors, left_out, _ = choose(source, whole, "student")
     assert (label, set(tensors), left_out) == ("student", set(NAMES), ["teacher (3 tensors)"])

@@ -1,4 +1,4 @@
-"""The same models in idiomatic PyTorch, and their weights under our names."""
+"""The models of vit_jax in idiomatic PyTorch, and the exchange of their weights under vit_jax's parameter names."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ __all__ = ["Model", "Transformer", "ViT", "build", "gradients", "load", "named",
 
 
 def build(config: ModelConfig) -> Model:
-    """The network of a config, with initial weights drawn by torch's generator. Raises UserError on a kind that has no twin here."""
+    """The network of a config, with initial weights drawn with torch's global generator.
+
+    Raises UserError on a kind of network that is not implemented here.
+    """
     row = network_of(config)
     module, _, name = row.torch.partition(":")
     if not name:
-        raise UserError(f"torch_ref has no twin of a {row.name}; train it with python -m vit_jax.train")
+        raise UserError(f"torch_ref has no {row.name}; train it with python -m vit_jax.train")
     return getattr(import_module(module), name)(config)
 
 
 def load(model: Model, parameters: Mapping[str, np.ndarray]) -> Model:
-    """Put parameters {our dotted name: array} into a model, in the model's dtype; returns it.
+    """Load parameters {vit_jax's dotted name: array} into a model, in the model's dtype, and return it.
 
-    Raises UserError listing what is missing, unclaimed or misshapen.
+    Raises UserError listing missing names, unknown names and wrong shapes.
     """
     tensors = rules.write(dialect.rows(model.config), parameters)
     model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in tensors.items()})
@@ -41,18 +44,18 @@ def load(model: Model, parameters: Mapping[str, np.ndarray]) -> Model:
 
 
 def parameters(model: Model) -> dict[str, np.ndarray]:
-    """A model's parameters as {our dotted name: array}, copied."""
+    """A copy of a model's parameters as {vit_jax's dotted name: array}."""
     return named(model, model.state_dict())
 
 
 def gradients(model: Model) -> dict[str, np.ndarray]:
-    """The gradients of a model's parameters under our dotted names; zeros where there is none."""
+    """The gradients of a model's parameters as {vit_jax's dotted name: array}; zeros for parameters without one."""
     return named(
         model, {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
     )
 
 
 def named(model: Model, tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """Tensors under the model's names and shapes (weights, gradients, moments) as {our dotted name: array}."""
+    """Tensors {name in the state dict: weights, gradients or moments} as {vit_jax's dotted name: array}."""
     arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
     return rules.read(dialect.rows(model.config), arrays)

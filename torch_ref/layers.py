@@ -1,7 +1,7 @@
-"""The slots that the models are made of, in idiomatic PyTorch: vit_jax/layers.py, read beside it.
+"""The layers that the models are built from, in idiomatic PyTorch: the counterpart of vit_jax/layers.py.
 
-torch.nn brings its own Linear (weights stored (out, in)), LayerNorm and Dropout, so those have no
-class here. Letters: B batch, N tokens, D width, H heads, Dh head width, I = H*Dh, F hidden.
+torch.nn has Linear (weights stored as [out, in]), LayerNorm and Dropout, so those have no class here.
+Dimensions: B batch, N tokens, D width, H heads, Dh head width, I = H*Dh, F hidden; Nq queries, Nk keys.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Tape = dict[str, Any]  # what a caller wants captured: {name: None} before, {name: tensor} after
+Tape = dict[str, Any]  # inner values that a caller asks for: {name: None} before a forward pass, {name: tensor} after
+
+
+def record(tape: Tape | None, name: str, value: Tensor) -> None:
+    """Put a value on the tape, if the tape asks for its name."""
+    if tape is not None and name in tape:
+        tape[name] = value
 
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A model in evaluation mode; afterwards each of its modules is in the mode that it was in, also after an exception."""
+    """A context in which a model is in evaluation mode; on leaving it, each of its modules gets back its own mode."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -41,12 +47,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:
-    """Stochastic depth (Huang et al. 2016): zero a whole example of x [B, ...], or scale it."""
+    """Stochastic depth (Huang et al. 2016): zero each example of x [B, ...] with probability `rate`, scale the rest."""
     return x * F.dropout(x.new_ones(len(x), *[1] * (x.ndim - 1)), rate, training) if rate else x
 
 
 class Mlp(nn.Module):
-    """fc2(act(fc1 x)), or gated fc2(act(gate x) * fc1 x) (Shazeer 2020)."""
+    """fc2(act(fc1 x)), or gated: fc2(act(gate x) * fc1 x) (Shazeer 2020, arXiv 2002.05202)."""
 
     def __init__(
         self, width: int, hidden: int, activation: str, *, gated: bool = False, bias: bool = True, dropout: float = 0.0
@@ -63,46 +69,47 @@ class Mlp(nn.Module):
         return self.fc2(self.dropout(h))
 
 
-# Masks. Boolean, True = look there (as F.scaled_dot_product_attention has it, not as nn.MultiheadAttention does).
-# A padding is [B, N]; a mask is 4-D and broadcasts to [B, H, Nq, Nk].
+# Masks are boolean, True where a query may attend to a key (as in F.scaled_dot_product_attention; nn.MultiheadAttention
+# has the opposite). A padding is [B, N], True at real tokens; a mask is 4-D and broadcasts to [B, H, Nq, Nk].
 
 
 def attention_mask(
     batch: int,
-    queries: int,
-    keys: int,
+    query_length: int,
+    key_length: int,
     *,
     padding: Tensor | None = None,
     mask: Tensor | None = None,
     causal: bool = False,
     device: Any = None,
 ) -> Tensor | None:
-    """One mask of all that restricts an attention: a padding of its keys [B, Nk], a 4-D mask, causality.
+    """A padding of the keys [B, Nk], a 4-D mask and causality as one 4-D mask; None if nothing is masked.
 
-    Raises ValueError on a wrong shape or dtype.
+    Raises ValueError on a padding or mask of a wrong shape or dtype.
     """
-    if padding is not None and (padding.dtype != torch.bool or padding.shape != (batch, keys)):
+    if padding is not None and (padding.dtype != torch.bool or padding.shape != (batch, key_length)):
         raise ValueError(
-            f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {keys}], True at real positions"
+            f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {key_length}], "
+            "True at real tokens: give it that dtype and shape"
         )
-    check_mask(mask, (batch, None, queries, keys))
-    parts = [] if mask is None else [mask]
+    check_mask(mask, (batch, None, query_length, key_length))
+    masks = [] if mask is None else [mask]
     if padding is not None:
-        parts.append(padding.view(batch, 1, 1, keys))
+        masks.append(padding.view(batch, 1, 1, key_length))
     if causal:
-        parts.append(torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device).tril())
-    if not parts:
+        masks.append(torch.ones(1, 1, query_length, key_length, dtype=torch.bool, device=device).tril())
+    if not masks:
         return None
-    whole = parts.pop()
-    for part in parts:
-        whole = torch.logical_and(whole, part)
-    return whole
+    combined = masks.pop()
+    for each in masks:
+        combined = torch.logical_and(combined, each)
+    return combined
 
 
 class Attention(nn.Module):
-    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, section 3.2).
+    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2).
 
-    `key_width` and `value_width` are those of what keys and values are made from; 0: `width`.
+    `key_width` and `value_width` are the widths of the inputs for keys and values; 0: `width`.
     """
 
     def __init__(
@@ -132,33 +139,34 @@ class Attention(nn.Module):
         self.key_norm = nn.LayerNorm(head_width, eps, bias=norm_bias) if qk_norm else None
         self.out = nn.Linear(inner, width, out_bias)
 
-    def split(self, x: Tensor) -> Tensor:  # [B, N, (H Dh)] -> [B, H, N, Dh]
+    def split_heads(self, x: Tensor) -> Tensor:
+        """[B, N, (H Dh)] -> [B, H, N, Dh]."""
         return x.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, tape: Tape | None = None
     ) -> Tensor:
-        """[B, Nq, D], [B, Nk, Dk], [B, Nk, Dv] -> [B, Nq, D]; a 4-D boolean mask is True where to look.
+        """[B, Nq, D], [B, Nk, Dk], [B, Nk, Dv] -> [B, Nq, D].
 
-        A row with nothing to look at has a zero context. `tape["attention"]`, where asked for,
-        receives the weights [B, H, Nq, Nk]. Raises ValueError on any other mask.
+        The mask is boolean and 4-D, True where to attend; ValueError on any other. A query that may attend to nothing
+        has a zero context. If `tape` has the name "attention", it receives the weights [B, H, Nq, Nk].
         """
         return self.attend(query, *self.project(key, value), mask, tape=tape)
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values per head, [B, H, Nk, Dh] each: what decoding keeps from step to step."""
-        k, v = self.split(self.key(key)), self.split(self.value(value))
+        """Keys and values per head, [B, H, Nk, Dh] each; decoding caches them between steps."""
+        k, v = self.split_heads(self.key(key)), self.split_heads(self.value(value))
         return k if self.key_norm is None else self.key_norm(k), v
 
     def attend(
         self, query: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, tape: Tape | None = None
     ) -> Tensor:
-        """The rest of a call, [B, Nq, D] -> [B, Nq, D], on keys and values of `project`."""
-        q = self.split(self.query(query))
+        """The attention of [B, Nq, D] -> [B, Nq, D] to keys and values that `project` has given; else as a call."""
+        q = self.split_heads(self.query(query))
         q = q if self.query_norm is None else self.query_norm(q)
         check_mask(mask, (len(q), self.heads, q.shape[2], k.shape[2]))
         if tape is None and not (self.training and self.dropout.p):
-            context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # zero for a row with nothing to look at
+            context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # zero for a query without a key
         else:
             weights = self.weights(q, k, mask)
             if tape is not None and "attention" in tape:
@@ -167,31 +175,32 @@ class Attention(nn.Module):
         return self.out(context.transpose(1, 2).flatten(2))  # [B, H, Nq, Dh] -> [B, Nq, (H Dh)]
 
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Softmax of the scores [B, H, Nq, Nk], which torch's fused kernel keeps to itself."""
+        """The attention weights [B, H, Nq, Nk], which the fused kernel of torch does not return."""
         scores = q @ k.transpose(-2, -1) / self.head_width**0.5
         if mask is None:
             return scores.softmax(-1)
-        # A row without a key is NaN after the softmax; the second fill makes it zero, and its gradient.
+        # Without a key to attend to, a row is NaN after the softmax; the second fill makes it and its gradient zero.
         return scores.masked_fill(~mask, float("-inf")).softmax(-1).masked_fill(~mask, 0.0)
 
 
 def check_mask(mask: Tensor | None, shape: tuple[int, int | None, int, int]) -> None:
-    """Refuse what is no boolean 4-D mask for weights of this shape [B, H, Nq, Nk] (None: any)."""
+    """Raise ValueError if a mask is not boolean, 4-D and broadcastable to `shape` [B, H, Nq, Nk] (None: any size)."""
     if mask is None:
         return
     if mask.dtype != torch.bool:
         raise ValueError(
-            f"mask {mask.dtype}: only boolean masks are taken, True where to look; a mask that is added to scores is not"
+            f"mask {mask.dtype}: only boolean masks are taken, True where to attend; for an additive one give mask == 0"
         )
     if mask.ndim != 4 or any(n is not None and m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
         wanted = ", ".join("H" if n is None else str(n) for n in shape)
         raise ValueError(
-            f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; a padding [B, N] goes where paddings go"
+            f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; "
+            "give it that shape, or give a padding [B, N] as a padding argument"
         )
 
 
 class AttentionPool(Attention):
-    """One learned probe attends to all tokens, then an mlp (Lee et al. 2019; big_vision's MAP head)."""
+    """A learned probe attends to all tokens, then an mlp (Lee et al. 2019, arXiv 1810.00825; MAP in big_vision)."""
 
     def __init__(
         self, width: int, heads: int, hidden: int, activation: str, eps: float, *, norm_bias: bool = True, **mlp: Any
@@ -201,7 +210,8 @@ class AttentionPool(Attention):
         self.norm = nn.LayerNorm(width, eps, bias=norm_bias)
         self.mlp = Mlp(width, hidden, activation, **mlp)
 
-    def pool(self, x: Tensor) -> Tensor:  # [B, N, D] -> [B, D]
+    def pool(self, x: Tensor) -> Tensor:
+        """[B, N, D] -> [B, D]."""
         y = self(self.probe.expand(len(x), -1, -1), x, x)
         return (y + self.mlp(self.norm(y))).squeeze(1)
 
@@ -220,24 +230,25 @@ def initialise(
     position_std: float,
     scale: float = 0.0,
 ) -> None:
-    """Random starts for every parameter of a model, from torch's own generator.
+    """Draw initial values for every parameter of a model, in place, with torch's global generator.
 
-    `init` is as in ViTConfig; biases are 0 except torch's, norms 1 and 0, layer scales `scale`.
+    The arguments are the config's fields of these names. Biases are 0 (drawn if `init` is "torch"), norms start at 1
+    and 0, layer scales at `scale`. A pool's attention always follows `init`.
     """
     for name, module in model.named_modules():
         if isinstance(module, nn.LayerNorm):
             module.reset_parameters()
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=token_std)
-        elif hasattr(module, "weight"):  # linear maps: nn.Linear, the patches, a transformer's head
+        elif hasattr(module, "weight"):  # linear maps: nn.Linear, the patches, the head of a Transformer
             torchvision = "fan_in" if name == "patch" else "xavier" if ".mlp." in name else "torch"
-            if module.weight is not None:  # else the head's is tied
+            if module.weight is not None:  # None: the head is tied to an embedding
                 start_kernel(module.weight, torchvision if init == "torchvision" else init, init_std)
             if module.bias is not None:
                 bound = module.weight[0].numel() ** -0.5 if init == "torch" and module.weight is not None else 0.0
                 nn.init.uniform_(module.bias, -bound, bound)
     for module in model.modules():
-        if type(module) is Attention and attention_init == "torch":  # a pool's is its own
+        if type(module) is Attention and attention_init == "torch":  # not AttentionPool
             for linear in (module.query, module.key, module.value):
                 start_kernel(linear.weight, "xavier_of_three", init_std)
             for linear in (module.query, module.key, module.value, module.out):
@@ -254,13 +265,13 @@ def initialise(
 
 
 def start_kernel(weight: Tensor, init: str, std: float) -> None:
-    """Fill one linear map's weight (out, in...) by a scheme's name."""
-    weight = weight.flatten(1)  # a convolution over a patch is a linear map of its pixels
+    """Fill the weight [out, in...] of a linear map, in place, by the scheme `init`; `std` is that of a normal."""
+    weight = weight.flatten(1)  # a convolution with its stride equal to its size is a linear map of a patch
     n_out, n_in = weight.shape
     if init == "normal":
         nn.init.normal_(weight, std=std)
     elif init in ("trunc_normal", "fan_in"):
-        # Cut at two standard deviations of the uncut normal; the cut shrinks the spread to 0.87962566.
+        # Truncation at two standard deviations reduces the standard deviation by this factor.
         std = (std if init == "trunc_normal" else n_in**-0.5) / 0.87962566103423978
         nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
     elif init == "xavier":

@@ -1,7 +1,7 @@
-"""Train a preset in PyTorch: `python -m torch_ref.train [PRESET] [--field value ...]`, or go on with `--resume FILE.pt`.
+"""Train a preset in PyTorch: `python -m torch_ref.train [PRESET] [--field value ...]`, or with `--resume FILE.pt`.
 
-The run's config and its batches are vit_jax's; what is learnt (tasks.py), schedules, optimizers and what decays
-are torch's own or written here, so that comparing the two can find a fault.
+Configs and batches are those of vit_jax. Losses (tasks.py), schedules, optimizers and the choice of decaying parameters
+are those of PyTorch or written here, so that a comparison with vit_jax can find errors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from vit_jax.config import (
     with_sizes,
 )
 from vit_jax.data import batches
-from vit_jax.errors import DONE, CheckFailed, UserError, door
+from vit_jax.errors import DONE, CheckFailed, UserError, run_command
 from vit_jax.presets import preset
 
 from . import Model, build, load, named
@@ -51,11 +51,11 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.
 
 
 def decay_groups(model: nn.Module, c: OptimConfig) -> list[dict[str, Any]]:
-    """Two groups of parameters, those that decay and those that do not, by the type of module that owns them."""
+    """Parameter groups for torch.optim: those that decay and those that do not, by the kind of each parameter."""
     decays: dict[bool, dict[str, nn.Parameter]] = {True: {}, False: {}}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(path, recurse=False):
-            decays[sort(module, name.rpartition(".")[2]) in c.decay][name] = parameter
+            decays[kind_of(module, name.rpartition(".")[2]) in c.decay][name] = parameter
     return [
         {"params": [*its.values()], "param_names": [*its], "weight_decay": c.weight_decay * on}
         for on, its in decays.items()
@@ -63,8 +63,11 @@ def decay_groups(model: nn.Module, c: OptimConfig) -> list[dict[str, Any]]:
     ]
 
 
-def sort(module: nn.Module, name: str) -> str:
-    """What a parameter is to weight decay, as OptimConfig.decay names it."""
+def kind_of(module: nn.Module, name: str) -> str:
+    """The kind of the parameter `name` of a module, one of those that OptimConfig.decay lists.
+
+    Raises ValueError on a parameter whose kind is not known.
+    """
     if isinstance(module, nn.LayerNorm):
         return "norm"
     if isinstance(module, nn.Embedding):
@@ -74,22 +77,28 @@ def sort(module: nn.Module, name: str) -> str:
         "cls_token": "token", "distill_token": "token", "register_tokens": "token", "probe": "token",
     }  # fmt: skip
     if name not in kinds:
-        raise ValueError(f"{type(module).__name__}.{name} is no parameter that weight decay knows: say here what it is")
+        raise ValueError(
+            f"{type(module).__name__}.{name} has no kind, so weight decay is undefined: add it to `kind_of`"
+        )
     return kinds[name]
 
 
 def make_optimizer(model: nn.Module, c: OptimConfig) -> Optimizer:
-    """torch's optimizer of this name (weight decay is L2 in all but adamw)."""
+    """The optimizer of PyTorch with this name; weight decay is an L2 term of the gradient in all but adamw."""
     groups = decay_groups(model, c)
     if c.name in ("sgd", "momentum"):
         momentum = c.momentum if c.name == "momentum" else 0.0
         return torch.optim.SGD(groups, lr=c.lr, momentum=momentum, nesterov=c.nesterov and c.name == "momentum")
-    kind = torch.optim.AdamW if c.name == "adamw" else torch.optim.Adam
-    return kind(groups, lr=c.lr, betas=(c.beta1, c.beta2), eps=c.eps)
+    cls = torch.optim.AdamW if c.name == "adamw" else torch.optim.Adam
+    return cls(groups, lr=c.lr, betas=(c.beta1, c.beta2), eps=c.eps)
 
 
 def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int, done: int = 0) -> LRScheduler:
-    """The learning rate of step t = done .. steps-1, for `epoch` steps an epoch; with `done` the optimizer has had a schedule before."""
+    """The schedule of the learning rate for the steps t = done .. steps-1; an epoch has `epoch` steps.
+
+    With `done` above 0 the optimizer has the state of that many steps. The formulas are those of
+    vit_jax.optim.learning_rate.
+    """
     if c.schedule == "one_cycle":
         return OneCycleLR(
             optimizer,
@@ -122,44 +131,44 @@ def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int, 
 
 
 class Trainer:
-    """A run in training: `trainer.step(batch) -> loss`.
+    """The state of a run in training: `trainer.step(batch) -> loss`.
 
-    `steps` are those of the whole run and `epoch` those of an epoch, which is what schedules go by; `kept` is what the
-    run keeps of its data. The run's network must have its data's sizes.
+    For the schedule, `steps` is the length of the run and `epoch` that of an epoch, in steps. `metadata` is that of the
+    data. The sizes of the run's network must be those of the data.
     """
 
-    def __init__(self, run: RunConfig, steps: int, epoch: int, kept: Mapping[str, Any], *, device: str = "cpu"):
+    def __init__(self, run: RunConfig, steps: int, epoch: int, metadata: Mapping[str, Any], *, device: str = "cpu"):
         torch.manual_seed(run.seed)
-        self.run, self.task = run, task_of(run)(run, kept)
+        self.run, self.task = run, task_of(run)(run, metadata)
         self.device, self.dtype = torch.device(device), DTYPES[run.compute_dtype]
         self.model: Model = build(run.model).to(self.device, self.dtype)
         self.optimizer = make_optimizer(self.model, run.optim)
         self.length = (steps, epoch)
         self.schedule = make_schedule(self.optimizer, run.optim, *self.length)
-        self.done = 0  # updates
+        self.done = 0  # number of updates
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(run.ema)) if run.ema else None
 
     def load(self, parameters: Mapping[str, np.ndarray]) -> Trainer:
-        """Start from parameters {vit_jax's dotted name: array}. Raises UserError on those of another network."""
+        """Load parameters {vit_jax's dotted name: array}. Raises UserError if they are those of another network."""
         load(self.model, parameters)
         if self.average is not None:
             self.average.module.load_state_dict(self.model.state_dict())
         return self
 
     def restore(self, saved: Mapping[str, Any]) -> Trainer:
-        """Go on from what `save` wrote: weights, their average, moments by name, steps; the schedule follows from these."""
+        """Restore the content of a file of `save`: weights, their average, moments (matched by name) and steps."""
         self.model.load_state_dict(saved["model"])
         groups = self.optimizer.state_dict()["param_groups"]
-        theirs = {
+        saved_ids = {
             name: i
             for group in saved["optimizer"]["param_groups"]
             for name, i in zip(group["param_names"], group["params"], strict=True)
         }
-        ours = {name: i for group in groups for name, i in zip(group["param_names"], group["params"], strict=True)}
+        ids = {name: i for group in groups for name, i in zip(group["param_names"], group["params"], strict=True)}
         state = saved["optimizer"]["state"]
         self.optimizer.load_state_dict(
             {
-                "state": {i: state[theirs[name]] for name, i in ours.items() if theirs[name] in state},
+                "state": {i: state[saved_ids[name]] for name, i in ids.items() if saved_ids[name] in state},
                 "param_groups": groups,
             }
         )
@@ -171,13 +180,13 @@ class Trainer:
         return self
 
     def loss(self, batch: Batch) -> Tensor:
-        """The training loss of a batch {name: array}, as the task has it."""
+        """The training loss [] of a batch {name: array}."""
         tensors = {name: torch.from_numpy(np.ascontiguousarray(array)).to(self.device) for name, array in batch.items()}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.run.compute_dtype == "bfloat16"):
             return self.task.loss(self.model, tensors, self.dtype)
 
     def step(self, batch: Batch) -> float:
-        """One update; the loss before it. What is drawn at random depends on the seed and the step alone."""
+        """Do one update and return the loss before it. Random draws depend only on the seed and the step."""
         torch.manual_seed(int(np.random.SeedSequence((self.run.seed, self.done)).generate_state(1)[0]))
         self.model.train()
         self.optimizer.zero_grad()
@@ -186,7 +195,7 @@ class Trainer:
         if self.run.optim.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.run.optim.clip)
         if self.average is not None and not self.done:
-            self.average.update_parameters(self.model)  # the first call copies: the average starts where the weights do
+            self.average.update_parameters(self.model)  # the first call copies the weights
         self.optimizer.step()
         self.schedule.step()
         if self.average is not None:
@@ -195,7 +204,10 @@ class Trainer:
         return loss.item()
 
     def moments(self) -> dict[str, dict[str, np.ndarray]]:
-        """The optimizer's state by role, {mu, nu} or {trace} or nothing, under vit_jax's dotted names; zeros before the first step."""
+        """The moments of the optimizer, {role: {vit_jax's dotted name: array}}; zeros before the first step.
+
+        The roles are mu and nu, or trace, or none.
+        """
         state = self.optimizer.state
         return {
             role: named(
@@ -208,14 +220,18 @@ class Trainer:
             for role in roles(self.run.optim)
         }
 
-    def save(self, path: Path, **beside: Any) -> None:
-        """Write {model, optimizer, step, config}, ema where it is kept, and what is to stand beside them, whole or not at all.
+    def save(self, path: Path, **others: Any) -> None:
+        """Write {model, optimizer, step, config}, ema if there is one, and `others` to a file, atomically.
 
-        Next to it, FILE.safetensors has the weights under vit_jax's names, for its --init.
+        FILE.safetensors beside it has the weights under vit_jax's names, for --init of vit_jax.train.
         """
         state: dict[str, Any] = {
-            "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.done, "config": to_dict(self.run), **beside,
-        }  # fmt: skip
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.done,
+            "config": to_dict(self.run),
+            **others,
+        }
         if self.average is not None:
             state["ema"] = self.average.module.state_dict()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -228,9 +244,9 @@ class Trainer:
 
 
 def starting_weights(trainer: Trainer, path: str) -> None:
-    """Start a trainer from FILE.safetensors with vit_jax's dotted names, or from a state dict (or what `save` wrote).
+    """Load a trainer's weights from FILE.safetensors with vit_jax's names, a PyTorch state dict, or a file of `save`.
 
-    Raises UserError on anything else.
+    Raises UserError on any other file.
     """
     try:
         if path.endswith(".safetensors"):
@@ -241,12 +257,16 @@ def starting_weights(trainer: Trainer, path: str) -> None:
         raise UserError(f"init {path}: {error}") from error
     except (OSError, SafetensorError) as error:
         raise UserError(
-            f"init {path}: cannot be read ({str(error).partition(chr(10))[0]}); give FILE.safetensors or a PyTorch state dict"
+            f"init {path}: cannot be read ({str(error).partition(chr(10))[0]}); "
+            "give FILE.safetensors or a PyTorch state dict"
         ) from error
 
 
 def state_dict(path: str) -> dict[str, Tensor]:
-    """The state dict in a file, alone or under "model". Raises UserError where there is none, OSError where there is no file."""
+    """The state dict in a file, at the top or under "model".
+
+    Raises UserError if there is none, OSError if the file cannot be opened.
+    """
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
         saved = saved.get("model", saved)
@@ -254,42 +274,42 @@ def state_dict(path: str) -> dict[str, Tensor]:
             return saved
     except OSError:
         raise
-    except (
-        Exception
-    ) as error:  # torch.load has no errors of its own: RuntimeError, UnpicklingError, EOFError, KeyError and others
-        raise UserError("is not a file of PyTorch; give FILE.safetensors or a state dict") from error
+    except Exception as error:  # torch.load raises RuntimeError, UnpicklingError, EOFError, KeyError and others
+        raise UserError("is not a PyTorch file; give FILE.safetensors or a state dict") from error
     raise UserError("is not a state dict of tensors; give what torch.save(model.state_dict(), path) writes")
 
 
 def resume(trainer: Trainer, saved: Mapping[str, Any], path: str) -> None:
-    """Let a trainer go on from a file's contents. Raises UserError where they are of another run, or not what `save` writes."""
+    """Restore a trainer from the content of a file. Raises UserError if that is of another run, or not from `save`."""
     if changed := differences(saved_run(saved, path), trainer.run):
-        told = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
-        raise UserError(f"resume {path}: holds another run, which differs in {told}; leave these as they were")
+        listed = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
+        raise UserError(f"resume {path}: holds another run, which differs in {listed}; leave these as they were")
     try:
         trainer.restore(saved)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise UserError(
-            f"resume {path}: lacks or misstates its model or optimizer ({type(error).__name__}); give a file that this command saved"
+            f"resume {path}: its model or optimizer is missing or damaged ({type(error).__name__}); "
+            "give a file that this command saved"
         ) from error
 
 
 def checkpoint(path: str) -> dict[str, Any]:
-    """What `save` wrote. Raises UserError on anything else."""
+    """The content of a file that `save` wrote. Raises UserError on any other file."""
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # as in state_dict
-        reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else "is not a file of PyTorch"
+        reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else "is not a PyTorch file"
         raise UserError(f"resume {path}: {reason}; give one that this command saved") from error
     if not isinstance(saved, dict) or not {"model", "optimizer", "step", "config"} <= saved.keys():
         raise UserError(
-            f"resume {path}: does not hold model, optimizer, step and config; give a file that this command saved, or start from its weights with --init"
+            f"resume {path}: does not hold model, optimizer, step and config; "
+            "give a file that this command saved, or start from its weights with --init"
         )
     return saved
 
 
 def saved_run(saved: Mapping[str, Any], path: str) -> RunConfig:
-    """The run that a file's contents are of. Raises UserError."""
+    """The config in the content of a file that `save` wrote. Raises UserError if it is not valid."""
     try:
         return from_dict(RunConfig, saved["config"])
     except (AttributeError, TypeError, UserError) as error:
@@ -299,29 +319,31 @@ def saved_run(saved: Mapping[str, Any], path: str) -> RunConfig:
 
 
 def check_supported(run: RunConfig) -> None:
-    """Raise UserError naming the first field that the product has and this reference lacks."""
+    """Raise UserError naming the first field that vit_jax.train has and this module does not."""
     lacks = ("accumulate", "parallel", "patience", "overfit_batches", "new_head", "tensorboard", "wandb")
     defaults = {f.name: f.default for f in fields(RunConfig)}
     for name in lacks:
         if getattr(run, name) != defaults[name]:
             raise UserError(
-                f"{name} is {getattr(run, name)}, which the PyTorch reference does not have: leave it at {defaults[name]!r}"
+                f"{name} is {getattr(run, name)}, which the PyTorch reference does not have: "
+                f"leave it at {defaults[name]!r}"
             )
 
 
 def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
-    """Train a run to its end or its budget and save it; the file that it lies in. Raises UserError, CheckFailed.
+    """Train a run to its end or its budget, save it, and return the path of the file.
 
-    With `file` it goes on with what was saved there, and saves it there again.
+    With `file` it resumes the run that was saved there, and saves it there again. `name` is the name of the preset.
+    Raises UserError, and CheckFailed if the loss is not finite.
     """
     check_supported(check_run(run))
-    data = task_of(run).open(run)
+    data = task_of(run).open_data(run)
     run = replace(run, model=with_sizes(run.model, data.sizes))
     order = data.order(run.batch, run.seed)
     epoch = order.steps_per_epoch
     steps = run.epochs * epoch
-    trainer = Trainer(run, steps, epoch, data.record(), device="cuda" if torch.cuda.is_available() else "cpu")
-    beside = {"preset": name, "data": data.identity, **data.record()}
+    trainer = Trainer(run, steps, epoch, data.metadata(), device="cuda" if torch.cuda.is_available() else "cpu")
+    others = {"preset": name, "data": data.identity, **data.metadata()}
     if file:
         saved = checkpoint(file)
         if saved.get("data") not in (None, data.identity):
@@ -336,7 +358,8 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
     stop, began, total = min(steps, run.max_steps or steps), time.monotonic(), 0.0
     if trainer.done >= stop:
         raise UserError(
-            f"resume {file}: has made {trainer.done} steps, and is to end after {stop}; give a larger --max-steps, or 0 for the whole run"
+            f"resume {file}: has made {trainer.done} steps, and is to end after {stop}; "
+            "give a larger --max-steps, or 0 for the whole run"
         )
     going_on = f"; going on after step {trainer.done}" if file else ""
     print(
@@ -358,13 +381,13 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
             total = 0.0
         if spent:
             break
-    trainer.save(path, **beside)
+    trainer.save(path, **others)
     print(f"{path}: step {trainer.done} after {time.monotonic() - began:.0f} s")
     return path
 
 
 def free(folder: Path, name: str, given: bool) -> Path:
-    """The file that a run is saved in: nothing is overwritten. Raises UserError where a name that the user gave is taken."""
+    """A new path for the file of a run. Raises UserError if the user gave the name (`given`) and it is taken."""
     path, number = folder / f"{name}.pt", 2
     while path.exists() or path.with_suffix(".safetensors").exists():
         if given:
@@ -374,7 +397,10 @@ def free(folder: Path, name: str, given: bool) -> Path:
 
 
 def parse(arguments: list[str]) -> tuple[str, RunConfig, str]:
-    """Command-line arguments to a preset's name, the run and the file to go on with. Raises UserError; the parser itself exits with 2."""
+    """(name of the preset, run, file to resume or "") from command-line arguments.
+
+    Raises UserError; the parser exits with 2 on arguments that it does not know.
+    """
     import tyro
 
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -388,8 +414,9 @@ def parse(arguments: list[str]) -> tuple[str, RunConfig, str]:
     rest = arguments[bool(name) :]
     name = name or str(saved.get("preset", "digits"))
     text = (
-        f"Train a preset in PyTorch, on the same data. The defaults below are those of {name}; --init takes FILE.safetensors or a state dict; "
-        "--resume FILE.pt goes on with what was saved there, whose config is then the default."
+        f"Train a preset in PyTorch, on the same data. The defaults below are those of {name}. "
+        "--init takes FILE.safetensors or a state dict. "
+        "--resume FILE.pt resumes the run that was saved there, whose config is then the default."
     )
     run = tyro.cli(
         RunConfig,
@@ -403,15 +430,15 @@ def parse(arguments: list[str]) -> tuple[str, RunConfig, str]:
 
 
 def command(arguments: list[str]) -> int:
-    """The command's body: parse, then train."""
+    """The body of the command; returns its exit code."""
     name, run, file = parse(arguments)
     train(run, name, file)
     return DONE
 
 
 def main() -> int:
-    """`python -m torch_ref.train`: exit codes are those of vit_jax.errors."""
-    return door(lambda: command(sys.argv[1:]))
+    """Run `python -m torch_ref.train`; the exit codes are those of vit_jax.errors."""
+    return run_command(lambda: command(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The encoder-decoder Transformer (Vaswani et al. 2017, arXiv 1706.03762) in PyTorch: vit_jax/transformer.py, read beside it.
+"""The encoder-decoder Transformer (Vaswani et al. 2017, arXiv 1706.03762) in PyTorch.
 
-The same classes in the same order under the same names. Letters: B batch, S and T source and target
-length, D width, H heads, Dh head width, V vocabulary, K outputs. Masks are boolean, True where to look.
+It is the counterpart of vit_jax/transformer.py: the same classes in the same order under the same names.
+Dimensions: B batch, S and T source and target length, D width, H heads, Dh head width, L blocks, V vocabulary,
+K outputs. Masks are boolean, True where a token may be attended to.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from torch.nn import functional as F
 from vit_jax.config import TransformerConfig, check_transformer
 from vit_jax.config.transformer import transformer_captured
 
-from .layers import Attention, Mlp, Tape, attention_mask, evaluating, initialise
+from .layers import Attention, Mlp, Tape, attention_mask, evaluating, initialise, record
 
 
 class Embedding(nn.Module):
-    """What enters a stack: a table's rows (or given vectors), scaled, placed, normed, dropped out."""
+    """The input of a stack: scaled rows of a table, or given vectors, with positions, LayerNorm and dropout."""
 
     def __init__(self, c: TransformerConfig, vocabulary: int, stored: bool):
         super().__init__()
@@ -33,7 +34,10 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(c.embedding_dropout)
 
     def forward(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
-        """Ids [B, N], or vectors [B, N, D] where the vocabulary is 0, to [B, N, D]."""
+        """Ids [B, N], or vectors [B, N, D] if the vocabulary is 0, to [B, N, D].
+
+        Raises ValueError on another shape or dtype, and on a length of 0 or beyond max_length.
+        """
         c, length = self.config, x.shape[1] if x.ndim > 1 else 0
         if self.vocabulary and (x.ndim != 2 or x.dtype.is_floating_point or x.dtype == torch.bool):
             raise ValueError(f"tokens {x.dtype} {list(x.shape)} are not ids [B, N], which this network takes")
@@ -45,17 +49,17 @@ class Embedding(nn.Module):
             raise ValueError("a sequence has length 0: give at least one token")
         if c.max_length and length > c.max_length:
             raise ValueError(f"a sequence of {length} tokens is longer than max_length {c.max_length}: shorten it")
-        return self.dropout(self.placed(self.lookup(x, table), 0))
+        return self.dropout(self.with_positions(self.lookup(x, table), 0))
 
     def lookup(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
-        """Ids [...] to rows of the table [..., D], times sqrt(D) where so set; vectors stay."""
+        """Ids [...] to rows of the table [..., D], times sqrt(D) if `scale_embedding`; vectors are not changed."""
         if table is None:
             return x
         rows = table(x)
         return rows * math.sqrt(self.config.width) if self.config.scale_embedding else rows
 
-    def placed(self, x: Tensor, first: int) -> Tensor:
-        """Tokens [B, N, D] with the positions of first, first + 1, ... and the norm."""
+    def with_positions(self, x: Tensor, first: int) -> Tensor:
+        """Tokens [B, N, D] at positions first, first + 1, ...: with positions, and LayerNorm if there is one."""
         c, last = self.config, first + x.shape[1]
         if self.position is not None:
             x = x + self.position[c.position_offset :][first:last]
@@ -65,7 +69,7 @@ class Embedding(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention, then mlp, each added to its input; norms before or after."""
+    """Self-attention, then mlp, each added to its input; LayerNorm before (pre-norm) or after the sum (post-norm)."""
 
     def __init__(self, c: TransformerConfig):
         super().__init__()
@@ -79,19 +83,21 @@ class EncoderBlock(nn.Module):
         """[B, S, D] -> [B, S, D]."""
         if self.norm_first:
             x = x + self.attend(self.norm1(x), mask, tape)
-            return x + self.feed(self.norm2(x))
+            return x + self.feed_forward(self.norm2(x))
         x = self.norm1(x + self.attend(x, mask, tape))
-        return self.norm2(x + self.feed(x))
+        return self.norm2(x + self.feed_forward(x))
 
     def attend(self, x: Tensor, mask: Tensor | None, tape: Tape | None) -> Tensor:
+        """Self-attention and dropout: [B, S, D] -> [B, S, D]."""
         return self.dropout(self.attention(x, x, x, mask, tape=tape))
 
-    def feed(self, x: Tensor) -> Tensor:
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """The mlp and dropout: [B, S, D] -> [B, S, D]."""
         return self.dropout(self.mlp(x))
 
 
 class Encoder(nn.Module):
-    """A stack of blocks, with a norm at its end or without: `encoder(x, mask) -> memory`."""
+    """A stack of encoder blocks and an optional final LayerNorm: `encoder(x, mask) -> memory`."""
 
     def __init__(self, c: TransformerConfig):
         super().__init__()
@@ -104,14 +110,14 @@ class Encoder(nn.Module):
         for i, block in enumerate(self.blocks):
             inner = _wants(tape, "encoder.attention")
             x = block(x, mask, tape=inner)
-            _note(tape, f"encoder.blocks.{i}", x)
+            record(tape, f"encoder.blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
-        _note_maps(tape, "encoder.attention", maps)
+        _record_maps(tape, "encoder.attention", maps)
         return x if self.norm is None else self.norm(x)
 
 
 class DecoderBlock(nn.Module):
-    """Self-attention, attention to the memory, then mlp, each added to its input; norms before or after."""
+    """Self-attention, attention to the memory, then mlp, each added to its input; pre-norm or post-norm."""
 
     def __init__(self, c: TransformerConfig):
         super().__init__()
@@ -146,32 +152,36 @@ class DecoderBlock(nn.Module):
         tape: Tape | None = None,
         cross_tape: Tape | None = None,
     ) -> tuple[Tensor, Pair]:
-        """The same for tokens [B, T, D] that follow others, whose keys and values [B, H, past, Dh] are given.
+        """A call for tokens [B, N, D] that follow earlier ones, whose keys and values `past` [B, H, T, Dh] are given.
 
-        Returns the keys and values of all of them too.
+        Returns the output [B, N, D], and the keys and values of all tokens so far. With `past` None there are no
+        earlier ones. `memory` is the projected memory.
         """
         y = self.norm1(x) if self.norm_first else x
         own = _joined(past, self.self_attention.project(y, y))
         if self.norm_first:
             x = x + self.attend(y, own, mask, tape)
-            x = x + self.look(self.norm2(x), memory, memory_mask, cross_tape)
-            return x + self.feed(self.norm3(x)), own
+            x = x + self.attend_memory(self.norm2(x), memory, memory_mask, cross_tape)
+            return x + self.feed_forward(self.norm3(x)), own
         x = self.norm1(x + self.attend(x, own, mask, tape))
-        x = self.norm2(x + self.look(x, memory, memory_mask, cross_tape))
-        return self.norm3(x + self.feed(x)), own
+        x = self.norm2(x + self.attend_memory(x, memory, memory_mask, cross_tape))
+        return self.norm3(x + self.feed_forward(x)), own
 
     def attend(self, x: Tensor, pair: Pair, mask: Tensor | None, tape: Tape | None = None) -> Tensor:
+        """Self-attention and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
         return self.dropout(self.self_attention.attend(x, *pair, mask, tape=tape))
 
-    def look(self, x: Tensor, pair: Pair, mask: Tensor | None, tape: Tape | None = None) -> Tensor:
+    def attend_memory(self, x: Tensor, pair: Pair, mask: Tensor | None, tape: Tape | None = None) -> Tensor:
+        """Attention to the memory and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
         return self.dropout(self.cross_attention.attend(x, *pair, mask, tape=tape))
 
-    def feed(self, x: Tensor) -> Tensor:
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """The mlp and dropout: [B, N, D] -> [B, N, D]."""
         return self.dropout(self.mlp(x))
 
 
 class Decoder(nn.Module):
-    """A stack of decoder blocks over any memory [B, S, D]: `decoder(x, memory, mask, memory_mask)`."""
+    """A stack of decoder blocks and an optional final LayerNorm: `decoder(x, memory, mask, memory_mask)`."""
 
     def __init__(self, c: TransformerConfig):
         super().__init__()
@@ -193,19 +203,19 @@ class Decoder(nn.Module):
         for i, block in enumerate(self.blocks):
             inner, cross = _wants(tape, "decoder.self_attention"), _wants(tape, "decoder.cross_attention")
             x = block(x, memory, mask, memory_mask, tape=inner, cross_tape=cross)
-            _note(tape, f"decoder.blocks.{i}", x)
+            record(tape, f"decoder.blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
             cross_maps += [cross["attention"]] if cross else []
-        _note_maps(tape, "decoder.self_attention", maps)
-        _note_maps(tape, "decoder.cross_attention", cross_maps)
+        _record_maps(tape, "decoder.self_attention", maps)
+        _record_maps(tape, "decoder.cross_attention", cross_maps)
         return x if self.norm is None else self.norm(x)
 
-    # One token at a time.
+    # Decoding, one token at a time.
 
     def init_cache(self, memory: Tensor, memory_padding: Tensor | None, length: int) -> Cache:
-        """What `step` needs for up to `length` tokens over a memory [B, S, D], padded [B, S] or not.
+        """The cache to decode up to `length` tokens with `step`, over a memory [B, S, D] with padding [B, S] or None.
 
-        Keys and values of the memory are projected here, once. Raises ValueError on a wrong padding or a length below 1.
+        Projects the keys and values of the memory once. Raises ValueError on a wrong padding or a length below 1.
         """
         if length < 1:
             raise ValueError(f"length is {length}: give 1 or more")
@@ -214,22 +224,23 @@ class Decoder(nn.Module):
         return Cache(0, length, [None] * len(self.blocks), crossed, memory_mask)
 
     def check(self, tokens: Tensor, cache: Cache) -> None:
-        """Raise ValueError where tokens [B, ...] or this decoder are not those of the cache, or it is full."""
+        """Raise ValueError if a cache is full, or not for this decoder and the batch size of tokens [B, ...]."""
         batch, heads, _, width = cache.memory[0][0].shape
         attention: Any = self.blocks[0].self_attention
         own, mine = (heads, width, len(cache.own)), (attention.heads, attention.head_width, len(self.blocks))
         if tokens.shape[:1] != (batch,) or own != mine:
             raise ValueError(
-                f"a cache of batch {batch}, {heads} heads of {width} and {len(cache.own)} blocks does not fit tokens {list(tokens.shape)} "
-                f"and a decoder of {mine[0]} heads of {mine[1]} and {mine[2]} blocks: make one with init_cache"
+                f"a cache of batch {batch}, {heads} heads of {width} and {len(cache.own)} blocks "
+                f"does not fit tokens {list(tokens.shape)} and a decoder of {mine[0]} heads of {mine[1]} "
+                f"and {mine[2]} blocks: make one with init_cache"
             )
         if cache.index == cache.length:
             raise ValueError(f"the cache holds {cache.length} tokens and is full: give init_cache a larger length")
 
     def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """The tokens at one place, [B, D] -> [B, D], each seeing those before it, and the cache after them.
+        """Decode one position: tokens [B, D], which attend to those in the cache -> [B, D], and the cache with them.
 
-        Raises ValueError on a cache of another batch or another decoder, or one that is full.
+        Raises ValueError on a cache of another batch size or decoder, or one that is full.
         """
         self.check(x, cache)
         x, pairs = x[:, None], []
@@ -241,7 +252,7 @@ class Decoder(nn.Module):
 
 
 class Head(nn.Module):
-    """Logits, by a weight of its own or by the target's table."""
+    """A linear map to logits, with its own weight or with the embedding of the target (tied)."""
 
     def __init__(self, c: TransformerConfig):
         super().__init__()
@@ -249,7 +260,7 @@ class Head(nn.Module):
         self.bias = nn.Parameter(torch.zeros(c.outputs)) if c.output_bias else None
 
     def forward(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
-        """[..., D] -> [..., K]."""
+        """[..., D] -> [..., K]; `table` [V, D] is used if the head is tied."""
         if self.weight is not None:
             return F.linear(x, self.weight, self.bias)
         assert table is not None
@@ -259,7 +270,8 @@ class Head(nn.Module):
 class Transformer(nn.Module):
     """An encoder-decoder Transformer: `model(source, target) -> logits`; an encoder alone: `model(source) -> memory`.
 
-    Its initial weights are drawn by torch's generator.
+    Initial weights are drawn with torch's global generator. Raises UserError on a config that `check_transformer`
+    refuses.
     """
 
     def __init__(self, config: TransformerConfig):
@@ -286,10 +298,11 @@ class Transformer(nn.Module):
         causal: bool | None = None,
         tape: Tape | None = None,
     ) -> Tensor:
-        """Ids [B, S], [B, T] or vectors [B, S, D], [B, T, D] to logits [B, T, K] (or [B, T, D] without a head; of an encoder alone, [B, S, D]).
+        """Ids [B, S], [B, T] or vectors [B, S, D], [B, T, D] to logits [B, T, K].
 
-        Paddings [B, N] and 4-D masks are boolean, True where to look. `memory_padding` is the
-        source's unless given; `causal` the config's. Raises ValueError on wrong shapes and dtypes.
+        Without a head the result is [B, T, D]; of an encoder alone it is the memory [B, S, D]. Paddings [B, N] and 4-D
+        masks are boolean, True where a token may be attended to. `memory_padding` defaults to `source_padding` and
+        `causal` to the config's. Raises ValueError on wrong shapes and dtypes.
         """
         if self.target is None or self.decoder is None:
             if target is not None:
@@ -314,12 +327,11 @@ class Transformer(nn.Module):
         return self.logits(y)
 
     def capture(self, source: Tensor, target: Tensor | None, names: Iterable[str], **masks: Any) -> dict[str, Tensor]:
-        """Inner values of the evaluation pass, by name; masks as in a call.
+        """Inner values of an evaluation pass, {name: tensor}; `masks` are the keyword arguments of a call.
 
-        encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D] leave a block; memory [B, S, D] is
-        what the decoder sees; encoder.attention [B, L, H, S, S], decoder.self_attention
-        [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] are all layers' weights; logits,
-        which are what a call returns. Raises ValueError on any other name.
+        encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D]: outputs of block I; memory [B, S, D]: output of the
+        encoder; encoder.attention [B, L, H, S, S], decoder.self_attention [B, L, H, T, T] and decoder.cross_attention
+        [B, L, H, T, S]: the weights of all blocks; logits: the result of a call. Raises ValueError on any other name.
         """
         known = [
             *transformer_captured(self.config),
@@ -331,7 +343,7 @@ class Transformer(nn.Module):
         if unknown := [n for n in tape if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
         with evaluating(self):
-            _note(tape, "logits", self(source, target, tape=tape, **masks))
+            record(tape, "logits", self(source, target, tape=tape, **masks))
         return tape
 
     def encode(
@@ -342,54 +354,55 @@ class Transformer(nn.Module):
         *,
         tape: Tape | None = None,
     ) -> Tensor:
-        """The memory [B, S, D] of a source, ids [B, S] or vectors [B, S, D]."""
+        """A source, ids [B, S] or vectors [B, S, D], to its memory [B, S, D]."""
         x = self.source(source, self.table if self.config.one_embedding else self.source.embedding)
         mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
         memory = self.encoder(x, mask, tape=tape)
-        _note(tape, "memory", memory)
+        record(tape, "memory", memory)
         return memory
 
     @property
     def table(self) -> nn.Embedding | None:
-        """The target's embedding [V, D]."""
+        """The embedding of the target, [V, D]; None if the target is vectors."""
         return None if self.target is None else self.target.embedding
 
-    def logits(self, y: Tensor) -> Tensor:  # [..., D] -> [..., K]
+    def logits(self, y: Tensor) -> Tensor:
+        """The head: [..., D] -> [..., K]; without a head, `y` unchanged."""
         return y if self.head is None else self.head(y, self.table)
 
     # Decoding, one token at a time.
 
     def init_cache(self, memory: Tensor, memory_padding: Tensor | None, length: int) -> Cache:
-        """What `decode_step` needs to write up to `length` tokens over a memory [B, S, D].
+        """The cache to decode up to `length` tokens with `decode_step`, over a memory [B, S, D].
 
-        Keys and values of the memory are projected here, once. Raises ValueError on a wrong padding,
-        a length beyond max_length, or a decoder that is not causal or not there.
+        Projects the keys and values of the memory once. Raises ValueError on a wrong padding, a length beyond
+        max_length, a decoder that is not causal, or a network without a decoder.
         """
         c = self.config
         if self.decoder is None:
-            raise ValueError("decoder_depth is 0: an encoder alone says no tokens")
+            raise ValueError("decoder_depth is 0: an encoder alone decodes nothing; give it a decoder")
         if not c.causal:
             raise ValueError(
-                "causal is False: each token of such a decoder sees all others, so it cannot be run one at a time"
+                "causal is False: each token of such a decoder attends to all others, so it cannot decode one at a time"
             )
         if length < 1 or (c.max_length and length > c.max_length):
             raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
         return self.decoder.init_cache(memory, memory_padding, length)
 
     def decode_step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """The tokens at one place, ids [B] or vectors [B, D], to logits [B, K] of the next, and the cache after it.
+        """Decode one position: tokens, ids [B] or vectors [B, D] -> logits [B, K] of the next, and the cache with them.
 
-        Raises ValueError on a cache of another batch or another network, or one that is full.
+        Raises ValueError on a cache of another batch size or network, or one that is full.
         """
-        assert self.target is not None and self.decoder is not None  # else there were no cache
+        assert self.target is not None and self.decoder is not None  # there is a cache, so there is a decoder
         self.decoder.check(tokens, cache)
-        x = self.target.placed(self.target.lookup(tokens, self.table)[:, None], cache.index)  # [B, 1, D]
+        x = self.target.with_positions(self.target.lookup(tokens, self.table)[:, None], cache.index)  # [B, 1, D]
         x, cache = self.decoder.step(x[:, 0], cache)
         return self.logits(x), cache
 
     @torch.no_grad()
     def start(self) -> None:
-        """Draw all initial weights anew."""
+        """Draw all initial weights, in place."""
         c = self.config
         initialise(
             self,
@@ -406,17 +419,17 @@ Pair = tuple[Tensor, Tensor]  # keys and values per head, [B, H, N, Dh] each
 
 @dataclass(frozen=True)
 class Cache:
-    """What a decoder remembers between tokens; for each block, in order."""
+    """What decoding needs from one token to the next; the lists have one item for each block."""
 
-    index: int  # tokens so far
-    length: int  # the most there may be
-    own: list[Pair | None]  # of the target so far, [B, H, index, Dh]
-    memory: list[Pair]  # of the memory, [B, H, S, Dh]
+    index: int  # number of tokens so far
+    length: int  # number of tokens that there may be
+    own: list[Pair | None]  # keys and values of the target so far, [B, H, index, Dh]
+    memory: list[Pair]  # keys and values of the memory, [B, H, S, Dh]
     memory_mask: Tensor | None  # bool [B, 1, 1, S]
 
 
 def _joined(past: Pair | None, new: Pair) -> Pair:
-    """Keys and values of the tokens so far, and of new ones behind them."""
+    """The keys and values of the tokens so far, followed by those of new ones."""
     return new if past is None else (torch.cat([past[0], new[0]], dim=2), torch.cat([past[1], new[1]], dim=2))
 
 
@@ -429,21 +442,16 @@ def _wants(tape: Tape | None, name: str) -> Tape | None:
     return {"attention": None} if tape is not None and name in tape else None
 
 
-def _note(tape: Tape | None, name: str, value: Tensor) -> None:
-    if tape is not None and name in tape:
-        tape[name] = value
-
-
-def _note_maps(tape: Tape | None, name: str, maps: list[Any]) -> None:
+def _record_maps(tape: Tape | None, name: str, maps: list[Any]) -> None:
     if maps:
-        _note(tape, name, torch.stack(maps, dim=1))  # [B, L, H, Nq, Nk]
+        record(tape, name, torch.stack(maps, dim=1))  # [B, L, H, Nq, Nk]
 
 
 def sinusoids(kind: str, length: int, width: int) -> Tensor:
     """Positions [length, D], float64: sin and cos of t / 10000^(2i/D) (Vaswani et al. 2017, 3.5).
 
-    interleaved: sine and cosine in turn; concatenated: all sines, then all cosines; one_frequency:
-    sin(t) and cos(t) in turn.
+    interleaved: column 2i is the sine, column 2i+1 the cosine; concatenated: all sines, then all cosines;
+    one_frequency: sin(t) and cos(t) in turn.
     """
     t = torch.arange(length, dtype=torch.float64).unsqueeze(1)
     frequency = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
@@ -451,6 +459,6 @@ def sinusoids(kind: str, length: int, width: int) -> Tensor:
         frequency = torch.ones_like(frequency)
     if kind == "concatenated":
         return torch.cat([(t * frequency).sin(), (t * frequency).cos()], dim=1)
-    places = torch.empty(length, width, dtype=torch.float64)
-    places[:, 0::2], places[:, 1::2] = (t * frequency).sin(), (t * frequency).cos()
-    return places
+    positions = torch.empty(length, width, dtype=torch.float64)
+    positions[:, 0::2], positions[:, 1::2] = (t * frequency).sin(), (t * frequency).cos()
+    return positions

@@ -1,12 +1,12 @@
-"""The Vision Transformer (Dosovitskiy et al. 2021, arXiv 2010.11929) in PyTorch: vit_jax/vit.py, read beside it.
+"""The Vision Transformer (Dosovitskiy et al. 2021, arXiv 2010.11929) in PyTorch: the counterpart of vit_jax/vit.py.
 
-The same classes in the same order under the same names; images come as torch has them, [B, C, h, w].
+It has the same classes in the same order under the same names. Images have torch's axes, [B, C, h, w].
+Dimensions: B batch, h and w image height and width, C channels, N tokens, D width, H heads, L blocks, K classes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,11 @@ from torch.nn import functional as F
 from vit_jax.config import ViTConfig, check_vit, pair
 from vit_jax.config.vit import vit_captured
 
-from .layers import ACTIVATIONS, Attention, AttentionPool, Mlp, Tape, drop_path, evaluating, initialise
+from .layers import ACTIVATIONS, Attention, AttentionPool, Mlp, Tape, drop_path, evaluating, initialise, record
 
 
 class Patches(nn.Conv2d):
-    """Images to patch tokens: a convolution whose stride is its size."""
+    """Images to patch tokens: a convolution with its stride equal to its kernel size."""
 
     def __init__(self, c: ViTConfig):
         self.size = pair(c.patch)
@@ -40,7 +40,7 @@ class Patches(nn.Conv2d):
 
 
 class Block(nn.Module):
-    """Attention, then mlp, each added to its input; norms before (ViT) or after (post-norm)."""
+    """Attention, then mlp, each added to its input; LayerNorm before them (pre-norm) or after the sum (post-norm)."""
 
     def __init__(self, c: ViTConfig, index: int):
         super().__init__()
@@ -74,17 +74,21 @@ class Block(nn.Module):
         return self.norm2(x + self.branch(self.mlp(x), self.scale2))
 
     def attend(self, x: Tensor, tape: Tape | None) -> Tensor:
+        """Self-attention: [B, N, D] -> [B, N, D]."""
         return self.attention(x, x, x, tape=tape)
 
     def branch(self, y: Tensor, scale: Tensor | None) -> Tensor:
-        """What a branch adds: dropped out, scaled (LayerScale, Touvron et al. 2021), or left out."""
+        """What a branch adds to its input: `y` after dropout, LayerScale (Touvron et al. 2021) and stochastic depth."""
         y = self.dropout(y)
         y = y if scale is None else y * scale
         return drop_path(y, self.drop_path, self.training)
 
 
 class ViT(nn.Module):
-    """A Vision Transformer: `model(images) -> logits`, its initial weights drawn by torch's generator."""
+    """A Vision Transformer: `model(images) -> logits`.
+
+    Initial weights are drawn with torch's global generator. Raises UserError on a config that `check_vit` refuses.
+    """
 
     def __init__(self, config: ViTConfig):
         super().__init__()
@@ -113,28 +117,31 @@ class ViT(nn.Module):
         self.start()
 
     def forward(self, images: Tensor, *, tape: Tape | None = None) -> Tensor:
-        """Images [B, C, h, w], normalised, to logits [B, K] (or features [B, D] without a head)."""
+        """Normalised images [B, C, h, w], floating-point, to logits [B, K] (without a head: to features [B, D]).
+
+        Raises ValueError on images of another shape or of integers.
+        """
         return self.classify(self.encode(images, tape=tape), tape)
 
     def capture(self, images: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
-        """Inner values of the evaluation pass, by name.
+        """Inner values of an evaluation pass, {name: tensor}.
 
-        tokens [B, N, D] enter the first block; blocks.I [B, N, D] leaves block I; features
-        [B, N, D] follow the last norm; pooled [B, D] is what the head gets; attention
-        [B, L, H, N, N] are all layers' weights; logits [B, K]. Raises ValueError on any other name.
+        tokens [B, N, D]: input of the first block; blocks.I [B, N, D]: output of block I; features [B, N, D]: output of
+        the final norm; pooled [B, D]: input of the head; attention [B, L, H, N, N]: the weights of all blocks;
+        logits [B, K]. Raises ValueError on any other name.
         """
         known = [*vit_captured(self.config), "attention"]
         tape: Tape = dict.fromkeys(names)
         if unknown := [n for n in tape if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
         with evaluating(self):
-            _note(tape, "logits", self(images, tape=tape))
+            record(tape, "logits", self(images, tape=tape))
         return tape
 
     def encode(self, images: Tensor, *, tape: Tape | None = None) -> Tensor:
-        """Images [B, C, h, w], normalised, to the tokens [B, N, D] that the head pools: after the last block and norm.
+        """Normalised images [B, C, h, w] to the tokens [B, N, D] after the last block and norm, before pooling.
 
-        Raises ValueError on images of another shape, or of integers: pixels are normalised first.
+        Errors are those of a call.
         """
         expected = (self.config.channels, *pair(self.config.image))
         if images.ndim != 4 or images.shape[1:] != expected:
@@ -144,37 +151,37 @@ class ViT(nn.Module):
         if not images.is_floating_point():
             raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
         x = self.embed(images.to(self.patch.weight.dtype))  # [B, N, D]
-        _note(tape, "tokens", x)
+        record(tape, "tokens", x)
         maps = []
         for i, block in enumerate(self.blocks):
             inner: Tape | None = {"attention": None} if tape is not None and "attention" in tape else None
             x = block(x, tape=inner)
-            _note(tape, f"blocks.{i}", x)
+            record(tape, f"blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
         if maps:
-            _note(tape, "attention", torch.stack(maps, dim=1))  # [B, L, H, N, N]
+            record(tape, "attention", torch.stack(maps, dim=1))  # [B, L, H, N, N]
         x = x if self.norm is None else self.norm(x)
-        _note(tape, "features", x)
+        record(tape, "features", x)
         return x
 
     def embed(self, images: Tensor) -> Tensor:
-        """Patch tokens with positions, behind the prefix tokens: [B, C, h, w] -> [B, N, D]."""
+        """The tokens that enter the blocks, prefix tokens before patches: [B, C, h, w] -> [B, N, D]."""
         c = self.config
         patches = self.patch(images)
         positions = self.positions(patches)
         patches = patches if positions is None else patches + positions[:, -c.patches :]
         patches = self.drop_patches(patches)
         tokens, row = [], 0
-        for name, count, placed in c.prefix:
+        for name, count, has_position in c.prefix:
             token = getattr(self, name)  # [1, count, D]
-            if placed and positions is not None:
+            if has_position and positions is not None:
                 token, row = token + positions[:, row : row + count], row + count
             tokens.append(token.expand(len(images), -1, -1))
         x = self.embedding_dropout(torch.cat([*tokens, patches], dim=1))
         return x if self.pre_norm is None else self.pre_norm(x)
 
     def positions(self, like: Tensor) -> Tensor | None:
-        """The position embedding [1, rows, D], stored or computed."""
+        """The position embedding [1, rows, D], stored or computed; None if there is none."""
         if self.position is not None:
             return self.position
         return None if self.config.position == "none" else sinusoids(self.config).to(like)
@@ -189,7 +196,7 @@ class ViT(nn.Module):
         return x.gather(1, chosen.unsqueeze(-1).expand(-1, -1, width))
 
     def classify(self, x: Tensor, tape: Tape | None = None) -> Tensor:
-        """Pool the tokens [B, N, D] and apply the head: logits [B, K]."""
+        """Pool the tokens [B, N, D] and apply the head: logits [B, K], or the pooled feature [B, D] without a head."""
         c = self.config
         first = sum(n for _, n, _ in c.prefix)  # the first patch token
         if c.pool == "cls":
@@ -200,12 +207,13 @@ class ViT(nn.Module):
             pooled = self.pool.pool(x[:, first:])
         else:
             pooled = x[:, first if c.pool == "mean" else 0 :].mean(1)
-        _note(tape, "pooled", pooled)
-        if c.pool == "cls_distill" and self.distill_head is not None:  # DeiT: two heads, two tokens
+        record(tape, "pooled", pooled)
+        if c.pool == "cls_distill" and self.distill_head is not None:  # DeiT: two heads for two tokens
             return (self.logits(x[:, 0]) + self.distilled(x[:, 1])) / 2
         return self.logits(pooled)
 
-    def logits(self, pooled: Tensor) -> Tensor:  # [B, D] -> [B, K]
+    def logits(self, pooled: Tensor) -> Tensor:
+        """The head, with its norm, hidden layer and dropout if there are any: [B, D] -> [B, K]."""
         x = pooled if self.head_norm is None else self.head_norm(pooled)
         if self.head_hidden is not None:
             x = ACTIVATIONS[self.config.head_activation](self.head_hidden(x))
@@ -213,13 +221,13 @@ class ViT(nn.Module):
         return x if self.head is None else self.head(x)
 
     def distilled(self, token: Tensor) -> Tensor:
-        """The distillation token's own logits: [B, D] -> [B, K]."""
+        """The logits of the distillation token: [B, D] -> [B, K]."""
         assert self.distill_head is not None
         return self.distill_head(token if self.distill_norm is None else self.distill_norm(token))
 
     @torch.no_grad()
     def start(self) -> None:
-        """Draw all initial weights anew."""
+        """Draw all initial weights, in place."""
         c = self.config
         initialise(
             self,
@@ -248,23 +256,18 @@ def _norm(present: bool, c: ViTConfig) -> nn.LayerNorm | None:
     return nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if present else None
 
 
-def _note(tape: Tape | None, name: str, value: Any) -> None:
-    if tape is not None and name in tape:
-        tape[name] = value
-
-
 # ------------------------------------------------------------------------------------- positions
 
 
 def sinusoids(c: ViTConfig) -> Tensor:
-    """Computed positions [1, rows, D], float64: the prefix tokens that have one, then the patches."""
+    """Positions [1, rows, D], float64: prefix tokens that have one (zeros if sincos2d), then patches, row by row."""
     if c.position == "sincos1d":
         return sincos1d(c.position_rows, c.width)
     return F.pad(sincos2d(*c.grid, c.width), (0, 0, c.position_rows - c.patches, 0))
 
 
 def sincos1d(length: int, width: int) -> Tensor:
-    """[1, length, D]: even columns 2i hold sin(t / 10000^(2i/D)), odd ones the cosine (Vaswani et al. 2017, 3.5)."""
+    """[1, length, D]: column 2i is sin(t / 10000^(2i/D)), column 2i+1 the cosine (Vaswani et al. 2017, 3.5)."""
     column = torch.arange(width)
     frequency = 10000.0 ** (-2 * (column // 2).double() / width)
     angles = torch.outer(torch.arange(length).double(), frequency)

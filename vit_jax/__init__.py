@@ -1,9 +1,9 @@
-"""Vision Transformers and encoder-decoder Transformers in JAX: train, evaluate, use.
+"""Vision Transformers and encoder-decoder Transformers in JAX: training, evaluation and prediction.
 
-Names are fetched when they are first used, so that `import vit_jax` costs nothing.
+The public names are imported when they are first used, so `import vit_jax` takes almost no time.
 """
 
-TYPE_CHECKING = False  # typing's own costs more to import than this whole package; type checkers know the name
+TYPE_CHECKING = False  # importing typing would take longer than this package; type checkers know the name
 if TYPE_CHECKING:
     from . import evaluate, predict, train
     from .config import RunConfig, TransformerConfig, ViTConfig
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_HOMES = {
+_MODULES = {  # public name: the module that has it
     "RunConfig": "config",
     "TransformerConfig": "config",
     "ViTConfig": "config",
@@ -28,7 +28,7 @@ _HOMES = {
     "Transformer": "transformer",
     "ViT": "vit",
 }
-_DOORS = ("evaluate", "predict", "train")
+_COMMANDS = ("evaluate", "predict", "train")  # public modules
 
 __all__ = [
     "RunConfig", "Transformer", "TransformerConfig", "UserError", "ViT", "ViTConfig", "__version__",
@@ -42,14 +42,14 @@ def __getattr__(name: str) -> object:
 
         try:
             return metadata.version("vit-jax")
-        except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+        except metadata.PackageNotFoundError:  # a checkout that was never installed
             return "0+unknown"
-    if name not in _HOMES and name not in _DOORS:
+    if name not in _MODULES and name not in _COMMANDS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(f"{__name__}.{_HOMES.get(name, name)}")
-    return getattr(module, name) if name in _HOMES else module
+    module = import_module(f"{__name__}.{_MODULES.get(name, name)}")
+    return getattr(module, name) if name in _MODULES else module
 
 
 def __dir__() -> list[str]:

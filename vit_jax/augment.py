@@ -1,7 +1,7 @@
-"""Images on the device, a whole batch at once: random crops and flips, then normalisation.
+"""Images on the device, one batch at a time: random crops and flips, then normalisation.
 
-Draws come from one key an example, so they do not depend on how the batch is cut; their dtypes are said, so that
-they do not depend on jax_enable_x64 either.
+Each example has its own PRNG key, so the draws do not depend on how a batch is cut; every draw states its dtype, so
+they do not depend on jax_enable_x64.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .layers import fold
 
 
 def augment(images: Array, keys: Array, config: ImageAugment) -> Array:
-    """Randomly shifted and flipped images: uint8 [B, h, w, C] -> uint8 [B, h, w, C].
+    """Randomly cropped and flipped images: uint8 [B, h, w, C], keys [B] -> uint8 [B, h, w, C].
 
-    A crop of the image's own size is taken from the image padded with black on all sides.
+    A crop has the size of the image; it is taken from the image padded with black on all sides.
     """
     if config.crop_padding:
         images = jax.vmap(_crop, (0, 0, None))(images, fold(keys, 0), config.crop_padding)
@@ -37,7 +37,7 @@ def _crop(image: Array, key: Array, padding: int) -> Array:
 
 
 def normalise(images: Array, mean: Sequence[float], std: Sequence[float], dtype: Any) -> Array:
-    """(x/255 - mean) / std, a channel at a time: uint8 [B, h, w, C] -> dtype [B, h, w, C]."""
+    """(x/255 - mean) / std for each channel: uint8 [B, h, w, C] -> `dtype` [B, h, w, C]."""
     wide = jnp.promote_types(dtype, jnp.float32)
     pixels = images.astype(wide) / 255
     return ((pixels - jnp.asarray(mean, wide)) / jnp.asarray(std, wide)).astype(dtype)

@@ -1,4 +1,4 @@
-"""What has to be set before jax starts: allocator, XLA flags, compilation cache. Free of jax at load."""
+"""Settings to make before jax starts: allocator, XLA flags, compilation cache. Importing this file loads no jax."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 
-def prepare() -> None:
+def configure_jax() -> None:
     """Set up this process for training or inference. Call it before the first import of jax.
 
-    Everything here is speed only; each step leaves alone what the user has set.
+    It affects speed only, and overrides no setting of the user's.
     """
     if "jax" not in sys.modules:
         _keep_freed_memory()
@@ -34,22 +34,22 @@ def prepare() -> None:
 
 
 def precision(compute_dtype: str) -> Any:
-    """While this is entered, jax computes in float64 if and only if a run of this dtype does, whatever was set before."""
+    """A context manager in which jax allows float64 if and only if `compute_dtype` is "float64"."""
     import jax
 
     return jax.enable_x64(compute_dtype == "float64")
 
 
 def cache_folder() -> Path:
-    """Where compiled programs are kept between processes."""
+    """The folder of the compilation cache, which later processes reuse."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "vit-jax" / "xla"
 
 
 def _keep_freed_memory() -> None:
-    """Tell glibc to reuse freed blocks: XLA's scratch buffers otherwise fault in anew every step.
+    """Make glibc reuse freed blocks: otherwise XLA's scratch buffers cause page faults in every step.
 
-    Measured at 1.2 to 1.4 times the speed on small nets; the process keeps its peak memory.
+    Measured at 1.2 to 1.4 times the speed on small networks; the process never gives back its peak memory.
     """
     if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
         return
@@ -61,7 +61,7 @@ def _keep_freed_memory() -> None:
 
 
 def _cpu_flags() -> None:
-    """On Intel CPUs jaxlib 0.10.2 multiplies matrices faster with Eigen than with YNNPACK.
+    """Multiply matrices with Eigen instead of YNNPACK on Intel CPUs, where that is faster in jaxlib 0.10.2.
 
     Only for that version: an unknown flag aborts the process.
     """
@@ -71,7 +71,7 @@ def _cpu_flags() -> None:
 
 
 def cpu_name() -> str:
-    """The CPU's name, as the system gives it."""
+    """The name of the CPU as the system reports it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -80,12 +80,12 @@ def cpu_name() -> str:
 
 
 def cores() -> int:
-    """CPU cores that this process may use."""
+    """The number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def unused_gpu() -> bool:
-    """Whether an NVIDIA GPU is present that jax does not use."""
+    """Whether an NVIDIA GPU is present but jax runs on the CPU."""
     import jax
 
     return (
@@ -95,7 +95,7 @@ def unused_gpu() -> bool:
 
 
 def environment() -> dict[str, Any]:
-    """What decides the bits of a result, besides the run's config: versions, devices, cores, flags."""
+    """What affects the bits of a result besides the config: versions, devices, cores, XLA flags."""
     import jax
 
     names = ("vit-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -115,7 +115,7 @@ def environment() -> dict[str, Any]:
 
 
 def memory_peak() -> int:
-    """Bytes: the most this process's device has held, or on CPU the process itself."""
+    """Peak memory in bytes: of the first local device, or of this process on CPU; 0 if unknown."""
     import jax
 
     stats = jax.local_devices()[0].memory_stats()

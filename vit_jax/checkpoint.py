@@ -1,7 +1,7 @@
-"""Whole-run state on disk: Orbax holds the arrays, a digest of each proves them on the way back.
+"""The state of a run on disk: Orbax stores the arrays, and each is compared with its digest when it is read.
 
-Orbax by itself restores arrays with flipped bits in silence and takes any numbered folder for a
-step. So a step counts only once digests/<step>.json names it and every array matches its digest.
+Orbax alone restores damaged arrays silently and takes any folder with a number for a checkpoint. Here a checkpoint is
+valid only if digests/<step>.json exists and every array matches its digest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TEMPORARY = ".orbax-checkpoint-tmp"
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint read back: the state as numpy arrays, and what was noted beside it."""
+    """A checkpoint that was read: the state as numpy arrays, and the notes saved with it."""
 
     step: int
     state: State
@@ -37,14 +37,14 @@ class Saved:
 
 
 class Checkpoints:
-    """The checkpoints of a run. Only the process that holds the run's lock may save."""
+    """The checkpoints of a run. Only the process that has locked the run may save."""
 
     def __init__(self, run: Run):
         import orbax.checkpoint as ocp
 
-        # Orbax and its threads report at length on stderr; what goes wrong arrives as an exception. asyncio would
-        # report the other parts of a failed read whenever its garbage is collected, and parses source text to do so,
-        # which on Python 3.11 breaks a parse that is under way.
+        # Orbax logs at length to stderr, but every failure also raises an exception. asyncio logs the other parts of a
+        # failed read at garbage collection, and parses source text for that, which on Python 3.11 breaks a parse in
+        # progress.
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         _hush_closed_loops()
@@ -52,21 +52,21 @@ class Checkpoints:
         self.checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
 
     def clear(self) -> None:
-        """Remove what saves that were killed left behind."""
+        """Remove temporary files of saves that were killed."""
         for stale in self.run.checkpoints.glob(f"*{TEMPORARY}*"):
             shutil.rmtree(stale, ignore_errors=True)
         for stale in (*self.run.path.glob("*.json*.tmp"), *self.run.digests.glob("*.json.tmp")):
             stale.unlink(missing_ok=True)
 
     def save(self, state: State, notes: dict[str, Any], best: int | None, keep: int) -> None:
-        """Write a step, prove that it is on disk, then drop all but the newest `keep` and the best.
+        """Write the checkpoint of a state, then delete all but the newest `keep` and the best.
 
-        `state` has no replicas' axis; `notes` is JSON. Returns when everything is durable. Raises
-        UserError, with earlier checkpoints intact, where the disk is full or cannot be written.
+        `state` has no axis of replicas; `notes` is JSON; `best` is a step or None. Everything is durable on return.
+        Raises UserError if the disk is full or cannot be written; earlier checkpoints stay intact.
         """
         step = int(state.step)
         items = _items(state)
-        self._forget(step)  # an unsound folder of this number, from a run that was killed
+        self._forget(step)  # an incomplete checkpoint of this step, of a run that was killed
         try:
             self._room(sum(x.nbytes for tree in items.values() for x in tree.values()))
             arguments = {item: self.ocp.args.StandardSave(unflatten(tree)) for item, tree in items.items()}
@@ -80,25 +80,25 @@ class Checkpoints:
         self.prune(step, best, keep)
 
     def note(self, step: int, notes: dict[str, Any]) -> None:
-        """Replace what was noted beside a step."""
+        """Replace the notes of a checkpoint."""
         self._write_record({**self._record(step), "notes": notes})
 
     def prune(self, newest: int, best: int | None, keep: int) -> None:
-        """Drop the steps up to `newest` but for the last `keep` of them and the best.
+        """Delete the checkpoints up to step `newest`, except the last `keep` of them and the best.
 
-        Later steps are damaged ones that a restore passed over: they do not count, and stay until
-        training comes to them again.
+        Checkpoints of later steps are damaged ones that `restore` skipped: they do not count, and remain until training
+        reaches their steps again.
         """
-        kept = [step for step in self.run.sound_steps() if step <= newest][:keep]
+        kept = [step for step in self.run.complete_steps() if step <= newest][:keep]
         for step in self.run.steps():
             if step < newest and step not in kept and step != best:
                 self._forget(step)
 
     def restore(self, parameters: dict[str, Any]) -> tuple[Saved | None, list[str]]:
-        """The newest sound step, or None where nothing was saved yet, and why newer ones were skipped.
+        """(the newest valid checkpoint, or None if no save was completed; why each newer one was skipped).
 
-        `parameters` {dotted name: array or shape} is what the network needs. Raises UserError
-        where there are checkpoints but none is sound.
+        `parameters` {dotted name: array or shape} are the network's: a checkpoint of others is not valid. Raises
+        UserError if none is valid.
         """
         skipped: list[str] = []
         steps = self.run.steps()
@@ -107,15 +107,15 @@ class Checkpoints:
                 return self.read(step, parameters), skipped
             except UserError as error:
                 skipped.append(str(error))
-        # The very first save may have been cut off before its digest: then nothing was saved yet.
+        # The first save may have been interrupted before its digest was written: then nothing was saved yet.
         if len(steps) > 1 or any(self.run.digest_file(step).exists() for step in steps):
             raise UserError(
-                f"{self.run}: no checkpoint is sound ({'; '.join(skipped)}); start anew with another --name"
+                f"{self.run}: no checkpoint is valid ({'; '.join(skipped)}); train again under another --name"
             )
         return None, skipped
 
     def read(self, step: int, parameters: dict[str, Any]) -> Saved:
-        """One step, every array compared with its digest. Raises UserError saying what is damaged."""
+        """The checkpoint of a step, every array compared with its digest. Raises UserError naming what is damaged."""
         record = self._record(step)
         trees = {item: self._read_item(step, item, digests) for item, digests in record["arrays"].items()}
         expected = {name: x if isinstance(x, tuple) else np.shape(x) for name, x in parameters.items()}
@@ -128,11 +128,11 @@ class Checkpoints:
         return Saved(step, State(count, unflatten(trees["model"]), moments, ema), record["notes"])
 
     def _record(self, step: int) -> dict[str, Any]:
-        """What a step's digest file says. Raises UserError where it is not what was written."""
+        """The content of a step's digest file. Raises UserError if it is missing or damaged."""
         file = self.run.digest_file(step)
         if not file.exists():
             raise UserError(
-                f"checkpoint {step}: has no digest ({self.run}/digests/{file.name}), as if its save was cut off"
+                f"checkpoint {step}: has no digest ({self.run}/digests/{file.name}), as if its save was interrupted"
             )
         try:
             record = read_json(file)
@@ -146,27 +146,27 @@ class Checkpoints:
         write_json(self.run.digest_file(record["step"]), {**record, "digest": text_digest(record)})
 
     def _read_item(self, step: int, item: str, digests: dict[str, str]) -> dict[str, np.ndarray]:
-        place = f"checkpoint {step}"
+        subject = f"checkpoint {step}"
         handler = self.ocp.PyTreeCheckpointHandler()
         try:
             folder = self._folder(step) / item
             skeleton = unflatten(dict.fromkeys(digests, self.ocp.RestoreArgs(restore_type=np.ndarray)))
             arrays = flatten(handler.restore(folder, args=self.ocp.args.PyTreeRestore(restore_args=skeleton)))
         except Exception as error:
-            # Whatever a broken file makes Orbax or TensorStore raise: it is not readable.
-            raise UserError(f"{place}: {item} cannot be read ({type(error).__name__})") from error
+            # On a damaged file Orbax and TensorStore raise exceptions of many classes.
+            raise UserError(f"{subject}: {item} cannot be read ({type(error).__name__})") from error
         if arrays.keys() != digests.keys():
-            raise UserError(f"{place}: {item} does not hold the arrays that were saved")
+            raise UserError(f"{subject}: {item} does not hold the arrays that were saved")
         for name, array in arrays.items():
             if array_digest(np.asarray(array)) != digests[name]:
-                raise UserError(f"{place}: {item}.{name} is damaged (its digest differs)")
+                raise UserError(f"{subject}: {item}.{name} is damaged (its digest differs)")
         return {name: np.asarray(array) for name, array in arrays.items()}
 
     def _folder(self, step: int) -> Path:
         return self.run.checkpoints / str(step)
 
     def _forget(self, step: int) -> None:
-        """Remove a step: its digest first, then its number, so that nobody takes what is half deleted for a step."""
+        """Delete the checkpoint of a step: first the digest, then the numbered name, so that no part of it is valid."""
         folder, gone = self._folder(step), self.run.checkpoints / f"{step}.deleted{TEMPORARY}"
         self.run.digest_file(step).unlink(missing_ok=True)
         if folder.is_symlink() or folder.is_file():
@@ -177,7 +177,7 @@ class Checkpoints:
             shutil.rmtree(gone)
 
     def _undo(self, step: int) -> None:
-        """Remove what a failed save has written, and what its threads still write: they outlive the failure."""
+        """Delete what a failed save has written, and what its threads go on writing after the failure."""
         quiet, give_up = 0, time.monotonic() + 10
         while quiet < 5 and time.monotonic() < give_up:
             with contextlib.suppress(OSError):
@@ -195,16 +195,19 @@ class Checkpoints:
 
 
 def _items(state: State) -> dict[str, dict[str, np.ndarray]]:
-    """A state as Orbax items of flat host arrays: model, optimizer (step and moments by role), ema."""
+    """A state as the items of a checkpoint, {item: {dotted name: numpy array}}: model, optimizer, and ema if any.
+
+    optimizer has the step and the moments by role.
+    """
     step, parameters, moments, ema = jax.device_get((state.step, state.parameters, state.moments, state.ema))
     items = {"model": flatten(parameters), "optimizer": {"step": np.asarray(step), **flatten(moments)}}
     return items if ema is None else {**items, "ema": flatten(ema)}
 
 
 def _hush_closed_loops() -> None:
-    """Keep from stderr what TensorStore says after a failure: Orbax closes its event loop with work still under way.
+    """Suppress messages of TensorStore on stderr: after a failure Orbax closes its event loop with work in progress.
 
-    The failure itself arrives as an exception.
+    The failure itself raises an exception.
     """
     hook = sys.unraisablehook
     if hook.__module__ == __name__:
@@ -218,7 +221,7 @@ def _hush_closed_loops() -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Push a folder's files and names to the disk."""
+    """Write a folder's files and names through to the disk."""
     if os.name == "nt":
         return
     for base, _, files in os.walk(folder):
@@ -233,19 +236,21 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _saving_failed(error: Exception, run: Run, step: int) -> Exception:
-    """A full disk or a lost permission in one sentence; anything else as it is."""
+    """A full disk or a lost permission as a UserError; any other error unchanged."""
     text = str(error)
-    last = run.sound_steps()
-    kept = f"; step {last[0]} is intact" if last else ""
-    # TensorStore has the system's words in the middle of its own.
-    said = [code for code in (*_FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO) if os.strerror(code) in text]
-    code = error.errno if isinstance(error, OSError) else said[0] if said else None
+    last = run.complete_steps()
+    intact = f"; step {last[0]} is intact" if last else ""
+    # The text of a TensorStore error contains that of the system.
+    codes = [code for code in (*_FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO) if os.strerror(code) in text]
+    code = error.errno if isinstance(error, OSError) else codes[0] if codes else None
     if code in _FULL:
         return UserError(
-            f"{run}: the disk is full, so step {step} could not be saved{kept}; free some space and repeat the command"
+            f"{run}: the disk is full, so step {step} could not be saved{intact}; "
+            "free some space and repeat the command"
         )
     if code is not None:
         return UserError(
-            f"{run}: step {step} could not be saved ({os.strerror(code)}){kept}; make the folder writable and repeat the command"
+            f"{run}: step {step} could not be saved ({os.strerror(code)}){intact}; "
+            "make the folder writable and repeat the command"
         )
     return error

@@ -1,4 +1,4 @@
-"""The `vit-jax` command: hands on to the doors."""
+"""The `vit-jax` command, which calls the commands of the project by their names."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import sys
 from .config import nearest
 from .errors import USER
 
-DOORS = {
-    "train": "train a network, or go on with a run",
-    "evaluate": "measure a run on a split",
-    "predict": "use a run: what its network says to files or texts",
-    "convert": "bring weights from any layout to any other",
+COMMANDS = {
+    "train": "train a network, or resume a run",
+    "evaluate": "measure a trained network on a split of its data",
+    "predict": "classify images or translate sentences with a trained network",
+    "convert": "convert weights from any layout to any other",
 }
 
 
 def main() -> int:
-    """`vit-jax DOOR ...` is `python -m vit_jax.DOOR ...`."""
+    """`vit-jax COMMAND ...` does the same as `python -m vit_jax.COMMAND ...`, or `python -m convert ...`."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         print(
-            "usage: vit-jax DOOR [...]\n\n"
-            + "\n".join(f"  {door:10} {what}" for door, what in DOORS.items())
-            + "\n\nvit-jax DOOR --help says more."
+            "usage: vit-jax COMMAND [...]\n\n"
+            + "\n".join(f"  {command:10} {text}" for command, text in COMMANDS.items())
+            + "\n\n`vit-jax COMMAND --help` explains each command, `vit-jax --version` prints the version."
         )
         return 0
     if name == "--version":
@@ -31,13 +31,13 @@ def main() -> int:
 
         print(f"vit-jax {__version__}")
         return 0
-    if name not in DOORS:
-        print(f"vit-jax: error: there is no {name!r}{nearest(name, list(DOORS))}", file=sys.stderr)
+    if name not in COMMANDS:
+        print(f"vit-jax: error: there is no command {name!r}{nearest(name, list(COMMANDS))}", file=sys.stderr)
         return USER
     sys.argv = [f"vit-jax {name}", *sys.argv[2:]]
     if name == "convert":
         return importlib.import_module("convert.__main__").main("vit-jax convert")
-    module = ".train.door" if name == "train" else f".{name}"
+    module = ".train.command" if name == "train" else f".{name}"
     return importlib.import_module(module, __package__).main()
 
 

@@ -1,4 +1,4 @@
-"""Search for a sequence, over any step function: `step(tokens int32 [B], cache) -> logits [B, V], cache`."""
+"""Greedy search for sequences with any step function: `step(tokens int32 [B], cache) -> logits [B, V], cache`."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Step = Callable[[Array, Any], tuple[Array, Any]]
 
 
 def greedy(step: Step, cache: Any, start: Array, *, end: int, length: int, pad: int = 0) -> Array:
-    """The likeliest token at each place, given those before it: int32 [B, length], without `end`, then `pad`.
+    """Sequences of the likeliest token at each position, int32 [B, length], without `end` and filled with `pad`.
 
-    `start` int32 [B] is what the first step reads. A sequence is over with its first `end`; the search stops
-    when all are. One that never ends fills its row.
+    `start` int32 [B] is the input of the first step, and each token found is that of the next. A sequence ends at its
+    first `end`, else after `length` tokens; the search stops when all sequences have ended.
     """
 
     def more(state: tuple[Array, Array, Array, Array, Any]) -> Array:
-        place, _, over, _, _ = state
-        return (place < length) & ~over.all()
+        position, _, ended, _, _ = state
+        return (position < length) & ~ended.all()
 
     def one(state: tuple[Array, Array, Array, Array, Any]) -> tuple[Array, Array, Array, Array, Any]:
-        place, tokens, over, found, cache = state
+        position, tokens, ended, found, cache = state
         logits, cache = step(tokens, cache)
         tokens = jnp.argmax(logits, -1).astype(jnp.int32)
-        over = over | (tokens == end)
-        tokens = jnp.where(over, jnp.int32(pad), tokens)
-        found = jax.lax.dynamic_update_slice_in_dim(found, tokens[:, None], place, axis=1)
-        return place + jnp.int32(1), tokens, over, found, cache
+        ended = ended | (tokens == end)
+        tokens = jnp.where(ended, jnp.int32(pad), tokens)
+        found = jax.lax.dynamic_update_slice_in_dim(found, tokens[:, None], position, axis=1)
+        return position + jnp.int32(1), tokens, ended, found, cache
 
     batch = start.shape[0]
     found = jnp.full((batch, length), pad, jnp.int32)

@@ -1,4 +1,4 @@
-"""What can go wrong that is not a bug: the exceptions and the exit codes that they become."""
+"""Errors that are not bugs, and the exit code that each becomes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import signal
 import sys
 from collections.abc import Callable
 
-DONE, BUG, USER, CHECK = 0, 1, 2, 3  # exit codes of every door
+DONE, BUG, USER, CHECK = 0, 1, 2, 3  # exit codes of every command
 INTERRUPTED = {"SIGINT": 130, "SIGTERM": 143}
 
 _FULL = "the disk is full; free some space and repeat the command, it goes on from the last checkpoint"
 _CLOSED = "no permission to write or read here; choose another folder with --dir"
-_TAKEN = "a file stands where a folder is needed; choose another --dir or --name"
-ENVIRONMENT = {  # what the system says that a user can mend
+_TAKEN = "a file is where a folder is needed; choose another --dir or --name"
+_REMEDIES = {  # {errno: what happened; what the user can do}
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _CLOSED),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), _TAKEN),
@@ -25,18 +25,18 @@ ENVIRONMENT = {  # what the system says that a user can mend
 
 
 class UserError(Exception):
-    """The user or the environment did something wrong.
+    """An error that the user can resolve: wrong input, or a problem of the environment; exit code 2.
 
-    The message is one sentence that names the field, the value and the remedy; exit code 2.
+    The message is one sentence that names the field, the value and the remedy.
     """
 
 
 class CheckFailed(Exception):
-    """A check of ours found wrong numbers (a NaN loss, a failed verification); exit code 3."""
+    """The results are wrong (a NaN loss, a failed verification); exit code 3."""
 
 
 class Interrupted(Exception):
-    """A signal ended the run after its state was saved; exit code 130 (INT) or 143 (TERM)."""
+    """A signal ended the run after its state was saved; exit code 130 (SIGINT) or 143 (SIGTERM)."""
 
     def __init__(self, message: str, signal_name: str):
         super().__init__(message)
@@ -44,18 +44,18 @@ class Interrupted(Exception):
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an exception is XLA's (or Python's) way of saying that memory ran out."""
+    """Whether an exception of XLA or Python means that memory ran out."""
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)[:2000]
 
 
-def translate(error: BaseException) -> UserError | None:
-    """The one-sentence form of an error of the environment, or None where it is a bug of ours."""
+def as_user_error(error: BaseException) -> UserError | None:
+    """The error as a UserError with a one-sentence message; None if it is a bug."""
     if isinstance(error, UserError):
         return error
     if isinstance(error, OSError):
         number = errno.EACCES if isinstance(error, PermissionError) else error.errno
-        if number in ENVIRONMENT:
-            return UserError(f"{error.filename or 'the run folder'}: {ENVIRONMENT[number]}")
+        if number in _REMEDIES:
+            return UserError(f"{error.filename or 'the run folder'}: {_REMEDIES[number]}")
     if out_of_memory(error):
         return UserError(
             "out of memory: lower --batch, or keep the batch and raise --accumulate, or set --compute-dtype bfloat16"
@@ -63,21 +63,21 @@ def translate(error: BaseException) -> UserError | None:
     return None
 
 
-def door(main: Callable[[], int | None]) -> int:
-    """Run a command's body and turn what it raises into an exit code and one sentence on stderr."""
+def run_command(main: Callable[[], int | None]) -> int:
+    """Run a command's body and return its exit code; an error is printed on stderr as one sentence, a bug is raised."""
     code = _run(main)
     atexit.unregister(_end_undisturbed)
-    atexit.register(_end_undisturbed)  # of all that runs at the interpreter's end, what was registered last runs first
+    atexit.register(_end_undisturbed)  # last registered, so the first handler to run at exit
     try:
         if sys.stdout is not None:  # None where it was closed from the start
-            sys.stdout.flush()  # so that a reader who went away is noticed here
+            sys.stdout.flush()  # raises here if the reader of a pipe is gone
     except BrokenPipeError:
         _forget_output()
     return code
 
 
 def _end_undisturbed() -> None:
-    """Let no signal break into the interpreter's own end: the work is done, and its exit code is known."""
+    """Ignore signals while the interpreter shuts down: the work is done and its exit code decided."""
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(ValueError):  # not the main thread
             signal.signal(number, signal.SIG_IGN)
@@ -92,11 +92,11 @@ def _run(main: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         print("vit-jax: interrupted; what was not saved yet is lost", file=sys.stderr)
         return INTERRUPTED["SIGINT"]
-    except BrokenPipeError:  # the reader of our output (head, less) went away: not an error
+    except BrokenPipeError:  # the reader of stdout (head, less) has closed it: not an error
         _forget_output()
         return DONE
     except Exception as error:
-        known = translate(error)
+        known = as_user_error(error)
         if known is None:
             raise
         print("vit-jax: error: " + " ".join(str(known).splitlines()), file=sys.stderr)
@@ -104,13 +104,13 @@ def _run(main: Callable[[], int | None]) -> int:
 
 
 def _forget_output() -> None:
-    """Let what is still printed go nowhere: the interpreter flushes once more."""
+    """Discard further output: the interpreter flushes stdout once more at exit."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def say(text: str) -> None:
-    """Print where it must not end the work that the reader of our output went away."""
+def print_line(text: str) -> None:
+    """Print a text; carry on if the reader of stdout has closed it (as head does)."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

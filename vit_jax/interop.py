@@ -1,4 +1,4 @@
-"""The one seam to convert: files of any layout as networks of ours."""
+"""The only use of `convert` in vit_jax: weight files of any layout as networks of this package."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from .config import ModelConfig
 from .errors import UserError
 
 
-def converted(path: str, **said: Any) -> tuple[ModelConfig, Any, dict[str, np.ndarray]]:
-    """(config, what else the file says, {our dotted name: float32 array, or float64 where it is}) of a file of any layout.
+def converted(path: str, **options: Any) -> tuple[ModelConfig, Any, dict[str, np.ndarray]]:
+    """(config, other facts that the file states, {our parameter name: array}) of a weight file or folder of any layout.
 
-    `said` are convert.reading.Options' fields. Raises UserError.
+    Arrays are float32, or float64 if the file has float64. `options` are the fields of
+    convert.recognise.reading.Options. Raises UserError.
     """
     from convert.plan.groups import stream
     from convert.plan.plan import plan
     from convert.recognise.reading import Options, read
 
-    reading = read(path, Options(**said))
+    reading = read(path, Options(**options))
     with reading.source:
-        way = plan(reading, "vit-jax")
+        planned = plan(reading, "vit-jax")
         arrays = {
-            name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in stream(way) if name in way.specs
+            name: x if x.dtype == np.float64 else x.astype(np.float32)
+            for name, x in stream(planned)
+            if name in planned.specs
         }
-    return way.config, way.facts, arrays
+    return planned.config, planned.facts, arrays
 
 
 def convert_first(error: UserError, path: str) -> UserError:
-    """An error of the bridge for a command that has none of the flags which its remedy names: convert has."""
+    """An error of `converted`; where its remedy is a flag that only `python -m convert` has, with that command."""
     if not re.search(r"--(accept|file|from|key|model|set|step)(?![\w.-])", str(error)):
         return error
-    return UserError(
-        f"{error}: do so in `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here"
-    )
+    return UserError(f"{error} to `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here")

@@ -1,8 +1,8 @@
-"""The slots that the models are made of: linear maps, norms, activations, attention, dropout.
+"""The layers that the models are built from: linear maps, norms, activations, attention, dropout.
 
-Letters: B batch, N tokens, D width, H heads, Dh head width, I = H*Dh, F hidden. Parameters keep
-their own dtype (float32, or float64 in tests); a layer computes in the dtype of its input, with
-norms, softmax and other reductions in float32 or wider.
+Dimensions: B batch, N tokens, D width, H heads, Dh head width, I = H*Dh, F hidden; Nq queries, Nk keys. Parameters
+have the dtype that they were created with (float32, or float64); a layer computes in the dtype of its input, but norms
+and the softmax compute in float32 or wider.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from jax import Array
 from .config import Parameter
 from .runs import flatten
 
-Tape = dict[str, Any]  # what a caller wants captured: {name: None} before, {name: array} after
+Tape = dict[str, Any]  # inner values that a caller asks for: {name: None} before a forward pass, {name: array} after
 
 
-def note(tape: Tape | None, name: str, value: Array) -> None:
-    """Keep a value, where the caller wants it captured."""
+def record(tape: Tape | None, name: str, value: Array) -> None:
+    """Put a value on the tape, if the tape asks for its name."""
     if tape is not None and name in tape:
         tape[name] = value
 
 
 def wide(dtype: Any) -> Any:
-    """The dtype that reductions of `dtype` run in: float32, or float64 for float64."""
+    """The dtype in which reductions of `dtype` are computed: float32, or float64 for float64."""
     return jnp.promote_types(dtype, jnp.float32)
 
 
 class Linear(nnx.Module):
-    """y = x K + b, with the kernel K stored 2-D as (in, out).
+    """y = x K + b, with the kernel K stored as [in, out].
 
-    Leading axes are one for the product: XLA's CPU backend runs a plain matrix product about 1.06
-    times as fast as the same product with a batch and a token axis.
+    Leading axes are flattened for the product: on CPU, XLA computes a product of two matrices about 1.06 times as fast
+    as the same product with a batch and a token axis.
     """
 
     def __init__(self, n_in: int, n_out: int, bias: bool = True, dtype: Any = jnp.float32):
@@ -52,10 +52,9 @@ class Linear(nnx.Module):
 
 
 class LayerNorm(nnx.Module):
-    """y = (x - mean) / sqrt(var + eps) * scale + bias over the last axis (Ba et al. 2016).
+    """y = (x - mean) / sqrt(var + eps) * scale + bias over the last axis (Ba et al. 2016, arXiv 1607.06450).
 
-    The variance is taken in a second pass, of x - mean: the one-pass form E[x^2] - E[x]^2 loses
-    all digits where the mean is large.
+    The variance is the mean of (x - mean)^2: the one-pass form E[x^2] - E[x]^2 loses all digits if the mean is large.
     """
 
     def __init__(self, width: int, eps: float, bias: bool = True, dtype: Any = jnp.float32):
@@ -73,9 +72,9 @@ class LayerNorm(nnx.Module):
 
 
 def gelu(x: Array) -> Array:
-    """Exact GELU, x/2 (1 + erf(x / sqrt 2)) (Hendrycks & Gimpel 2016), in torch's form.
+    """Exact GELU, x/2 (1 + erf(x / sqrt 2)) (Hendrycks & Gimpel 2016, arXiv 1606.08415), in the dtype of x.
 
-    On CPU this is three times faster than jax.nn.gelu's erfc form.
+    With erf, as torch has it: on CPU three times as fast as the erfc form of jax.nn.gelu.
     """
     return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
 
@@ -91,8 +90,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-# Dropout. Every example of a batch brings a key of its own, so what is dropped does not depend on
-# how the batch is cut over devices or over time. Keys [B] mean training; None means evaluation.
+# Dropout. Every example of a batch has its own PRNG key, so what is dropped does not depend on how the batch is cut for
+# devices or accumulation. Keys [B] mean training; None means evaluation.
 
 
 @overload
@@ -102,14 +101,14 @@ def fold(keys: None, site: int) -> None: ...
 @overload
 def fold(keys: Array | None, site: int) -> Array | None: ...
 def fold(keys: Array | None, site: int) -> Array | None:
-    """The keys of one place in the network."""
+    """The keys [B] of one dropout site of a network, folded from keys [B]; None stays None."""
     return None if keys is None else jax.vmap(jax.random.fold_in, (0, None))(keys, site)
 
 
 def _keep(key: Array, shape: tuple[int, ...], rate: float) -> Array:
-    """A boolean mask that is True with probability 1 - rate, to within 2^-16.
+    """A boolean mask of this shape that is True with probability 1 - rate, to within 2^-16.
 
-    Sixteen random bits a value instead of 32: drawing them is what dropout costs.
+    It draws 16 random bits for each value instead of 32, because drawing bits is most of the cost of dropout.
     """
     size = math.prod(shape)
     bits = jax.random.bits(key, ((size + 1) // 2,), jnp.uint32)
@@ -118,7 +117,7 @@ def _keep(key: Array, shape: tuple[int, ...], rate: float) -> Array:
 
 
 def dropout(x: Array, rate: float, keys: Array | None) -> Array:
-    """Zero each value of x [B, ...] with probability `rate`; scale the rest by 1/(1-rate)."""
+    """Zero each value of x [B, ...] with probability `rate` and scale the rest by 1/(1-rate); keys None: return x."""
     if keys is None or not rate:
         return x
     kept = jax.vmap(lambda key: _keep(key, x.shape[1:], rate))(keys)
@@ -126,7 +125,7 @@ def dropout(x: Array, rate: float, keys: Array | None) -> Array:
 
 
 def drop_path(x: Array, rate: float, keys: Array | None) -> Array:
-    """Stochastic depth (Huang et al. 2016): zero a whole example of x [B, ...], or scale it."""
+    """Stochastic depth (Huang et al. 2016): zero each example of x [B, ...] with probability `rate`, scale the rest."""
     if keys is None or not rate:
         return x
     kept = jax.vmap(lambda key: _keep(key, (), rate))(keys)
@@ -135,7 +134,10 @@ def drop_path(x: Array, rate: float, keys: Array | None) -> Array:
 
 
 class Mlp(nnx.Module):
-    """fc2(act(fc1 x)), or gated fc2(act(gate x) * fc1 x) (Shazeer 2020)."""
+    """fc2(dropout(act(fc1 x))), gated: fc2(dropout(act(gate x) * fc1 x)) (Shazeer 2020, arXiv 2002.05202).
+
+    `width` is D, `hidden` F. `keys` [B], one an example, draw dropout; None: none.
+    """
 
     def __init__(
         self,
@@ -159,51 +161,53 @@ class Mlp(nnx.Module):
         return self.fc2(dropout(h, self.dropout, keys))
 
 
-# Masks. Boolean, True = look there. A padding is [B, N]; a mask is 4-D and broadcasts to [B, H, Nq, Nk],
-# so that neither is ever taken for the other.
+# Masks are boolean, True where a query may attend to a key. A padding is [B, N], True at real tokens; a mask is 4-D and
+# broadcasts to [B, H, Nq, Nk], so the two cannot be confused.
 
 
 def attention_mask(
     batch: int,
-    queries: int,
-    keys: int,
+    query_length: int,
+    key_length: int,
     *,
     padding: Array | None = None,
     mask: Array | None = None,
     causal: bool = False,
 ) -> Array | None:
-    """One mask of all that restricts an attention: a padding of its keys [B, Nk], a 4-D mask, causality.
+    """A padding of the keys [B, Nk], a 4-D mask and causality as one 4-D mask; None if nothing is masked.
 
-    Raises ValueError on a wrong shape or dtype.
+    Raises ValueError on a padding or mask of a wrong shape or dtype.
     """
-    parts = []
+    masks = []
     if padding is not None:
-        if padding.dtype != bool or padding.shape != (batch, keys):
+        if padding.dtype != bool or padding.shape != (batch, key_length):
             raise ValueError(
-                f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {keys}], True at real positions"
+                f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {key_length}], "
+                "True at real tokens: give it that dtype and shape"
             )
-        parts.append(padding[:, None, None, :])
+        masks.append(padding[:, None, None, :])
     if mask is not None:
-        check_mask(mask, (batch, None, queries, keys))  # here too: a 2-D mask would broadcast to the other parts
-        parts.append(mask)
+        # Attention checks it too, but only after a mask of fewer axes would have been broadcast to the others.
+        check_mask(mask, (batch, None, query_length, key_length))
+        masks.append(mask)
     if causal:
-        parts.append((jnp.arange(keys) <= jnp.arange(queries)[:, None])[None, None])
-    whole = None
-    for part in parts:
-        whole = part if whole is None else whole & part
-    return whole
+        masks.append((jnp.arange(key_length) <= jnp.arange(query_length)[:, None])[None, None])
+    combined = None
+    for each in masks:
+        combined = each if combined is None else combined & each
+    return combined
 
 
 def from_torch_mask(mask: Any, heads: int = 0) -> Array:
-    """torch's boolean masks (True = ignore) as ours: key padding [B, Nk] with heads=0, else attn_mask.
+    """A boolean mask of torch (True = ignore) in the form of this module (True = attend).
 
-    attn_mask [Nq, Nk] becomes [1, 1, Nq, Nk]; [B*H, Nq, Nk] becomes [B, H, Nq, Nk]. Raises ValueError
-    on a float mask, which has no boolean counterpart.
+    With heads=0 it is a key_padding_mask [B, Nk], which keeps its shape. Else it is an attn_mask: [Nq, Nk] becomes
+    [1, 1, Nq, Nk], and [B*H, Nq, Nk] becomes [B, H, Nq, Nk]. Raises ValueError on a float mask.
     """
     keep = ~jnp.asarray(mask) if jnp.asarray(mask).dtype == bool else None
     if keep is None:
         raise ValueError(
-            f"mask {jnp.asarray(mask).dtype}: only boolean masks are taken; give mask == -inf for one that is added"
+            f"mask {jnp.asarray(mask).dtype}: only boolean masks are taken; for an additive one give mask == -inf"
         )
     if not heads:
         return keep
@@ -211,9 +215,9 @@ def from_torch_mask(mask: Any, heads: int = 0) -> Array:
 
 
 class Attention(nnx.Module):
-    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, section 3.2).
+    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2).
 
-    `key_width` and `value_width` are those of what keys and values are made from; 0: `width`.
+    `key_width` and `value_width` are the widths of the inputs for keys and values; 0: `width`.
     """
 
     def __init__(
@@ -243,7 +247,8 @@ class Attention(nnx.Module):
         self.key_norm = LayerNorm(head_width, eps, norm_bias, dtype) if qk_norm else None
         self.out = Linear(inner, width, out_bias, dtype)
 
-    def split(self, x: Array) -> Array:  # [B, N, (H Dh)] -> [B, H, N, Dh]
+    def split_heads(self, x: Array) -> Array:
+        """[B, N, (H Dh)] -> [B, H, N, Dh]."""
         return x.reshape(*x.shape[:2], self.heads, self.head_width).transpose(0, 2, 1, 3)
 
     def __call__(
@@ -256,16 +261,16 @@ class Attention(nnx.Module):
         keys: Array | None = None,
         tape: Tape | None = None,
     ) -> Array:
-        """[B, Nq, D], [B, Nk, Dk], [B, Nk, Dv] -> [B, Nq, D]; a 4-D boolean mask is True where to look.
+        """[B, Nq, D], [B, Nk, Dk], [B, Nk, Dv] -> [B, Nq, D].
 
-        A row with nothing to look at has a zero context. `tape["attention"]`, where asked for,
-        receives the weights [B, H, Nq, Nk]. Raises ValueError on any other mask.
+        The mask is boolean and 4-D, True where to attend; ValueError on any other. A query that may attend to nothing
+        has a zero context. If `tape` has the name "attention", it receives the weights [B, H, Nq, Nk].
         """
         return self.attend(query, *self.project(key, value), mask, keys=keys, tape=tape)
 
     def project(self, key: Array, value: Array) -> tuple[Array, Array]:
-        """Keys and values per head, [B, H, Nk, Dh] each: what decoding keeps from step to step."""
-        k, v = self.split(self.key(key)), self.split(self.value(value))
+        """Keys and values per head, [B, H, Nk, Dh] each; decoding caches them between steps."""
+        k, v = self.split_heads(self.key(key)), self.split_heads(self.value(value))
         return k if self.key_norm is None else self.key_norm(k), v
 
     def attend(
@@ -278,35 +283,36 @@ class Attention(nnx.Module):
         keys: Array | None = None,
         tape: Tape | None = None,
     ) -> Array:
-        """The rest of a call, [B, Nq, D] -> [B, Nq, D], on keys and values of `project`."""
-        q = self.split(self.query(query))
+        """The attention of [B, Nq, D] -> [B, Nq, D] to keys and values that `project` has given; else as a call."""
+        q = self.split_heads(self.query(query))
         q = q if self.query_norm is None else self.query_norm(q)
         check_mask(mask, (len(q), self.heads, q.shape[2], k.shape[2]))
         scores = jnp.einsum("bhqd,bhkd->bhqk", q * self.head_width**-0.5, k)  # [B, H, Nq, Nk]
         weights = jax.nn.softmax(scores.astype(wide(scores.dtype)), axis=-1, where=mask)
-        note(tape, "attention", weights)
+        record(tape, "attention", weights)
         weights = dropout(weights.astype(v.dtype), self.dropout, keys)
         context = (weights @ v).transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
         return self.out(context.reshape(*context.shape[:2], -1))
 
 
 def check_mask(mask: Array | None, shape: tuple[int, int | None, int, int]) -> None:
-    """Refuse what is no boolean 4-D mask for weights of this shape [B, H, Nq, Nk] (None: any)."""
+    """Raise ValueError if a mask is not boolean, 4-D and broadcastable to `shape` [B, H, Nq, Nk] (None: any size)."""
     if mask is None:
         return
     if mask.dtype != bool:
         raise ValueError(
-            f"mask {mask.dtype}: only boolean masks are taken, True where to look; a mask that is added to scores is not"
+            f"mask {mask.dtype}: only boolean masks are taken, True where to attend; for an additive one give mask == 0"
         )
     if mask.ndim != 4 or any(n is not None and m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
         wanted = ", ".join("H" if n is None else str(n) for n in shape)
         raise ValueError(
-            f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; a padding [B, N] goes where paddings go"
+            f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; "
+            "give it that shape, or give a padding [B, N] as a padding argument"
         )
 
 
 class AttentionPool(Attention):
-    """One learned probe attends to all tokens, then an mlp (Lee et al. 2019; big_vision's MAP head)."""
+    """A learned probe attends to all tokens, then an mlp (Lee et al. 2019, arXiv 1810.00825; MAP in big_vision)."""
 
     def __init__(
         self, width: int, heads: int, hidden: int, activation: str, eps: float, *, dtype: Any = jnp.float32, **mlp: Any
@@ -317,7 +323,8 @@ class AttentionPool(Attention):
         self.norm = LayerNorm(width, eps, norm_bias, dtype)
         self.mlp = Mlp(width, hidden, activation, dtype=dtype, **mlp)
 
-    def pool(self, x: Array) -> Array:  # [B, N, D] -> [B, D]
+    def pool(self, x: Array) -> Array:
+        """[B, N, D] -> [B, D]."""
         probe = jnp.broadcast_to(self.probe[...].astype(x.dtype), (x.shape[0], 1, x.shape[-1]))
         y = self(probe, x, x)
         return (y + self.mlp(self.norm(y)))[:, 0]
@@ -327,21 +334,22 @@ class AttentionPool(Attention):
 
 
 def split(model: nnx.Module) -> tuple[nnx.GraphDef[Any], dict[str, Any]]:
-    """A model as (definition, parameters): a nested dict whose keys are all strings."""
+    """A model as (definition, parameters); parameters are a nested dict of arrays whose keys are all strings."""
     definition, state = nnx.split(model, nnx.Param)
     return definition, _strings(nnx.to_pure_dict(state))
 
 
 def merge(definition: nnx.GraphDef[Any], parameters: Mapping[str, Any]) -> Any:
-    """The model of `split`, with these parameters."""
+    """A model from a definition and parameters, as `split` gives them."""
     return nnx.merge(definition, nnx.State(_integers(parameters)))
 
 
 def replace_parameters(model: nnx.Module, parameters: Mapping[str, Any]) -> None:
-    """Put these parameters into a model, in place. Raises ValueError where they are not all of its own."""
-    if apart := sorted(flatten(split(model)[1]).keys() ^ flatten(parameters).keys()):
+    """Replace all parameters of a model, in place. Raises ValueError if the names differ from the model's."""
+    if different := sorted(flatten(split(model)[1]).keys() ^ flatten(parameters).keys()):
         raise ValueError(
-            f"{type(model).__name__}: {apart[0]} is only in the module or only in what it is given; its table (config.parameters) has to say it"
+            f"{type(model).__name__}: {different[0]} is only in the module or only in the given parameters: "
+            "make the module and its table (config.parameters) the same"
         )
     nnx.update(model, nnx.State(_integers(parameters)))
 
@@ -351,7 +359,7 @@ def _strings(tree: Any) -> Any:
 
 
 def _integers(tree: Any) -> Any:
-    """Block numbers as integers again, which is what nnx.List calls its items."""
+    """The tree with block numbers as integers, as nnx.List names its items, and arrays as nnx.Param."""
     return (
         {int(k) if k.isdecimal() else k: _integers(v) for k, v in tree.items()}
         if isinstance(tree, Mapping)
@@ -365,9 +373,10 @@ def _integers(tree: Any) -> Any:
 def initial_values(
     parameters: Mapping[str, Parameter], key: Array, dtype: Any = jnp.float32, computed: Mapping[str, Any] | None = None
 ) -> dict[str, Array]:
-    """Initial values {dotted name: array} as their table says; `computed` {dotted name: array} are those that it leaves to the network.
+    """Initial values {dotted name: array of `dtype`} as each parameter's `start` in the table states.
 
-    A parameter's key is folded from its name, so a network with one layer more starts the others alike.
+    `computed` {dotted name: array} has the values of parameters whose start is "computed"; `key` is a PRNG key. The key
+    of a parameter is folded from its name, so another layer in the network does not change the others' initial values.
     """
     values = {}
     for name, (shape, _, start) in parameters.items():

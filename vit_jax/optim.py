@@ -1,7 +1,7 @@
-"""Schedules, optimizers and decay masks, step for step what torch's of the same names do.
+"""Schedules, optimizers and decay masks; each step equals that of PyTorch's schedule or optimizer of the same name.
 
-A state is kept by role ({"mu", "nu"} for Adam, {"trace"} for momentum), the form in which
-checkpoints and weight conversion hold it; optax computes the updates.
+The moments are a dict by role ({"mu", "nu"} for Adam, {"trace"} for momentum), as in checkpoints and in weight
+conversion. optax computes the updates.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Tree = dict[str, Any]
 
 
 def learning_rate(c: OptimConfig, steps: int, epoch: int) -> Schedule:
-    """The rate at step t = 0 .. steps-1, for `epoch` steps an epoch.
+    """The learning rate as a function of the step t = 0 .. steps-1; an epoch has `epoch` steps.
 
-    constant and cosine rise linearly over W = warmup * epoch steps, lr (t+1)/W, then stay, or fall
-    along half a cosine from lr to final * lr at t = steps; inverse_sqrt falls as lr sqrt(W / (t+1))
-    (Vaswani et al. 2017, section 5.3, scaled so that its peak is lr). one_cycle is torch's OneCycleLR.
+    For t < W = warmup * epoch the rate rises linearly, lr (t+1)/W. Then constant stays at lr; cosine falls along half a
+    cosine from lr to final * lr at t = steps (Loshchilov & Hutter 2017, arXiv 1608.03983); inverse_sqrt falls as
+    lr sqrt(W / (t+1)) (Vaswani et al. 2017, section 5.3, scaled to a peak of lr). one_cycle is OneCycleLR of PyTorch.
     """
     if c.schedule == "one_cycle":
         start = c.lr / c.div_factor
@@ -48,10 +48,10 @@ def learning_rate(c: OptimConfig, steps: int, epoch: int) -> Schedule:
 
 
 def one_cycle(steps: int, pct_start: float, first: float, middle: float, last: float) -> Schedule:
-    """Half a cosine from `first` to `middle`, another to `last` (Smith & Topin 2018, as torch steps it).
+    """Half a cosine from `first` to `middle`, then another to `last` (Smith & Topin 2018, arXiv 1708.07120).
 
-    torch's phases end at step pct_start * steps - 1 and at steps - 1; optax's at pct_start * steps
-    and at steps, which is another schedule.
+    As in PyTorch the two phases end at the steps pct_start * steps - 1 and steps - 1. Those of optax end one step
+    later, which gives other values.
     """
     turn, end = pct_start * steps - 1, steps - 1
 
@@ -68,7 +68,7 @@ def one_cycle(steps: int, pct_start: float, first: float, middle: float, last: f
 
 
 def momentum(c: OptimConfig, steps: int) -> Schedule | float:
-    """beta1 of Adam or momentum of SGD: a number, or its cycle against the rate."""
+    """beta1 of Adam or the momentum of SGD: a number, or with `cycle_momentum` a schedule opposite to the rate's."""
     if c.schedule == "one_cycle" and c.cycle_momentum:
         return one_cycle(steps, c.pct_start, c.max_momentum, c.base_momentum, c.max_momentum)
     return c.momentum if c.name == "momentum" else c.beta1
@@ -77,7 +77,8 @@ def momentum(c: OptimConfig, steps: int) -> Schedule | float:
 class Optimizer:
     """`init(parameters) -> moments`, `update(gradients, moments, parameters, step) -> updates, moments`.
 
-    `table` says what each parameter is.
+    Trees are nested dicts of arrays. `steps` is the length of the run and `epoch` that of an epoch, in steps. `table`
+    has the network's parameters by dotted name; the kind of a parameter decides whether it decays.
     """
 
     def __init__(self, config: OptimConfig, steps: int, epoch: int, table: Mapping[str, Parameter]):
@@ -86,12 +87,15 @@ class Optimizer:
         self.momentum = momentum(config, steps)
 
     def init(self, parameters: Tree) -> Tree:
-        """Zero moments, by role. Raises ValueError on a parameter that the table lacks."""
+        """Zero moments, {role: tree}. Raises ValueError on a parameter that is not in the table."""
         flat = known(parameters, self.table)
         return {role: unflatten({name: jnp.zeros_like(x) for name, x in flat.items()}) for role in roles(self.config)}
 
     def update(self, gradients: Tree, moments: Tree, parameters: Tree, step: Array) -> tuple[Tree, Tree]:
-        """What to add to the parameters at step t = 0, 1, ..., and the moments after it."""
+        """The updates to add to the parameters at `step` = 0, 1, ... (int32 []), and the new moments.
+
+        adam and adamw: Kingma & Ba 2015 (arXiv 1412.6980), Loshchilov & Hutter 2019 (arXiv 1711.05101).
+        """
         c = self.config
         beta: Any = self.momentum
         if callable(beta):
@@ -115,7 +119,7 @@ class Optimizer:
         return jax.tree.map(lambda u: -rate.astype(u.dtype) * u, updates), moments
 
     def decayed(self, updates: Tree, parameters: Tree) -> Tree:
-        """Updates plus weight_decay * parameter, for the kinds of parameter that decay."""
+        """updates + weight_decay * parameters for the kinds of parameter in `decay`, else the updates unchanged."""
         if not self.config.weight_decay:
             return updates
         mask = decay_mask(parameters, self.table, self.config.decay)
@@ -123,21 +127,28 @@ class Optimizer:
 
 
 def decay_mask(parameters: Tree, table: Mapping[str, Parameter], kinds: tuple[str, ...]) -> Tree:
-    """The tree with True where a parameter's kind is among those that decay. Raises ValueError on one that the table lacks."""
+    """A tree of booleans: whether the kind of each parameter is among `kinds`.
+
+    Raises ValueError on a parameter that is not in the table.
+    """
     return unflatten({name: table[name].kind in kinds for name in known(parameters, table)})
 
 
 def known(parameters: Tree, table: Mapping[str, Parameter]) -> dict[str, Any]:
-    """The tree flat. Raises ValueError on a parameter that the table lacks: nobody knows its kind, and so whether it decays."""
+    """The tree as {dotted name: array}. Raises ValueError on a parameter that is not in the table.
+
+    Without an entry its kind would be unknown, and so whether it decays.
+    """
     flat = flatten(parameters)
     if unknown := sorted(flat.keys() - table.keys()):
         raise ValueError(
-            f"{unknown[0]} is not in the network's table of parameters (config.parameters): add it there, with its kind and its start"
+            f"{unknown[0]} is not in the network's table of parameters (config.parameters): "
+            "add it there, with its kind and its start"
         )
     return flat
 
 
 def clip(gradients: Tree, largest: float) -> Tree:
-    """Gradients times min(1, c / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ has it."""
+    """Gradients times min(1, largest / (global norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ computes it."""
     scale = jnp.minimum(1.0, largest / (optax.tree.norm(gradients) + 1e-6))
     return jax.tree.map(lambda g: g * scale.astype(g.dtype), gradients)

@@ -1,4 +1,8 @@
-"""Use a trained run, or weights of any layout: `python -m vit_jax.predict RUN-OR-FILE IMAGE-OR-FOLDER...`, or `RUN TEXT... | -`."""
+"""Classify images or translate sentences with a trained network.
+
+python -m vit_jax.predict RUN-OR-WEIGHTS IMAGE-OR-FOLDER...
+python -m vit_jax.predict RUN SENTENCE...
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from . import backend, runs
 from .config import network_of, task_row
-from .errors import DONE, UserError, door
+from .errors import DONE, UserError, run_command
 
 if TYPE_CHECKING:
-    from .tasks import Ready
+    from .tasks import Predictor
 
 
 def image_files(paths: Sequence[str]) -> list[Path]:
-    """The image files among paths and, sorted, inside folders. Raises UserError where there are none."""
+    """Paths of image files; each folder is replaced by the images in it and below, sorted.
+
+    Raises UserError for a path that does not exist or a folder without images.
+    """
     from .data.images import EXTENSIONS
 
     found: list[Path] = []
@@ -43,9 +50,10 @@ def image_files(paths: Sequence[str]) -> list[Path]:
 def predict(
     path: str, inputs: Sequence[str], top: int = 3, which: str = "best", ema: bool | None = None
 ) -> Iterator[tuple[Any, Any]]:
-    """(input, what the network says) for each image file or folder, or for each text.
+    """(input, prediction) for each image file, also inside folders, or for each sentence.
 
-    Of a run on images: (file, its `top` classes as [(name, probability), ...]); of one on sentences: (text, its translation).
+    `path` is a run, or a file or folder of weights. The prediction is a list of the `top` most probable classes
+    [(name, probability), ...], or a translation. `which` and `ema` select the weights of a run as in `vit_jax.load`.
     Raises UserError.
     """
     inputs = checked(path, inputs)
@@ -53,37 +61,37 @@ def predict(
 
 
 def draw_attention(path: str, inputs: Sequence[str], out: Path, which: str = "best", ema: bool | None = None) -> None:
-    """Where a network looks, as one PNG: over the first few images, or of the first text. Raises UserError."""
+    """Draw the attention on the first images, or on the first sentence, as the PNG `out`. Raises UserError."""
     inputs = checked(path, inputs)
     _load(path, which, ema).draw_attention(inputs, out)
 
 
 def takes(path: str) -> str:
-    """What a run is given: files or texts. Weights of other layouts are given files."""
+    """What the inputs of a run are: "files" or "texts". Weights of other layouts take files."""
     if runs.is_foreign(path):
         return "files"
     try:
         folder = runs.find(path)
-    except UserError:  # it is said when the run is loaded, after what is wrong with the inputs
+    except UserError:  # raised again by `_load`, after the inputs were checked
         return "files"
     return task_row(folder.config().task).takes
 
 
 def checked(path: str, inputs: Sequence[str]) -> list[Any]:
-    """The inputs of a run: its image files, or its texts as they are. Raises UserError before anything heavy starts."""
+    """The inputs as image files (with those inside folders) or as texts, before jax starts. Raises UserError."""
     if isinstance(inputs, str):
         raise UserError(f"inputs: {inputs[:40]!r} is one text; give a list of at least one")
     return image_files(inputs) if takes(path) == "files" else list(inputs)
 
 
-def _load(path: str, which: str, ema: bool | None) -> Ready:
-    """The network of a run or of a file of any layout; that there is such a run is known before jax starts."""
+def _load(path: str, which: str, ema: bool | None) -> Predictor:
+    """The network of a run, or of a file of any layout. A missing run is reported before jax starts."""
     foreign = runs.is_foreign(path)
     if not foreign:
         runs.find(path)
     elif which != "best" or ema is not None:
-        raise UserError(f"{path}: is no run, so --weights and --ema have nothing to choose from; leave them out")
-    backend.prepare()
+        raise UserError(f"{path}: is not a run, so there are no --weights and --ema to choose; leave these flags out")
+    backend.configure_jax()
     from .interop import convert_first
     from .weights import BareNetwork, load
 
@@ -96,40 +104,44 @@ def _load(path: str, which: str, ema: bool | None) -> Ready:
     if "preprocess" not in model.lacks:
         name, lacks = network_of(model.run.model).name, ", ".join(model.lacks)
         raise UserError(f"{path}: holds a {name} without its {lacks}; give a run that was trained here")
-    way = f"python -m convert {shlex.quote(path)} X.safetensors --set mean=0.5 --set std=0.5"
+    command = f"python -m convert {shlex.quote(path)} X.safetensors --set mean=0.5 --set std=0.5"
     raise UserError(
-        f"{path}: does not say how images become inputs; say it with `{way}` (its own mean and std of pixels in 0..1), then give X.safetensors here"
+        f"{path}: does not state how images are preprocessed; add that with `{command}` "
+        "(with the mean and std of the pixels in 0..1 that the network was trained with), then give X.safetensors here"
     )
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a trained network says: classes of images, prepared as in the run's evaluation or as a file of weights says, or translations."""
+    """Predict the classes of images, or translate sentences."""
 
     run: str = field(
         metadata={
-            "help": "a run's folder, or its name inside runs/; for images also weights of any layout in `python -m convert formats`"
+            "help": "a run's folder, or its name inside runs/; for images also a file or folder of weights, "
+            "in any layout that `python -m convert formats` lists"
         }
     )
     inputs: tuple[str, ...] = field(
-        metadata={"help": "image files, or folders of them; sentences, or - for one a line of stdin"}
+        metadata={"help": "image files and folders of images; or sentences, with - for those on stdin, one per line"}
     )
-    top: int = field(default=3, metadata={"help": "how many classes to name for each image"})
-    csv: str = field(default="", metadata={"help": "also write a table to this file"})
+    top: int = field(default=3, metadata={"help": "number of classes to print for each image, the most probable first"})
+    csv: str = field(default="", metadata={"help": "also write the predictions to this file, as a CSV table"})
     attention: str = field(
         default="",
-        metadata={"help": "also draw attention maps over the first few images, or of the first sentence, to this PNG"},
+        metadata={"help": "also draw the attention on the first images, or on the first sentence, to this PNG file"},
     )
     weights: Literal["best", "last"] = field(
         default="best",
-        metadata={"help": "those that validation liked best (the last where nothing was chosen), or the last"},
+        metadata={"help": "best: the checkpoint with the best validation (without any: the last); last: the last one"},
     )
-    ema: bool = field(default=True, metadata={"help": "take the averaged weights where the run kept them"})
-    force: bool = field(default=False, metadata={"help": "overwrite files that exist"})
+    ema: bool = field(
+        default=True, metadata={"help": "use the exponential moving average of the weights if the run has one"}
+    )
+    force: bool = field(default=False, metadata={"help": "overwrite the files of --csv and --attention if they exist"})
 
 
 def command(arguments: list[str]) -> int:
-    """The command's body."""
+    """Parse the arguments, predict, print and write; returns the exit code. Raises UserError."""
     import tyro
 
     o = tyro.cli(
@@ -139,7 +151,7 @@ def command(arguments: list[str]) -> int:
         config=(tyro.conf.PositionalRequiredArgs, tyro.conf.PositionalMetavarFromFieldName),
     )
     if not o.inputs:
-        raise UserError("inputs: none given; name image files or folders, or texts, after the run")
+        raise UserError("inputs: none given; give image files or folders, or sentences, after the run")
     if o.top < 1:
         raise UserError(f"top is {o.top}: give a positive number")
     for flag, path in (("csv", o.csv), ("attention", o.attention)):
@@ -163,7 +175,7 @@ def command(arguments: list[str]) -> int:
 
 
 def _check_output(flag: str, path: str, force: bool) -> None:
-    """Refuse an output that cannot be written before any work is done."""
+    """Raise UserError if an output file cannot be written, before any work is done."""
     if not path:
         return
     if Path(path).is_dir():
@@ -172,7 +184,7 @@ def _check_output(flag: str, path: str, force: bool) -> None:
         raise UserError(f"--{flag} {path}: exists already; add --force to overwrite it, or choose another name")
     folder = Path(path).absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(f"--{flag} {path}: its folder is not there or cannot be written; choose another")
+        raise UserError(f"--{flag} {path}: its folder does not exist or cannot be written; choose another")
 
 
 def _write_csv(path: Path, header: tuple[str, ...], rows: Sequence[tuple[str | int, ...]]) -> None:
@@ -185,8 +197,8 @@ def _write_csv(path: Path, header: tuple[str, ...], rows: Sequence[tuple[str | i
 
 
 def main() -> int:
-    """`python -m vit_jax.predict`."""
-    return door(lambda: command(sys.argv[1:]))
+    """The command `python -m vit_jax.predict`; returns the exit code."""
+    return run_command(lambda: command(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Named runs and named sizes.
+"""Named runs (presets) and named sizes of Vision Transformers.
 
-A preset is a RunConfig with a help text: what it is, what was repaired, and what it reaches.
+A preset is a RunConfig with a help text: what it trains, what it corrects in the notebook that it comes from, and
+measured results.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .errors import UserError
 
 
 class Shape(NamedTuple):
-    """Width D, depth L, mlp width F, heads H."""
+    """The sizes of a ViT: width D, depth L, hidden width of the mlp F, heads H."""
 
     width: int
     depth: int
@@ -31,8 +32,8 @@ class Shape(NamedTuple):
     heads: int
 
 
-# Ti: Touvron et al. 2021 (DeiT, arXiv 2012.12877), table 1. S: the same table. B, L, H: Dosovitskiy
-# et al. 2021 (arXiv 2010.11929), table 1. g: Zhai et al. 2022 (arXiv 2106.04560), table 2.
+# Ti and S: Touvron et al. 2021 (DeiT, arXiv 2012.12877), table 1. B, L and H: Dosovitskiy et al. 2021 (arXiv
+# 2010.11929), table 1. g: Zhai et al. 2022 (arXiv 2106.04560), table 2.
 SIZES = {
     "ti": Shape(192, 12, 768, 3),
     "s": Shape(384, 12, 1536, 6),
@@ -44,9 +45,9 @@ SIZES = {
 
 
 def sized(name: str, classes: int = 1000, image: int = 224, **fields: Any) -> ViTConfig:
-    """The config called `vit-SIZEPATCH`, such as vit-s16, vit-b32, vit-h14.
+    """The config of `vit-SIZEPATCH`, such as vit-s16, vit-b32, vit-h14; `fields` are other fields of ViTConfig.
 
-    Raises UserError on a name that is no such size.
+    Raises UserError on an unknown name.
     """
     size, patch = name.lower().removeprefix("vit-").rstrip("0123456789"), name[len(name.rstrip("0123456789")) :]
     if not name.lower().startswith("vit-") or size not in SIZES or not patch or int(patch) < 1:
@@ -59,7 +60,7 @@ def sized(name: str, classes: int = 1000, image: int = 224, **fields: Any) -> Vi
 
 @dataclass(frozen=True)
 class Preset:
-    """A run by name, and what a user should know before choosing it."""
+    """A named run and its help text."""
 
     run: RunConfig
     help: str
@@ -90,7 +91,8 @@ def _digits() -> Preset:
             epochs=30,
             batch=32,
         ),
-        "1,797 handwritten digits that come with scikit-learn, nothing to download: a plain ViT that timm and Hugging Face can express, about a minute on two cores.",
+        "1,797 handwritten digits, which are part of scikit-learn, so nothing is downloaded. "
+        "A plain ViT, 64 wide, 3 blocks, in a form that timm and Hugging Face have too; about a minute on two cores.",
     )
 
 
@@ -116,9 +118,10 @@ def _numbers() -> Preset:
             epochs=8,
             batch=250,
         ),
-        "English number words to German ones (twenty one thousand one: ein und zwanzig tausend eins), generated, nothing to download: "
-        "1.000 +- 0.000 of 1,000 unseen numbers below 100,000 right to the last word (three seeds, last step; about 70 CPU seconds each); "
-        "of longer numbers than any in training none. Control: --data.shuffle-sources.",
+        "English number words to German ones (twenty one thousand one: ein und zwanzig tausend eins), generated, "
+        "so nothing is downloaded. It translates all of 1,000 unseen numbers below 100,000 exactly (three seeds, last "
+        "step; about 70 CPU seconds each), and none that are longer than those in training. To check that it needs "
+        "the sources: --data.shuffle-sources.",
     )
 
 
@@ -149,10 +152,11 @@ def _transformer_512x6() -> Preset:
             epochs=30,
             batch=64,
         ),
-        "The second notebook's encoder-decoder: 6+6 post-norm layers, 512 wide, 6 heads of 85, vectors in and out; in a run with embeddings "
-        "and a head, on files train.en, train.de, ... (--data.source pairs:en-de:FOLDER): 200 small steps on Multi30k lower the loss from 8.4 to 6.0. "
-        "Repaired: positions have their frequencies (the notebook's one is model.position one_frequency); padding and what is still "
-        "to come are masked; the head gives logits.",
+        "The encoder-decoder of the second notebook: 6+6 post-norm layers, 512 wide, 6 heads of 85. The notebook's "
+        "network takes and returns vectors; here it has embeddings and a head, and reads files train.en, train.de, ... "
+        "(--data.source pairs:en-de:FOLDER). 200 small steps on Multi30k lower the loss from 8.4 to 6.0. "
+        "Corrected: positions have one frequency per pair of columns (the notebook has a single one: model.position "
+        "one_frequency); padding and later target tokens are masked; the head gives logits.",
     )
 
 
@@ -180,7 +184,7 @@ def _mnist() -> Preset:
             epochs=5,
             batch=128,
         ),
-        "MNIST with a ViT of 64 x 4 on 4x4 patches; test accuracy 0.987 (one seed).",
+        "MNIST, 64 wide, 4 blocks on 4x4 patches; test accuracy 0.987 (one seed).",
     )
 
 
@@ -210,9 +214,10 @@ def _mnist_20x1() -> Preset:
             epochs=5,
             batch=32,
         ),
-        "The notebooks' smallest ViT: 20 wide, one block. Repaired: patches are 4x4 tiles, not strips of a flattened image; "
-        "query, key and value are trained; attention mixes all of a token instead of blocks of it and has an output projection; "
-        "LayerNorm runs over a token, not over the whole image; the loss sees logits, not probabilities. Positions start as its sinusoids and are trained.",
+        "MNIST, the smallest ViT of the notebooks: 20 wide, one block. Corrected: patches are 4x4 tiles, not strips of "
+        "a flattened image; query, key and value are trained; they project the whole token instead of slices of it, "
+        "and attention has an output projection; LayerNorm is over a token, not over the whole image; the loss takes "
+        "logits, not probabilities. Positions start as the notebook's sinusoids and are trained.",
     )
 
 
@@ -249,8 +254,8 @@ def _cifar100_768x3() -> Preset:
             epochs=50,
             batch=128,
         ),
-        "CIFAR-100, 768 wide, 3 post-norm layers on 8x8 patches. Repaired: attention runs over an image's tokens, not across the batch; "
-        "validation loss is a mean over images, as the training loss is.",
+        "CIFAR-100, 768 wide, 3 post-norm layers on 8x8 patches. Corrected: attention is among the tokens of an image, "
+        "not across the batch; the validation loss is a mean over images, like the training loss.",
     )
 
 
@@ -286,7 +291,8 @@ def _vit_1024x6() -> Preset:
             epochs=100,
             batch=128,
         ),
-        "vit-pytorch's README network, for a folder of images (--data.source folder:PATH); as many classes as the folder has.",
+        "The network in the README of vit-pytorch, 1024 wide, 6 blocks, for a folder of images "
+        "(--data.source folder:PATH); the folder sets the number of classes.",
     )
 
 
@@ -313,8 +319,9 @@ def _cifar10_48x4() -> Preset:
             epochs=100,
             batch=256,
         ),
-        "CIFAR-10, 48 wide, 4 blocks on 4x4 patches, tanh GELU. Repaired: a final LayerNorm; the initial weights that the notebook "
-        "calls but never defines (normal, 0.02); a schedule instead of a constant rate; choices on validation, not on test.",
+        "CIFAR-10, 48 wide, 4 blocks on 4x4 patches, tanh GELU. Corrected: there is a final LayerNorm; "
+        "initial weights are normal with std 0.02 (the notebook calls a function that it never defines); "
+        "the learning rate has a schedule; choices are made on validation, not on test.",
     )
 
 
@@ -343,15 +350,16 @@ def _cifar10_128x6(**fields: Any) -> Preset:
             epochs=2,
             batch=64,
         ),
-        "CIFAR-10 in two epochs, torchvision's form: 128 wide, 6 blocks on 8x8 patches, zero head. Repaired: inputs are normalised; "
-        "the rate fits the two epochs; weights start fresh, not from one batch learnt by heart; test is read once.",
+        "CIFAR-10 in two epochs, a ViT in the form of torchvision: 128 wide, 6 blocks on 8x8 patches, the head starts "
+        "at 0. Corrected: inputs are normalised; the schedule fits two epochs; weights start at random, not from "
+        "overfitting one batch; the test split is evaluated once.",
     )
 
 
 def _cifar10_128x6_gap() -> Preset:
     return Preset(
         _cifar10_128x6(cls_token=False, pool="mean", position="sincos1d", position_trained=False).run,
-        "cifar10-128x6 as its notebook's text describes it: average pooling and fixed 1-D sinusoids.",
+        "cifar10-128x6 as the text of its notebook describes it: average pooling and fixed 1-D sinusoids.",
     )
 
 
@@ -388,24 +396,24 @@ def _relu_stem(depth: int, classes: int, source: str, lr: float, dropout: float)
     )
 
 
-_REPAIRED = (
-    " Repaired: a final LayerNorm; the schedule spans the steps that are run, so the rate ends at 0; weight decay on kernels only; "
-    "momentum is not cycled unasked; F1 counts the whole split."
+_CORRECTED = (
+    " Corrected: there is a final LayerNorm; the schedule has as many steps as the run, so the rate ends near 0; "
+    "weight decay is on kernels only; momentum is not cycled; F1 is computed on the whole split."
 )
 
 
 def _cifar100_256x24() -> Preset:
     return Preset(
         _relu_stem(24, 100, "cifar100", 6e-4, 0.1),
-        "CIFAR-100, 256 wide, 24 blocks, ReLU after the patches and in the head; wants a GPU." + _REPAIRED,
+        "CIFAR-100, 256 wide, 24 blocks, ReLU after the patch projection and in the head; needs a GPU." + _CORRECTED,
     )
 
 
 def _cifar10_256x6() -> Preset:
     return Preset(
         _relu_stem(6, 10, "cifar10", 1e-3, 0.2),
-        "CIFAR-10, 256 wide, 6 blocks, ReLU after the patches and in the head; wants a GPU."
-        + _REPAIRED
+        "CIFAR-10, 256 wide, 6 blocks, ReLU after the patch projection and in the head; needs a GPU."
+        + _CORRECTED
         + " The head has 10 classes, not 100.",
     )
 
@@ -427,7 +435,7 @@ PRESETS = {
 
 
 def preset(name: str) -> Preset:
-    """The preset of this name. Raises UserError naming the nearest where there is none."""
+    """The preset with this name. Raises UserError with similar names if there is none."""
     if name not in PRESETS:
         raise UserError(f"there is no preset {name!r}{nearest(name, list(PRESETS))}")
     return PRESETS[name]()

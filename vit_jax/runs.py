@@ -1,13 +1,13 @@
-"""The run folder: its layout, config.json, digests and lock. Free of jax, so every tool can read runs.
+"""The run folder: its layout, config.json, digests and lock. Nothing here imports jax, so every tool can read runs.
 
 runs/<name>/
-    config.json      the run, its data's identity, and what its task keeps of the data
-    metrics.jsonl    one line a log or evaluation
+    config.json      the config, the identity of the data, and the metadata of the data that the task needs
+    metrics.jsonl    one line per log entry or evaluation
     summary.json     final and best metrics, written when the run ends
-    checkpoints/<step>/{model,optimizer,ema}  Orbax trees; meta is JSON
-    digests/<step>.json    written last: a step without it is not sound
+    checkpoints/<step>/{model,optimizer,ema}  Orbax trees
+    digests/<step>.json    digests of the arrays of a checkpoint; written last: without it the checkpoint is incomplete
     plots/  samples/
-    .lock            held by the process that trains
+    .lock            locked by the process that trains
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .errors import UserError
 
 
 class Run:
-    """A run's folder and the places in it."""
+    """A run's folder and the paths in it."""
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path).absolute()
@@ -42,24 +42,24 @@ class Run:
         self.samples = self.path / "samples"
 
     def __str__(self) -> str:
-        """The path as a user would type it: relative where that is shorter."""
+        """The path as a user would type it: relative if that is shorter."""
         relative = os.path.relpath(self.path)
         return relative if len(relative) < len(str(self.path)) else str(self.path)
 
     def exists(self) -> bool:
-        """Whether a run was begun here."""
+        """Whether the folder has a config.json."""
         return self.config_file.is_file()
 
     def create(self, record: dict[str, Any]) -> None:
-        """Make the folder and write config.json, whole or not at all."""
+        """Make the folder and write config.json from `record`, atomically."""
         for folder in (self.path, self.checkpoints, self.digests):
             folder.mkdir(parents=True, exist_ok=True)
         write_json(self.config_file, {"format": FORMAT, **record})
 
     def record(self) -> dict[str, Any]:
-        """config.json: `config` (a RunConfig as plain values), `data` (its identity) and what its task keeps.
+        """The content of config.json: `preset`, `config` (of a RunConfig), `data` (its identity), metadata of the data.
 
-        Raises UserError where there is no run or its config.json cannot be read.
+        Raises UserError if there is no run or its config.json is damaged.
         """
         if not self.exists():
             raise UserError(
@@ -68,15 +68,17 @@ class Run:
         record = read_json(self.config_file)
         if "format" not in record:
             raise UserError(
-                f"{self}: no run here (its config.json is another program's); give the folder of a run, or start one from these weights with --init {self}"
+                f"{self}: no run here (its config.json is another program's); "
+                f"give the folder of a run, or start one from these weights with --init {self}"
             )
         if record["format"] not in range(1, FORMAT + 1):
             raise UserError(
-                f"{self.config_file}: format {record['format']!r} is not {FORMAT} or older; this run was made by another version of vit-jax"
+                f"{self.config_file}: format {record['format']!r} is not {FORMAT} or older; "
+                "read it with the version of vit-jax that wrote it"
             )
         try:
-            keeps = (
-                task_row(str(upgraded(record["config"]).get("task"))).keeps
+            metadata = (
+                task_row(str(upgraded(record["config"]).get("task"))).metadata
                 if isinstance(record.get("config"), dict)
                 else {}
             )
@@ -84,18 +86,18 @@ class Run:
             raise UserError(
                 f"{self.config_file}: {error}; restore the file, or read it with the version that wrote it"
             ) from error
-        if missing := sorted({"preset", "config", "data", *keeps} - record.keys()):
+        if missing := sorted({"preset", "config", "data", *metadata} - record.keys()):
             raise UserError(
                 f"{self.config_file}: lacks {', '.join(missing)}; restore the file or start a new run with --name"
             )
-        if damaged := [name for name, kept in keeps.items() if not kept.right(record[name])]:
+        if damaged := [name for name, entry in metadata.items() if not entry.valid(record[name])]:
             raise UserError(
                 f"{self.config_file}: its {damaged[0]} is damaged; restore the file or start a new run with --name"
             )
         return record
 
     def config(self) -> RunConfig:
-        """The run's config. Raises UserError."""
+        """The run's config. Raises UserError as `record` does."""
         return from_dict(RunConfig, self.record()["config"])
 
     def summary(self) -> dict[str, Any] | None:
@@ -103,7 +105,7 @@ class Run:
         return read_json(self.summary_file) if self.summary_file.is_file() else None
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; broken ones, such as a last line cut off by a crash, are left out."""
+        """The rows of metrics.jsonl, without incomplete lines, such as the last one after a crash."""
         rows = []
         for line in self.metrics_file.read_bytes().splitlines() if self.metrics_file.is_file() else ():
             with contextlib.suppress(ValueError):
@@ -111,43 +113,41 @@ class Run:
         return [row for row in rows if isinstance(row, dict) and {"kind", "step"} <= row.keys()]
 
     def drop_metrics(self, drop: Callable[[dict[str, Any]], bool]) -> None:
-        """Take lines out of metrics.jsonl, whole or not at all."""
+        """Delete the rows of metrics.jsonl for which `drop` is true, atomically."""
         rows = self.metrics()
         kept = [row for row in rows if not drop(row)]
         if len(kept) < len(rows):
             write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
 
     def digest_file(self, step: int) -> Path:
-        """Where a step's digest lies."""
+        """The path of the digests of a step."""
         return self.digests / f"{step}.json"
 
     def steps(self) -> list[int]:
-        """Steps of which there is anything, a folder with something in it or a digest, newest first.
-
-        Temporary folders and other names are not steps.
-        """
+        """Steps with a non-empty checkpoint folder or a digest file, newest first; other names are ignored."""
         folders = [p.name for p in self.checkpoints.glob("*") if p.is_dir() and any(p.iterdir())]
         names = {*folders, *(p.stem for p in self.digests.glob("*.json"))}
         return sorted((int(n) for n in names if n.isdecimal() and str(int(n)) == n), reverse=True)
 
-    def sound_steps(self) -> list[int]:
-        """Steps that have both a checkpoint folder and a digest, newest first. Stray folders are not steps."""
+    def complete_steps(self) -> list[int]:
+        """Steps that have both a checkpoint folder and a digest file, newest first."""
         return [s for s in self.steps() if (self.checkpoints / str(s)).is_dir() and self.digest_file(s).is_file()]
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for this process. Raises UserError naming the process that has it."""
-        place, held = self.path / ".lock", False
+        """A context in which this process has locked the folder. Raises UserError naming a process that has done so."""
+        lock_file, held = self.path / ".lock", False
         while not held:
             self.path.mkdir(parents=True, exist_ok=True)
-            with open(place, "a+", encoding="utf-8") as file:
+            with open(lock_file, "a+", encoding="utf-8") as file:
                 if not _try_lock(file):
                     file.seek(0)
                     raise UserError(
-                        f"{self}: in use by process {file.read().strip() or 'unknown'}; wait for it, end it, or choose another --name"
+                        f"{self}: in use by process {file.read().strip() or 'unknown'}; "
+                        "wait for it, end it, or choose another --name"
                     )
-                # A process whose run did not even begin removes the file: then this lock is one on nothing.
-                held = place.exists() and os.path.samestat(os.fstat(file.fileno()), place.stat())
+                # Another process whose run failed to start may have removed the file in between: then lock a new one.
+                held = lock_file.exists() and os.path.samestat(os.fstat(file.fileno()), lock_file.stat())
                 if held:
                     file.seek(0)
                     file.truncate()
@@ -157,12 +157,12 @@ class Run:
 
 
 def _try_lock(file: Any) -> bool:
-    """Take an exclusive lock that ends with the process; False where another one holds it."""
+    """Lock a file until it is closed or the process ends; False if another process has locked it."""
     try:
         if os.name == "nt":
             import msvcrt
 
-            # A byte far behind the pid, so that others can still read who holds the file.
+            # A byte far behind the process id, which others can then still read.
             file.seek(1 << 20)
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
         else:
@@ -175,11 +175,11 @@ def _try_lock(file: Any) -> bool:
 
 
 def choose(run: RunConfig, name: str, named: bool, seeds: int = 0) -> Run:
-    """The folder for this run (or this group of `seeds` runs): the one to continue, or a new one.
+    """The folder for this run (or this group of `seeds` runs): one that has the same run already, or a new one.
 
-    A folder that the user did not name is numbered on (digits, digits-2, ...) until it is free or
-    holds this very run. Raises UserError where the folder was `named` and holds something else; it
-    lists the fields that differ. A damaged config.json may be this run's: that is always said.
+    If the user did not name the folder (`named`), numbers are tried (digits, digits-2, ...) until a folder is free or
+    has the same run. Raises UserError if a named folder has another run, listing the fields that differ, and on any
+    damaged config.json, because it may be that of this run.
     """
     number = 1
     while True:
@@ -200,20 +200,20 @@ _BEGUN = (".lock", "config.json.tmp")
 
 
 def _fits(folder: Run, run: RunConfig) -> None:
-    """Raise UserError unless the folder is free or holds this very run."""
+    """Raise UserError unless the folder is free or has the same run."""
     if folder.exists():
         same_identity(folder, run)
     elif folder.path.exists() and (
         not folder.path.is_dir() or any(p.is_file() and p.name not in _BEGUN for p in folder.path.rglob("*"))
     ):
-        # A start that was killed before it wrote config.json leaves these and empty folders: that is free.
+        # A run that was killed before it wrote config.json leaves empty folders and the files of _BEGUN: that is free.
         raise UserError(f"{folder}: exists and is not a run; choose another --name")
 
 
 def _fits_group(folder: Run, run: RunConfig) -> None:
-    """Raise UserError unless the folder is free or holds runs that differ from this one in their seed."""
+    """Raise UserError unless the folder is free or has runs that differ from this one only in the seed."""
     if folder.exists():
-        raise UserError(f"{folder}: holds a single run, not one a seed; choose another --name")
+        raise UserError(f"{folder}: holds a single run, not one per seed; choose another --name")
     members = sorted(folder.path.glob("seed-*/config.json"))
     if not members:
         _fits(folder, run)
@@ -223,17 +223,18 @@ def _fits_group(folder: Run, run: RunConfig) -> None:
 
 
 def same_identity(folder: Run, run: RunConfig) -> None:
-    """Raise UserError, listing the fields, unless the folder holds this very run."""
+    """Raise UserError, listing the fields that differ, unless the folder has the same run."""
     changed = differences(folder.config(), run)
     if changed:
         fields = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
         raise UserError(
-            f"{folder}: holds another run, which differs in {fields}; choose another --name, or leave these as they were"
+            f"{folder}: holds another run, which differs in {fields}; "
+            "choose another --name, or leave these as they were"
         )
 
 
 def find(text: str, runs_dir: str = "runs") -> Run:
-    """The run that a user means by a path or by a name inside `runs_dir`. Raises UserError."""
+    """The run at a path, or with a name inside `runs_dir`. Raises UserError if there is none."""
     for path in (Path(text), Path(runs_dir) / text):
         if Run(path).exists():
             return Run(path)
@@ -241,14 +242,14 @@ def find(text: str, runs_dir: str = "runs") -> Run:
         raise UserError(f"{text}: is a file and no run; to start a run from weights, train with --init {text}")
     root = Path(runs_dir)
     known = sorted(p.parent.name for p in root.glob("*/config.json")) if root.is_dir() else []
-    hint = f"runs in {runs_dir}: {', '.join(known)}" if known else f"there are none in {runs_dir}"
+    hint = f"{runs_dir}/ holds {', '.join(known)}" if known else f"{runs_dir}/ holds none: train one, or give its path"
     raise UserError(f"{text}: no run here; {hint}")
 
 
 def is_foreign(text: str, runs_dir: str = "runs") -> bool:
-    """Whether a path is that of a file or folder of weights, and not a run's or the name of one inside `runs_dir`."""
+    """Whether a text is the path of a weight file or folder, and not a run (by path, or by name inside `runs_dir`)."""
     here = Run(text)
-    if here.exists():  # config.json is a file of other libraries, too
+    if here.exists():  # other libraries have a config.json, too
         return not here.checkpoints.is_dir()
     return text.startswith("hf://") or (Path(text).exists() and not Run(Path(runs_dir) / text).exists())
 
@@ -257,7 +258,7 @@ def is_foreign(text: str, runs_dir: str = "runs") -> bool:
 
 
 def array_digest(array: np.ndarray) -> str:
-    """BLAKE2b over an array's dtype, shape and little-endian, C-order bytes, as hexadecimal."""
+    """BLAKE2b of an array's dtype, shape and little-endian bytes in C order, as 32 hexadecimal digits."""
     array = np.ascontiguousarray(array).reshape(array.shape)  # ascontiguousarray makes 0-d arrays 1-d
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
@@ -267,13 +268,13 @@ def array_digest(array: np.ndarray) -> str:
 
 
 def text_digest(value: Any) -> str:
-    """BLAKE2b over a JSON value in its canonical form, as hexadecimal."""
+    """BLAKE2b of a JSON value in canonical form (sorted keys), as 32 hexadecimal digits."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{'a': {'b': x}} as {'a.b': x}. Refuses names with dots, which would collide."""
+    """{'a': {'b': x}} as {'a.b': x}. Raises ValueError on names that contain dots, which could collide."""
     out: dict[str, Any] = {}
     for key, value in tree.items():
         if not isinstance(key, str) or "." in key or not key:
@@ -298,12 +299,12 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON value, whole or not at all."""
+    """Write a JSON value to a file, atomically."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one, also after a power cut or on a full disk."""
+    """Write a file atomically: even after a power cut or on a full disk it has the old content or the new one."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with open(temporary, "w", encoding="utf-8", newline="\n") as file:
@@ -317,7 +318,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object. Raises UserError where it is not one."""
+    """Read a JSON object from a file. Raises UserError if it has none."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -330,7 +331,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def sync_folder(path: Path) -> None:
-    """Make renames inside a folder survive a power cut (where the platform can)."""
+    """Make renames inside a folder durable (a no-op on Windows)."""
     if os.name == "nt":
         return
     handle = os.open(path, os.O_RDONLY)
@@ -341,5 +342,5 @@ def sync_folder(path: Path) -> None:
 
 
 def record_of(run: RunConfig, preset: str, **rest: Any) -> dict[str, Any]:
-    """What config.json holds for a new run."""
+    """The content of config.json for a new run."""
     return {"preset": preset, "config": to_dict(run), **rest}

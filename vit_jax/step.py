@@ -1,7 +1,7 @@
-"""The training step and the evaluation step, compiled, on one device or many.
+"""The compiled training step and evaluation step, on one device or several.
 
-Both are pure functions: all randomness of training is folded from (seed, step, the example's place in the
-global batch), so jit, pmap and accumulation draw the same numbers.
+Both are pure functions. All randomness of training is folded from (seed, step, index of the example in the global
+batch), so jit, pmap and gradient accumulation draw the same numbers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from jax import Array
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from .config import ModelConfig, RunConfig, network_of
-from .data import whole
+from .data import evaluation_batches
 from .errors import UserError
 from .layers import merge
 from .optim import Optimizer
-from .report.log import NO_METRICS
+from .report.log import RESERVED_METRICS
 from .tasks import Batch, Evaluation, Task
 
 Tree = dict[str, Any]
@@ -32,7 +32,10 @@ Tree = dict[str, Any]
 @partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema"], meta_fields=[])
 @dataclass
 class State:
-    """All that training changes. `step` counts updates done; `ema` is None where there is none."""
+    """The state that training changes; trees are nested dicts of arrays.
+
+    `step` is the number of updates done; `moments` is {role: tree}; `ema` is the average of the weights, or None.
+    """
 
     step: Array  # int32 []
     parameters: Tree
@@ -40,19 +43,19 @@ class State:
     ema: Tree | None
 
 
-def example_keys(seed: Array | int, step: Array, places: Array) -> Array:
-    """One key for each example: folded from the seed, the step and its place in the global batch."""
+def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
+    """PRNG keys [B], one per example, folded from the seed, the step and the example's index in the global batch."""
     key = jax.random.fold_in(jax.random.key(seed), step)
-    return jax.vmap(jax.random.fold_in, (None, 0))(key, places)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, indices)
 
 
 def with_frozen(task: Task, frozen: Mapping[str, Any]) -> Task:
-    """The task with its frozen arrays as they arrived in a compiled step."""
+    """The task with the frozen arrays that a compiled step was given as an argument."""
     return replace(task, frozen=frozen) if frozen else task  # type: ignore[type-var]  # a task is a dataclass
 
 
 class Devices:
-    """All devices as one axis: where arrays live that each has whole, and those whose examples are dealt out to them."""
+    """All devices as a mesh of one axis, with two shardings: replicated, and by the leading axis (examples)."""
 
     def __init__(self) -> None:
         self.all = jax.devices()
@@ -65,7 +68,7 @@ class Devices:
 
 
 class Evaluator:
-    """The evaluation step of a network on a task. It needs no optimizer, and takes batches of any size."""
+    """The compiled evaluation step of a network on a task; it takes batches of any size."""
 
     def __init__(self, config: ModelConfig, definition: Any, task: Task):
         self.config, self.task, self.devices = config, task, Devices()
@@ -74,12 +77,15 @@ class Evaluator:
             lambda parameters, batch, frozen: with_frozen(task, frozen).outputs(merge(definition, parameters), batch)
         )
 
-    def place(self, parameters: Tree) -> Tree:
-        """Parameters on every device."""
+    def to_devices(self, parameters: Tree) -> Tree:
+        """A copy of the parameters on every device."""
         return jax.device_put(parameters, self.devices.replicated)
 
     def outputs(self, parameters: Tree, batch: Batch) -> dict[str, np.ndarray]:
-        """The task's per-example outputs. Raises UserError on ids that the network has no row for."""
+        """The task's outputs of a batch {name: array [B, ...]}, one row per example, as numpy arrays.
+
+        Raises UserError on ids outside the network's vocabulary.
+        """
         check_ids(self.config, batch)
         size = _rows(batch)
         padding = -size % len(self.devices)
@@ -88,27 +94,31 @@ class Evaluator:
         out = self.compiled(parameters, jax.device_put(batch, self.devices.sharded), self.frozen)
         return {k: np.asarray(v)[:size] for k, v in out.items()}
 
-    def evaluate(self, parameters: Tree, split: Any, batch: int) -> Evaluation:
-        """Run a network (parameters on the devices) over a whole split, every example once, so many at a time."""
+    def measure(self, parameters: Tree, split: Any, batch: int) -> Evaluation:
+        """Evaluate parameters (on the devices) on all examples of a split, each once, `batch` at a time."""
         parts = []
-        for examples, real in whole(split, batch):
+        for examples, real in evaluation_batches(split, batch):
             parts.append({k: v[:real] for k, v in self.outputs(parameters, examples).items()})
         out = {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
         return self.task.score(self.config, split, out)
 
 
 def check_ids(config: ModelConfig, batch: Batch) -> None:
-    """Raise UserError where a batch on the host has ids outside a network's tables: a device would read another row in silence."""
+    """Raise UserError if a batch of numpy arrays has ids outside the network's tables.
+
+    On a device such an id would silently read another row.
+    """
     for argument in network_of(config).inputs(config):
         ids = batch.get(argument.name)
         if argument.kind == "ids" and ids is not None and ids.size and not 0 <= ids.min() <= ids.max() < argument.size:
             raise UserError(
-                f"{argument.name} has ids from {ids.min()} to {ids.max()}, but the network knows {argument.size}: give those of its vocabulary"
+                f"{argument.name} has ids from {ids.min()} to {ids.max()}, "
+                f"but the network knows {argument.size}: give those of its vocabulary"
             )
 
 
 def check_divisible(sizes: Mapping[str, int], devices: int, accumulate: int) -> None:
-    """Raise UserError where a batch, under the name that a user has for it, cannot be cut into so many parts."""
+    """Raise UserError if a batch size, {name in the message: size}, is no multiple of devices * accumulate."""
     parts = devices * accumulate
     for name, size in sizes.items():
         if size % parts:
@@ -118,33 +128,36 @@ def check_divisible(sizes: Mapping[str, int], devices: int, accumulate: int) -> 
 
 
 class Engine:
-    """The compiled training step of a run, and where its arrays live."""
+    """The compiled training step of a run, and its arrays on the devices."""
 
     def __init__(self, run: RunConfig, definition: Any, task: Task, optimizer: Optimizer):
         self.run, self.definition, self.task, self.optimizer = run, definition, task, optimizer
         self.devices = Devices()
-        self.seed = np.uint32(run.seed)  # an argument of the step, so that runs of other seeds share its program
-        self.frozen = self.place(dict(task.frozen))
+        self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
+        self.frozen = self.to_devices(dict(task.frozen))
         if run.parallel == "pmap":
             self.prepared = jax.jit(self.prepare_and_cut, out_shardings=self.devices.sharded)
             self.compiled: Any = jax.pmap(self.pmap_step, axis_name="data", donate_argnums=0)
         else:
-            # Outputs are pinned to the same sharding, so the second step finds the state as the first did.
+            # With fixed shardings of the outputs, the second step does not compile again.
             self.compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=self.devices.replicated)
 
-    # What the host calls.
+    # Called on the host.
 
     def start(self, parameters: Tree) -> State:
-        """A state before the first step."""
+        """The state before the first step, on the devices."""
         moments = self.optimizer.init(parameters)
         ema = parameters if self.run.ema else None
-        return self.place(State(jnp.zeros((), jnp.int32), parameters, moments, ema))
+        return self.to_devices(State(jnp.zeros((), jnp.int32), parameters, moments, ema))
 
-    def place(self, tree: Any) -> Any:
-        """A host tree on the devices: replicated, or with a leading axis of replicas for pmap. Its arrays stay the caller's."""
+    def to_devices(self, tree: Any) -> Any:
+        """A copy of a tree on every device: replicated, or for pmap with a leading axis of replicas.
+
+        The caller may go on using the arrays of the given tree.
+        """
         if self.run.parallel != "pmap":
-            # The state is donated. device_put copies numpy arrays, but over several devices it shares a jax array with the
-            # device that has it, whatever may_alias says.
+            # The step donates the state. device_put copies numpy arrays, but with several devices it reuses a jax array
+            # on the device that has it, even with may_alias=False.
             copied = jax.tree.map(lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, tree)
             return jax.device_put(copied, self.devices.replicated, may_alias=False)
         n = len(self.devices)
@@ -153,11 +166,11 @@ class Engine:
         )
 
     def gather(self, state: State) -> State:
-        """The state without the replicas' axis."""
+        """The state without the axis of replicas."""
         return jax.tree.map(lambda x: x[0], state) if self.run.parallel == "pmap" else state
 
     def train(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
-        """Do one step; the given state is used up. Metrics stay on the device until they are read."""
+        """Do one step: the next state and {metric: scalar}, both on the devices. The given state is donated."""
         batch = jax.device_put(batch, self.devices.sharded)
         if self.run.parallel == "pmap":
             pieces = self.prepared(state.step, batch, self.seed, self.frozen)
@@ -165,39 +178,43 @@ class Engine:
             return state, {k: v[0] for k, v in metrics.items()}
         return self.compiled(state, batch, self.seed, self.frozen)
 
-    # What is compiled.
+    # Compiled.
 
     def jit_step(self, state: State, batch: Batch, seed: Array, frozen: Tree) -> tuple[State, dict[str, Array]]:
-        """state, batch, seed, frozen arrays -> the next state and {loss, the task's metrics, lr, *_norm}, all scalars."""
+        """The next state and {metric: scalar}: loss, the task's metrics, lr, grad_norm, param_norm, update_norm."""
         task, keys = with_frozen(self.task, frozen), example_keys(seed, state.step, jnp.arange(_rows(batch)))
         batch = task.prepare(batch, keys)
-        return self.update(state, *self.gradients(task, state.parameters, batch, keys, task.size(batch)))
+        return self.update(state, *self.gradients(task, state.parameters, batch, keys, task.denominator(batch)))
 
     def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, frozen: Tree) -> Batch:
-        """The whole batch prepared, then cut into a piece a device, {name: [devices, B / devices, ...]}; step and frozen have a replica each."""
+        """The batch after `Task.prepare`, cut for the devices: {name: [devices, B / devices, ...]}.
+
+        `step` and `frozen` have a leading axis of replicas.
+        """
         keys = example_keys(seed, step[0], jnp.arange(_rows(batch)))
         batch = with_frozen(self.task, jax.tree.map(lambda x: x[0], frozen)).prepare(batch, keys)
         return jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
 
     def pmap_step(self, state: State, batch: Batch, seed: Array, frozen: Tree) -> tuple[State, dict[str, Array]]:
-        """`jit_step` for one device's piece of a prepared batch."""
+        """`jit_step` on one device, for its part of a prepared batch."""
         task, rows = with_frozen(self.task, frozen), _rows(batch)
         keys = example_keys(seed, state.step, jnp.arange(rows) + jax.lax.axis_index("data") * rows)
-        size = task.size(batch)
-        if size is not None:
-            size = jax.lax.pmean(size, "data")
-        return self.update(state, *jax.lax.pmean(self.gradients(task, state.parameters, batch, keys, size), "data"))
+        denominator = task.denominator(batch)
+        if denominator is not None:
+            denominator = jax.lax.pmean(denominator, "data")
+        results = self.gradients(task, state.parameters, batch, keys, denominator)
+        return self.update(state, *jax.lax.pmean(results, "data"))
 
     def update(
         self, state: State, loss: Array, metrics: dict[str, Array], gradients: Tree
     ) -> tuple[State, dict[str, Array]]:
-        """The state after an optimizer's step, and all metrics."""
+        """The state after a step of the optimizer, and all metrics."""
         updates, moments = self.optimizer.update(gradients, state.moments, state.parameters, state.step)
         parameters = optax.apply_updates(state.parameters, updates)
         ema = state.ema
         if ema is not None:
             ema = optax.incremental_update(parameters, ema, 1 - self.run.ema)
-        if taken := sorted(metrics.keys() & NO_METRICS):
+        if taken := sorted(metrics.keys() & RESERVED_METRICS):
             raise ValueError(
                 f"a task's metric is called {taken[0]}, which a row of metrics has already: give it another name"
             )
@@ -211,24 +228,25 @@ class Engine:
         return State(state.step + 1, parameters, moments, ema), metrics
 
     def gradients(
-        self, task: Task, parameters: Tree, batch: Batch, keys: Array, size: Array | None
+        self, task: Task, parameters: Tree, batch: Batch, keys: Array, denominator: Array | None
     ) -> tuple[Array, dict[str, Array], Tree]:
-        """(loss, metrics, gradients), each a mean over the batch, taken in `accumulate` parts.
+        """(loss, metrics, gradients), means over the batch, computed in `accumulate` parts of it.
 
-        `size` is that of the batch where its parts may differ in theirs: each is divided by the mean size of a part.
+        `denominator` is that of the batch as `Task.denominator` gives it, or None. Parts may differ in theirs, so each
+        is divided by the mean over the parts.
         """
         parts = self.run.accumulate
-        size = size if size is None else size / parts
+        denominator = denominator if denominator is None else denominator / parts
 
         def loss(parameters: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
-            return task.loss(merge(self.definition, parameters), batch, keys, size)
+            return task.loss(merge(self.definition, parameters), batch, keys, denominator)
 
         differentiate = jax.value_and_grad(loss, has_aux=True)
         if parts == 1:
             (value, metrics), gradients = differentiate(parameters, batch, keys)
             return value, metrics, gradients
 
-        # Part a takes rows a, a + parts, ...: where the batch is spread over devices, every part is.
+        # Part a has the rows a, a + parts, ...: so each part is spread over all devices, as the batch is.
         def cut(x: Array) -> Array:
             return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
 
@@ -243,5 +261,5 @@ class Engine:
 
 
 def _rows(batch: Batch) -> int:
-    """Examples of a batch."""
+    """The number of examples in a batch."""
     return len(next(iter(batch.values())))

@@ -1,4 +1,4 @@
-"""Sentences as ids: words, vocabularies, and the ids that are no words."""
+"""Sentences as ids: words, vocabularies and special ids."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ import numpy as np
 from .config import SPECIALS, nearest
 from .errors import UserError
 
-PAD, BOS, EOS, UNKNOWN = range(4)  # padding, begin, end, and (in an open vocabulary) any other word
+PAD, BOS, EOS, UNKNOWN = range(4)  # padding, begin of sentence, end of sentence, unknown word (open vocabularies only)
 
 
 def words(text: str) -> list[str]:
-    """A sentence's words in lower case; punctuation marks are words of their own."""
+    """The words of a sentence, in lower case; each punctuation mark is a word."""
     return re.findall(r"\w+|[^\w\s]", text.lower())
 
 
 class Vocabulary:
-    """Words and their ids. `entries` lists all ids in order, the special ones first; open where <unk> is one of them."""
+    """Words and their ids: `entries[i]` is the word of id i, the special entries first.
+
+    An open vocabulary has <unk>, and encodes every unknown word as that; a closed one refuses unknown words.
+    """
 
     def __init__(self, entries: Sequence[str]):
         self.entries = tuple(entries)
@@ -31,18 +34,17 @@ class Vocabulary:
         return len(self.entries)
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 [N]: the ids of a sentence. Raises UserError on an empty one, and on an unknown word where the vocabulary is closed."""
+        """The ids of a sentence, int32 [N]. Raises UserError if it has no words, or, without <unk>, unknown words."""
         found = words(text)
         if not found:
             raise UserError(f"the text {text!r} has no words: give at least one")
-        if not self.open and (strange := [word for word in found if word not in self._ids]):
-            raise UserError(
-                f"the text {text!r} has the word {strange[0]!r}, which is not in the vocabulary{nearest(strange[0], self._known())}"
-            )
+        if not self.open and (unknown := [word for word in found if word not in self._ids]):
+            hint = nearest(unknown[0], [word for word in self.entries if word not in SPECIALS])
+            raise UserError(f"the text {text!r} has the word {unknown[0]!r}, which is not in the vocabulary{hint}")
         return np.array([self._ids.get(word, UNKNOWN) for word in found], np.int32)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The sentence of some ids, up to the end or the first padding."""
+        """The sentence of ids, up to the first EOS or PAD."""
         found = []
         for i in ids:
             if i in (PAD, EOS):
@@ -50,20 +52,17 @@ class Vocabulary:
             found.append(self.entries[int(i)])
         return " ".join(found)
 
-    def _known(self) -> list[str]:
-        return [word for word in self.entries if word not in SPECIALS]
-
 
 def closed(words: Iterable[str]) -> Vocabulary:
-    """The vocabulary of these words, in this order, and no others."""
+    """The closed vocabulary of these words, in this order without repetitions."""
     return Vocabulary((*SPECIALS[:UNKNOWN], *dict.fromkeys(words)))
 
 
 def counted(sentences: Iterable[str], least: int = 2) -> Vocabulary:
-    """The words that occur at least so often, the most frequent first (then by spelling); all others are <unk>.
+    """The open vocabulary of the words that occur at least `least` times, the most frequent first, then by spelling.
 
-    With `least` above 1 the rarest words are <unk> in training too, so that its embedding is learnt.
+    With `least` above 1 rare words are <unk> in training, too, so that the embedding of <unk> is trained.
     """
     counts = Counter(word for sentence in sentences for word in words(sentence))
-    kept = sorted((word for word, n in counts.items() if n >= least), key=lambda word: (-counts[word], word))
-    return Vocabulary((*SPECIALS, *kept))
+    frequent = sorted((word for word, n in counts.items() if n >= least), key=lambda word: (-counts[word], word))
+    return Vocabulary((*SPECIALS, *frequent))

@@ -1,11 +1,11 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017, arXiv 1706.03762).
 
-The encoder turns a source into a memory; the decoder, looking at the memory and at what it has of
-the target, says what comes next. Letters: B batch, S and T source and target length, D width,
-H heads, Dh head width, V vocabulary, K outputs. Masks are boolean, True where to look.
+The encoder turns a source into a memory; the decoder attends to the memory and to the target so far and predicts the
+next token. Dimensions: B batch, S and T source and target length, D width, H heads, Dh head width, L blocks,
+V vocabulary, K outputs. Masks are boolean, True where a token may be attended to.
 
-Everything that torch.nn.Transformer computes is here but for what its attention calls add_bias_kv and
-add_zero_attn, masks that are added to scores, is_causal hints and input without a batch axis.
+It computes what torch.nn.Transformer computes, except add_bias_kv and add_zero_attn of its attention, additive masks,
+is_causal hints and input without a batch axis.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .layers import (
     dropout,
     fold,
     initial_values,
-    note,
+    record,
     replace_parameters,
     wide,
 )
@@ -40,7 +40,7 @@ from .runs import unflatten
 
 
 class Embedding(nnx.Module):
-    """What enters a stack: a table's rows (or given vectors), scaled, placed, normed, dropped out."""
+    """The input of a stack: scaled rows of a table, or given vectors, with positions, LayerNorm and dropout."""
 
     def __init__(self, c: TransformerConfig, vocabulary: int, stored: bool, dtype: Any = jnp.float32):
         self.config, self.vocabulary = c, vocabulary
@@ -49,7 +49,10 @@ class Embedding(nnx.Module):
         self.norm = LayerNorm(c.width, c.eps, c.norm_bias, dtype) if c.embedding_norm else None
 
     def __call__(self, x: Array, table: Array | None, dtype: Any, *, keys: Array | None = None) -> Array:
-        """Ids [B, N], or vectors [B, N, D] where the vocabulary is 0, to [B, N, D]."""
+        """Ids [B, N], or vectors [B, N, D] if the vocabulary is 0, to [B, N, D] of `dtype`.
+
+        Raises ValueError on another shape or dtype, and on a length of 0 or beyond max_length.
+        """
         c, length = self.config, x.shape[1] if x.ndim > 1 else 0
         if self.vocabulary and (x.ndim != 2 or not jnp.issubdtype(x.dtype, jnp.integer)):
             raise ValueError(f"tokens {x.dtype} {list(x.shape)} are not ids [B, N], which this network takes")
@@ -62,20 +65,20 @@ class Embedding(nnx.Module):
         if c.max_length and length > c.max_length:
             raise ValueError(f"a sequence of {length} tokens is longer than max_length {c.max_length}: shorten it")
         x = self.lookup(x, table, dtype)
-        places = self.places(length, dtype)
-        x = x if places is None else x + places
+        positions = self.positions(length, dtype)
+        x = x if positions is None else x + positions
         x = x if self.norm is None else self.norm(x)
         return dropout(x, c.embedding_dropout, keys)
 
     def lookup(self, x: Array, table: Array | None, dtype: Any) -> Array:
-        """Ids [...] to rows of the table [..., D], times sqrt(D) where so set; vectors stay."""
+        """Ids [...] to rows of the table [..., D], times sqrt(D) if `scale_embedding`; vectors are not changed."""
         if table is None:
             return x.astype(dtype)
         rows = table[x].astype(dtype)
         return rows * math.sqrt(self.config.width) if self.config.scale_embedding else rows
 
-    def places(self, length: int, dtype: Any) -> Array | None:
-        """The positions [N, D] of the first tokens."""
+    def positions(self, length: int, dtype: Any) -> Array | None:
+        """The positions [N, D] of the first `length` tokens; None if there are none."""
         if self.position is not None:
             first = self.config.position_offset
             return self.position[...][first : first + length].astype(dtype)
@@ -87,7 +90,7 @@ class Embedding(nnx.Module):
 
 
 class EncoderBlock(nnx.Module):
-    """Self-attention, then mlp, each added to its input; norms before or after."""
+    """Self-attention, then mlp, each added to its input; LayerNorm before (pre-norm) or after the sum (post-norm)."""
 
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
         self.norm_first, self.dropout = c.norm_first, c.dropout
@@ -102,19 +105,21 @@ class EncoderBlock(nnx.Module):
         """[B, S, D] -> [B, S, D]."""
         if self.norm_first:
             x = x + self.attend(self.norm1(x), mask, keys, tape)
-            return x + self.feed(self.norm2(x), keys)
+            return x + self.feed_forward(self.norm2(x), keys)
         x = self.norm1(x + self.attend(x, mask, keys, tape))
-        return self.norm2(x + self.feed(x, keys))
+        return self.norm2(x + self.feed_forward(x, keys))
 
     def attend(self, x: Array, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
+        """Self-attention and dropout: [B, S, D] -> [B, S, D]."""
         return dropout(self.attention(x, x, x, mask, keys=fold(keys, 0), tape=tape), self.dropout, fold(keys, 1))
 
-    def feed(self, x: Array, keys: Array | None) -> Array:
+    def feed_forward(self, x: Array, keys: Array | None) -> Array:
+        """The mlp and dropout: [B, S, D] -> [B, S, D]."""
         return dropout(self.mlp(x, keys=fold(keys, 2)), self.dropout, fold(keys, 3))
 
 
 class Encoder(nnx.Module):
-    """A stack of blocks, with a norm at its end or without: `encoder(x, mask) -> memory`."""
+    """A stack of encoder blocks and an optional final LayerNorm: `encoder(x, mask) -> memory`."""
 
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
         self.blocks = nnx.List([EncoderBlock(c, dtype) for _ in range(c.encoder_depth)])
@@ -128,14 +133,14 @@ class Encoder(nnx.Module):
         for i, block in enumerate(self.blocks):
             inner = _wants(tape, "encoder.attention")
             x = block(x, mask, keys=fold(keys, i), tape=inner)
-            note(tape, f"encoder.blocks.{i}", x)
+            record(tape, f"encoder.blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
-        _note_maps(tape, "encoder.attention", maps)
+        _record_maps(tape, "encoder.attention", maps)
         return x if self.norm is None else self.norm(x)
 
 
 class DecoderBlock(nnx.Module):
-    """Self-attention, attention to the memory, then mlp, each added to its input; norms before or after."""
+    """Self-attention, attention to the memory, then mlp, each added to its input; pre-norm or post-norm."""
 
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
         self.norm_first, self.dropout = c.norm_first, c.dropout
@@ -174,37 +179,41 @@ class DecoderBlock(nnx.Module):
         tape: Tape | None = None,
         cross_tape: Tape | None = None,
     ) -> tuple[Array, Pair]:
-        """The same for tokens [B, N, D] at `index` behind others, whose keys and values [B, H, T, Dh] have room for theirs.
+        """A call for tokens [B, N, D] that stand at `index` after earlier ones; `past` [B, H, T, Dh] has room for them.
 
-        Returns the keys and values of all of them too. `past` None: these tokens are all.
+        Returns the output [B, N, D], and the keys and values of all tokens so far. With `past` None there are no
+        earlier ones. `memory` is the projected memory.
         """
         y = self.norm1(x) if self.norm_first else x
         own = self.self_attention.project(y, y)
         own = own if past is None or index is None else _insert(past, own, index)
         if self.norm_first:
             x = x + self.attend(y, own, mask, keys, tape)
-            x = x + self.look(self.norm2(x), memory, memory_mask, keys, cross_tape)
-            return x + self.feed(self.norm3(x), keys), own
+            x = x + self.attend_memory(self.norm2(x), memory, memory_mask, keys, cross_tape)
+            return x + self.feed_forward(self.norm3(x), keys), own
         x = self.norm1(x + self.attend(x, own, mask, keys, tape))
-        x = self.norm2(x + self.look(x, memory, memory_mask, keys, cross_tape))
-        return self.norm3(x + self.feed(x, keys)), own
+        x = self.norm2(x + self.attend_memory(x, memory, memory_mask, keys, cross_tape))
+        return self.norm3(x + self.feed_forward(x, keys)), own
 
     def attend(self, x: Array, pair: Pair, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
+        """Self-attention and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
         return dropout(
             self.self_attention.attend(x, *pair, mask, keys=fold(keys, 0), tape=tape), self.dropout, fold(keys, 1)
         )
 
-    def look(self, x: Array, pair: Pair, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
+    def attend_memory(self, x: Array, pair: Pair, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
+        """Attention to the memory and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
         return dropout(
             self.cross_attention.attend(x, *pair, mask, keys=fold(keys, 2), tape=tape), self.dropout, fold(keys, 3)
         )
 
-    def feed(self, x: Array, keys: Array | None) -> Array:
+    def feed_forward(self, x: Array, keys: Array | None) -> Array:
+        """The mlp and dropout: [B, N, D] -> [B, N, D]."""
         return dropout(self.mlp(x, keys=fold(keys, 4)), self.dropout, fold(keys, 5))
 
 
 class Decoder(nnx.Module):
-    """A stack of decoder blocks over any memory [B, S, D]: `decoder(x, memory, mask, memory_mask)`."""
+    """A stack of decoder blocks and an optional final LayerNorm: `decoder(x, memory, mask, memory_mask)`."""
 
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
         self.blocks = nnx.List([DecoderBlock(c, dtype) for _ in range(c.decoder_depth)])
@@ -226,19 +235,19 @@ class Decoder(nnx.Module):
         for i, block in enumerate(self.blocks):
             inner, cross = _wants(tape, "decoder.self_attention"), _wants(tape, "decoder.cross_attention")
             x = block(x, memory, mask, memory_mask, keys=fold(keys, i), tape=inner, cross_tape=cross)
-            note(tape, f"decoder.blocks.{i}", x)
+            record(tape, f"decoder.blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
             cross_maps += [cross["attention"]] if cross else []
-        _note_maps(tape, "decoder.self_attention", maps)
-        _note_maps(tape, "decoder.cross_attention", cross_maps)
+        _record_maps(tape, "decoder.self_attention", maps)
+        _record_maps(tape, "decoder.cross_attention", cross_maps)
         return x if self.norm is None else self.norm(x)
 
-    # One token at a time.
+    # Decoding, one token at a time.
 
     def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
-        """What `step` needs for up to `length` tokens over a memory [B, S, D], padded [B, S] or not.
+        """The cache to decode up to `length` tokens with `step`, over a memory [B, S, D] with padding [B, S] or None.
 
-        Keys and values of the memory are projected here, once. Raises ValueError on a wrong padding or a length below 1.
+        Projects the keys and values of the memory once. Raises ValueError on a wrong padding or a length below 1.
         """
         if length < 1:
             raise ValueError(f"length is {length}: give 1 or more")
@@ -249,21 +258,22 @@ class Decoder(nnx.Module):
         return Cache(jnp.zeros((), jnp.int32), [(empty, empty)] * len(self.blocks), crossed, memory_mask)
 
     def check(self, tokens: Array, cache: Cache) -> None:
-        """Raise ValueError where tokens [B, ...] or this decoder are not those of the cache."""
+        """Raise ValueError if a cache is not for this decoder and the batch size of tokens [B, ...]."""
         batch, heads, _, width = cache.own[0][0].shape
         attention = self.blocks[0].self_attention
         own, mine = (heads, width, len(cache.own)), (attention.heads, attention.head_width, len(self.blocks))
         if tokens.shape[:1] != (batch,) or own != mine:
             raise ValueError(
-                f"a cache of batch {batch}, {heads} heads of {width} and {len(cache.own)} blocks does not fit tokens {list(tokens.shape)} "
-                f"and a decoder of {mine[0]} heads of {mine[1]} and {mine[2]} blocks: make one with init_cache"
+                f"a cache of batch {batch}, {heads} heads of {width} and {len(cache.own)} blocks "
+                f"does not fit tokens {list(tokens.shape)} and a decoder of {mine[0]} heads of {mine[1]} "
+                f"and {mine[2]} blocks: make one with init_cache"
             )
 
     def step(self, x: Array, cache: Cache) -> tuple[Array, Cache]:
-        """The tokens at one place, [B, D] -> [B, D], each seeing those before it, and the cache after them.
+        """Decode one position: tokens [B, D], which attend to those in the cache -> [B, D], and the cache with them.
 
-        Raises ValueError on a cache of another batch or another decoder. Past the cache's length the result is
-        undefined: it is for the caller to stop.
+        Raises ValueError on a cache of another batch size or decoder. Beyond the length of the cache the result is
+        undefined: the caller has to stop.
         """
         self.check(x, cache)
         mask = (jnp.arange(cache.length, dtype=jnp.int32) <= cache.index)[None, None, None]  # [1, 1, 1, T]
@@ -276,14 +286,14 @@ class Decoder(nnx.Module):
 
 
 class Head(nnx.Module):
-    """Logits, by a kernel of its own or by the target's table."""
+    """A linear map to logits, with its own kernel or with the embedding of the target (tied)."""
 
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
         self.kernel = None if c.tied_head else nnx.Param(jnp.zeros((c.width, c.outputs), dtype))
         self.bias = nnx.Param(jnp.zeros((c.outputs,), dtype)) if c.output_bias else None
 
     def __call__(self, x: Array, table: Array | None) -> Array:
-        """[..., D] -> [..., K]; `table` [V, D] is contracted as it lies, so decoding never transposes it."""
+        """[..., D] -> [..., K]; `table` [V, D] is used if the head is tied; einsum avoids a transpose in each step."""
         if self.kernel is not None:
             y = x @ self.kernel[...].astype(x.dtype)
         else:
@@ -295,8 +305,9 @@ class Head(nnx.Module):
 class Transformer(nnx.Module):
     """An encoder-decoder Transformer: `model(source, target) -> logits`; an encoder alone: `model(source) -> memory`.
 
-    `rngs` draws the initial weights; without it they are zeros, to be filled. Parameters have
-    `param_dtype`; activations are `dtype` (norms, softmax and the head at least float32).
+    With `rngs` the weights are drawn as the config states; without it they are constants, to be replaced. Parameters
+    have `param_dtype`, activations `dtype`; norms, softmax and head compute in float32 or wider. Raises UserError on a
+    config that `check_transformer` refuses.
     """
 
     def __init__(
@@ -331,11 +342,12 @@ class Transformer(nnx.Module):
         causal: bool | None = None,
         keys: Array | None = None,
     ) -> Array:
-        """Ids [B, S], [B, T] or vectors [B, S, D], [B, T, D] to logits [B, T, K] (or [B, T, D] without a head; of an encoder alone, [B, S, D]).
+        """Ids [B, S], [B, T] or vectors [B, S, D], [B, T, D] to logits [B, T, K].
 
-        Paddings [B, N] and 4-D masks are boolean, True where to look. `memory_padding` is the
-        source's unless given; `causal` the config's. `keys` [B], one an example, mean training.
-        Raises ValueError on wrong shapes and dtypes.
+        Without a head the result is [B, T, D]; of an encoder alone it is the memory [B, S, D]. Paddings [B, N] and 4-D
+        masks are boolean, True where a token may be attended to. `memory_padding` defaults to `source_padding` and
+        `causal` to the config's. With `keys` [B], one PRNG key per example, it is a training pass with dropout; None
+        means evaluation. Raises ValueError on wrong shapes and dtypes.
         """
         given = dict(
             source_padding=source_padding,
@@ -349,12 +361,11 @@ class Transformer(nnx.Module):
         return self.forward(source, target, keys, None, **given)
 
     def capture(self, source: Array, target: Array | None, names: Iterable[str], **masks: Any) -> dict[str, Array]:
-        """Inner values of the evaluation pass, by name; masks as in a call.
+        """Inner values of an evaluation pass, {name: array}; `masks` are the keyword arguments of a call.
 
-        encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D] leave a block; memory [B, S, D] is
-        what the decoder sees; encoder.attention [B, L, H, S, S], decoder.self_attention
-        [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] are all layers' weights; logits,
-        which are what a call returns. Raises ValueError on any other name.
+        encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D]: outputs of block I; memory [B, S, D]: output of the
+        encoder; encoder.attention [B, L, H, S, S], decoder.self_attention [B, L, H, T, T] and decoder.cross_attention
+        [B, L, H, T, S]: the weights of all blocks; logits: the result of a call. Raises ValueError on any other name.
         """
         known = [
             *transformer_captured(self.config),
@@ -365,7 +376,7 @@ class Transformer(nnx.Module):
         tape: Tape = dict.fromkeys(names)
         if unknown := [n for n in tape if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
-        note(tape, "logits", self.forward(source, target, None, tape, **masks))
+        record(tape, "logits", self.forward(source, target, None, tape, **masks))
         return tape
 
     def forward(
@@ -383,7 +394,7 @@ class Transformer(nnx.Module):
         memory_mask: Array | None = None,
         causal: bool | None = None,
     ) -> Array:
-        """The one forward pass behind both calls."""
+        """The forward pass of a call and of `capture`; arguments as in a call."""
         if self.target is None or self.decoder is None:
             if target is not None:
                 raise ValueError("target is given, but this is an encoder alone: call it with a source")
@@ -413,7 +424,7 @@ class Transformer(nnx.Module):
         keys: Array | None = None,
         tape: Tape | None = None,
     ) -> Array:
-        """The memory [B, S, D] of a source, ids [B, S] or vectors [B, S, D]."""
+        """A source, ids [B, S] or vectors [B, S, D], to its memory [B, S, D]."""
         table = (
             self.table
             if self.config.one_embedding
@@ -424,48 +435,49 @@ class Transformer(nnx.Module):
         x = self.source(source, table, self.dtype, keys=fold(keys, 0))
         mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
         memory = self.encoder(x, mask, keys=fold(keys, 2), tape=tape)
-        note(tape, "memory", memory)
+        record(tape, "memory", memory)
         return memory
 
     @property
     def table(self) -> Array | None:
-        """The target's embedding [V, D]."""
+        """The embedding of the target, [V, D]; None if the target is vectors."""
         return None if self.target is None or self.target.embedding is None else self.target.embedding[...]
 
-    def logits(self, y: Array) -> Array:  # [..., D] -> [..., K]
+    def logits(self, y: Array) -> Array:
+        """The head: [..., D] -> [..., K]; without a head, `y` unchanged."""
         return y if self.head is None else self.head(y.astype(wide(y.dtype)), self.table)
 
     # Decoding, one token at a time.
 
     def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
-        """What `decode_step` needs to write up to `length` tokens over a memory [B, S, D].
+        """The cache to decode up to `length` tokens with `decode_step`, over a memory [B, S, D].
 
-        Keys and values of the memory are projected here, once. Raises ValueError on a wrong padding,
-        a length beyond max_length, or a decoder that is not causal or not there.
+        Projects the keys and values of the memory once. Raises ValueError on a wrong padding, a length beyond
+        max_length, a decoder that is not causal, or a network without a decoder.
         """
         c = self.config
         if self.decoder is None:
-            raise ValueError("decoder_depth is 0: an encoder alone says no tokens")
+            raise ValueError("decoder_depth is 0: an encoder alone decodes nothing; give it a decoder")
         if not c.causal:
             raise ValueError(
-                "causal is False: each token of such a decoder sees all others, so it cannot be run one at a time"
+                "causal is False: each token of such a decoder attends to all others, so it cannot decode one at a time"
             )
         if length < 1 or (c.max_length and length > c.max_length):
             raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
         return self.decoder.init_cache(memory, memory_padding, length)
 
     def decode_step(self, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
-        """The tokens at one place, ids [B] or vectors [B, D], to logits [B, K] of the next, and the cache after it.
+        """Decode one position: tokens, ids [B] or vectors [B, D] -> logits [B, K] of the next, and the cache with them.
 
-        Raises ValueError on a cache of another batch or another network. Past the cache's length the
-        result is undefined: it is for the caller to stop.
+        Raises ValueError on a cache of another batch size or network. Beyond the length of the cache the result is
+        undefined: the caller has to stop.
         """
-        assert self.target is not None and self.decoder is not None  # else there were no cache
+        assert self.target is not None and self.decoder is not None  # there is a cache, so there is a decoder
         self.decoder.check(tokens, cache)
         x = self.target.lookup(tokens, self.table, self.dtype)  # [B, D]
-        places = self.target.places(cache.length, self.dtype)
-        if places is not None:
-            x = x + jax.lax.dynamic_slice_in_dim(places, cache.index, 1)
+        positions = self.target.positions(cache.length, self.dtype)
+        if positions is not None:
+            x = x + jax.lax.dynamic_slice_in_dim(positions, cache.index, 1)
         x = x if self.target.norm is None else self.target.norm(x)
         x, cache = self.decoder.step(x, cache)
         return self.logits(x), cache
@@ -477,21 +489,21 @@ Pair = tuple[Array, Array]  # keys and values per head, [B, H, N, Dh] each
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Cache:
-    """What a decoder remembers between tokens; for each block, in order."""
+    """What decoding needs from one token to the next; the lists have one item for each block."""
 
-    index: Array  # int32 []: tokens so far
-    own: list[Pair]  # of the target so far, [B, H, length, Dh]
-    memory: list[Pair]  # of the memory, [B, H, S, Dh]
+    index: Array  # int32 []: number of tokens so far
+    own: list[Pair]  # keys and values of the target so far, [B, H, length, Dh]
+    memory: list[Pair]  # keys and values of the memory, [B, H, S, Dh]
     memory_mask: Array | None  # bool [B, 1, 1, S]
 
     @property
     def length(self) -> int:
-        """The most tokens that there is room for."""
+        """The number of tokens that the cache has room for."""
         return self.own[0][0].shape[2]
 
 
 def _insert(cache: Pair, new: Pair, index: Array) -> Pair:
-    """The cache with one more token's keys and values [B, H, 1, Dh]."""
+    """The keys and values [B, H, length, Dh] with those of one more token [B, H, 1, Dh] at `index`."""
     keys, values = (
         jax.lax.dynamic_update_slice_in_dim(old, one.astype(old.dtype), index, axis=2)
         for old, one in zip(cache, new, strict=True)
@@ -508,16 +520,16 @@ def _wants(tape: Tape | None, name: str) -> Tape | None:
     return {"attention": None} if tape is not None and name in tape else None
 
 
-def _note_maps(tape: Tape | None, name: str, maps: list[Any]) -> None:
+def _record_maps(tape: Tape | None, name: str, maps: list[Any]) -> None:
     if maps:
-        note(tape, name, jnp.stack(maps, axis=1))  # [B, L, H, Nq, Nk]
+        record(tape, name, jnp.stack(maps, axis=1))  # [B, L, H, Nq, Nk]
 
 
 def sinusoids(kind: str, length: int, width: int) -> np.ndarray:
     """Positions [length, D], float64: sin and cos of t / 10000^(2i/D) (Vaswani et al. 2017, 3.5).
 
-    interleaved: sine and cosine in turn; concatenated: all sines, then all cosines; one_frequency:
-    sin(t) and cos(t) in turn.
+    interleaved: column 2i is the sine, column 2i+1 the cosine; concatenated: all sines, then all cosines;
+    one_frequency: sin(t) and cos(t) in turn.
     """
     angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, width, 2) / width)  # [length, D/2]
     if kind == "one_frequency":

@@ -1,7 +1,9 @@
 """The Vision Transformer (Dosovitskiy et al. 2021, arXiv 2010.11929) and its published variants.
 
-An image is cut into patches, each becomes a token; blocks of attention and mlp mix them; the head
-reads a summary. Every variant is a ViTConfig: the code below has one slot for each of its fields.
+An image is cut into patches, and each patch becomes a token. Blocks of attention and mlp transform the tokens, a pool
+reduces them to one feature, and the head gives logits. The fields of ViTConfig select the variant.
+
+Dimensions: B batch, h and w image height and width, C channels, N tokens, D width, H heads, L blocks, K classes.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from .layers import (
     dropout,
     fold,
     initial_values,
-    note,
+    record,
     replace_parameters,
     wide,
 )
@@ -37,7 +39,7 @@ from .runs import unflatten
 
 
 class Patches(Linear):
-    """Images to patch tokens: cut, flatten (row, column, channel), project."""
+    """Images to patch tokens: cut into patches, flatten each as (row, column, channel), project."""
 
     def __init__(self, c: ViTConfig, dtype: Any = jnp.float32):
         self.size = pair(c.patch)
@@ -60,7 +62,7 @@ class Patches(Linear):
 
 
 class Block(nnx.Module):
-    """Attention, then mlp, each added to its input; norms before (ViT) or after (post-norm)."""
+    """Attention, then mlp, each added to its input; LayerNorm before them (pre-norm) or after the sum (post-norm)."""
 
     def __init__(self, c: ViTConfig, index: int, dtype: Any = jnp.float32):
         self.norm_first, self.dropout = c.norm_first, c.dropout
@@ -96,10 +98,11 @@ class Block(nnx.Module):
         return self.norm2(x + self.branch(self.mlp(x, keys=fold(keys, 2)), self.scale2, fold(keys, 3)))
 
     def attend(self, x: Array, keys: Array | None, tape: Tape | None) -> Array:
+        """Self-attention: [B, N, D] -> [B, N, D]."""
         return self.attention(x, x, x, keys=fold(keys, 0), tape=tape)
 
     def branch(self, y: Array, scale: nnx.Param[Array] | None, keys: Array | None) -> Array:
-        """What a branch adds: dropped out, scaled (LayerScale, Touvron et al. 2021), or left out."""
+        """What a branch adds to its input: `y` after dropout, LayerScale (Touvron et al. 2021) and stochastic depth."""
         y = dropout(y, self.dropout, fold(keys, 0))
         y = y if scale is None else y * scale[...].astype(y.dtype)
         return drop_path(y, self.drop_path, fold(keys, 1))
@@ -108,8 +111,9 @@ class Block(nnx.Module):
 class ViT(nnx.Module):
     """A Vision Transformer: `model(images, keys=None) -> logits`.
 
-    `rngs` draws the initial weights; without it they are zeros, to be filled. Parameters have
-    `param_dtype`; activations are `dtype` (norms, softmax and the head at least float32).
+    With `rngs` the weights are drawn as the config states; without it they are constants, to be replaced. Parameters
+    have `param_dtype`, activations `dtype`; norms, softmax and head compute in float32 or wider. Raises UserError on a
+    config that `check_vit` refuses.
     """
 
     def __init__(
@@ -158,36 +162,35 @@ class ViT(nnx.Module):
 
     @staticmethod
     def computed(c: ViTConfig) -> dict[str, np.ndarray]:
-        """Parameters that start at values of their own: trained sinusoids."""
+        """Initial values [rows, D], float64, of the parameters whose start is "computed": trained sinusoids."""
         return {"position": sinusoids(c)} if c.position_stored and c.position != "learned" else {}
 
     def __call__(self, images: Array, *, keys: Array | None = None) -> Array:
-        """Images [B, h, w, C], normalised, to logits [B, K] (or features [B, D] without a head).
+        """Normalised images [B, h, w, C], floating-point, to logits [B, K] (without a head: to features [B, D]).
 
-        `keys` [B], one an example, mean training: dropout and drop path. None means evaluation.
-        Raises ValueError on images of another shape, or of integers: pixels are normalised first.
+        With `keys` [B], one PRNG key per example, it is a training pass with dropout; None means evaluation. The result
+        is float32 or wider. Raises ValueError on images of another shape or of integers.
         """
         return self.classify(self.encode(images, keys), keys)
 
     def capture(self, images: Array, names: Iterable[str]) -> dict[str, Array]:
-        """Inner values of the evaluation pass, by name.
+        """Inner values of an evaluation pass, {name: array}.
 
-        tokens [B, N, D] enter the first block; blocks.I [B, N, D] leaves block I; features
-        [B, N, D] follow the last norm; pooled [B, D] is what the head gets; attention
-        [B, L, H, N, N] are all layers' weights, float32; logits [B, K].
-        Raises ValueError on any other name.
+        tokens [B, N, D]: input of the first block; blocks.I [B, N, D]: output of block I; features [B, N, D]: output of
+        the final norm; pooled [B, D]: input of the head; attention [B, L, H, N, N]: the weights of all blocks, float32;
+        logits [B, K]. Raises ValueError on any other name.
         """
         known = [*vit_captured(self.config), "attention"]
         tape: Tape = dict.fromkeys(names)
         if unknown := [n for n in tape if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
-        note(tape, "logits", self.classify(self.encode(images, tape=tape), None, tape))
+        record(tape, "logits", self.classify(self.encode(images, tape=tape), None, tape))
         return tape
 
     def encode(self, images: Array, keys: Array | None = None, *, tape: Tape | None = None) -> Array:
-        """Images [B, h, w, C], normalised, to the tokens [B, N, D] that the head pools: after the last block and norm.
+        """Normalised images [B, h, w, C] to the tokens [B, N, D] after the last block and norm, before pooling.
 
-        `keys` and errors are as in a call.
+        `keys` and errors are those of a call.
         """
         expected = (*pair(self.config.image), self.config.channels)
         if images.ndim != 4 or images.shape[1:] != expected:
@@ -197,30 +200,30 @@ class ViT(nnx.Module):
         if not jnp.issubdtype(images.dtype, jnp.floating):
             raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
         x = self.embed(images.astype(self.dtype), keys)  # [B, N, D]
-        note(tape, "tokens", x)
+        record(tape, "tokens", x)
         maps = []
         for i, block in enumerate(self.blocks):
             inner: Tape | None = {"attention": None} if tape is not None and "attention" in tape else None
             x = block(x, keys=fold(keys, 3 + i), tape=inner)
-            note(tape, f"blocks.{i}", x)
+            record(tape, f"blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
         if maps:
-            note(tape, "attention", jnp.stack(maps, axis=1))  # [B, L, H, N, N]
+            record(tape, "attention", jnp.stack(maps, axis=1))  # [B, L, H, N, N]
         x = x if self.norm is None else self.norm(x)
-        note(tape, "features", x)
+        record(tape, "features", x)
         return x
 
     def embed(self, images: Array, keys: Array | None) -> Array:
-        """Patch tokens with positions, behind the prefix tokens: [B, h, w, C] -> [B, N, D]."""
+        """The tokens that enter the blocks, prefix tokens before patches: [B, h, w, C] -> [B, N, D]."""
         c = self.config
         patches = self.patch(images)
         positions = self.positions(patches.dtype)
         patches = patches if positions is None else patches + positions[len(positions) - c.patches :]
         patches = self.drop_patches(patches, fold(keys, 1))
         tokens, row = [], 0
-        for name, count, placed in c.prefix:
+        for name, count, has_position in c.prefix:
             token = getattr(self, name)[...].astype(patches.dtype).reshape(count, c.width)
-            if placed and positions is not None:
+            if has_position and positions is not None:
                 token, row = token + positions[row : row + count], row + count
             tokens.append(jnp.broadcast_to(token, (len(images), count, c.width)))
         x = jnp.concatenate([*tokens, patches], axis=1) if tokens else patches
@@ -228,7 +231,7 @@ class ViT(nnx.Module):
         return x if self.pre_norm is None else self.pre_norm(x)
 
     def positions(self, dtype: Any) -> Array | None:
-        """The position embedding [rows, D], stored or computed."""
+        """The position embedding [rows, D], stored or computed; None if there is none."""
         if self.position is not None:
             return self.position[...].astype(dtype)
         return None if self.config.position == "none" else jnp.asarray(sinusoids(self.config), dtype)
@@ -243,7 +246,7 @@ class ViT(nnx.Module):
         return jnp.take_along_axis(x, chosen[..., None], axis=1)
 
     def classify(self, x: Array, keys: Array | None, tape: Tape | None = None) -> Array:
-        """Pool the tokens [B, N, D] and apply the head: logits [B, K]."""
+        """Pool the tokens [B, N, D] and apply the head: logits [B, K], or the pooled feature [B, D] without a head."""
         c = self.config
         first = sum(n for _, n, _ in c.prefix)  # the first patch token
         x = x.astype(wide(x.dtype))
@@ -255,12 +258,13 @@ class ViT(nnx.Module):
             pooled = self.pool.pool(x[:, first:])
         else:
             pooled = x[:, first if c.pool == "mean" else 0 :].mean(1)
-        note(tape, "pooled", pooled)
-        if c.pool == "cls_distill" and self.distill_head is not None:  # DeiT: two heads, two tokens
+        record(tape, "pooled", pooled)
+        if c.pool == "cls_distill" and self.distill_head is not None:  # DeiT: two heads for two tokens
             return (self.logits(x[:, 0], keys) + self.distilled(x[:, 1])) / 2
         return self.logits(pooled, keys)
 
-    def logits(self, pooled: Array, keys: Array | None) -> Array:  # [B, D] -> [B, K]
+    def logits(self, pooled: Array, keys: Array | None) -> Array:
+        """The head, with its norm, hidden layer and dropout if there are any: [B, D] -> [B, K]."""
         x = pooled if self.head_norm is None else self.head_norm(pooled)
         if self.head_hidden is not None:
             x = ACTIVATIONS[self.config.head_activation](self.head_hidden(x))
@@ -268,7 +272,7 @@ class ViT(nnx.Module):
         return x if self.head is None else self.head(x)
 
     def distilled(self, token: Array) -> Array:
-        """The distillation token's own logits: [B, D] -> [B, K]."""
+        """The logits of the distillation token: [B, D] -> [B, K]."""
         assert self.distill_head is not None
         return self.distill_head(token if self.distill_norm is None else self.distill_norm(token))
 
@@ -285,7 +289,7 @@ def _norm(present: bool, c: ViTConfig, dtype: Any) -> LayerNorm | None:
 
 
 def sinusoids(c: ViTConfig) -> np.ndarray:
-    """Computed positions [rows, D], float64: the prefix tokens that have one, then the patches."""
+    """Positions [rows, D], float64: prefix tokens that have one (zeros if sincos2d), then patches, row by row."""
     if c.position == "sincos1d":
         return sincos1d(c.position_rows, c.width)
     grid = sincos2d(*c.grid, c.width)
@@ -293,7 +297,7 @@ def sinusoids(c: ViTConfig) -> np.ndarray:
 
 
 def sincos1d(length: int, width: int) -> np.ndarray:
-    """[length, D]: even columns 2i hold sin(t / 10000^(2i/D)), odd ones the cosine (Vaswani et al. 2017, 3.5)."""
+    """[length, D]: column 2i is sin(t / 10000^(2i/D)), column 2i+1 the cosine (Vaswani et al. 2017, 3.5)."""
     angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
     table = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, -1)
     return table[:, :width]

@@ -1,4 +1,4 @@
-"""Trained weights: to a network that is ready for use, to a file, and as the start of another run."""
+"""Trained weights: loaded as a network for use, exported to a file, or used to start another run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ from .interop import convert_first, converted
 from .layers import merge
 from .models import definition
 from .runs import Run, find, flatten, is_foreign, unflatten
-from .tasks import Ready, Record, task
+from .tasks import Predictor, Trained, task_of
 
 
 @dataclass(frozen=True)
 class BareNetwork:
-    """A network from a file that does not say all that it takes to use it: `model` is called on normalised images, or on ids."""
+    """A network from a file that does not state everything that its use takes.
+
+    `model` can be called on normalised images, or on ids.
+    """
 
     model: Any
     run: RunConfig
-    lacks: tuple[str, ...]  # of what a run keeps beside its weights
+    lacks: tuple[str, ...]  # the entries of the task's metadata that are missing
 
 
 def load(
@@ -43,16 +46,16 @@ def load(
     key: str = "",
     fields: Mapping[str, Any] | None = None,
 ) -> Any:
-    """A network with its weights and all that it takes to use it.
+    """A network with its weights and everything that its use takes.
 
-    `path` is a run's folder, or its name inside runs/: a Loaded where the run is on images, a Translator where it is on
-    sentences. `which` is "best" (by validation; the last where nothing was chosen) or "last". `ema` asks for the averaged
-    weights; None takes them where the run kept them.
+    `path` is the folder of a run, or its name inside runs/. The result is a Classifier for a run on images, a
+    Translator for one on sentences. `which` is "best" (by validation; the last if there was none) or "last". With `ema`
+    None the averaged weights are taken if the run has them; True requires them, False takes the others.
 
-    Or it is a file or folder of any layout that `python -m convert formats` lists, or hf://owner/name: the same where it
-    says how images become inputs, else a BareNetwork. What its tensors cannot tell is said as to `python -m convert`:
-    `layout` (--from), `model`, `key`, `fields` ({"heads": 12}, --set). Weights become float32; float64 ones stay, and
-    turn jax_enable_x64 on. Raises UserError.
+    Or `path` is a file or folder of any layout that `python -m convert formats` lists, or hf://owner/name. The result
+    is the same if the file states how images become inputs, else a BareNetwork. What its tensors do not determine can
+    be stated as for `python -m convert`: `layout` (--from), `model`, `key`, `fields` ({"heads": 12}, --set). Weights
+    become float32, but float64 stays float64 and turns jax_enable_x64 on. Raises UserError.
     """
     path = os.fspath(path)
     if is_foreign(path):
@@ -60,48 +63,48 @@ def load(
     folder = find(path)
     record, run = folder.record(), folder.config()
     step, tree = weights(folder, run.model, which, ema)
-    return _ready(run, tree, record, step)
+    return _predictor(run, tree, record, step)
 
 
 def _network(run: RunConfig, tree: dict[str, Any]) -> Any:
-    """A run's network with these parameters (a nested dict of arrays)."""
+    """The network of a run with parameters `tree` (a nested dict of arrays)."""
     if run.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
     return merge(definition(run.model, dtype=jnp.dtype(run.compute_dtype)), jax.tree.map(jnp.asarray, tree))
 
 
-def _ready(run: RunConfig, tree: dict[str, Any], kept: Mapping[str, Any], step: int) -> Ready:
-    return task(run, kept).ready(_network(run, tree), Record(run, kept, step))
+def _predictor(run: RunConfig, tree: dict[str, Any], metadata: Mapping[str, Any], step: int) -> Predictor:
+    return task_of(run, metadata).predictor(_network(run, tree), Trained(run, metadata, step))
 
 
-def _foreign(path: str, **said: Any) -> Ready | BareNetwork:
-    """A file of another layout as a network of ours."""
-    config, facts, arrays = converted(path, **said)
+def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
+    """The network of a weight file of any layout."""
+    config, facts, arrays = converted(path, **options)
     double = any(x.dtype == np.float64 for x in arrays.values())
     run, tree = replace(untrained(config), compute_dtype="float64" if double else "float32"), unflatten(arrays)
-    row, kept = task_row(run.task), stated(run, facts)
-    for name, thing in row.keeps.items():
-        # What outputs are called may be numbers; how inputs are made has to be known.
-        if name not in kept and thing.of_head and thing.made_up is not None:
-            kept[name] = thing.made_up(config)[0]
-    # Of texts, a file says neither how long they may be nor how they become words: a run does.
-    lacks = tuple(name for name in row.keeps if name not in kept or row.takes == "texts")
-    return BareNetwork(_network(run, tree), run, lacks) if lacks else _ready(run, tree, kept, 0)
+    row, metadata = task_row(run.task), stated(run, facts)
+    for name, entry in row.metadata.items():
+        # Outputs may be named by default, but inputs can only be prepared as the file states.
+        if name not in metadata and entry.of_head and entry.default is not None:
+            metadata[name] = entry.default(config)[0]
+    # For texts, only a run states how they become words and how long they may be.
+    lacks = tuple(name for name in row.metadata if name not in metadata or row.takes == "texts")
+    return BareNetwork(_network(run, tree), run, lacks) if lacks else _predictor(run, tree, metadata, 0)
 
 
 def stated(run: RunConfig, facts: Any) -> dict[str, Any]:
-    """Of what a run keeps beside its weights, what a file of another layout states and can be this network's."""
-    keeps = task_row(run.task).keeps
-    said = {name: getattr(facts, name, None) or facts.extra.get(name) for name in keeps}
-    return {name: value for name, value in said.items() if value and keeps[name].fits(value, run.model)}
+    """The metadata {name: value} that a weight file states in its `facts`, as far as it fits the run's network."""
+    entries = task_row(run.task).metadata
+    values = {name: getattr(facts, name, None) or facts.extra.get(name) for name in entries}
+    return {name: value for name, value in values.items() if value and entries[name].fits(value, run.model)}
 
 
 def weights(
     folder: Run, model: ModelConfig, which: str = "best", ema: bool | None = None
 ) -> tuple[int, dict[str, Any]]:
-    """(step, parameters as a nested dict of numpy arrays), as `load` chooses them.
+    """(step, parameters as a nested dict of numpy arrays) of a run, chosen by `which` and `ema` as in `load`.
 
-    Damaged checkpoints that were passed over are named on stderr. Raises UserError.
+    Damaged checkpoints that were skipped are reported on stderr. Raises UserError.
     """
     checkpoints, expected = Checkpoints(folder), shapes(model)
     saved, skipped = checkpoints.restore(expected)
@@ -127,10 +130,10 @@ def weights(
 def export(
     path: str | os.PathLike[str], file: str | os.PathLike[str], which: str = "best", ema: bool | None = None
 ) -> None:
-    """Write a run's weights, chosen as in `load`, to FILE.safetensors under our dotted names, whole or not at all.
+    """Write a run's weights, chosen as in `load`, to FILE.safetensors under our parameter names, atomically.
 
-    Its metadata has the run's config and what it keeps of its data. `--init FILE` takes it here and in torch_ref.
-    Raises UserError, also where the file exists.
+    The file's metadata has the run's config and the metadata of its data. `--init FILE` of vit_jax.train and
+    torch_ref.train accepts it. Raises UserError, also if the file exists.
     """
     from safetensors.numpy import save_file
 
@@ -143,15 +146,18 @@ def export(
     _, tree = weights(folder, run.model, which, ema)
     tensors = {name: np.ascontiguousarray(x) for name, x in flatten(tree).items()}
     partial = file.with_name(file.name + ".tmp")
-    kept = {name: record[name] for name in task_row(run.task).keeps}
+    values = {name: record[name] for name in task_row(run.task).metadata}
     save_file(
-        tensors, partial, metadata={"format": "vit-jax", "config": json.dumps(to_dict(run)), "kept": json.dumps(kept)}
+        tensors, partial, metadata={"format": "vit-jax", "config": json.dumps(to_dict(run)), "kept": json.dumps(values)}
     )
     os.replace(partial, file)
 
 
 def read(path: str, runs_dir: str = "runs") -> tuple[ModelConfig, dict[str, Any]]:
-    """(config, {dotted name: array}) of a run's best weights, or of a file of any layout: for tasks that bring a teacher. Raises UserError."""
+    """(config, {dotted name: array}) of the best weights of a run, or of a weight file of any layout.
+
+    It is what `Task.load_frozen` is given to load a teacher with. Raises UserError.
+    """
     if is_foreign(path, runs_dir):
         config, _, arrays = converted(path)
         return config, arrays
@@ -160,20 +166,20 @@ def read(path: str, runs_dir: str = "runs") -> tuple[ModelConfig, dict[str, Any]
     return model, flatten(weights(folder, model)[1])
 
 
-def starting_weights(run: RunConfig, fresh: dict[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters for a run with `init`: another run's or a file's, over the random ones in `fresh` (flat).
+def starting_weights(run: RunConfig, fresh: dict[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The initial parameters {dotted name: array} of a run with `init`: those of another run or a file.
 
-    Everything must be there with the same shape, and what they were trained on must have the meaning that it has here:
-    `kept` is what this run keeps of its data. Only the head may be left out, with `new_head`. Raises UserError naming
-    the first parameter or meaning that does not fit.
+    `fresh` has random ones, of which only the head is used, and only with `new_head`. All others must be given with the
+    same shape, and the metadata of their data must not conflict with `metadata`, that of this run. Raises UserError
+    naming the first parameter or metadata that does not fit.
     """
-    source, given, theirs = _given(run)
+    source, given, given_metadata = _given(run)
     heads = network_of(run.model).heads
     given = {name: x for name, x in given.items() if not (run.new_head and name.startswith(heads))}
     for name, array in fresh.items():
         if name in given and given[name].shape != array.shape:
             hint = (
-                "add --new-head to start the head anew"
+                "add --new-head to start with a new head"
                 if name.startswith(heads)
                 else f"give the model fields of {source}"
             )
@@ -184,14 +190,15 @@ def starting_weights(run: RunConfig, fresh: dict[str, Any], kept: Mapping[str, A
             raise UserError(f"init {run.init}: has no {name}; give the model fields of {source}")
     if unclaimed := sorted(given.keys() - fresh.keys()):
         raise UserError(
-            f"init {run.init}: its {unclaimed[0]} has no place in this network; give the model fields of {source}"
+            f"init {run.init}: its {unclaimed[0]} is not in this network; give the model fields of {source}"
         )
-    for name, thing in task_row(run.task).keeps.items():
-        clause = thing.clash(theirs[name], kept[name]) if name in theirs and name in kept else ""
-        if clause and not (run.new_head and thing.of_head):
+    for name, entry in task_row(run.task).metadata.items():
+        both = name in given_metadata and name in metadata
+        clause = entry.conflict(given_metadata[name], metadata[name]) if both else ""
+        if clause and not (run.new_head and entry.of_head):
             remedy = (
-                "add --new-head to start the head anew"
-                if thing.of_head
+                "add --new-head to start with a new head"
+                if entry.of_head
                 else "start from weights that were trained with the same ones"
             )
             raise UserError(f"init {run.init}: {clause}; {remedy}")
@@ -199,11 +206,14 @@ def starting_weights(run: RunConfig, fresh: dict[str, Any], kept: Mapping[str, A
 
 
 def _given(run: RunConfig) -> tuple[str, dict[str, Any], Mapping[str, Any]]:
-    """(where a run's starting weights come from, {dotted name: array}, what is kept beside them): another run, or a file of any layout."""
+    """(name of the source, {dotted name: array}, metadata of the data) of the weights that `run.init` names.
+
+    The source is another run or a weight file of any layout. Raises UserError.
+    """
     if not is_foreign(run.init, run.dir):
         source = find(run.init, run.dir)
         return str(source), flatten(weights(source, source.config().model)[1]), source.record()
-    # What neither the file nor its side files tell is as this run has it; what they tell must not differ.
+    # What neither the file nor its side files state is taken from this run; what they state must not differ from it.
     try:
         config, facts, arrays = converted(
             run.init,
@@ -212,25 +222,25 @@ def _given(run: RunConfig) -> tuple[str, dict[str, Any], Mapping[str, Any]]:
         )
     except UserError as error:
         raise UserError(f"init {convert_first(error, run.init)}") from error
-    theirs, mine, row = normal(config), normal(run.model), network_of(run.model)
-    other = [
+    given, wanted, row = normal(config), normal(run.model), network_of(run.model)
+    different = [
         n
-        for n in function_fields(mine)
-        if getattr(theirs, n) != getattr(mine, n) and not (run.new_head and n in row.head_fields)
+        for n in function_fields(wanted)
+        if getattr(given, n) != getattr(wanted, n) and not (run.new_head and n in row.head_fields)
     ]
-    if other:
-        said = ", ".join(f"its {n} is {getattr(theirs, n)!r}, here it is {getattr(mine, n)!r}" for n in other)
+    if different:
+        values = ", ".join(f"its {n} is {getattr(given, n)!r}, here it is {getattr(wanted, n)!r}" for n in different)
         of_data = {*row.from_data} & {*row.head_fields}
-        flags = [_flag(n, getattr(theirs, n)) for n in other if n not in of_data]
-        hints = [f"give {' '.join(flags)}"] * bool(flags) + ["add --new-head to start the head anew"] * bool(
-            of_data & {*other}
+        flags = [_flag(n, getattr(given, n)) for n in different if n not in of_data]
+        hints = [f"give {' '.join(flags)}"] * bool(flags) + ["add --new-head to start with a new head"] * bool(
+            of_data & {*different}
         )
-        raise UserError(f"init {run.init}: {said}; {' and '.join(hints)}")
+        raise UserError(f"init {run.init}: {values}; {' and '.join(hints)}")
     return run.init, arrays, stated(run, facts)
 
 
 def _flag(name: str, value: Any) -> str:
-    """How the command of training is told a field of its network."""
+    """The flag of `vit_jax.train` that sets a field of the network."""
     name = name.replace("_", "-")
     if isinstance(value, bool):
         return f"--model.{'' if value else 'no-'}{name}"

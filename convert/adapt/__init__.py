@@ -1,8 +1,8 @@
-"""What is no bijection, and happens only by flag: `--adapt op=value`.
+"""Conversions that compute values and are done only if asked for: `--adapt OPERATION=VALUE`.
 
-`plan(config, ["resize=384x384:timm", "head=drop"])` gives one Adaptation a text, in order; `apply` takes parameters
-through one; `toward` finds the texts that make a network one that a layout can hold. What each computes is computed in
-float64 and rounded once, to the dtype of the first tensor it took.
+`adaptations(config, ["resize=384x384:timm", "head=drop"])` gives one Adaptation for each text, in order; `apply` takes
+parameters through one of them; `texts_to_fit` searches for texts after which a layout can hold the network. Values are
+computed in float64 and rounded once, to the dtype of the first tensor that a step takes.
 """
 
 from __future__ import annotations
@@ -18,28 +18,24 @@ from vit_jax.errors import UserError
 from . import operations, vit
 from .step import Adaptation, Step, apply
 
-__all__ = ["ANY_NETWORK", "OPERATIONS", "Adaptation", "Step", "apply", "plan", "toward"]
+__all__ = ["ANY_NETWORK", "OPERATIONS", "Adaptation", "Step", "adaptations", "apply", "operation", "texts_to_fit"]
 
 Operation = Callable[[Any, str, str], Adaptation]  # (config, text, value)
 
 OPERATIONS: dict[str, Operation] = {f.__name__: f for f in (*vit.OPERATIONS, *operations.OPERATIONS)}
-ANY_NETWORK = tuple(f.__name__ for f in operations.OPERATIONS)  # with a field of the name
-# Of the others, the network that each is for.
+ANY_NETWORK = tuple(f.__name__ for f in operations.OPERATIONS)  # for networks with a config field of the name
+# The network that each of the other operations is for.
 NETWORK: dict[str, NetworkRow] = {f.__name__: vit.NETWORK for f in vit.OPERATIONS}
 
 
-def plan(config: ModelConfig, texts: Sequence[str]) -> list[Adaptation]:
-    """The adaptations that texts name, each of the network that the one before it leaves; nothing is read yet.
+def adaptations(config: ModelConfig, texts: Sequence[str]) -> list[Adaptation]:
+    """One Adaptation for each text "OPERATION=VALUE", each of the network that the one before it leaves.
 
-    Raises UserError on an operation or value that is not known, or that this network cannot have.
+    Reads no values yet. Raises UserError on an operation or value that is not known or that the network cannot have.
     """
     out: list[Adaptation] = []
     for text in texts:
-        name, equals, value = text.partition("=")
-        if name not in OPERATIONS:
-            raise UserError(f"--adapt {text}: there is no operation {name!r}{nearest(name, list(OPERATIONS))}")
-        if not equals or not value:
-            raise UserError(f"--adapt {text}: {name} needs a value, as in {OPERATIONS[name].__doc__}")
+        name, value = operation(text)
         row = network_of(config)
         possible = [each for each in OPERATIONS if (NETWORK[each] is row if each in NETWORK else hasattr(config, each))]
         if name not in possible:
@@ -51,12 +47,23 @@ def plan(config: ModelConfig, texts: Sequence[str]) -> list[Adaptation]:
     return out
 
 
-def toward(config: ModelConfig, more: Sequence[str], fits: Callable[[ModelConfig], bool]) -> list[str]:
-    """The fewest texts that leave a network that fits: of those that keep the function and, after them, of `more`; else none."""
+def operation(text: str) -> tuple[str, str]:
+    """The name and the value of an "OPERATION=VALUE". Raises UserError on an unknown operation, and without a value."""
+    name, equals, value = text.partition("=")
+    if name not in OPERATIONS:
+        raise UserError(f"--adapt {text}: there is no operation {name!r}{nearest(name, list(OPERATIONS))}")
+    if not equals or not value:
+        example = (OPERATIONS[name].__doc__ or "").partition("\n")[0].rstrip(".")
+        raise UserError(f"--adapt {text}: {name} needs a value, as in {example}")
+    return name, value
+
+
+def texts_to_fit(config: ModelConfig, more: Sequence[str], fits: Callable[[ModelConfig], bool]) -> list[str]:
+    """The fewest texts after which `fits(config)` holds, of those that keep the function and of `more`; else []."""
     known = [*vit.SAME_FUNCTION, *more]
     for count in range(1, len(known) + 1):
         for texts in itertools.combinations(known, count):
-            with contextlib.suppress(UserError):  # not for this network
-                if fits(plan(config, texts)[-1].config):
+            with contextlib.suppress(UserError):  # an operation that this network cannot have
+                if fits(adaptations(config, texts)[-1].config):
                     return list(texts)
     return []

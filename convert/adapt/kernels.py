@@ -1,4 +1,4 @@
-"""Resampling of grids and patches, each kernel as one library does it: matrices [new, old], one an axis, in float64."""
+"""Resampling of position tables and patch kernels as public libraries do it: one matrix [new, old] an axis, float64."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Size = tuple[int, int]
 
 
 def linear(x: np.ndarray) -> np.ndarray:
-    """The triangle over [-1, 1]."""
+    """The triangle filter over [-1, 1]."""
     return np.maximum(1 - np.abs(x), 0)
 
 
 def cubic(a: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Keys' cubic convolution over [-2, 2] (Keys 1981, IEEE ASSP 29); a is its slope at 1."""
+    """Keys' cubic convolution over [-2, 2] with slope `a` at 1 (Keys 1981, IEEE Transactions ASSP 29)."""
 
     def weight(x: np.ndarray) -> np.ndarray:
         x = np.abs(x)
@@ -31,9 +31,10 @@ def cubic(a: float) -> Callable[[np.ndarray], np.ndarray]:
 class Kernel:
     """How one library resamples an axis.
 
-    `antialias` widens the weights when shrinking and leaves out what lies beyond the edge; without it the edge is
-    repeated. `corners` puts the first and last points of both grids on each other (else their pixels' edges).
-    `offset` enlarges the new length, for the sampling points only. `square` names the grids that have to be square.
+    `antialias` widens the filter when shrinking and leaves out what lies beyond the edge; without it the edge is
+    repeated. `corners` aligns the first and the last points of both grids, instead of the outer edges of their pixels.
+    `offset` enlarges the new length where sampling points are computed. `square` names the grids, "old" or "new", that
+    have to be square.
     """
 
     weight: Callable[[np.ndarray], np.ndarray]
@@ -43,7 +44,7 @@ class Kernel:
     square: tuple[str, ...] = ()
 
     def matrix(self, old: int, new: int) -> np.ndarray:
-        """[new, old]: the new points of an axis from its old ones."""
+        """The matrix [new, old], float64, that resamples an axis of `old` points to `new` points."""
         if self.corners:
             ratio = (old - 1) / (new - 1) if new > 1 else 0.0
             centres = np.arange(new) * ratio
@@ -53,16 +54,16 @@ class Kernel:
         if self.antialias:
             weights = self.weight((np.arange(old) - centres[:, None]) / max(ratio, 1.0))
             return weights / weights.sum(1, keepdims=True)
-        margin = 3  # beyond either edge: what a cubic reaches
+        margin = 3  # points beyond either edge: as far as a cubic filter reaches
         points = np.arange(-margin, old + margin)
         out = np.zeros((old, new))
         np.add.at(out, points.clip(0, old - 1), self.weight(points[:, None] - centres))
         return out.T
 
 
-# Position tables. timm: resample_abs_pos_embed. hf: ViTEmbeddings.interpolate_pos_encoding. dino: the same of the DINO
-# repositories. torchvision: interpolate_embeddings. google: scipy.ndimage.zoom of order 1, in vision_transformer and
-# big_vision. flexi: jax.image.resize "linear", in big_vision's FlexiViT.
+# For position tables. timm: resample_abs_pos_embed. hf: ViTEmbeddings.interpolate_pos_encoding. dino: the same in the
+# repositories of DINO. torchvision: interpolate_embeddings. google: scipy.ndimage.zoom of order 1, in
+# vision_transformer and big_vision. flexi: jax.image.resize "linear", in big_vision's FlexiViT.
 POSITIONS = {
     "timm": Kernel(cubic(-0.5), antialias=True),
     "hf": Kernel(cubic(-0.75), square=("old",)),
@@ -71,21 +72,22 @@ POSITIONS = {
     "google": Kernel(linear, corners=True, square=("old", "new")),
     "flexi": Kernel(linear, antialias=True),
 }
-# Patch kernels, by how images are resized. flexi: tf.image.resize "bilinear", as FlexiViT (Beyer et al. 2023, arXiv
+# For patch kernels, by how images are resized. flexi: tf.image.resize "bilinear", as FlexiViT (Beyer et al. 2023, arXiv
 # 2212.08013, 3.4). timm: resample_patch_embed.
 PATCHES = {"flexi": Kernel(linear), "timm": Kernel(cubic(-0.5), antialias=True)}
 
 
 def resample(table: np.ndarray, old: Size, new: Size, kernel: Kernel) -> np.ndarray:
-    """A table [rows*columns, D] over one grid as one over another."""
+    """A table [rows*columns, D] over the grid `old`, resampled to the grid `new`."""
     rows, columns = (kernel.matrix(before, after) for before, after in zip(old, new, strict=True))
     return _both(table, old, rows, columns)
 
 
 def resample_patches(kernels: np.ndarray, old: Size, new: Size, kernel: Kernel) -> np.ndarray:
-    """Patch kernels [p*q, n] that answer to resized patches as the old ones do to the patches themselves.
+    """Patch kernels [p*q, n] whose outputs for resized patches are those of the old kernels for the old patches.
 
-    pinv(B^T) w with B the matrix that resizes a patch: exact where patches grow, least squares where they shrink.
+    They are pinv(B^T) w, where the matrix B resizes a patch (Beyer et al. 2023, 3.4): exact where patches grow, least
+    squares where they shrink.
     """
     rows, columns = (np.linalg.pinv(kernel.matrix(before, after).T) for before, after in zip(old, new, strict=True))
     return _both(kernels, old, rows, columns)

@@ -1,6 +1,6 @@
-"""The operations of --adapt that any network with a field of their name can have: (config, text, value) -> Adaptation.
+"""The operations of --adapt for any network with a config field of their name: (config, text, value) -> Adaptation.
 
-Each docstring begins with how it is written.
+`python -m convert formats` prints the first paragraph of each docstring, which begins with how to write the operation.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .step import Adaptation
 
 
 def eps(c: Any, text: str, value: str) -> Adaptation:
-    """eps=NUMBER: the epsilon of every LayerNorm."""
+    """eps=NUMBER: another epsilon in every LayerNorm."""
     after = replace(c, eps=number(text, value, float, 0.0))
     return Adaptation(text, c, after, (), f"eps {c.eps} becomes {after.eps}: the function changes")
 
 
 def activation(c: Any, text: str, value: str) -> Adaptation:
-    """activation=NAME: the activation inside every mlp."""
+    """activation=NAME: another activation in every mlp."""
     known = list(typing.get_args(typing.get_type_hints(type(c))["activation"]))
     if value not in known:
         raise UserError(f"--adapt {text}: there is no activation {value!r}{nearest(value, known)}")
@@ -37,19 +37,18 @@ OPERATIONS = (eps, activation)
 
 
 def need(holds: bool, text: str, reason: str) -> None:
-    """Raise UserError unless it holds."""
+    """Raise UserError with this reason unless `holds`; `text` is the value of --adapt."""
     if not holds:
         raise UserError(f"--adapt {text}: {reason}; leave this flag out")
 
 
 def number(text: str, value: str, cls: type, least: float) -> Any:
-    """A text as a number of at least `least`. Raises UserError."""
+    """A text as a finite number (`cls` is int or float) of at least `least`. Raises UserError."""
     try:
         found = cls(value)
     except ValueError:
         found = least - 1
     if not least <= found < float("inf"):
-        raise UserError(
-            f"--adapt {text}: {value!r} is not {'a whole number' if cls is int else 'a number'} of at least {least:g}; give one"
-        )
+        kind = "a whole number" if cls is int else "a number"
+        raise UserError(f"--adapt {text}: {value!r} is not {kind} of at least {least:g}; give one")
     return found

@@ -1,4 +1,4 @@
-"""One adaptation: the config before and after, and what becomes of which parameters."""
+"""One adaptation: the config before and after, and the computation of parameters that change."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from ..rules import Arrays, Shape, contiguous
 
 @dataclass(frozen=True)
 class Step:
-    """Some of our parameters that become others; those that no step takes stay as they are.
+    """A computation that replaces some parameters by others. Parameters that no step takes stay as they are.
 
-    `compute` gets float64 arrays, in the order of `takes`, and gives those of `makes` in its order.
+    `takes` are names of parameters, `makes` {name: shape} of those that replace them. `compute` gets float64 arrays in
+    the order of `takes` and returns those of `makes` in its order.
     """
 
     takes: tuple[str, ...]
@@ -26,7 +27,7 @@ class Step:
     compute: Callable[[Arrays], Sequence[np.ndarray]]
 
     def apply(self, arrays: Arrays) -> Arrays:
-        """The parameters made, in C order and in the dtype of the first one taken."""
+        """The arrays of `makes`, in C order and in the dtype of the first array taken."""
         return [
             contiguous(np.asarray(array).astype(arrays[0].dtype))
             for array in self.compute([a.astype(np.float64) for a in arrays])
@@ -35,9 +36,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What one --adapt does. `says` is the change in words, for the user and for the output's provenance.
+    """What one --adapt does. `says` describes the change for the user and for the provenance of the output.
 
-    `facts` is what becomes of the preprocessing and the class names beside the tensors.
+    `facts` maps the Facts of the source (preprocessing, class names) to those of the adapted network.
     """
 
     text: str
@@ -49,7 +50,7 @@ class Adaptation:
 
 
 def apply(adaptation: Adaptation, parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Our parameters {dotted name: array} of `config_before` as those of `config`."""
+    """Parameters {dotted name: array} of the network `config_before` as those of `config`."""
     done = dict(parameters)
     for step in adaptation.steps:
         done |= zip(step.makes, step.apply([np.asarray(done.pop(name)) for name in step.takes]), strict=True)

@@ -1,10 +1,10 @@
-"""The operations of --adapt that are for a ViT; each docstring begins with how it is written."""
+"""The operations of --adapt for a ViT; docstrings as in operations.py."""
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +20,8 @@ from .operations import need, number
 from .step import Adaptation, Step
 
 NETWORK = NETWORKS["vit"]
-STAYS = "the function stays"  # but for rounding
-# Mean and standard deviation of pixels in 0..1, by the names under which models are published.
+STAYS = "the function stays"  # up to rounding
+# Mean and standard deviation of pixels in [0, 1], by the names of published preprocessings.
 STATISTICS = {
     "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
@@ -31,20 +31,21 @@ STATISTICS = {
 
 
 def resize(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """resize=HEIGHTxWIDTH:KERNEL: other image sizes; the positions of patches are resampled, prefix rows stay."""
+    """resize=HEIGHTxWIDTH:KERNEL: another image size; positions of patches are resampled, others stay."""
     size, kernel = _pair(text, value, POSITIONS)
     after = check_vit(replace(c, image=size))
     old, new, prefix = c.grid, after.grid, c.position_rows - c.patches
     if old == new:
         return Adaptation(text, c, after, (), f"image is {_size(c.image)} already: {STAYS}")
     steps: tuple[Step, ...] = ()
-    said = "positions are computed for the new grid" if c.position != "none" else "there are no positions"
+    positions = "positions are computed for the new grid" if c.position != "none" else "there are no positions"
     if c.position_stored:
         for which, grid in (("old", old), ("new", new)):
             if which in POSITIONS[kernel].square and grid[0] != grid[1]:
                 oblong = [name for name, k in POSITIONS.items() if which not in k.square]
                 raise UserError(
-                    f"--adapt {text}: {kernel} knows no {which} grid of {grid[0]}x{grid[1]}; take {' or '.join(oblong)}"
+                    f"--adapt {text}: {kernel} resamples only square grids, and the {which} one is "
+                    f"{grid[0]}x{grid[1]}; take {' or '.join(oblong)}"
                 )
 
         def table(arrays: Arrays) -> Arrays:
@@ -52,13 +53,13 @@ def resize(c: ViTConfig, text: str, value: str) -> Adaptation:
             return [np.concatenate([rows[:prefix], resample(rows[prefix:], old, new, POSITIONS[kernel])])]
 
         steps = (_step(after, "position", compute=table),)
-        said = f"positions are resampled by {kernel} from {old[0]}x{old[1]} to {new[0]}x{new[1]}"
-    says = f"image {_size(c.image)} becomes {_size(after.image)}: {said}, the function changes"
+        positions = f"positions are resampled by {kernel} from {old[0]}x{old[1]} to {new[0]}x{new[1]}"
+    says = f"image {_size(c.image)} becomes {_size(after.image)}: {positions}, the function changes"
     return Adaptation(text, c, after, steps, says, lambda facts: _resized(facts, c.image, after.image))
 
 
 def patch(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """patch=SIZE:KERNEL: other patches on the same grid, so that images grow or shrink with them."""
+    """patch=SIZE:KERNEL: another patch size on the same grid, so that the image size changes with it."""
     size, kernel = _pair(text, value, PATCHES)
     _without_pixel_norm(c, text)
     rows, columns = c.grid
@@ -70,12 +71,13 @@ def patch(c: ViTConfig, text: str, value: str) -> Adaptation:
         return [resample_patches(w.reshape(old[0] * old[1], -1), old, new, PATCHES[kernel]).reshape(-1, c.width)]
 
     steps = (_step(after, "patch.kernel", compute=kernels),) if old != new else ()
-    says = f"patch {_size(c.patch)} becomes {_size(size)} by {kernel} and image {_size(c.image)} {_size(after.image)}: the function changes"
+    sizes = f"patch {_size(c.patch)} becomes {_size(size)} by {kernel}, image {_size(c.image)} {_size(after.image)}"
+    says = f"{sizes}: the function changes"
     return Adaptation(text, c, after, steps, says, lambda facts: _resized(facts, c.image, after.image))
 
 
 def head(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """head=drop, or head=new:CLASSES, with zeros, or head=new:CLASSES:normal, drawn with a standard deviation of 0.02."""
+    """head=drop (no head), head=new:CLASSES (a new one of zeros), head=new:CLASSES:normal (drawn with std 0.02)."""
     names = [n for n in shapes(c) if n.startswith(("head.", "head_hidden.", "distill_head.", "distill_norm."))]
     if value == "drop":
         after = replace(c, classes=0, head_hidden=0, distill_head=False, distill_norm=False)
@@ -90,7 +92,8 @@ def head(c: ViTConfig, text: str, value: str) -> Adaptation:
     found = re.fullmatch(r"new:([1-9]\d{0,6})(?::(zero|normal))?", value)
     if not found:
         raise UserError(
-            f"--adapt {text}: {value!r} is none of drop, new:CLASSES, new:CLASSES:zero, new:CLASSES:normal; give one of these"
+            f"--adapt {text}: {value!r} is none of drop, new:CLASSES, new:CLASSES:zero, new:CLASSES:normal; "
+            "give one of these"
         )
     start, after = found[2] or "zero", replace(c, classes=int(found[1]))
     old = tuple(n for n in names if n.startswith(("head.", "distill_head.")))
@@ -100,7 +103,7 @@ def head(c: ViTConfig, text: str, value: str) -> Adaptation:
         drawn = start == "normal"
         return [_normal(n, shape) if drawn and n.endswith("kernel") else np.zeros(shape) for n, shape in made.items()]
 
-    # Where there was no head the dtype is that of another parameter, which passes.
+    # Without an old head the dtype is that of another parameter, which passes through unchanged.
     step = (
         Step(old, made, fresh)
         if old
@@ -110,17 +113,13 @@ def head(c: ViTConfig, text: str, value: str) -> Adaptation:
 
 
 def fold(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """fold=layer_scale, fold=cls_position or fold=positions: what the weights can take over, so that it need not be stored."""
-    return _one_of(
-        {"layer_scale": _fold_layer_scale, "cls_position": _fold_cls_position, "positions": _fold_positions},
-        c,
-        text,
-        value,
-    )
+    """fold=layer_scale, fold=cls_position, fold=positions: move parameters into others, so that they need no tensor."""
+    values = {"layer_scale": _fold_layer_scale, "cls_position": _fold_cls_position, "positions": _fold_positions}
+    return _one_of(values, c, text, value)
 
 
 def unfold(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """unfold=cls_position or unfold=qkv_bias: parameters of zeros, where a layout has to have them."""
+    """unfold=cls_position, unfold=qkv_bias: add parameters of zeros, for layouts that must have them."""
     return _one_of({"cls_position": _unfold_cls_position, "qkv_bias": _unfold_qkv_bias}, c, text, value)
 
 
@@ -142,7 +141,8 @@ def _fold_cls_position(c: ViTConfig, text: str) -> Adaptation:
     need(c.cls_token and c.cls_position and c.position != "none", text, "its class token has no position")
     after = replace(c, cls_position=False)
     says = f"the class token's position is added to the token: {STAYS}"
-    if not c.position_stored:  # computed: a prefix token's row is zero in 2-D, and shifts the patches' rows in 1-D
+    # Computed positions: in 2-D the row of a prefix token is zero, in 1-D it shifts the rows of the patches.
+    if not c.position_stored:
         need(c.position == "sincos2d", text, "its computed positions count the class token; give fold=positions first")
         return Adaptation(text, c, after, (), says)
     return Adaptation(
@@ -182,9 +182,9 @@ def _unfold_qkv_bias(c: ViTConfig, text: str) -> Adaptation:
 
 
 def channels(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """channels=N: from 3; the colours' sum for one, else the colours over and over, times 3/N (timm's adapt_input_conv)."""
+    """channels=N: from 3 channels to N: their sum for 1, else the three in turn times 3/N (timm's adapt_input_conv)."""
     n = number(text, value, int, 1)
-    need(c.channels == 3, text, f"this network takes {c.channels} channels, and only 3 are known to become others")
+    need(c.channels == 3, text, f"this network takes {c.channels} channels, and only 3 can be changed")
     _without_pixel_norm(c, text)
     after = replace(c, channels=n)
 
@@ -205,7 +205,7 @@ def channels(c: ViTConfig, text: str, value: str) -> Adaptation:
 
 
 def statistics(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """statistics=FROM:TO: pixels normalised by TO instead of FROM, each none, half, imagenet or clip."""
+    """statistics=FROM:TO: pixels normalised with mean and std TO instead of FROM, each none, half, imagenet or clip."""
     names = value.split(":")
     if len(names) != 2 or not set(names) <= set(STATISTICS):
         raise UserError(f"--adapt {text}: {value!r} is not FROM:TO, each one of {', '.join(STATISTICS)}; give the two")
@@ -222,10 +222,11 @@ def statistics(c: ViTConfig, text: str, value: str) -> Adaptation:
     def facts(given: Facts) -> Facts:
         if given.preprocess is None:
             return given
-        said = tuple(np.round(given.preprocess[k], 4).tolist() for k in ("mean", "std"))
-        if said != tuple(np.round(s, 4).tolist() for s in STATISTICS[names[0]]):
+        stated = tuple(np.round(given.preprocess[k], 4).tolist() for k in ("mean", "std"))
+        if stated != tuple(np.round(s, 4).tolist() for s in STATISTICS[names[0]]):
             raise UserError(
-                f"--adapt {text}: the files say mean {said[0]} and std {said[1]}, which is not {names[0]}; correct the first name"
+                f"--adapt {text}: the files state mean {stated[0]} and std {stated[1]}, which is not {names[0]}; "
+                "correct the first name"
             )
         return replace(given, preprocess={**given.preprocess, "mean": mean.tolist(), "std": std.tolist()})
 
@@ -236,7 +237,7 @@ def statistics(c: ViTConfig, text: str, value: str) -> Adaptation:
         c,
         after,
         (step,),
-        f"pixels are normalised by {names[1]} instead of {names[0]}: of the same pictures {STAYS}",
+        f"pixels are normalised by {names[1]} instead of {names[0]}: for the same pictures {STAYS}",
         facts,
     )
 
@@ -249,13 +250,11 @@ SAME_FUNCTION = ("fold=layer_scale", "fold=positions", "fold=cls_position", "unf
 
 
 def computed(c: ViTConfig) -> np.ndarray:
-    """Computed positions, [rows, D] float64: prefix tokens that have a position, then the patches, row by row."""
-    if (
-        c.position == "sincos1d"
-    ):  # sine and cosine in turn, each pair of columns at one frequency (Vaswani et al. 2017, 3.5)
+    """Computed positions, float64 [rows, D]: tokens before the patches that have one, then the patches by rows."""
+    if c.position == "sincos1d":  # sine and cosine in turn, a frequency for each pair (Vaswani et al. 2017, 3.5)
         angles = np.arange(c.position_rows)[:, None] * 10000.0 ** (-2 * (np.arange(c.width) // 2) / c.width)
         return np.where(np.arange(c.width) % 2, np.cos(angles), np.sin(angles))
-    quarter = c.width // 4  # sine and cosine of x, then of y (Beyer et al. 2022, arXiv 2205.01580)
+    quarter = c.width // 4  # sines and cosines of x, then of y (Beyer et al. 2022, arXiv 2205.01580)
     frequencies = 10000.0 ** (-np.arange(quarter) / max(quarter - 1, 1))
     y, x = np.divmod(np.arange(c.patches)[:, None], c.grid[1])
     table = np.concatenate([f(axis * frequencies) for axis in (x, y) for f in (np.sin, np.cos)], axis=1)
@@ -263,16 +262,17 @@ def computed(c: ViTConfig) -> np.ndarray:
 
 
 def _step(after: ViTConfig, *takes: str, makes: tuple[str, ...] = (), compute: Callable[[Arrays], Any]) -> Step:
-    """A step that gives, of what it takes, those that the new network has, and then `makes`."""
+    """A Step that replaces `takes` by those of them that the network `after` has, followed by `makes`."""
     known = shapes(after)
     return Step(takes, {n: known[n] for n in dict.fromkeys((*(n for n in takes if n in known), *makes))}, compute)
 
 
 def _one_of(
-    values: dict[str, Callable[[ViTConfig, str], Adaptation]], c: ViTConfig, text: str, value: str
+    values: Mapping[str, Callable[[ViTConfig, str], Adaptation]], c: ViTConfig, text: str, value: str
 ) -> Adaptation:
     if value not in values:
-        raise UserError(f"--adapt {text}: there is no {value!r} to do so with{nearest(value, list(values))}")
+        operation = text.partition("=")[0]
+        raise UserError(f"--adapt {text}: {operation} has no value {value!r}{nearest(value, list(values))}")
     return values[value](c, text)
 
 
@@ -280,12 +280,12 @@ def _without_pixel_norm(c: ViTConfig, text: str) -> None:
     need(
         not c.stem_pre_norm,
         text,
-        "its patches are normalised pixel by pixel before their projection, which has no such form",
+        "its pixels are normalised before the projection of patches, so the projection cannot be adapted",
     )
 
 
 def _pair(text: str, value: str, kernels: dict[str, Any]) -> tuple[Size, str]:
-    """HEIGHTxWIDTH:KERNEL, or SIZE:KERNEL."""
+    """(size, name of a kernel) from HEIGHTxWIDTH:KERNEL or SIZE:KERNEL. Raises UserError."""
     size, _, kernel = value.partition(":")
     found = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", size)
     if not found:
@@ -313,7 +313,7 @@ def _nameless(facts: Facts) -> Facts:
 
 
 def _resized(facts: Facts, before: Size, after: Size) -> Facts:
-    """Images of the new size, the resized side that they are cropped from in proportion."""
+    """Facts with images of the new size, and the size before cropping in proportion."""
     if facts.preprocess is None:
         return facts
     scaled = round(facts.preprocess["size"] * min(pair(after)) / min(pair(before)))

@@ -1,4 +1,4 @@
-"""`formats`: the layouts from their tables, how many ordered pairs of them hold a common network, and what --adapt can do."""
+"""`formats`: the layouts, how many ordered pairs of them hold a common network, and what --adapt can do."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ from ..adapt.kernels import PATCHES, POSITIONS
 from ..dialects import LAYOUTS, refused
 from ..layout import Layout
 from ..plan.shared import shared
+from ..verify.libraries import OURS, library_of
 from .terminal import wrapped
 
-OURS = ("vit-jax", "torch-ref")  # the others' forward passes are compared with these
+COLUMNS = (
+    "built by: the library that --verify has build a file's network, independently of our table of the layout (-: no "
+    "installable library does). compared with: what the table's networks were compared with in tests/parity, else it "
+    "is unproven. --verify calls two files the same function only where both were built independently."
+)
 
 
 @functools.cache
 def pairs() -> dict[tuple[str, str], str]:
-    """{(from, to): why no network is in both layouts, empty where one is} for every ordered pair of layouts."""
+    """{(from, to): why the two layouts share no network; empty where they share one} of all ordered pairs."""
     out: dict[tuple[str, str], str] = {}
     for a, b in itertools.combinations_with_replacement(LAYOUTS.values(), 2):
         out[a.name, b.name] = out[b.name, a.name] = shared(a, b)[1]
@@ -33,23 +38,22 @@ def show(reasons: bool) -> None:
     found, wide = pairs(), max(map(len, LAYOUTS))
     for network in NETWORKS.values():
         some = [layout for layout in LAYOUTS.values() if layout.network is network.config]
-        print(
-            wrapped(
-                f"{network.name}: layouts (--from, --to), whose forward pass was compared, the containers that they come in",
-                5,
-            )
-        )
+        print(f"{network.name}: the layouts that --from and --to name")
+        print(columns("layout", wide, "built by", "compared with", "containers", "title"))
         for layout in some:
             print(line(layout, wide))
         print("\n" + matrix(list(dict.fromkeys(layout.dialect for layout in some)), found) + "\n")
     joined = [pair for pair, why in found.items() if not why]
-    print(wrapped(f"{len(joined)} of {len(found)} ordered pairs of layouts hold a common network; {_apart(found)}.", 0))
+    print(
+        wrapped(f"x: a network fits both ({len(joined)} of {len(found)} ordered pairs of layouts); {_apart(found)}.", 0)
+    )
     if reasons:
         for (a, b), why in found.items():
             if why and why != "other networks" and a < b:
                 print(wrapped(f"  {a} | {b}: {why}", 6))
     else:
         print("--pairs says why for each.")
+    print("\n" + wrapped(COLUMNS, 0))
     print("\n" + wrapped("What --adapt OP=VALUE can do on the way, in the order in which it is given:", 0))
     for what in adaptations():
         print(wrapped(f"  {what}", 6))
@@ -68,12 +72,20 @@ def adaptations() -> list[str]:
 
 def line(layout: Layout, wide: int) -> str:
     """A layout in one line, or as many as a narrow terminal needs."""
-    state = "ours" if layout.dialect in OURS else f"proven ({layout.proven})" if layout.proven else "unproven"
-    return wrapped(f"  {layout.name:{wide}}  {state:28} {', '.join(layout.containers):20} {layout.title}", 6)
+    library = library_of(layout)
+    table = "ours" if layout.dialect in OURS else layout.proven or "unproven"
+    return columns(
+        layout.name, wide, library.name if library else "-", table, ", ".join(layout.containers), layout.title
+    )
+
+
+def columns(name: str, wide: int, builder: str, table: str, containers: str, title: str) -> str:
+    """One line of the list of layouts."""
+    return wrapped(f"  {name:{wide}}  {builder:13} {table:20} {containers:20} {title}", 6)
 
 
 def matrix(dialects: list[str], found: dict[tuple[str, str], str]) -> str:
-    """Which layouts, all versions taken together, go to which: x, or a dot where no network is in both."""
+    """Which dialects go to which: x, or a dot where no versions of them share a network."""
     joined = {(a.partition("@")[0], b.partition("@")[0]) for (a, b), why in found.items() if not why}
     wide, letters = max(map(len, dialects)) + 3, string.ascii_letters[: len(dialects)]
     lines = [f"  {'':{wide}} " + " ".join(letters)]
@@ -85,4 +97,4 @@ def matrix(dialects: list[str], found: dict[tuple[str, str], str]) -> str:
 def _apart(found: dict[tuple[str, str], str]) -> str:
     other = sum(why == "other networks" for why in found.values())
     rest = sum(bool(why) for why in found.values()) - other
-    return f"{other} join networks of different kinds, {rest} have tables that exclude each other"
+    return f"{other} are of different networks, and in {rest} no network fits both layouts"

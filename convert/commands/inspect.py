@@ -12,41 +12,31 @@ from ..containers import open_source
 from ..containers.folder import candidates
 from ..containers.source import Source, Tensor
 from ..recognise import weights_in
-from ..recognise.layouts import closest, known, recognised, shapes, why_refused
+from ..recognise.layouts import Recognition, closest, recognise
 from ..recognise.preprocessing import statistics
 from ..recognise.reading import Options, identify
+from ..recognise.weights_in import Chosen
 from .terminal import wrapped
 
 # Fields that are shown even where they have their defaults.
 ALWAYS = {
-    "image",
-    "channels",
-    "patch",
-    "classes",
-    "width",
-    "depth",
-    "heads",
-    "hidden",
-    "eps",
-    "activation",
-    "pool",
-    "norm_first",
-    "encoder_depth",
-    "decoder_depth",
-}
-INDENT = 11  # of what is said of a label
+    "image", "channels", "patch", "classes", "width", "depth", "heads", "hidden", "eps", "activation", "pool",
+    "norm_first", "encoder_depth", "decoder_depth",
+}  # fmt: skip
+INDENT = 11  # columns of the labels
 FEW = 12  # tensors that are shown at either end of a long list
 
 
 def show(path: str, options: Options) -> None:
-    """Print what there is. Raises UserError where it cannot be opened."""
+    """Print container, layout, config and tensors of a source. Raises UserError where it cannot be opened."""
     if os.path.isdir(path) and not options.file and len(found := candidates(path)) > 1:
         print(f"{path}: {len(found)} candidates; name one with --file")
         for one in found:
             print(f"  {os.path.relpath(one.path, path):40}  {one.what:30} {one.size / 1e6:12,.1f} MB")
         return
     with open_source(path, options.file, options.step) as source:
-        label, tensors, left_out = weights_in.choose(source, known, options.key)
+        chosen = weights_in.choose(source, recognise, options.key)
+        label, tensors, left_out, _ = chosen
         print(f"path       {source.path}\ncontainer  {source.container}, {source.size / 1e6:,.1f} MB")
         if label != ".":
             print(f"weights    {label}")
@@ -54,49 +44,42 @@ def show(path: str, options: Options) -> None:
             print(f"left out   {what}")
         for names in weights_in.tied(source, tensors):
             print(f"tied       {', '.join(names)}")
-        config(source, options, tensors)
+        config(source, options, chosen)
         table(tensors)
 
 
-def config(source: Source, options: Options, tensors: dict[str, Tensor]) -> None:
-    """The layout and config, or what is in the way of them."""
-    found = recognised(shapes(tensors))
-    if reason := why_refused(shapes(tensors)):
-        print(f"layout     none: {reason}")
+def config(source: Source, options: Options, chosen: Chosen[Recognition]) -> None:
+    """Print layout and config, or why they are not known."""
+    found = chosen.found
+    if found.refusal:
+        print(f"layout     none: {found.refusal}")
         return
-    print(f"layout     {', '.join(layout.name for layout in found) or f'unknown{closest(tensors)}'}")
+    names = ", ".join(layout.name for layout in found.layouts)
+    print(f"layout     {names or f'unknown{closest(found.names)}'}")
     try:
-        reading = identify(source, options)
+        reading = identify(source, options, chosen)
     except UserError as error:
         print(f"config     {error}")
         return
     plain = to_dict(type(reading.config)())
     training = network_of(reading.config).training
     values = {k: v for k, v in to_dict(reading.config).items() if k not in training and (k in ALWAYS or v != plain[k])}
-    print(
-        wrapped(
-            f"config     {type(reading.config).__name__}: "
-            + ", ".join(f"{k} {_said(v)}" for k, v in values.items())
-            + "; the rest by default",
-            INDENT,
-        )
-    )
+    print(wrapped(f"config     {type(reading.config).__name__}: {_listed(values)}; the rest by default", INDENT))
     if images := statistics(reading.config, reading.statistics, reading.facts.preprocess):
-        print(wrapped("images     " + ", ".join(f"{k} {_said(v)}" for k, v in images.items()), INDENT))
+        print(wrapped(f"images     {_listed(images)}", INDENT))
     if made := reading.provenance.get("source"):
-        print(
-            f"made from  {made.get('name')} ({made.get('layout')}, sha256 {made.get('sha256')}) by {reading.provenance.get('made_by')}"
-        )
+        print(f"made from  {made.get('name')} ({made.get('layout')}, sha256 {made.get('sha256')})", end="")
+        print(f" by {reading.provenance.get('made_by')}")
 
 
-def _said(value: Any) -> str:
-    return (
-        "x".join(map(str, value)) if isinstance(value, list) and all(isinstance(v, int) for v in value) else str(value)
-    )
+def _listed(values: dict[str, Any]) -> str:
+    """Fields with their values; a list of whole numbers is a size: 8x12."""
+    sizes = {k: v for k, v in values.items() if isinstance(v, list) and all(isinstance(each, int) for each in v)}
+    return ", ".join(f"{k} {'x'.join(map(str, v)) if k in sizes else v}" for k, v in values.items())
 
 
 def table(tensors: dict[str, Tensor]) -> None:
-    """Names, dtypes and shapes, the middle of a long list left out; then the sums."""
+    """Print names, dtypes and shapes, the middle of a long list left out; then the sums."""
     width = max(map(len, tensors), default=0)
     lines = [
         f"  {t.name if t.name in tensors else name:{width}}  {t.dtype.name:9} {list(t.shape)}"

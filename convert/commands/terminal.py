@@ -1,4 +1,4 @@
-"""Lines for a terminal of any width; 150 columns where the output is none."""
+"""Lines that fit a terminal of any width; 150 columns where the output is no terminal."""
 
 from __future__ import annotations
 

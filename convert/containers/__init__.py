@@ -1,4 +1,4 @@
-"""Files of tensors: each kind opens to named lazy tensors, and writes from an iterator."""
+"""Containers: files of named tensors. Each kind opens to lazy tensors, and is written from an iterator of arrays."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["SUFFIXES", "check_file", "open_source", "writer"]
 
 
 def open_source(path: str, file: str = "", step: int | None = None) -> Source:
-    """Open a file, a folder or hf://owner/name; `file` and `step` name one of several candidates in a folder.
+    """Open a file, a folder or hf://owner/name. `file` and `step` choose where a folder has several sets of weights.
 
-    Headers are read, values not. Raises UserError where there is no such thing, it is no file of weights, or is damaged.
+    Reads headers only, no values. Raises UserError where the path does not exist, holds no weights, or is damaged.
     """
     if path.startswith("hf://"):
         from .hub import fetch
@@ -26,7 +26,7 @@ def open_source(path: str, file: str = "", step: int | None = None) -> Source:
 
         return open_folder(path, file, step)
     if os.path.isfile(path) and (file or step is not None):
-        raise UserError(f"{path}: is a file; --file and --step choose in a folder")
+        raise UserError(f"{path}: is a file; leave out --file and --step, which choose in a folder")
     if path.endswith(".index.json"):
         from .folder import open_shards
 

@@ -1,4 +1,4 @@
-"""Folders: which weights lie in one, shards that are one set, and the JSON beside them. Reads headers only."""
+"""Folders: the sets of weights in one, shards that together are one set, and JSON files beside weights."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from vit_jax.errors import UserError
 
-from . import orbax, run_folder, strict_json
+from . import limits, orbax, run_folder, strict_json
 from .kinds import SUFFIXES, check_file, container, open_file
-from .source import CARRIED_SUFFIX, HEADER, PROVENANCE, Source, check_names
+from .source import CARRIED_SUFFIX, PROVENANCE, Source, check_names
 
 INDEX = ".index.json"
-# Files that libraries leave beside weights and that hold none.
-BESIDE = (
+# Files of trainers that end like weights and hold none.
+NO_WEIGHTS = (
     "training_args.bin",
     "optimizer.pt",
     "optimizer.bin",
@@ -25,14 +25,15 @@ BESIDE = (
     "scaler.pt",
     "rng_state.pth",
 )
-RUN = "run of vit-jax"
-TAR = ".tar"  # timm calls a checkpoint last.pth.tar: it is no archive
-SIDE = ("config.json", "preprocessor_config.json", "generation_config.json", PROVENANCE)
+RUN_FOLDER = "run of vit-jax"  # what a Candidate says of a run folder
+AGAIN = "get the files again, all from one source"
+TAR = ".tar"  # timm names checkpoints last.pth.tar, although they are no archives
+SIDE_FILES = ("config.json", "preprocessor_config.json", "generation_config.json", PROVENANCE)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One set of weights in a folder: its file, index or folder, what it is, its bytes."""
+    """One set of weights in a folder: the path of its file, index or folder, its container, what it is, its bytes."""
 
     path: str
     container: str
@@ -42,13 +43,14 @@ class Candidate:
 
 
 def candidates(folder: str) -> list[Candidate]:
-    """All sets of weights in a folder, by name: shards with their index are one, side files are none. Raises UserError.
+    """The sets of weights in a folder, sorted by path; the shards of an index are one set; empty if there are none.
 
-    A folder without any of its own has those of the folders in it, as trainers number them.
+    A run's or Orbax's checkpoints hide other files. A folder without either has the sets directly in its folders
+    (checkpoint-500 and so on; links and unreadable ones are skipped). Raises UserError where it may not be read.
     """
     root = Path(folder)
     if not os.access(root, os.R_OK | os.X_OK):
-        raise UserError(f"{folder}: no permission to read it; change that with chmod")
+        raise UserError(f"{folder}: you have no permission to read it; change that with chmod")
     if found := _checkpoints(root) or _direct(root):
         return found
     for path in sorted(root.iterdir()):
@@ -59,7 +61,7 @@ def candidates(folder: str) -> list[Candidate]:
 
 
 def _direct(root: Path) -> list[Candidate]:
-    """The sets of weights that lie in a folder itself."""
+    """The sets of weights directly in a folder."""
     paths = sorted(root.iterdir())
     found: list[Candidate] = []
     shards: set[str] = set()
@@ -74,7 +76,7 @@ def _direct(root: Path) -> list[Candidate]:
             _suffix(name) in SUFFIXES
             and not path.is_dir()
             and name not in shards
-            and name not in BESIDE
+            and name not in NO_WEIGHTS
             and not name.endswith(CARRIED_SUFFIX)
         ):
             found.append(_file(path))
@@ -91,16 +93,16 @@ def _file(path: Path) -> Candidate:
     try:
         kind = container(str(path))
         return Candidate(str(path), kind, f"{kind} file", path.stat().st_size)
-    except UserError as error:  # it is listed all the same: what was meant to be opened has to be seen
+    except UserError as error:  # listed all the same, with the reason: the user may have meant this file
         return Candidate(
             str(path), SUFFIXES[_suffix(path.name)], str(error).removeprefix(f"{path}: ").partition(";")[0], 0
         )
 
 
 def _checkpoints(folder: Path) -> list[Candidate]:
-    """A run of ours, an Orbax folder, or each of its steps."""
+    """A run folder of vit-jax, an Orbax checkpoint, or each step of a folder of Orbax checkpoints."""
     if run_folder.is_run(folder):
-        return [Candidate(str(folder), "orbax", RUN, _size(folder / "checkpoints"))]
+        return [Candidate(str(folder), "orbax", RUN_FOLDER, _size(folder / "checkpoints"))]
     if not orbax.is_folder(folder):
         return []
     steps = orbax.steps(folder)
@@ -119,41 +121,41 @@ def _size(path: Path) -> int:
 
 
 def open_folder(folder: str, file: str = "", step: int | None = None) -> Source:
-    """The only set of weights in a folder, or the one that `file` or `step` names. Raises UserError listing them all.
+    """Open the only set of weights in a folder, or the one that `file` or `step` names.
 
-    `file` may also name a file or folder in it that does not look like weights.
+    `file` may also name a file or folder in it that does not look like weights. Raises UserError, listing all sets,
+    where none or several remain.
     """
     found = candidates(folder)
-    place = os.path.normpath(os.path.join(folder, file))
-    if file and step is None and all(os.path.normpath(c.path) != place for c in found) and os.path.exists(place):
-        if os.path.relpath(place, folder).split(os.sep)[0] == os.pardir:
+    path = os.path.normpath(os.path.join(folder, file))
+    if file and step is None and all(os.path.normpath(c.path) != path for c in found) and os.path.exists(path):
+        if os.path.relpath(path, folder).split(os.sep)[0] == os.pardir:
             raise UserError(f"--file {file}: is not in {folder}; give the path itself as the source")
-        if os.path.isfile(place):
-            inside(place)
-        return open_folder(place) if os.path.isdir(place) else _open(place)
+        if os.path.isfile(path):
+            check_inside(path)
+        return open_folder(path) if os.path.isdir(path) else _open(path)
     if not found:
         raise UserError(
             f"{folder}: holds no weights ({', '.join(SUFFIXES)}, or a checkpoint); give the folder or file that does"
         )
-    named = [c for c in found if not file or os.path.normpath(c.path) == place]
-    chosen = [c for c in named if step is None or c.step == step or c.what == RUN]
+    named = [c for c in found if not file or os.path.normpath(c.path) == path]
+    chosen = [c for c in named if step is None or c.step == step or c.what == RUN_FOLDER]
     if len(chosen) != 1:
         names = ", ".join(f"{os.path.relpath(c.path, folder)} ({c.what})" for c in found)
         asked = f"--file {file}" if not named else f"--step {step}"
-        raise UserError(
-            f"{folder}: {'there are several sets of weights' if chosen else f'{asked} is not there'}: {names}; name one of them with --file"
-        )
+        fault = "there are several sets of weights" if chosen else f"{asked} is not there"
+        raise UserError(f"{folder}: {fault}: {names}; name one of them with --file")
     (one,) = chosen
-    if one.what == RUN:
+    if one.what == RUN_FOLDER:
         return run_folder.open_run(one.path, step)
     if one.container == "orbax":
         return orbax.open_folder(one.path)
-    inside(one.path)
+    check_inside(one.path)
     return _open(one.path)
 
 
-def inside(path: str) -> None:
-    """Raise UserError on a link out of its folder, unless to the blobs of the same hub cache repository."""
+def check_inside(path: str) -> None:
+    """Raise UserError on a link out of its folder, unless to the blobs of the same repository in the hub cache."""
     folder, target = Path(os.path.realpath(Path(path).parent)), Path(os.path.realpath(path))
     blobs = next((parent.parent / "blobs" for parent in folder.parents if parent.name == "snapshots"), folder)
     if not (target.is_relative_to(folder) or target.is_relative_to(blobs)):
@@ -164,7 +166,7 @@ def inside(path: str) -> None:
 
 
 def shard(path: str) -> str:
-    """A clause where a file is one of several that are one set of weights: which, and what to give; else empty."""
+    """A clause for a file that is one shard of a set of weights: which, and what to give instead; else empty."""
     name = re.fullmatch(r"(.*)-0*(\d+)-of-0*(\d+)(\.\w+)", os.path.basename(path))
     if not name or name[3] == "1":
         return ""
@@ -175,22 +177,17 @@ def shard(path: str) -> str:
 
 
 def _shards(index: str) -> tuple[dict[str, str], list[str]]:
-    """{tensor: its file's name} of an index, and the files."""
-    said = _json(index)
-    listed = said.get("weight_map")
+    """{tensor: name of its file} of an index, and all file names. Raises UserError on names outside the folder."""
+    listed = _json(index).get("weight_map")
     if not isinstance(listed, dict) or not listed or not all(isinstance(file, str) for file in listed.values()):
-        raise UserError(f"{index}: lists no tensors with their files (weight_map); get the file again")
+        raise UserError(f"{index}: has no weight_map of tensors to files; get the file again")
     check_names(listed, index)
     files = sorted(set(listed.values()))
     for file in files:
         if not file or file != os.path.basename(file) or file in (".", "..") or "\\" in file or "\0" in file:
-            raise UserError(
-                f"{index}: names the file {file[:100]!a}, which is not in its folder; get the files again from their source"
-            )
+            raise UserError(f"{index}: names the file {file[:100]!a}, which is not in its folder; {AGAIN}")
         if os.path.splitext(file)[1].lower() not in SUFFIXES:
-            raise UserError(
-                f"{index}: names the file {file[:100]!a}, which is no file of weights; get the files again from their source"
-            )
+            raise UserError(f"{index}: names the file {file[:100]!a}, which is no file of weights; {AGAIN}")
     return listed, files
 
 
@@ -200,7 +197,7 @@ def _open(path: str) -> Source:
 
 
 def open_shards(index: str) -> Source:
-    """All shards of an index as one source. Raises UserError unless each tensor lies once, in the file that the index says."""
+    """All shards of an index as one source. Raises UserError unless each tensor is in the file that the index names."""
     listed, files = _shards(index)
     folder = os.path.dirname(index)
     sources: dict[str, Source] = {}
@@ -214,19 +211,15 @@ def open_shards(index: str) -> Source:
         for file in files:
             path = os.path.join(folder, file)
             if not os.path.lexists(path):
-                raise UserError(f"{index}: names the file {file}, which is not there; get it, too")
-            inside(path)
+                raise UserError(f"{index}: names the file {file}, which is not there; get it as well")
+            check_inside(path)
             sources[file] = source = open_file(path)
-            due = {name for name, place in listed.items() if place == file}
-            if absent := sorted(due - source.tree.keys()):
-                raise UserError(
-                    f"{path}: lacks {absent[0]}, which {os.path.basename(index)} says is there; get the files again from one source"
-                )
-            if extra := sorted(source.tree.keys() - due, key=str):
-                said = f"says is in {listed[extra[0]]}" if extra[0] in listed else "does not list"
-                raise UserError(
-                    f"{path}: holds {extra[0]}, which {os.path.basename(index)} {said}; get the files again from one source"
-                )
+            expected, name = {tensor for tensor, where in listed.items() if where == file}, os.path.basename(index)
+            if absent := sorted(expected - source.tree.keys()):
+                raise UserError(f"{path}: lacks {absent[0]}, which {name} says is in it; {AGAIN}")
+            if extra := sorted(source.tree.keys() - expected, key=str):
+                entry = f"says is in {listed[extra[0]]}" if extra[0] in listed else "does not list"
+                raise UserError(f"{path}: holds {extra[0]}, which {name} {entry}; {AGAIN}")
             tree |= source.tree
     except BaseException:
         close()
@@ -234,9 +227,7 @@ def open_shards(index: str) -> Source:
     opened = list(sources.values())
     if len(kinds := {source.container for source in opened}) > 1:
         close()
-        raise UserError(
-            f"{index}: its files are of several containers, {' and '.join(sorted(kinds))}; get the files again from one source"
-        )
+        raise UserError(f"{index}: its files are of several containers, {' and '.join(sorted(kinds))}; {AGAIN}")
     return Source(
         index,
         opened[0].container,
@@ -254,28 +245,33 @@ def open_shards(index: str) -> Source:
 
 
 def side_files(path: str) -> dict[str, dict[str, Any]]:
-    """{name: JSON object} of the files in a folder, or beside a file, that say what its tensors are. Raises UserError."""
+    """{file name: JSON object} of the files in a folder, or beside a file, that describe its weights: config.json, ...
+
+    Raises UserError where one of them is damaged or too large.
+    """
     folder, names = (
-        (path, SIDE) if os.path.isdir(path) else (os.path.dirname(path), (*SIDE, f"{os.path.basename(path)}.json"))
+        (path, SIDE_FILES)
+        if os.path.isdir(path)
+        else (os.path.dirname(path), (*SIDE_FILES, f"{os.path.basename(path)}.json"))
     )
     found = {}
     for name in names:
-        place = os.path.join(folder, name)
-        if os.path.lexists(place):
-            inside(place)
-            found[name] = _json(place)
+        file = os.path.join(folder, name)
+        if os.path.lexists(file):
+            check_inside(file)
+            found[name] = _json(file)
     return found
 
 
 def _json(path: str) -> dict[str, Any]:
-    """A JSON object. Raises UserError where the file is too large or holds something else."""
+    """The JSON object in a file. Raises UserError where the file is too large or holds something else."""
     check_file(path)
-    if os.path.getsize(path) > HEADER:
+    if os.path.getsize(path) > limits.HEADER:
         raise UserError(
-            f"{path}: takes {os.path.getsize(path)} bytes, more than {HEADER}; this is no side file of a model"
+            f"{path}: takes {os.path.getsize(path)} bytes, more than {limits.HEADER}; move it to another folder"
         )
     with open(path, "rb") as file:
         value = strict_json.parse(file.read(), path)
     if not isinstance(value, dict):
-        raise UserError(f"{path}: is no JSON object; put it right, or move it away and give what it says with --set")
+        raise UserError(f"{path}: is no JSON object; correct it, or move it away and give its fields with --set")
     return value

@@ -1,4 +1,4 @@
-"""hf://owner/name[@revision][/file]: repositories of the Hugging Face Hub, through huggingface_hub where it is installed."""
+"""hf://owner/name[@revision][/file]: files of the Hugging Face Hub, through huggingface_hub where it is installed."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ from typing import Any
 
 from vit_jax.errors import UserError
 
-from .folder import BESIDE, INDEX
+from .folder import INDEX, NO_WEIGHTS
 from .kinds import SUFFIXES
 
 ADDRESS = r"hf://([\w.-]+/[\w.-]+)(?:@([^@/]+))?(?:/(.+))?"
-SECONDS = 10  # until the hub counts as out of reach
+SECONDS = 10  # without an answer, until the hub counts as out of reach
 SHARD = r"-\d+-of-\d+\."
+DOWNLOAD = "or download the files and give their folder"
 
 
 def fetch(address: str, file: str = "") -> str:
-    """The folder (or the file) in the local cache, downloaded where it is not there: JSON, and one set of weights.
+    """Download JSON files and one set of weights; the folder (or the file) in the local cache.
 
-    Raises UserError where the address is none, the library is missing, the hub does not have it or cannot be reached, and
-    where the repository has several sets of weights and neither the address nor `file` names one.
+    Raises UserError where the address is not valid, the library is missing, the hub lacks the repository or cannot be
+    reached, and where there are several sets of weights and neither the address nor `file` names one.
     """
     match = re.fullmatch(ADDRESS, address)
     if not match or ".." in address.split("/"):
         raise UserError(
-            f"{address}: is no address; write hf://owner/name, hf://owner/name@revision or hf://owner/name/file"
+            f"{address}: is not an address; write hf://owner/name, hf://owner/name@revision or hf://owner/name/file"
         )
     repository, revision, inner = match.groups()
     try:
         import huggingface_hub
     except ImportError as error:
-        raise UserError(
-            f"{address}: needs huggingface_hub; `pip install huggingface_hub`, or download the files and give their folder"
-        ) from error
+        raise UserError(f"{address}: needs huggingface_hub; run `pip install huggingface_hub`, {DOWNLOAD}") from error
     names: list[str] | None = []
     try:
         names = _names(huggingface_hub, repository, revision)
@@ -42,26 +41,23 @@ def fetch(address: str, file: str = "") -> str:
             repository, revision=revision, allow_patterns=["*.json", *_patterns(wanted)], local_files_only=names is None
         )
     except (OSError, ValueError) as error:
-        said = (
-            "out of reach, and not in the cache"
-            if names is None
-            else " ".join(str(error).split())[:200] or type(error).__name__
-        )
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = "the hub is out of reach, and the cache does not have it" if names is None else reason
         raise UserError(
-            f"{address}: cannot be had ({said}); check its name and the network, or download the files and give their folder"
+            f"{address}: cannot be downloaded ({reason}); check its name and the network, {DOWNLOAD}"
         ) from error
     return os.path.join(folder, inner) if inner else folder
 
 
 def _names(hub: Any, repository: str, revision: str | None) -> list[str] | None:
-    """The files of a repository, or None where the hub is out of reach: what is in the cache decides then."""
+    """The names of a repository's files; None where the hub is out of reach and the cache has to do."""
     try:
         return [
             file.rfilename for file in hub.model_info(repository, revision=revision, timeout=SECONDS).siblings or ()
         ]
     except (hub.errors.HfHubHTTPError, hub.errors.HFValidationError):
         raise
-    except Exception:  # of the class of whichever library carries its requests
+    except Exception:  # the class depends on the library that sends its requests
         return None
 
 
@@ -70,7 +66,10 @@ def _weights(names: list[str], address: str) -> str:
     found = [
         n
         for n in names
-        if "/" not in n and _suffix(n.removesuffix(INDEX)) in SUFFIXES and n not in BESIDE and not re.search(SHARD, n)
+        if "/" not in n
+        and _suffix(n.removesuffix(INDEX)) in SUFFIXES
+        and n not in NO_WEIGHTS
+        and not re.search(SHARD, n)
     ]
     if len(found) > 1:
         raise UserError(f"{address}: has several sets of weights, {', '.join(sorted(found))}; name one with --file")
@@ -78,7 +77,7 @@ def _weights(names: list[str], address: str) -> str:
 
 
 def _patterns(wanted: str) -> list[str]:
-    """What to download: a file, an index with its shards, or any weights."""
+    """Patterns of the files to download: one file, an index with its shards, or any weights."""
     if not wanted:
         return [f"*{suffix}" for suffix in SUFFIXES]
     stem, suffix = os.path.splitext(wanted.removesuffix(INDEX))

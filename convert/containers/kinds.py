@@ -1,4 +1,4 @@
-"""Which container a file is: its first bytes say it, its suffix only where they do not; and the module that reads and writes it."""
+"""Which container a file is, by its first bytes or else its suffix; and the module that reads and writes it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from importlib import import_module
 
 from vit_jax.errors import UserError
 
+from . import limits
 from .positional import PositionalFile
-from .source import HEADER, Source, Writer
+from .source import Source, Writer
 from .zips import members
 
 MODULES = {"safetensors": "safetensors", "torch": "torch_file", "npz": "npz", "msgpack": "msgpack"}
@@ -24,8 +25,8 @@ SUFFIXES = {
     ".msgpack": "msgpack",
 }
 WRITTEN = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".msgpack")
-HEAD = 512  # bytes that tell what a file is
-FOREIGN = (  # what else lies under such names: its first bytes, what it is, what to do
+FIRST_BYTES = 512  # that are enough to recognise a file
+FOREIGN = (  # other files that are found under such names: their first bytes, what they are, the remedy
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "run `git lfs pull`, or download it"),
     (b"\x93NUMPY", "a single array of numpy without names", "save all tensors as one .npz"),
     (b"\x89HDF", "an HDF5 file", "save it from its library as safetensors, .pt, .npz or msgpack"),
@@ -38,20 +39,20 @@ FOREIGN = (  # what else lies under such names: its first bytes, what it is, wha
 
 
 def open_file(path: str) -> Source:
-    """Open one file. Raises UserError where there is no such thing, it is no file of weights, or is damaged."""
+    """Open one file. Raises UserError where there is none, it holds no weights, or is damaged."""
     module = import_module(f".{MODULES[container(path)]}", __package__)
     opened: Source = module.open_file(path)
     return opened
 
 
 def container(path: str) -> str:
-    """Which container a file is, a key of MODULES, by its first bytes. Raises UserError naming what else it is."""
+    """The container of a file, a key of MODULES, by its first bytes. Raises UserError saying what it is instead."""
     check_file(path)
     with open(path, "rb") as opened:
-        head = opened.read(HEAD)
+        head = opened.read(FIRST_BYTES)
     if not head:
         raise UserError(f"{path}: is empty (0 bytes); get the file again")
-    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= min(HEADER, os.path.getsize(path)):
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= min(limits.HEADER, os.path.getsize(path)):
         return "safetensors"
     suffix = SUFFIXES.get(os.path.splitext(path)[1].lower())
     for start, what, remedy in FOREIGN:
@@ -59,27 +60,27 @@ def container(path: str) -> str:
             raise UserError(f"{path}: is {what}; {remedy}")
     if head[257:262] == b"ustar":
         raise UserError(
-            f"{path}: is a tar archive; unpack it or, where it is of PyTorch before 0.1.10, save it again with a newer one"
+            f"{path}: is a tar archive; unpack it or, if PyTorch before 0.1.10 wrote it, re-save it with a newer one"
         )
     if head.startswith(b"PK\x03\x04"):
         return "npz" if _numpy_archive(path) or suffix == "npz" else "torch"
     if head[0] == 0x80 and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return "torch"  # a pickle
     if b"\0" not in head and head.lstrip()[:1] in (b"<", b"{", b"["):
-        raise UserError(
-            f"{path}: is a {'web page or XML' if head.lstrip()[:1] == b'<' else 'JSON text'}, not weights; get the file itself"
-        )
+        what = "web page or XML" if head.lstrip()[:1] == b"<" else "JSON text"
+        raise UserError(f"{path}: is a {what}, not weights; get the file itself")
     if 0x80 <= head[0] <= 0x8F or head[0] in (0xDE, 0xDF):
         return "msgpack"  # a map
     if suffix is None:
         raise UserError(
-            f"{path}: is no file of weights that is known here (its first bytes are {head[:8]!r}); `python -m convert formats` lists them"
+            f"{path}: is no file of weights of a known kind (its first bytes are {head[:8]!r}); "
+            "`python -m convert formats` lists the kinds"
         )
-    return suffix  # whose reader says what is wrong with it
+    return suffix  # its reader says what is wrong with the file
 
 
 def _numpy_archive(path: str) -> bool:
-    """Whether a zip file holds .npy members alone."""
+    """Whether a zip file holds .npy members only."""
     file = PositionalFile(path)
     try:
         return all(name.endswith(".npy") for name in members(file))
@@ -88,22 +89,23 @@ def _numpy_archive(path: str) -> bool:
 
 
 def check_file(path: str) -> None:
-    """Raise UserError unless this is a file that can be read."""
+    """Raise UserError unless the path is a regular file that may be read."""
     try:
         kind = os.stat(path).st_mode
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: there is no such file or folder; check the path") from error
+        raise UserError(f"{path}: no such file or folder; check the path") from error
     if not stat.S_ISREG(kind):
         raise UserError(f"{path}: is neither a file nor a folder; copy it into a file first")
     if not os.access(path, os.R_OK):
-        raise UserError(f"{path}: no permission to read it; change that with chmod")
+        raise UserError(f"{path}: may not be read by you; change that with chmod")
 
 
 def writer(path: str) -> tuple[str, Writer]:
-    """(container, its writer) for a file of this name. Raises UserError on another suffix."""
+    """(container, its writer) for a file name, by its suffix. Raises UserError where no container has that suffix."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in WRITTEN:
-        raise UserError(f"{path}: {suffix or 'no suffix'} is no container's; end the name with {', '.join(WRITTEN)}")
+        found = f"{suffix} is not the suffix of a container" if suffix else "the name has no suffix"
+        raise UserError(f"{path}: {found}; end the name with one of {', '.join(WRITTEN)}")
     name = SUFFIXES[suffix]
     write: Callable[..., None] = import_module(f".{MODULES[name]}", __package__).write
     return name, write

@@ -1,7 +1,7 @@
-"""Flax's msgpack files (flax.serialization): nested dictionaries with arrays as extension values.
+"""Flax's msgpack files (flax.serialization): nested dictionaries, with arrays as extension values.
 
-The structure is scanned and the bytes of arrays are passed over; they are read by position when they are wanted.
-(Formats: msgpack's specification, and flax/serialization.py for the extensions and the pieces of large arrays.)
+Opening a file reads its structure and skips the bytes of arrays, which are read later, by position. Formats: msgpack's
+specification, and flax/serialization.py for the extensions and for large arrays, which it splits into chunks.
 """
 
 from __future__ import annotations
@@ -17,36 +17,23 @@ import numpy as np
 
 from vit_jax.errors import UserError
 
+from . import limits
 from .positional import PositionalFile
-from .source import HEADER, NESTING, OPCODES, TENSORS, Marker, Path, Shape, Source, Spec, Tensor, check_shape, raw
+from .source import Marker, Shape, Source, Spec, Tensor, TreePath, check_shape, raw
 
-LEVELS = 2 * NESTING  # here each part of a parameter's name is a level
-ARRAY, SCALAR = 1, 3  # extension codes; 2 is a complex number
+MAX_LEVELS = 2 * limits.NESTING  # each part of a parameter's name is a level of its own
+ARRAY, SCALAR = 1, 3  # extension codes; 2 is a complex number, which no weights are
 CHUNKED, CHUNK = "__msgpack_chunked_array__", 1 << 30
+INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
 NAMES = {
-    str(np.dtype(d)): np.dtype(d)
-    for d in (
-        np.float16,
-        np.float32,
-        np.float64,
-        ml_dtypes.bfloat16,
-        np.bool_,
-        np.int8,
-        np.int16,
-        np.int32,
-        np.int64,
-        np.uint8,
-        np.uint16,
-        np.uint32,
-        np.uint64,
-    )
+    str(np.dtype(d)): np.dtype(d) for d in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16, np.bool_, *INTEGERS)
 }
 REMEDY = "re-save it with flax.serialization.to_bytes"
 
 
 @dataclass(frozen=True)
 class Piece:
-    """An array's bytes in the file, with the byte order that they have there."""
+    """An array's bytes in the file, or those of one of its chunks; `swapped` where they are big-endian."""
 
     offset: int
     dtype: np.dtype
@@ -55,20 +42,20 @@ class Piece:
 
     @property
     def nbytes(self) -> int:
-        """How many they are."""
+        """The number of bytes."""
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
 
 def open_file(path: str) -> Source:
-    """Open a file of flax.serialization. Raises UserError on anything else, and beyond the limits."""
+    """Open a file of flax.serialization. Raises UserError on other or damaged files, and beyond limits.py."""
     file = PositionalFile(path)
     try:
         scan = _Scan(file)
         value = scan.value(0)
         if scan.at != file.size:
-            raise scan.refused(f"has {file.size - scan.at} bytes behind its end")
+            raise scan.refused(f"has {file.size - scan.at} bytes after its end")
         if not isinstance(value, dict):
-            raise scan.refused("holds no dictionary")
+            raise scan.refused("does not hold a dictionary")
         tree = _Tree(file)
         return Source(path, "msgpack", tree.of(value, ()), skipped=tree.skipped, size=file.size, close=file.close)
     except BaseException:
@@ -77,15 +64,15 @@ def open_file(path: str) -> Source:
 
 
 class _Scan:
-    """Values one behind the other; arrays become Pieces, other byte strings Markers."""
+    """Reads a file's values one after the other: arrays as Pieces, other byte strings as Markers."""
 
     def __init__(self, file: PositionalFile):
         self.file, self.at, self.end, self.nodes = file, 0, file.size, 0
         self.window, self.start = b"", 0
-        self.texts = 0  # bytes of all
+        self.texts = 0  # bytes of all strings so far
 
     def refused(self, what: str, remedy: str = REMEDY) -> UserError:
-        return UserError(f"{self.file.path}: the msgpack {what} (byte {self.at}); {remedy}")
+        return UserError(f"{self.file.path}: the msgpack data {what} (at byte {self.at}); {remedy}")
 
     def take(self, size: int) -> bytes:
         if size > self.end - self.at:
@@ -109,9 +96,10 @@ class _Scan:
 
     def value(self, depth: int) -> Any:
         self.nodes += 1
-        if depth > LEVELS or self.nodes > OPCODES:
+        if depth > MAX_LEVELS or self.nodes > limits.OPCODES:
             raise self.refused(
-                f"is nested deeper than {LEVELS} levels, or has more than {OPCODES} values", "save the parameters alone"
+                f"is nested deeper than {MAX_LEVELS} levels, or has more than {limits.OPCODES} values",
+                "save the parameters alone",
             )
         code = self.take(1)[0]
         if code < 0x80 or code >= 0xE0:
@@ -129,7 +117,7 @@ class _Scan:
         if code in FIXED:
             return self.extension(FIXED[code])
         if code not in SIZED:
-            raise self.refused(f"has the byte {code:#04x}, which begins no value")
+            raise self.refused(f"has the byte {code:#04x}, with which no value begins")
         kind, form = SIZED[code]
         size = self.number(form)
         match kind:
@@ -146,12 +134,12 @@ class _Scan:
 
     def text(self, size: int) -> str:
         self.texts += size
-        if self.texts > HEADER:
-            raise self.refused(f"has texts of more than {HEADER} bytes")
+        if self.texts > limits.HEADER:
+            raise self.refused(f"has strings of more than {limits.HEADER} bytes")
         try:
             return self.take(size).decode()
         except UnicodeDecodeError as error:
-            raise self.refused("has a text that is not UTF-8") from error
+            raise self.refused("has a string that is not UTF-8") from error
 
     def items(self, count: int, depth: int) -> list[Any]:
         return [self.value(depth + 1) for _ in range(self.counted(count))]
@@ -159,16 +147,16 @@ class _Scan:
     def entries(self, count: int, depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for _ in range(self.counted(count)):
-            key = self.value(LEVELS)
+            key = self.value(MAX_LEVELS)
             if not isinstance(key, str):
-                raise self.refused(f"has a key of type {type(key).__name__}, where Flax writes texts")
+                raise self.refused(f"has a key of type {type(key).__name__}, where Flax writes strings")
             if key in made:
                 raise self.refused(f"has the key {key[:200]!a} twice")
             made[key] = self.value(depth + 1)
         return made
 
     def counted(self, count: int) -> int:
-        if count > self.end - self.at:  # each takes a byte at least
+        if count > self.end - self.at:  # each item takes a byte at least
             raise self.refused("is cut off", "get the file again")
         return count
 
@@ -176,26 +164,26 @@ class _Scan:
         code = self.number("b")
         if code not in (ARRAY, SCALAR):
             kind = {2: "a complex number", -1: "a timestamp"}.get(code, f"a value of extension type {code}")
-            raise self.refused(f"holds {kind}, which no network's weights are")
+            raise self.refused(f"holds {kind}, which no weights are")
         outer, self.end = self.end, self.at + size
         if self.end > outer:
             raise self.refused("is cut off", "get the file again")
         if self.take(1) != b"\x93":
             raise self.refused("has an array that is not [shape, dtype, bytes]")
-        shape, name = self.value(LEVELS - 1), self.value(LEVELS)
+        shape, name = self.value(MAX_LEVELS - 1), self.value(MAX_LEVELS)
         if (
             not isinstance(shape, list)
             or not all(type(n) is int and n >= 0 for n in shape)
             or not isinstance(name, str)
         ):
-            raise self.refused("has an array whose shape or dtype is not one")
+            raise self.refused("has an array whose shape or dtype is not valid")
         swapped = name.startswith(">")
         dtype = np.dtype(name[1:]) if re.fullmatch(r"[<>|=]([iu][1248]|f[248]|b1)", name) else NAMES.get(name)
         if dtype is None:
-            raise self.refused(f"has an array of dtype {name[:50]!a}, which no network here has")
+            raise self.refused(f"has an array of dtype {name[:50]!a}, which weights here do not have")
         code = self.take(1)[0]
         if SIZED.get(code, ("", ""))[0] != "bin":
-            raise self.refused("has an array without bytes")
+            raise self.refused("has an array without its bytes")
         length = self.number(SIZED[code][1])
         piece = Piece(self.at, dtype, tuple(shape), swapped)
         check_shape("an array", dtype, piece.shape, self.file.path)
@@ -208,44 +196,46 @@ class _Scan:
 
 CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 NUMBERS = {0xCA: "f", 0xCB: "d", 0xCC: "B", 0xCD: "H", 0xCE: "I", 0xCF: "Q", 0xD0: "b", 0xD1: "h", 0xD2: "i", 0xD3: "q"}
-FIXED = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}  # extensions of these many bytes
-SIZED = {
-    0xC4: ("bin", "B"), 0xC5: ("bin", "H"), 0xC6: ("bin", "I"), 0xD9: ("text", "B"), 0xDA: ("text", "H"), 0xDB: ("text", "I"),
-    0xC7: ("extension", "B"), 0xC8: ("extension", "H"), 0xC9: ("extension", "I"), 0xDC: ("list", "H"), 0xDD: ("list", "I"), 0xDE: ("map", "H"), 0xDF: ("map", "I"),
+FIXED = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}  # codes of extensions of a fixed number of bytes
+SIZED = {  # code: (what it begins, the format of its length)
+    0xC4: ("bin", "B"), 0xC5: ("bin", "H"), 0xC6: ("bin", "I"),
+    0xC7: ("extension", "B"), 0xC8: ("extension", "H"), 0xC9: ("extension", "I"),
+    0xD9: ("text", "B"), 0xDA: ("text", "H"), 0xDB: ("text", "I"),
+    0xDC: ("list", "H"), 0xDD: ("list", "I"), 0xDE: ("map", "H"), 0xDF: ("map", "I"),
 }  # fmt: skip
 
 
 class _Tree:
-    """A scanned value as the tree of a Source."""
+    """Turns scanned values into the tree of a Source, Pieces into Tensors."""
 
     def __init__(self, file: PositionalFile):
         self.file, self.tensors = file, 0
         self.skipped: list[str] = []
 
-    def of(self, value: Any, place: tuple[str, ...]) -> Any:
-        name = "/".join(place)
+    def of(self, value: Any, keys: tuple[str, ...]) -> Any:
+        name = "/".join(keys)
         if isinstance(value, Marker):
             self.skipped.append(f"{name} ({value.kind})")
         if isinstance(value, Piece):
             return self.tensor(name, value.shape, [value])
         if isinstance(value, list):
-            return [self.of(each, (*place, str(i))) for i, each in enumerate(value)]
+            return [self.of(each, (*keys, str(i))) for i, each in enumerate(value)]
         if not isinstance(value, dict):
             return value
         if CHUNKED in value:
             return self.chunked(name, value)
-        return {key: self.of(each, (*place, key)) for key, each in value.items()}
+        return {key: self.of(each, (*keys, key)) for key, each in value.items()}
 
     def chunked(self, name: str, value: dict[str, Any]) -> Tensor:
         """One array from {"shape": {"0": n, ...}, "chunks": {"0": flat array, ...}}."""
         shape, pieces = (self.numbered(name, value.get(key)) for key in ("shape", "chunks"))
-        whole = (
+        valid = (
             value.keys() == {CHUNKED, "shape", "chunks"}
             and value[CHUNKED] is True
             and all(type(n) is int and n >= 0 for n in shape)
         )
         if (
-            not whole
+            not valid
             or not pieces
             or not all(isinstance(p, Piece) and len(p.shape) == 1 and p.dtype == pieces[0].dtype for p in pieces)
         ):
@@ -266,35 +256,35 @@ class _Tree:
 
     def tensor(self, name: str, shape: Shape, pieces: list[Piece]) -> Tensor:
         self.tensors += 1
-        if self.tensors > TENSORS:
-            raise UserError(f"{self.file.path}: has more than {TENSORS} arrays; this is no model's file")
+        if self.tensors > limits.TENSORS:
+            raise UserError(f"{self.file.path}: has more than {limits.TENSORS} arrays; save the parameters alone")
         return Tensor(name, pieces[0].dtype, shape, lambda: _values(self.file, name, shape, pieces))
 
 
 def _values(file: PositionalFile, name: str, shape: Shape, pieces: list[Piece]) -> np.ndarray:
-    """The pieces of an array, read: in C order and native byte order."""
-    whole = np.empty(sum(p.nbytes for p in pieces), np.uint8)
+    """An array [shape] from its pieces, in C order and native byte order."""
+    content = np.empty(sum(p.nbytes for p in pieces), np.uint8)
     at = 0
     for piece in pieces:
-        data = whole[at : at + piece.nbytes]
+        data = content[at : at + piece.nbytes]
         file.into(piece.offset, data)
         if piece.swapped:
             data[:] = data.reshape(-1, piece.dtype.itemsize)[:, ::-1].reshape(-1)
         at += piece.nbytes
-    if pieces[0].dtype == np.bool_ and whole.size and whole.max() > 1:
-        raise UserError(f"{file.path}: the array {name[:200]!a} of booleans has the byte {whole.max()}; {REMEDY}")
-    return whole.view(pieces[0].dtype).reshape(shape)
+    if pieces[0].dtype == np.bool_ and content.size and content.max() > 1:
+        raise UserError(f"{file.path}: the array {name[:200]!a} of booleans has the byte {content.max()}; {REMEDY}")
+    return content.view(pieces[0].dtype).reshape(shape)
 
 
 # ------------------------------------------------------------------------------------------ writing
 
 
 def write(
-    path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]
+    path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[TreePath, np.ndarray]], metadata: Mapping[str, str]
 ) -> None:
-    """Write a nested tree of Specs and plain values as flax.serialization.msgpack_restore reads it; see source.Writer.
+    """Write a nested tree of Specs and plain values that flax.serialization.msgpack_restore reads; see source.Writer.
 
-    The form has no place for `metadata`. Raises ValueError on a value that no such file has.
+    `metadata` is not written: the format has none. Raises ValueError on a value that the format cannot hold.
     """
     del metadata
     plan = Plan()
@@ -303,8 +293,8 @@ def write(
         for offset, data in plan.fixed:
             file.seek(offset)
             file.write(data)
-        for place, array in arrays:
-            spec, slots = plan.slots.pop(place)
+        for keys, array in arrays:
+            spec, slots = plan.slots.pop(keys)
             flat, at = raw(array, spec), 0
             for offset, size in slots:
                 file.seek(offset)
@@ -317,12 +307,12 @@ def write(
 
 
 class Plan:
-    """Where everything will lie: `fixed` (offset, bytes), and the `slots` (offset, bytes) of each Spec's values."""
+    """The layout of a file: `fixed` [(offset, bytes)], and by Spec the `slots` [(offset, size)] of its values."""
 
     def __init__(self) -> None:
         self.size = 0
         self.fixed: list[tuple[int, bytearray]] = []
-        self.slots: dict[Path, tuple[Spec, list[tuple[int, int]]]] = {}
+        self.slots: dict[TreePath, tuple[Spec, list[tuple[int, int]]]] = {}
 
     def put(self, data: bytes) -> None:
         if not self.fixed or self.fixed[-1][0] + len(self.fixed[-1][1]) != self.size:
@@ -330,45 +320,45 @@ class Plan:
         self.fixed[-1][1].extend(data)
         self.size += len(data)
 
-    def value(self, value: Any, place: Path) -> None:
-        """One value, with all that is in it."""
+    def value(self, value: Any, keys: TreePath) -> None:
+        """Add a value and all that it contains."""
         if isinstance(value, Spec):
-            self.array(value, place)
+            self.array(value, keys)
         elif isinstance(value, Mapping):
             self.put(_head(len(value), 0x80, 16, (0, 0xDE, 0xDF)))
             for key, each in value.items():
                 if not isinstance(key, str):
-                    raise ValueError(f"{place}: the key {key!r} is no text")
-                self.put(_scalar(key, place))
-                self.value(each, (*place, key))
+                    raise ValueError(f"{keys}: the key {key!r} is not a string")
+                self.put(_scalar(key, keys))
+                self.value(each, (*keys, key))
         elif isinstance(value, (list, tuple)):
             self.put(_head(len(value), 0x90, 16, (0, 0xDC, 0xDD)))
             for i, each in enumerate(value):
-                self.value(each, (*place, i))
+                self.value(each, (*keys, i))
         else:
-            self.put(_scalar(value, place))
+            self.put(_scalar(value, keys))
 
-    def array(self, spec: Spec, place: Path) -> None:
-        """[shape, dtype, bytes] as an extension value; in flat pieces of 2^30 bytes where it is larger."""
+    def array(self, spec: Spec, keys: TreePath) -> None:
+        """Add an array: an extension value [shape, dtype, bytes], or where it is larger than 2^30 bytes flat chunks."""
         if str(spec.dtype) not in NAMES:
-            raise ValueError(f"{place}: a msgpack file has no {spec.dtype}")
+            raise ValueError(f"{keys}: a msgpack file has no {spec.dtype}")
         slots: list[tuple[int, int]] = []
         if spec.nbytes <= CHUNK:
             slots.append(self.piece(spec))
         else:
             step = CHUNK // spec.dtype.itemsize
             count = spec.nbytes // spec.dtype.itemsize
-            self.put(b"\x83" + _scalar(CHUNKED, place) + b"\xc3" + _scalar("shape", place))
-            self.value({str(i): n for i, n in enumerate(spec.shape)}, place)
+            self.put(b"\x83" + _scalar(CHUNKED, keys) + b"\xc3" + _scalar("shape", keys))
+            self.value({str(i): n for i, n in enumerate(spec.shape)}, keys)
             starts = range(0, count, step)
-            self.put(_scalar("chunks", place) + _head(len(starts), 0x80, 16, (0, 0xDE, 0xDF)))
+            self.put(_scalar("chunks", keys) + _head(len(starts), 0x80, 16, (0, 0xDE, 0xDF)))
             for i, start in enumerate(starts):
-                self.put(_scalar(str(i), place))
+                self.put(_scalar(str(i), keys))
                 slots.append(self.piece(Spec(spec.dtype, (min(step, count - start),))))
-        self.slots[place] = spec, slots
+        self.slots[keys] = spec, slots
 
     def piece(self, spec: Spec) -> tuple[int, int]:
-        """One array; the offset and the length of its bytes."""
+        """Add one extension value; the offset and the size of its array's bytes."""
         shape = _head(len(spec.shape), 0x90, 16, (0, 0xDC, 0xDD)) + b"".join(_scalar(n, ()) for n in spec.shape)
         head = b"\x93" + shape + _scalar(str(spec.dtype), ()) + _head(spec.nbytes, 0, 0, (0xC4, 0xC5, 0xC6))
         size = len(head) + spec.nbytes
@@ -380,7 +370,7 @@ class Plan:
 
 
 def _head(count: int, short: int, limit: int, codes: tuple[int, int, int]) -> bytes:
-    """What begins a value of `count` parts: one byte where they are few, else a code and the count in 1, 2 or 4 bytes."""
+    """The first bytes of a value of `count` parts: one byte for few, else a code and the count in 1, 2 or 4 bytes."""
     if count < limit:
         return bytes([short + count])
     for code, form, top in zip(codes, "BHI", (1 << 8, 1 << 16, 1 << 32), strict=True):
@@ -389,7 +379,7 @@ def _head(count: int, short: int, limit: int, codes: tuple[int, int, int]) -> by
     raise ValueError(f"{count} is more than a msgpack file can hold in one value")
 
 
-def _scalar(value: Any, place: Path) -> bytes:
+def _scalar(value: Any, keys: TreePath) -> bytes:
     if value is None or isinstance(value, bool):
         return {None: b"\xc0", True: b"\xc3", False: b"\xc2"}[value]
     if isinstance(value, str):
@@ -402,9 +392,6 @@ def _scalar(value: Any, place: Path) -> bytes:
         for code, bits in zip(
             (0xCC, 0xCD, 0xCE, 0xCF) if value >= 0 else (0xD0, 0xD1, 0xD2, 0xD3), (8, 16, 32, 64), strict=True
         ):
-            if value < 1 << bits and -value <= 1 << bits - 1:  # the shortest, as msgpack itself writes it
+            if value < 1 << bits and -value <= 1 << bits - 1:  # the shortest form, as msgpack itself writes it
                 return struct.pack(">B" + NUMBERS[code], code, value)
-    raise ValueError(f"{place}: a msgpack file has no place for {value!r}")
-
-
-__all__ = ["open_file", "write"]
+    raise ValueError(f"{keys}: a msgpack file has no place for {value!r}")

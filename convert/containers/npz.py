@@ -1,4 +1,4 @@
-"""npz: a zip file of .npy members, stored or deflated. bfloat16 stands in it as two nameless bytes, V2."""
+"""npz: a zip file of .npy members, stored or deflated. bfloat16 has no name in it and is written as V2, two bytes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ import numpy as np
 
 from vit_jax.errors import UserError
 
+from . import limits
 from .positional import CHUNK, PositionalFile
-from .source import FREE_BYTES, RATIO, Path, Shape, Source, Spec, Tensor, check_names, check_shape, raw
+from .source import Shape, Source, Spec, Tensor, TreePath, check_names, check_shape, raw
 from .zips import Member, members
 
 MAGIC, SUFFIX = b"\x93NUMPY", ".npy"
-FEW = 4096  # bytes of a deflated member that are read for its beginning
-HEADER_TEXT = 10_000  # bytes of a .npy header, as numpy itself allows
-WIDE = (1 << 31) - 1  # bytes from which a member's sizes are written as zip64
-LENGTHS = {1: "<H", 2: "<I", 3: "<I"}  # by version of .npy
+FEW = 4096  # bytes that are enough to unpack the beginning of a deflated member
+HEADER_TEXT = 10_000  # bytes of a .npy header, numpy's own limit
+ZIP64_FROM = (1 << 31) - 1  # bytes from which a member's sizes are written as zip64
+LENGTHS = {1: "<H", 2: "<I", 3: "<I"}  # the format of the header's length, by version of .npy
 DTYPES = {
     np.dtype(code).str[1:]: np.dtype(code)
     for code in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1", "V2")
@@ -33,7 +34,7 @@ DTYPES = {
 
 
 def open_file(path: str) -> Source:
-    """Open a file: the headers of all members are read, values not. Raises UserError."""
+    """Open a file; reads the headers of all members, no values. Raises UserError."""
     file = PositionalFile(path)
     try:
         found = members(file)
@@ -51,43 +52,47 @@ def open_file(path: str) -> Source:
 
 def _check_member(path: str, member: Member) -> None:
     if not member.name.endswith(SUFFIX):
-        raise UserError(f"{path}: the member {member.name!a} is no .npy array; this is no .npz file of weights")
+        raise UserError(f"{path}: the member {member.name!a} is no .npy array; give an .npz file of arrays alone")
     if member.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise UserError(
             f"{path}: the member {member.name!a} is compressed by method {member.method}; re-save the file with numpy"
         )
     if member.method == zipfile.ZIP_STORED and member.size != member.compressed:
         raise UserError(
-            f"{path}: the member {member.name!a} has two sizes, {member.size} and {member.compressed}; get the file again"
+            f"{path}: the stored member {member.name!a} has the sizes {member.size} and {member.compressed}; "
+            "get the file again"
         )
-    if member.size > max(FREE_BYTES, RATIO * member.compressed):
+    if member.size > max(limits.RATIO_FROM, limits.RATIO * member.compressed):
         raise UserError(
-            f"{path}: the member {member.name!a} would grow from {member.compressed} to {member.size} bytes, as a bomb does; re-save it uncompressed"
+            f"{path}: the member {member.name!a} would grow from {member.compressed} to {member.size} bytes, like a "
+            "zip bomb; re-save the file uncompressed"
         )
 
 
 def _tensor(file: PositionalFile, member: Member) -> Tensor:
     name = member.name.removesuffix(SUFFIX)
-    said, fortran, shape, start = _npy_header(file, member)
-    dtype = said.newbyteorder("=")
+    stored, fortran, shape, start = _npy_header(file, member)
+    dtype = stored.newbyteorder("=")
     check_shape(name, dtype, shape, file.path)
     if (needed := start + Spec(dtype, shape).nbytes) != member.size:
         raise UserError(
-            f"{file.path}: {name} {list(shape)} of {dtype} takes {needed} bytes with its header, its member has {member.size}; get the file again"
+            f"{file.path}: {name} {list(shape)} of {dtype} takes {needed} bytes with its header, its member has "
+            f"{member.size}; get the file again"
         )
 
     def read() -> np.ndarray:
         data = _bytes(file, member, member.size)
         if zlib.crc32(data) != member.crc:
             raise UserError(
-                f"{file.path}: {name} is damaged (its bytes do not have the CRC that the file says); get the file again"
+                f"{file.path}: {name} is damaged (its bytes do not have the CRC in the file); get the file again"
             )
         values = data[start:]
         if dtype == np.bool_ and values.size and values.max() > 1:
             raise UserError(
-                f"{file.path}: {name} holds the byte {values.max()}, which is neither true nor false; re-save the file with numpy"
+                f"{file.path}: {name} holds the byte {values.max()}, which is neither true nor false; "
+                "re-save the file with numpy"
             )
-        array = values.view(said)
+        array = values.view(stored)
         array = array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
         return np.asarray(array, dtype=dtype, order="C")
 
@@ -95,13 +100,13 @@ def _tensor(file: PositionalFile, member: Member) -> Tensor:
 
 
 def _bytes(file: PositionalFile, member: Member, size: int) -> np.ndarray:
-    """The first `size` bytes of a member's content, uint8. Raises UserError where there are fewer or, wanted whole, more."""
+    """The first `size` bytes of a member's content, uint8 [size]. Raises UserError where it has another length."""
     if member.method == zipfile.ZIP_STORED:
         return file.array(member.offset, min(size, member.size))
-    content, done, fed, whole = np.empty(size, np.uint8), 0, b"", size == member.size
+    content, done, fed, is_all = np.empty(size, np.uint8), 0, b"", size == member.size
     stream, at, end = zlib.decompressobj(-zlib.MAX_WBITS), member.offset, member.offset + member.compressed
     try:
-        while not stream.eof and (whole or done < size):
+        while not stream.eof and (is_all or done < size):
             if not fed:
                 fed = file.read(at, min(CHUNK, end - at, 2 * size + FEW))
                 at += len(fed)
@@ -111,18 +116,19 @@ def _bytes(file: PositionalFile, member: Member, size: int) -> np.ndarray:
             content[done : done + len(part)] = np.frombuffer(part, np.uint8)
             done, fed = done + len(part), stream.unconsumed_tail
         else:
-            if done == size and not (whole and (at < end or stream.unused_data)):
+            if done == size and not (is_all and (at < end or stream.unused_data)):
                 return content
     except zlib.error:
         pass
     raise UserError(
-        f"{file.path}: the member {member.name!a} does not unpack to the {member.size} bytes that it says; get the file again"
+        f"{file.path}: the member {member.name!a} does not unpack to {member.size} bytes, as the file states; "
+        "get the file again"
     )
 
 
 def _npy_header(file: PositionalFile, member: Member) -> tuple[np.dtype, bool, Shape, int]:
-    """Dtype as stored, whether in Fortran order, shape, and where the values begin."""
-    damaged = UserError(f"{file.path}: the member {member.name!a} has no sound .npy header; get the file again")
+    """Dtype in the file's byte order, whether in Fortran order, shape, and the offset of the values in the member."""
+    damaged = UserError(f"{file.path}: the member {member.name!a} has no valid .npy header; get the file again")
     head = _bytes(file, member, min(12, member.size)).tobytes()
     if len(head) < 12 or not head.startswith(MAGIC) or head[6] not in LENGTHS or head[7]:
         raise damaged
@@ -133,19 +139,20 @@ def _npy_header(file: PositionalFile, member: Member) -> tuple[np.dtype, bool, S
         raise damaged
     text = _bytes(file, member, start)[start - length :].tobytes()
     try:
-        with warnings.catch_warnings(action="ignore"):  # on odd escapes in damaged texts
+        with warnings.catch_warnings(action="ignore"):  # Python warns of strange escapes in damaged texts
             node = ast.parse(text.decode("utf-8" if head[6] == 3 else "latin-1").strip(), mode="eval").body
-            said = ast.literal_eval(node)
+            header = ast.literal_eval(node)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise damaged from error
-    if not isinstance(node, ast.Dict) or len(node.keys) > 3 or said.keys() != {"descr", "fortran_order", "shape"}:
+    if not isinstance(node, ast.Dict) or len(node.keys) > 3 or header.keys() != {"descr", "fortran_order", "shape"}:
         raise damaged
-    descr, fortran, shape = said["descr"], said["fortran_order"], said["shape"]
+    descr, fortran, shape = header["descr"], header["fortran_order"], header["shape"]
     if type(fortran) is not bool or not isinstance(shape, tuple) or not all(type(n) is int for n in shape):
         raise damaged
     if not isinstance(descr, str) or descr[:1] not in ("<", ">", "|", "=") or descr[1:] not in DTYPES:
+        name = member.name.removesuffix(SUFFIX)
         raise UserError(
-            f"{file.path}: {member.name.removesuffix(SUFFIX)} has the dtype {str(descr)[:60]!a}, which no weights have; re-save the file without it"
+            f"{file.path}: {name} has the dtype {str(descr)[:60]!a}, which no weights have; re-save the file without it"
         )
     return DTYPES[descr[1:]].newbyteorder(">" if descr[0] == ">" else "="), fortran, shape, start
 
@@ -154,16 +161,17 @@ def _npy_header(file: PositionalFile, member: Member) -> tuple[np.dtype, bool, S
 
 
 def write(
-    path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]
+    path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[TreePath, np.ndarray]], metadata: Mapping[str, str]
 ) -> None:
-    """Write arrays as stored members, in the order in which they come. There is no place for metadata.
+    """Write arrays as stored members, in the order in which they come; see source.Writer. `metadata` is not written.
 
-    Raises UserError on a dtype that numpy's own format does not have.
+    Raises UserError on a dtype that .npz does not have.
     """
     for name, spec in tree.items():
         if spec.dtype.str[1:] not in DTYPES or spec.dtype != DTYPES[spec.dtype.str[1:]]:
             raise UserError(
-                f"{os.path.basename(path)}: {name} is {spec.dtype.name}, which .npz does not have; choose another with --dtype, or another container"
+                f"{os.path.basename(path)}: {name} is {spec.dtype.name}, which .npz does not have; choose another "
+                "with --dtype, or another container"
             )
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
         missing = set(tree)
@@ -173,7 +181,7 @@ def write(
             header = _npy(spec)
             info = zipfile.ZipInfo(f"{name}{SUFFIX}")  # its date is always the same
             info.file_size = len(header) + spec.nbytes
-            with file.open(info, "w", force_zip64=info.file_size > WIDE) as member:
+            with file.open(info, "w", force_zip64=info.file_size > ZIP64_FROM) as member:
                 member.write(header)
                 member.write(memoryview(raw(array, spec)))
             missing.remove(name)
@@ -182,7 +190,7 @@ def write(
 
 
 def _npy(spec: Spec) -> bytes:
-    """The .npy header of a C-ordered array (version 1.0: 8 axes fit); values begin at a multiple of 64."""
+    """The .npy header of a C-ordered array, version 1.0; the values after it begin at a multiple of 64."""
     text = (
         f"{{'descr': {spec.dtype.str!r}, 'fortran_order': False, 'shape': {tuple(map(int, spec.shape))!r}, }}".encode(
             "latin-1"

@@ -1,8 +1,8 @@
-"""Orbax folders, read and written with TensorStore and JSON.
+"""Orbax checkpoints, read and written with TensorStore and JSON; Orbax itself would start a jax backend.
 
-An item is a folder with `_METADATA` (which arrays there are, as JSON) and the arrays themselves: zarr arrays named by their
-dotted key path, inside an OCDBT database or, in older ones, as folders. A step is a folder of items, a checkpoint manager's a folder of
-numbered steps. Orbax itself would start a jax backend and hold everything at once.
+An item is a folder with `_METADATA` (JSON: which arrays there are) and the arrays themselves: zarr arrays named by
+their dotted key paths, inside an OCDBT database or, from older versions, as folders. A step is a folder of items; a
+checkpoint manager's folder holds numbered steps.
 """
 
 from __future__ import annotations
@@ -18,27 +18,26 @@ import numpy as np
 
 from vit_jax.errors import UserError
 
-from .source import FREE_BYTES, HEADER, NESTING, RATIO, Path, Source, Spec, Tensor, check_names, check_shape
+from . import limits
+from .source import Source, Spec, Tensor, TreePath, check_names, check_shape
 
 METADATA, TEMPORARY = "_METADATA", ".orbax-checkpoint-tmp"
-BATCH = 32 << 20  # bytes that one commit to the database takes together
-ONE_AT_A_TIME = {
-    "data_copy_concurrency": {"limit": 1},
-    "file_io_concurrency": {"limit": 1},
-}  # threads each keep memory of their own
-DEPTH = 2 * NESTING  # of names: an optimizer's moments lie some levels deeper than weights
-EMPTY = ("None", "Dict", "List", "Tuple")  # value types of what holds nothing
+BATCH = 32 << 20  # bytes that are committed to the database at a time
+# Each thread of TensorStore has memory of its own.
+ONE_AT_A_TIME = {"data_copy_concurrency": {"limit": 1}, "file_io_concurrency": {"limit": 1}}
+MAX_DEPTH = 2 * limits.NESTING  # parts of a name: an optimizer's moments are nested deeper than weights
+EMPTY = ("None", "Dict", "List", "Tuple")  # value types that stand for empty containers
 Keys = tuple[str, ...]
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether this looks like a folder that Orbax wrote: an item, a step, or numbered steps."""
+    """Whether this is a folder that Orbax wrote: an item, a step, or numbered steps."""
     folder = Folder(path)
     return (folder / METADATA).is_file() or bool(items(folder)) or bool(steps(folder))
 
 
 def items(folder: Folder) -> list[str]:
-    """The names of the items of arrays in a step's folder."""
+    """The names of the items with arrays in a step's folder, sorted."""
     return sorted(p.parent.name for p in folder.glob(f"*/{METADATA}") if TEMPORARY not in p.parent.name)
 
 
@@ -48,14 +47,15 @@ def steps(folder: Folder) -> list[int]:
 
 
 def open_folder(path: str | os.PathLike[str], step: int | None = None) -> Source:
-    """An item, a step (its items under their names, but a single `default`), or one step of a checkpoint manager's folder.
+    """Open an item, a step, or step `step` of a checkpoint manager's folder.
 
-    Names are key paths with dots; the level `value` that states of nnx have is left out. Raises UserError on unfinished and damaged
-    folders, and where there are several steps and none is named.
+    Tensors are named by their key paths joined with dots; in a step their item's name comes first, unless that is a
+    single `default`. The last level `value`, which states of nnx have, is left out. Raises UserError on unfinished and
+    damaged folders, and where there are several steps and `step` is None.
     """
     folder = Folder(path)
     if TEMPORARY in folder.absolute().as_posix():
-        raise UserError(f"{path}: a save that was never finished; give a finished step")
+        raise UserError(f"{path}: this save was never finished; give a finished step")
     if not (folder / METADATA).is_file() and not items(folder):
         folder = _step(folder, step)
     files, size = _files(folder)
@@ -66,17 +66,17 @@ def open_folder(path: str | os.PathLike[str], step: int | None = None) -> Source
         found = {name: _item(folder / name, size) for name in items(folder)}
         tree = {name: item for name, (item, _) in found.items()}
         tree = tree["default"] if list(tree) == ["default"] else tree
-        skipped = [f"{name}.{what}" for name, (_, told) in found.items() for what in told]
+        skipped = [f"{name}.{what}" for name, (_, passed_over) in found.items() for what in passed_over]
         skipped += [f"{p.name} (no arrays)" for p in sorted(folder.iterdir()) if p.is_dir() and p.name not in found]
     return Source(str(folder), "orbax", tree, skipped=skipped, files=files, size=size)
 
 
 def _step(folder: Folder, step: int | None) -> Folder:
-    """The step that is meant, in a checkpoint manager's folder."""
+    """The folder of a step (of the only one, where `step` is None) in a checkpoint manager's folder."""
     known = steps(folder)
     if not known:
         raise UserError(
-            f"{folder}: no finished Orbax checkpoint (there is no {METADATA}); give the folder of an item, a step or a run"
+            f"{folder}: no finished Orbax checkpoint (it has no {METADATA}); give the folder of an item, step or run"
         )
     if step is None and len(known) > 1:
         raise UserError(f"{folder}: holds the steps {', '.join(map(str, known))}; name one with --step")
@@ -86,13 +86,13 @@ def _step(folder: Folder, step: int | None) -> Folder:
 
 
 def _files(folder: Folder) -> tuple[list[str], int]:
-    """All files in a folder and their bytes. Raises UserError on links that lead out of it."""
+    """All files in a folder, and their bytes in all. Raises UserError on links that lead out of it."""
     root, found = folder.resolve(), []
     for base, folders, names in os.walk(folder):
         for name in (*folders, *names):
-            place = Folder(base, name)
-            if place.is_symlink() and not place.resolve().is_relative_to(root):
-                raise UserError(f"{place}: a link that leads out of the checkpoint; put the file itself there")
+            file = Folder(base, name)
+            if file.is_symlink() and not file.resolve().is_relative_to(root):
+                raise UserError(f"{file}: is a link out of the checkpoint; put the file itself there")
         found += [os.path.join(base, name) for name in names]
     return sorted(found), sum(os.path.getsize(file) for file in found)
 
@@ -101,7 +101,7 @@ def _files(folder: Folder) -> tuple[list[str], int]:
 
 
 def _item(folder: Folder, size: int) -> tuple[dict[str, Tensor], list[str]]:
-    """An item's tensors by name, and what was passed over."""
+    """An item's {name: Tensor}, and descriptions of values that were skipped."""
     metadata = _metadata(folder)
     entries, skipped = _entries(metadata, folder)
     check_names([".".join(keys) for keys in entries], str(folder))
@@ -115,49 +115,53 @@ def _item(folder: Folder, size: int) -> tuple[dict[str, Tensor], list[str]]:
 
 
 def _metadata(folder: Folder) -> dict[str, Any]:
-    """What an item's _METADATA says. Raises UserError where it is not what Orbax writes."""
+    """An item's _METADATA. Raises UserError where Orbax does not write such."""
     file = folder / METADATA
     try:
-        if file.stat().st_size > HEADER:
-            raise UserError(f"{file}: {file.stat().st_size} bytes are more than a checkpoint's; this is no model's")
+        if file.stat().st_size > limits.HEADER:
+            raise UserError(
+                f"{file}: takes {file.stat().st_size} bytes, more than {limits.HEADER}; give a checkpoint of weights"
+            )
         value = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(value["tree_metadata"], dict):
             return value
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
-    raise UserError(f"{file}: damaged or not written by Orbax; restore it, or take another step")
+    raise _not_orbax(file)
+
+
+def _not_orbax(file: Folder) -> UserError:
+    return UserError(f"{file}: is damaged or not written by Orbax; restore it, or take another step")
 
 
 def _entries(metadata: Mapping[str, Any], folder: Folder) -> tuple[list[Keys], list[str]]:
-    """The key paths of an item's arrays, and the names of values that are none."""
+    """The key paths of an item's arrays, and descriptions of values that are no arrays."""
     found: dict[str, Keys] = {}
     skipped = []
     try:
         for entry in metadata["tree_metadata"].values():
             keys = tuple(part["key"] for part in entry["key_metadata"])
-            sort = entry["value_metadata"]["value_type"]
-            if not all(isinstance(key, str) and key for key in keys) or not 0 < len(keys) <= DEPTH:
+            value_type = entry["value_metadata"]["value_type"]
+            if not all(isinstance(key, str) and key for key in keys) or not 0 < len(keys) <= MAX_DEPTH:
                 raise TypeError
             name = ".".join(keys)
-            if entry["value_metadata"].get("skip_deserialize") or sort in EMPTY:
+            if entry["value_metadata"].get("skip_deserialize") or value_type in EMPTY:
                 continue
-            if sort == "string":
+            if value_type == "string":
                 skipped.append(f"{name} (a string)")
-            elif name in found:  # a key with a dot: Orbax itself would restore one array for both
+            elif name in found:  # some key contains a dot; Orbax itself would restore one array for both
                 raise UserError(
                     f"{folder}: two arrays are called {name} in {METADATA}; save them under keys without dots"
                 )
             else:
                 found[name] = keys
     except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{folder / METADATA}: damaged or not written by Orbax; restore it, or take another step"
-        ) from error
+        raise _not_orbax(folder / METADATA) from error
     return list(found.values()), skipped
 
 
 def _open(folder: Folder, entries: Iterable[Keys], ocdbt: bool, zarr3: bool) -> dict[Keys, Any]:
-    """TensorStore's handles of an item's arrays: their headers are read, all at once."""
+    """{key path: TensorStore handle} of an item's arrays; their headers are read, all at the same time."""
     import tensorstore
 
     base = {"driver": "file", "path": f"{folder.absolute()}{os.sep}"}
@@ -166,7 +170,7 @@ def _open(folder: Folder, entries: Iterable[Keys], ocdbt: bool, zarr3: bool) -> 
     for keys in entries:
         name = ".".join(keys)
         if not ocdbt and (os.sep in name or "/" in name or not name.strip(".")):
-            raise UserError(f"{folder}: the name {name!r} leads to another folder; save the checkpoint anew")
+            raise UserError(f"{folder}: the name {name!r} leads to another folder; re-save the checkpoint")
         store = (
             {"driver": "ocdbt", "base": base, "path": f"{name}/"}
             if ocdbt
@@ -179,13 +183,13 @@ def _open(folder: Folder, entries: Iterable[Keys], ocdbt: bool, zarr3: bool) -> 
     for keys, future in opening.items():
         try:
             opened[keys] = future.result()
-        except Exception as error:  # TensorStore raises ValueError and others, with paths and sources over many lines
+        except Exception as error:  # TensorStore raises ValueError and others, with long texts of paths and sources
             raise _damaged(folder, ".".join(keys)) from error
     return opened
 
 
 def _tensor(name: str, store: Any, folder: Folder, size: int) -> Tensor:
-    """One array of an item; `size` are the bytes of the whole checkpoint on disk."""
+    """One array of an item; `size` are the bytes of the whole checkpoint on disk, to recognise absurd headers."""
     dtype, shape = np.dtype(store.dtype.numpy_dtype), tuple(store.shape)
     if dtype.kind not in "fiub" and dtype != ml_dtypes.bfloat16:
         raise UserError(
@@ -200,9 +204,10 @@ def _tensor(name: str, store: Any, folder: Folder, size: int) -> Tensor:
             raise _damaged(folder, name) from error
 
     tensor = Tensor(name, dtype, shape, read)
-    if tensor.nbytes > max(FREE_BYTES, RATIO * size):
+    if tensor.nbytes > max(limits.RATIO_FROM, limits.RATIO * size):
         raise UserError(
-            f"{folder}: {name} {list(shape)} would take {tensor.nbytes} bytes, more than {RATIO} times the checkpoint; its header is wrong"
+            f"{folder}: {name} {list(shape)} would take {tensor.nbytes} bytes, more than {limits.RATIO} times the "
+            "checkpoint, so its header is wrong; restore it, or take another step"
         )
     return tensor
 
@@ -217,28 +222,28 @@ def _damaged(folder: Folder, name: str) -> UserError:
 
 
 def write(
-    path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]
+    path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[TreePath, np.ndarray]], metadata: Mapping[str, str]
 ) -> None:
-    """Write an item folder that Orbax's StandardRestore and PyTreeRestore take; a Writer. `path` must not exist.
+    """Write an item folder for Orbax's StandardRestore and PyTreeRestore; see source.Writer. `path` must not exist.
 
-    Names are strings without dots. `metadata` has no place there.
+    Keys are strings without dots. `metadata` is not written.
     """
     import tensorstore
 
-    leaves: dict[Path, Spec] = dict(_specs(tree))
+    leaves: dict[TreePath, Spec] = dict(_specs(tree))
     folder = Folder(path)
     folder.mkdir(parents=True)
     base = {"driver": "file", "path": f"{folder.absolute()}{os.sep}"}
     context = tensorstore.Context(ONE_AT_A_TIME)
     pending, size = tensorstore.Transaction(), 0
-    for place, array in arrays:
-        spec = leaves.pop(place)
+    for keys, array in arrays:
+        spec = leaves.pop(keys)
         if (array.dtype, array.shape) != (spec.dtype, spec.shape):
-            raise ValueError(f"{place} is {array.dtype} {array.shape} instead of {spec}")
+            raise ValueError(f"{keys} is {array.dtype} {array.shape} instead of {spec}")
         store = tensorstore.open(
             {
                 "driver": "zarr",
-                "kvstore": {"driver": "ocdbt", "base": base, "path": f"{'.'.join(map(str, place))}/"},
+                "kvstore": {"driver": "ocdbt", "base": base, "path": f"{'.'.join(map(str, keys))}/"},
                 "metadata": {"compressor": {"id": "zstd", "level": 1}, "chunks": [max(n, 1) for n in array.shape]},
             },
             create=True,
@@ -254,8 +259,8 @@ def write(
             pending, size = tensorstore.Transaction(), 0
     pending.commit_sync()
     if leaves:
-        raise ValueError(f"no array came for {', '.join('.'.join(map(str, place)) for place in leaves)}")
-    _write_text(folder / METADATA, json.dumps(_tree_metadata([place for place, _ in _specs(tree)])))
+        raise ValueError(f"no array came for {', '.join('.'.join(map(str, keys)) for keys in leaves)}")
+    _write_text(folder / METADATA, json.dumps(_tree_metadata([keys for keys, _ in _specs(tree)])))
 
 
 def _specs(tree: Mapping[Any, Any], prefix: Keys = ()) -> Iterator[tuple[Keys, Spec]]:
@@ -263,7 +268,7 @@ def _specs(tree: Mapping[Any, Any], prefix: Keys = ()) -> Iterator[tuple[Keys, S
     for key, value in tree.items():
         if not isinstance(key, str) or not key or "." in key or "/" in key:
             raise ValueError(
-                f"{key!r} in {'.'.join(prefix)}: names in an Orbax tree are strings without dots and slashes"
+                f"{key!r} in {'.'.join(prefix)}: keys in an Orbax tree are strings without dots and slashes"
             )
         if isinstance(value, Mapping):
             yield from _specs(value, (*prefix, key))
@@ -271,16 +276,16 @@ def _specs(tree: Mapping[Any, Any], prefix: Keys = ()) -> Iterator[tuple[Keys, S
             yield (*prefix, key), value
         else:
             raise ValueError(
-                f"{key} in {'.'.join(prefix)} is a {type(value).__name__}, and an Orbax item holds arrays alone"
+                f"{key} in {'.'.join(prefix)} is a {type(value).__name__}, and an Orbax item holds arrays only"
             )
 
 
-def _tree_metadata(places: Iterable[Keys]) -> dict[str, Any]:
-    """_METADATA of arrays under these key paths (2 is a dict's key)."""
+def _tree_metadata(paths: Iterable[Keys]) -> dict[str, Any]:
+    """_METADATA for arrays with these key paths (key_type 2 is the key of a dictionary)."""
     value = {"value_type": "np.ndarray", "skip_deserialize": False}
     entries = {
-        str(place): {"key_metadata": [{"key": key, "key_type": 2} for key in place], "value_metadata": value}
-        for place in places
+        str(keys): {"key_metadata": [{"key": key, "key_type": 2} for key in keys], "value_metadata": value}
+        for keys in paths
     }
     return {
         "tree_metadata": entries,

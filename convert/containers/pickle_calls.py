@@ -1,4 +1,4 @@
-"""What stands for the values that a pickle of PyTorch would make by calling functions. Nothing is called for it."""
+"""Stand-ins for the values that a pickle of PyTorch would make by calling functions: nothing is called."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from . import limits
 from .pickle_names import NUMPY, REMEDY, TORCH_DTYPES
-from .source import RANK, Marker
+from .source import Marker
 
 
 class Refused(ValueError):
-    """A pickle holds what is not read: a clause that says so, and the remedy."""
+    """A pickle holds what this reader refuses: `what` is a clause that says it, `remedy` what to do."""
 
     def __init__(self, what: str, remedy: str = REMEDY):
         super().__init__(what)
@@ -23,7 +24,10 @@ class Refused(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Storage:
-    """A storage that a persistent id names, of `count` elements; a view of it (in the older form) has `length` from `start`."""
+    """A storage of `count` elements, named by a persistent id.
+
+    In PyTorch's older format an id may name a view of a storage: `length` elements from `start`.
+    """
 
     key: str
     dtype: np.dtype
@@ -33,13 +37,13 @@ class Storage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its elements."""
+        """Bytes of all `count` elements."""
         return self.count * self.dtype.itemsize
 
 
 @dataclass(frozen=True, eq=False)
 class Description:
-    """A tensor, before its bytes: offset and strides are in elements of `dtype`."""
+    """A tensor before its bytes are read; `offset` and `strides` count elements of `dtype`."""
 
     storage: Storage
     dtype: np.dtype
@@ -50,7 +54,7 @@ class Description:
 
 @dataclass(eq=False)
 class Array:
-    """A numpy array that lies in the pickle itself."""
+    """A numpy array whose bytes are in the pickle itself; BUILD fills it in."""
 
     dtype: np.dtype | None = None
     shape: tuple[int, ...] = ()
@@ -60,30 +64,30 @@ class Array:
 
 @dataclass(eq=False)
 class DType:
-    """A numpy dtype: BUILD sets its byte order."""
+    """A numpy dtype; BUILD sets its byte order."""
 
     name: str
     order: str = "<"
 
     @property
     def numpy(self) -> np.dtype:
-        """As numpy has it."""
+        """The dtype as numpy's own class."""
         return np.dtype(self.order + self.name)
 
 
 @dataclass(frozen=True, eq=False)
 class Global:
-    """A name of the closed list, as the pickle mentions it."""
+    """A name that a pickle may mention (pickle_names.KNOWN)."""
 
     name: str
 
 
 class Ordered(dict):
-    """A collections.OrderedDict: unlike a dict it may be given attributes, which are ignored."""
+    """A collections.OrderedDict: unlike a plain dict it may get attributes, which are ignored."""
 
 
 def build(target: Any, state: Any) -> None:
-    """Set the attributes of a value: those of numpy's say its order and its bytes, others are ignored."""
+    """Set a value's attributes: byte order of a DType, shape and bytes of an Array; others are ignored."""
     if isinstance(target, DType):
         if not (isinstance(state, tuple) and len(state) > 1 and state[1] in ("<", ">", "=", "|")) or any(state[2:5]):
             raise Refused("has a numpy dtype that is no plain number's")
@@ -103,13 +107,13 @@ def build(target: Any, state: Any) -> None:
 
 
 def put(target: Any, items: list[Any]) -> None:
-    """Set items [key, value, key, value, ...] of a dict; what a Marker stands for is not kept."""
+    """Set items [key, value, key, value, ...] of a dict; those of a Marker are dropped."""
     if isinstance(target, Marker):
         return
     if not isinstance(target, dict) or len(items) % 2:
         raise Refused("sets items of what is no dictionary")
     for key, value in zip(items[::2], items[1::2], strict=True):
-        if not (_plain(key) or (isinstance(key, tuple) and len(key) <= RANK and all(map(_plain, key)))):
+        if not (_plain(key) or (isinstance(key, tuple) and len(key) <= limits.RANK and all(map(_plain, key)))):
             raise Refused(f"has a dictionary key of type {type(key).__name__}")
         if key in target:
             raise Refused(f"has the key {str(key)[:200]!a} twice")
@@ -117,7 +121,7 @@ def put(target: Any, items: list[Any]) -> None:
 
 
 def tensor(arguments: tuple, dtype: np.dtype | None = None) -> Description:
-    """_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, metadata]); v3 has a dtype before that."""
+    """_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, metadata])."""
     match arguments:
         case (Storage() as storage, int(offset), shape, strides, bool(), _, *rest) if (
             _integers(shape) and _integers(strides) and _integers((offset,))
@@ -138,7 +142,7 @@ def tensor(arguments: tuple, dtype: np.dtype | None = None) -> Description:
 
 
 def typed_tensor(arguments: tuple) -> Description:
-    """_rebuild_tensor_v3: the dtype is an argument, the storage bytes."""
+    """_rebuild_tensor_v3: as v2 with a dtype before the metadata, of a storage that counts bytes."""
     match arguments:
         case (Storage() as storage, _, _, _, _, _, Marker() as mark, *rest) if storage.dtype.itemsize == 1:
             known = TORCH_DTYPES.get(mark.kind.removeprefix("torch."))
@@ -152,7 +156,7 @@ def typed_tensor(arguments: tuple) -> Description:
 
 
 def parameter(arguments: tuple) -> Description:
-    """_rebuild_parameter(data, requires_grad, hooks[, state]): the tensor in it."""
+    """_rebuild_parameter(data, requires_grad, hooks[, state]): the tensor `data`."""
     if not arguments or not isinstance(arguments[0], Description):
         raise Refused("has a parameter that is no tensor")
     return arguments[0]
@@ -210,14 +214,18 @@ def scalar(arguments: tuple) -> Any:
 
 
 def _integers(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) <= RANK and all(type(n) is int and abs(n) < 1 << 63 for n in value)
+    return (
+        isinstance(value, tuple)
+        and len(value) <= limits.RANK
+        and all(type(n) is int and abs(n) < 1 << 63 for n in value)
+    )
 
 
 def _plain(value: Any) -> bool:
     return value is None or type(value) in (str, int, float, bool, bytes)
 
 
-# What may be called, by its name.
+# What stands in for each function that a pickle may call.
 CALLS: dict[str, Callable[[tuple], Any]] = {
     "torch._utils._rebuild_tensor_v2": tensor,
     "torch._utils._rebuild_tensor_v3": typed_tensor,

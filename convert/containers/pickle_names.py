@@ -1,4 +1,4 @@
-"""The names that a pickle of PyTorch may mention: two closed lists, and what is known of some others."""
+"""The names that a pickle of PyTorch may mention, and reasons and remedies for others that are known."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ STORAGES = {f"torch.{name}Storage": np.dtype(d) for name, d in DTYPES.items()} |
     "torch.storage.UntypedStorage": np.dtype(np.uint8)
 }
 TORCH_DTYPES = {
-    "float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "int64": np.int64,
-    "int32": np.int32, "int16": np.int16, "int8": np.int8, "uint8": np.uint8, "bool": np.bool_,
-    "uint16": np.uint16, "uint32": np.uint32, "uint64": np.uint64,
+    "float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16,
+    "int64": np.int64, "int32": np.int32, "int16": np.int16, "int8": np.int8, "bool": np.bool_,
+    "uint64": np.uint64, "uint32": np.uint32, "uint16": np.uint16, "uint8": np.uint8,
 }  # fmt: skip
 REBUILD = {f"torch._utils._rebuild_{kind}" for kind in ("tensor_v2", "tensor_v3", "parameter", "parameter_with_state")}
 NUMPY = {
@@ -27,26 +27,21 @@ NUMPY = {
     for module in ("numpy.core.multiarray", "numpy._core.multiarray", "numpy")
     for name in ("scalar", "_reconstruct", "ndarray", "dtype")
 }
-# What a training checkpoint may hold beside its weights: a Marker stands for each.
+# What training checkpoints also hold; a Marker stands for each.
 INERT = {
-    "argparse.Namespace", "collections.Counter", "collections.defaultdict", "builtins.set", "__builtin__.set", "__builtin__.bytes",
-    "torch.device", "pathlib.PosixPath", "pathlib.WindowsPath",
+    "argparse.Namespace", "collections.Counter", "collections.defaultdict", "builtins.set", "__builtin__.set",
+    "__builtin__.bytes", "torch.device", "pathlib.PosixPath", "pathlib.WindowsPath",
 }  # fmt: skip
 TORCH_MARKS = {
     f"torch.{name}"
     for name in (
         *TORCH_DTYPES,
-        "float8_e4m3fn",
-        "float8_e4m3fnuz",
-        "float8_e5m2",
-        "float8_e5m2fnuz",
-        "complex32",
-        "complex64",
-        "complex128",
+        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+        *("complex32", "complex64", "complex128"),
     )
 }
 KNOWN = {*STORAGES, *REBUILD, *NUMPY, *INERT, *TORCH_MARKS, "collections.OrderedDict", "torch.Size", "_codecs.encode"}
-# Other names that turn up: a pattern, what they are, and what to do.
+# Names that are refused: a pattern, what they are, and the remedy.
 REFUSED = (
     (r"torch\._utils\._rebuild_qtensor|torch\.Q\w+Storage", ("a quantized tensor", "dequantize the model first")),
     (r"torch\._utils\._rebuild_sparse.*", ("a sparse tensor", "call to_dense() on it first")),
@@ -55,14 +50,14 @@ REFUSED = (
         ("a tensor on the meta device, which has no values", "save the model with its weights"),
     ),
     (r"torch\._utils\._rebuild_nested.*", ("a nested tensor", "save dense ones")),
-    (r"torch\.Complex.*Storage", ("a complex tensor, which no network here has", "save real ones")),
+    (r"torch\.Complex.*Storage", ("a complex tensor, which no network here has", "save its real and imaginary parts")),
     (
         r"(__builtin__|builtins)\.getattr",
         ("which would call code (older OneCycleLR schedulers save it)", "save model.state_dict() alone"),
     ),
     (
         r"torch\.nn\..*|torchvision\.models\..*|timm\..*|transformers\..*|.*ViT|.*VisionTransformer",
-        ("part of a whole model that is saved as code", "save model.state_dict() alone"),
+        ("a class of a model that was saved with its code", "save model.state_dict() alone"),
     ),
 )
-UNKNOWN = ("which is neither weights nor a known value beside them", "save model.state_dict() alone")
+UNKNOWN = ("which is neither weights nor a known value of a training checkpoint", "save model.state_dict() alone")

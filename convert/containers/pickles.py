@@ -1,7 +1,7 @@
-"""A closed-world reader of the pickle format, as PyTorch's files use it.
+"""A reader of the pickle format, as PyTorch's files use it, that runs no code.
 
-It calls nothing. It builds plain values, descriptions of tensors, and markers for values of a few known
-classes; a pickle that names anything else is refused. (Format: the comments of CPython's pickletools.)
+It makes plain values, descriptions of tensors, and markers for values of a few known classes, and refuses a pickle that
+mentions any other name. Format: the comments of CPython's pickletools.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import Any
 
 from vit_jax.errors import UserError
 
+from . import limits
 from .pickle_calls import CALLS, Global, Refused, Storage, build, put
 from .pickle_names import INERT, KNOWN, REFUSED, STORAGES, TORCH_MARKS, UNKNOWN
-from .source import OPCODES, Marker
+from .source import Marker
 
 
 @dataclass(frozen=True)
 class Pickle:
-    """What a pickle holds, where it ends, and the storages {key: Storage} that it names."""
+    """A pickle's value, the offset of its end, and the storages {key: Storage} that it names."""
 
     value: Any
     end: int
@@ -29,10 +30,10 @@ class Pickle:
 
 
 def read(data: bytes, path: str, start: int = 0) -> Pickle:
-    """The pickle that begins at `start`.
+    """Read the pickle that begins at `start`; nothing is called.
 
-    Its value is made of dict, list, tuple, str, int, float, bool, None and bytes, of Description, Array, Global and
-    Marker; nothing is called. Raises UserError on a name off the list, on what is cut off or damaged, and beyond the limits.
+    Its value consists of dict, list, tuple, str, int, float, bool, None and bytes, and of Description, Array, Global
+    and Marker. Raises UserError on a name that is not known, on damage, and beyond limits.py.
     """
     reader = _Reader(data, start)
     try:
@@ -41,11 +42,11 @@ def read(data: bytes, path: str, start: int = 0) -> Pickle:
         what, remedy = error.what, error.remedy
     except (IndexError, KeyError, struct.error, UnicodeDecodeError):
         what, remedy = "is cut off or damaged", "get the file again"
-    raise UserError(f"{path}: the pickle {what} (byte {reader.at}); {remedy}")
+    raise UserError(f"{path}: the pickle {what} (at byte {reader.at}); {remedy}")
 
 
 class _Reader:
-    """One pickle: a stack, the stacks below its marks, and a memo."""
+    """Reads one pickle: a stack, the stacks below its marks, and a memo."""
 
     def __init__(self, data: bytes, at: int):
         self.data, self.at = data, at
@@ -53,12 +54,12 @@ class _Reader:
         self.below: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
         self.storages: dict[str, Storage] = {}
-        self.copied = 0  # items of arguments
+        self.copied = 0  # items of arguments of all calls
 
     def load(self) -> Any:
         if self.take(1) != b"\x80" or not 2 <= self.take(1)[0] <= 5:
             raise Refused("is not of protocol 2 to 5")
-        for _ in range(OPCODES):
+        for _ in range(limits.OPCODES):
             code = self.data[self.at]
             self.at += 1
             if code == STOP:
@@ -69,7 +70,7 @@ class _Reader:
             if operation is None:
                 raise Refused(f"has the opcode {bytes([code])!r}, which no model's file needs")
             operation(self)
-        raise Refused(f"has more than {OPCODES} opcodes")
+        raise Refused(f"has more than {limits.OPCODES} opcodes")
 
     # ---------------------------------------------------------------- bytes
 
@@ -105,14 +106,14 @@ class _Reader:
         return items
 
     def integer(self, size: int) -> None:
-        if size > 255:  # no honest number; and Python prints none of more than 4300 digits
+        if size > 255:  # no weights need it, and Python refuses to print more than 4300 digits
             raise Refused(f"has an integer of {size} bytes")
         self.push(int.from_bytes(self.take(size), "little", signed=True))
 
     def name(self, module: Any, name: Any) -> None:
         full = f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else "?"
         if full not in KNOWN or (isinstance(name, str) and "." in name):
-            why, remedy = next((told for pattern, told in REFUSED if re.fullmatch(pattern, full)), UNKNOWN)
+            why, remedy = next((reason for pattern, reason in REFUSED if re.fullmatch(pattern, full)), UNKNOWN)
             raise Refused(f"names {full[:200]!a}, {why}", remedy)
         self.push(Marker(full) if full in TORCH_MARKS else Global(full))
 
@@ -122,10 +123,10 @@ class _Reader:
         elif not isinstance(target, Marker):
             raise Refused("appends to what is no list")
 
-    # ---------------------------------------------------------------- what other readers would call
+    # ---------------------------------------------------------------- persistent ids, attributes, calls
 
     def persistent(self) -> None:
-        """("storage", storage class, key, location, elements[, legacy view])."""
+        """("storage", storage class, key, location, elements[, view of the older format])."""
         match self.stack.pop():
             case ("storage", Global(name=name), str(key), str(), int(count), *rest) if (
                 name in STORAGES and type(count) is int and count >= 0
@@ -160,7 +161,7 @@ class _Reader:
         self.copied += len(arguments) + sum(
             len(each) // (16 if isinstance(each, str) else 1) for each in arguments if isinstance(each, (list, str))
         )
-        if self.copied > OPCODES:  # the same long list or text may be an argument many times
+        if self.copied > limits.OPCODES:  # one long list or string may be an argument many times
             raise Refused("copies one value too often")
         if function.name in INERT:
             self.push(Marker(function.name))
@@ -183,7 +184,7 @@ def _tuple(size: int) -> Callable[[_Reader], None]:
 
 
 def _text(form: str) -> Callable[[_Reader], None]:
-    return lambda r: r.push(r.take(r.unpack(form)).decode())  # strictly: half a surrogate pair cannot be printed
+    return lambda r: r.push(r.take(r.unpack(form)).decode())  # strict: half a surrogate pair could not be printed
 
 
 def _number(form: str) -> Callable[[_Reader], None]:

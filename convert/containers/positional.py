@@ -1,4 +1,4 @@
-"""Files that are read by position: never memory-mapped, because a file cut meanwhile would kill the process."""
+"""Files that are read by position. Memory maps would kill the process where a file is cut while it is open."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from vit_jax.errors import UserError
 
-CHUNK = 8 << 20  # bytes read at a time where only a part of them is kept
+CHUNK = 8 << 20  # bytes read at a time where only some of them are wanted
 
 
 class PositionalFile:
-    """A file opened for reading by position, which must not change while it is open."""
+    """A file opened for reading by position; its size and time must not change while it is open."""
 
     def __init__(self, path: str):
         self.path = path
@@ -23,36 +23,37 @@ class PositionalFile:
         self.size = self._state[0]
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._file.close()
 
     def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes from `offset`. Raises UserError where the file ends before, or has changed."""
+        """`size` bytes from `offset`. Raises UserError where the file is shorter or has changed since it was opened."""
         return self.array(offset, size).tobytes()
 
     def array(self, offset: int, size: int) -> np.ndarray:
-        """`size` bytes from `offset` as uint8 [size], in memory of its own. Raises as `read`."""
+        """`size` bytes from `offset`, uint8 [size], as an array of its own. Raises as `read` does."""
         if not 0 <= offset <= offset + size <= self.size:  # before anything is allocated
             raise UserError(
-                f"{self.path}: is cut off: bytes {offset} to {offset + size} are wanted of {self.size}; get the file again"
+                f"{self.path}: is cut off: it has {self.size} bytes, and bytes {offset} to {offset + size} are needed; "
+                "get the file again"
             )
         array = np.empty(size, np.uint8)
         self.into(offset, array)
         return array
 
     def into(self, offset: int, array: np.ndarray) -> None:
-        """Fill uint8 [size] with the bytes from `offset`. Raises as `read`."""
+        """Fill an array uint8 [size] with the bytes from `offset`. Raises as `read` does."""
         view, done, size = memoryview(array), 0, len(array)
         self._file.seek(offset)
         while done < size and (count := self._file.readinto(view[done:])):
             done += count
         if done < size or self._stat() != self._state:
-            raise UserError(f"{self.path}: has changed while it was read; repeat the command when nothing writes to it")
+            raise UserError(f"{self.path}: has changed while it was read; try again when no process writes to it")
 
     def checked(self, offset: int, size: int, crc: int, start: int, stop: int) -> np.ndarray | None:
-        """Bytes `start` to `stop` of the `size` at `offset`, uint8 [stop - start]; None where their CRC-32 is not `crc`.
+        """Bytes `start` to `stop` of the `size` at `offset`, uint8 [stop - start]; None if their CRC-32 is not `crc`.
 
-        All bytes are read, and no more of them held than are wanted.
+        All `size` bytes are read for the CRC; only the wanted ones are kept in memory.
         """
         if (start, stop) == (0, size):
             array = self.array(offset, size)

@@ -1,4 +1,4 @@
-"""A run's folder as a source and as a target: weights, their average and the optimizer, each array under its digest."""
+"""A run folder of vit-jax, read and written: weights, their average, the optimizer; a digest for every array."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from vit_jax.config import RunConfig, from_dict
 from vit_jax.errors import UserError
 from vit_jax.runs import Run, array_digest, read_json, record_of, text_digest, unflatten, write_json
 
-from . import orbax
-from .source import FLOATS, HEADER, Source, Spec, Tensor, leaves
+from . import limits, orbax
+from .source import FLOATS, Source, Spec, Tensor, leaves
 
-Item = tuple[Mapping[str, Spec], Iterator[tuple[str, np.ndarray]]]  # what comes, and then it comes, under dotted names
+Item = tuple[Mapping[str, Spec], Iterator[tuple[str, np.ndarray]]]  # specs and then arrays, by dotted names
+RESTORE = "restore the file, or leave it out and give the network's config with --set"
 
 
 def is_run(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a run of ours."""
+    """Whether a folder is a run folder of vit-jax."""
     try:
         file = Run(path).config_file
-        record = json.loads(file.read_text(encoding="utf-8")) if file.stat().st_size <= HEADER else None
+        record = json.loads(file.read_text(encoding="utf-8")) if file.stat().st_size <= limits.HEADER else None
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(record, dict) and {"format", "preset", "config"} <= record.keys()
@@ -34,9 +35,10 @@ def is_run(path: str | os.PathLike[str]) -> bool:
 
 
 def open_run(path: str | os.PathLike[str], step: int | None = None) -> Source:
-    """A step of a run: {model, optimizer[, ema]}, names with dots in each. Every array is compared with its digest when it is read.
+    """Open one step of a run: {model, optimizer[, ema]}, each {dotted name: Tensor}, checked against digests when read.
 
-    Without `step` it is the last, unless validation liked another one better: then one has to be named. Raises UserError.
+    `step` None means the last step. Raises UserError on damage, on an unknown step, and without `step` where another
+    step was the best by validation.
     """
     run = Run(path)
     record = run.record()
@@ -58,8 +60,8 @@ def open_run(path: str | os.PathLike[str], step: int | None = None) -> Source:
 
 
 def _digests(run: Run, step: int | None) -> tuple[int, dict[str, dict[str, str]]]:
-    """The step that is meant, and {item: {name: digest}} of it. Raises UserError."""
-    known = run.sound_steps()
+    """The step to open, and {item: {name: digest}} of it. Raises UserError as `open_run` does."""
+    known = run.complete_steps()
     if not known:
         raise UserError(f"{run}: nothing has been saved here yet; let it train until its first checkpoint")
     if step is not None and step not in known:
@@ -75,15 +77,15 @@ def _digests(run: Run, step: int | None) -> tuple[int, dict[str, dict[str, str]]
 
 
 def _record(run: Run, step: int) -> dict[str, Any]:
-    """What a step's digest file says. Raises UserError where it is not what was written."""
+    """The JSON of a step's digest file. Raises UserError where it is damaged."""
     record = read_json(run.digest_file(step))
-    whole = (
+    intact = (
         record.pop("digest", None) == text_digest(record)
         and record.get("step") == step
         and isinstance(record.get("notes"), dict)
     )
     if (
-        not whole
+        not intact
         or not isinstance(arrays := record.get("arrays"), dict)
         or not all(isinstance(item, dict) for item in arrays.values())
     ):
@@ -92,7 +94,7 @@ def _record(run: Run, step: int) -> dict[str, Any]:
 
 
 def _checked(tensor: Tensor, digest: str, what: str) -> Tensor:
-    """The tensor, which compares its values with a digest."""
+    """The tensor with a `read` that compares its values with a digest."""
 
     def read() -> np.ndarray:
         array = tensor.read()
@@ -104,15 +106,13 @@ def _checked(tensor: Tensor, digest: str, what: str) -> Tensor:
 
 
 def run_of(config: Any, where: str) -> RunConfig:
-    """A run from its config as JSON. Raises UserError, also where it is nothing of the kind."""
+    """A RunConfig from JSON; `where` names its file in messages. Raises UserError where it is not a config."""
     try:
         return from_dict(RunConfig, config)
     except UserError as error:
-        raise UserError(f"{where}: {error}; restore it, or leave it out and say the network's with --set") from error
+        raise UserError(f"{where}: {error}; {RESTORE}") from error
     except (AttributeError, TypeError, RecursionError) as error:
-        raise UserError(
-            f"{where}: its config is damaged ({type(error).__name__}); restore it, or leave it out and say the network's with --set"
-        ) from error
+        raise UserError(f"{where}: its config is damaged ({type(error).__name__}); {RESTORE}") from error
 
 
 # ------------------------------------------------------------------------------------------ writing
@@ -121,12 +121,12 @@ def run_of(config: Any, where: str) -> RunConfig:
 def write_run(
     path: str | os.PathLike[str], config: RunConfig, beside: Mapping[str, Any], step: int, items: Mapping[str, Item]
 ) -> None:
-    """Write a run's folder with one step, and read it back: `vit_jax.load`, --init and --resume take it.
+    """Write a run folder with one step, and read it back; `vit_jax.load`, --init and --resume read such folders.
 
-    `path` must not exist, or be empty. `beside` is what config.json says besides the config: preset, data (None where it is not known
-    which examples the run has seen) and what its task keeps. `items` are model, optimizer ({step, mu.*, nu.*} or {step, trace.*}) and where the run has one
-    ema, each read through before the next. Raises UserError where the weights are of a dtype in which no run is trained, or come
-    back other than they were written.
+    `path` must not exist, or be empty. `beside` holds the keys of config.json besides `config`: `preset`, `data` (None
+    if it is not known which examples the run has seen) and what its task keeps. `items` are model, optimizer ({step,
+    mu.*, nu.*} or {step, trace.*}) and, where the run has one, ema; each is read to its end before the next. Raises
+    UserError where the weights are not of the run's dtype, or are read back with other values.
     """
     run = Run(path)
     wide = np.dtype(np.float64 if config.compute_dtype == "float64" else np.float32)
@@ -134,7 +134,8 @@ def write_run(
         for name, spec in specs.items():
             if spec.dtype in FLOATS and spec.dtype != wide:
                 raise UserError(
-                    f"{path}: {item}.{name} is {spec.dtype.name}, and a run's arrays are {wide.name}; add --dtype {wide.name}"
+                    f"{path}: {item}.{name} is {spec.dtype.name}, and a run's arrays are {wide.name}; "
+                    f"add --dtype {wide.name}"
                 )
     run.create(record_of(config, **beside))
     digests: dict[str, dict[str, str]] = {}
@@ -155,7 +156,7 @@ def write_run(
 def _noted(
     arrays: Iterator[tuple[str, np.ndarray]], digests: dict[str, str]
 ) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
-    """The arrays under their key paths, each one's digest noted as it passes."""
+    """The arrays under their key paths; `digests` gets the digest of each as it passes."""
     for name, array in arrays:
         digests[name] = array_digest(array)
         yield tuple(name.split(".")), array

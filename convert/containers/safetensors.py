@@ -1,6 +1,6 @@
-"""safetensors: a JSON header, then the bytes of all tensors without a gap.
+"""safetensors: a JSON header, then the bytes of all tensors without gaps.
 
-Our files carry the CRC-32 of every tensor in the header's metadata ("digests"), and reading checks them.
+Files written here have the CRC-32 of every tensor in the header's metadata ("digests"); reading checks them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 
 from vit_jax.errors import UserError
 
-from . import strict_json
+from . import limits, strict_json
 from .positional import PositionalFile
-from .source import HEADER, Path, Shape, Source, Spec, Tensor, check_names, check_shape, raw
+from .source import Shape, Source, Spec, Tensor, TreePath, check_names, check_shape, raw
 
-DTYPES = {  # in the order in which the library puts tensors
+DTYPES = {  # in the order in which the library sorts tensors
     name: np.dtype(dtype)
     for name, dtype in {
         "U64": np.uint64,
@@ -51,7 +51,7 @@ METADATA, DIGESTS = "__metadata__", "digests"
 
 
 def open_file(path: str) -> Source:
-    """Open a file. Raises UserError unless its header accounts for every byte."""
+    """Open a file; reads its header only. Raises UserError unless the header accounts for every byte of the file."""
     file = PositionalFile(path)
     try:
         entries, start = _header(file)
@@ -73,11 +73,12 @@ def open_file(path: str) -> Source:
 
 
 def _header(file: PositionalFile) -> tuple[dict[str, Any], int]:
-    """The header's entries, and where the tensors' bytes begin."""
+    """The header's entries, and the offset of the tensors' bytes."""
     length = struct.unpack("<Q", file.read(0, 8))[0] if file.size >= 8 else 0
-    if not 2 <= length <= min(HEADER, file.size - 8):
+    if not 2 <= length <= min(limits.HEADER, file.size - 8):
         raise UserError(
-            f"{file.path}: its header would take {length} bytes of {file.size}, which cannot be (at most {HEADER}); get the file again"
+            f"{file.path}: is damaged or no safetensors file (a header of {length} bytes, at most {limits.HEADER}, in "
+            f"{file.size} bytes); get the file again"
         )
     text = file.read(8, length).rstrip(b" ")
     if not (text.startswith(b"{") and text.endswith(b"}")):
@@ -87,12 +88,12 @@ def _header(file: PositionalFile) -> tuple[dict[str, Any], int]:
 
 def _metadata(metadata: Any, path: str) -> dict[str, str]:
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise UserError(f"{path}: its {METADATA} holds what is no text; re-save the file from its library")
+        raise UserError(f"{path}: its {METADATA} holds values that are no strings; re-save the file from its library")
     return metadata
 
 
 def _entry(name: str, entry: Any, path: str) -> tuple[np.dtype, Shape, int, int]:
-    """Dtype, shape, begin and end of a tensor."""
+    """A tensor's dtype, shape, and the begin and end of its bytes. Raises UserError where they do not agree."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise UserError(
             f"{path}: the entry of {name} is not dtype, shape and data_offsets; re-save the file from its library"
@@ -100,7 +101,8 @@ def _entry(name: str, entry: Any, path: str) -> tuple[np.dtype, Shape, int, int]
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise UserError(
-            f"{path}: {name} has the dtype {str(dtype)[:40]!a}, which is none of {', '.join(DTYPES)}; re-save the file in another dtype"
+            f"{path}: {name} has the dtype {str(dtype)[:40]!a}, which is none of {', '.join(DTYPES)}; "
+            "re-save the file in another dtype"
         )
     if (
         not all(
@@ -110,22 +112,24 @@ def _entry(name: str, entry: Any, path: str) -> tuple[np.dtype, Shape, int, int]
         or len(offsets) != 2
     ):
         raise UserError(f"{path}: shape and data_offsets of {name} are not lists of whole numbers; get the file again")
-    kind, (begin, end) = DTYPES[dtype], offsets
-    check_shape(name, kind, tuple(shape), path)
-    if (needed := Spec(kind, tuple(shape)).nbytes) != end - begin:
+    spec, (begin, end) = Spec(DTYPES[dtype], tuple(shape)), offsets
+    check_shape(name, spec.dtype, spec.shape, path)
+    if spec.nbytes != end - begin:
         raise UserError(
-            f"{path}: {name} {shape} of {dtype} takes {needed} bytes, its data_offsets {offsets} say {end - begin}; get the file again"
+            f"{path}: {name} {shape} of {dtype} takes {spec.nbytes} bytes, but by its data_offsets {offsets} it takes "
+            f"{end - begin}; get the file again"
         )
-    return kind, tuple(shape), begin, end
+    return spec.dtype, spec.shape, begin, end
 
 
 def _check_ranges(ranges: Mapping[str, tuple[int, int]], size: int, path: str) -> None:
-    """Raise UserError unless the tensors lie behind each other, from the first byte to the last."""
+    """Raise UserError unless the tensors follow each other from the first byte to the last, `size`."""
     at = 0
     for name, (begin, end) in sorted(ranges.items(), key=lambda item: item[1]):
         if begin != at:
             raise UserError(
-                f"{path}: {name} begins at byte {begin} of the data where {at} is due, so tensors overlap or leave a gap; get the file again"
+                f"{path}: {name} begins at byte {begin} of the data and not at {at}, so tensors overlap or leave a "
+                "gap; get the file again"
             )
         at = end
     if at != size:
@@ -133,12 +137,12 @@ def _check_ranges(ranges: Mapping[str, tuple[int, int]], size: int, path: str) -
 
 
 def _digests(metadata: Mapping[str, str], names: Any, path: str) -> dict[str, int]:
-    """{name: CRC-32} where the file says them, as ours do; else empty."""
+    """{name: CRC-32} from the header's metadata; empty where it has none. Raises UserError where names differ."""
     if DIGESTS not in metadata:
         return {}
-    said = strict_json.parse(metadata[DIGESTS].encode(), path)
+    listed = strict_json.parse(metadata[DIGESTS].encode(), path)
     try:
-        digests = {name: int(text, 16) for name, text in said.items()}
+        digests = {name: int(text, 16) for name, text in listed.items()}
     except (AttributeError, TypeError, ValueError):
         digests = {}
     if digests.keys() != names:
@@ -153,11 +157,12 @@ def _tensor(file: PositionalFile, name: str, dtype: np.dtype, shape: Shape, offs
         data = file.array(offset, size)
         if digest is not None and zlib.crc32(data) != digest:
             raise UserError(
-                f"{file.path}: {name} is damaged (its bytes do not have the digest that the file says); get the file again"
+                f"{file.path}: {name} is damaged (its bytes do not have the digest in the file); get the file again"
             )
         if dtype == np.bool_ and data.size and data.max() > 1:
             raise UserError(
-                f"{file.path}: {name} holds the byte {data.max()}, which is neither true nor false; re-save the file from its library"
+                f"{file.path}: {name} holds the byte {data.max()}, which is neither true nor false; "
+                "re-save the file from its library"
             )
         return data.view(dtype).reshape(shape)
 
@@ -168,17 +173,17 @@ def _tensor(file: PositionalFile, name: str, dtype: np.dtype, shape: Shape, offs
 
 
 def write(
-    path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]
+    path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[TreePath, np.ndarray]], metadata: Mapping[str, str]
 ) -> None:
-    """Write tensors as they come, each at its place, and their digests into the header at the end.
+    """Write tensors in the order in which they come, and their digests into the header at the end; see source.Writer.
 
-    Order and alignment are those of the safetensors library. Raises UserError
-    on a dtype that the container does not have.
+    Order and alignment in the file are those of the safetensors library. Raises UserError on a dtype that it lacks.
     """
     for name, spec in tree.items():
         if spec.dtype not in NAMES:
             raise UserError(
-                f"{os.path.basename(path)}: {name} is {spec.dtype.name}, which safetensors does not have; choose another with --dtype"
+                f"{os.path.basename(path)}: {name} is {spec.dtype.name}, which safetensors does not have; "
+                "choose another with --dtype"
             )
     names = sorted(tree, key=lambda name: (RANKS[tree[name].dtype], name))
     digests = dict.fromkeys(names, 0)
@@ -204,9 +209,9 @@ def write(
 
 
 def _encoded(tree: Mapping[str, Spec], digests: Mapping[str, int], metadata: Mapping[str, str]) -> bytes:
-    """The header, whose length does not depend on the digests."""
-    said = json.dumps({name: f"{crc:08x}" for name, crc in digests.items()}, separators=(",", ":"))
-    entries: dict[str, Any] = {METADATA: {**metadata, DIGESTS: said}}
+    """The header's bytes; their number does not depend on the digests."""
+    listed = json.dumps({name: f"{crc:08x}" for name, crc in digests.items()}, separators=(",", ":"))
+    entries: dict[str, Any] = {METADATA: {**metadata, DIGESTS: listed}}
     at = 0
     for name in digests:
         spec = tree[name]

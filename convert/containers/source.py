@@ -1,4 +1,4 @@
-"""What a container is to the rest: named tensors that are read one by one, and what else the file says."""
+"""What every container has in common: a Source to read (named lazy tensors) and a Writer."""
 
 from __future__ import annotations
 
@@ -11,29 +11,25 @@ import numpy as np
 
 from vit_jax.errors import UserError
 
+from . import limits
+
 Shape = tuple[int, ...]
 
-# Limits on files from strangers. All are checked against headers, before anything is allocated.
-HEADER, TENSORS, RANK, NAME, NESTING, OPCODES = 16 << 20, 50_000, 8, 512, 8, 1_000_000
-TENSOR_BYTES, RATIO, FREE_BYTES = (
-    16 << 30,
-    20,
-    256 << 20,
-)  # of one tensor; of a compressed member, above this many bytes
-CARRIED_SUFFIX = ".carried.safetensors"  # of a file beside another: tensors that no network of ours has
-PROVENANCE, CERTIFICATE = (
-    "provenance.json",
-    ".certificate.json",
-)  # what a conversion leaves: in a folder, beside a target
-DIGESTED = ".safetensors"  # a file that holds its own provenance, and a digest of every tensor that its reader checks
+CARRIED_SUFFIX = ".carried.safetensors"  # a file next to the weights: tensors that are no parameters of the network
+PROVENANCE = "provenance.json"  # written into a target folder
+CERTIFICATE = ".certificate.json"  # suffix of the file written next to a target
+DIGESTED = ".safetensors"  # suffix of files that hold their own provenance and a digest of every tensor
+
+# By container, what joins the parts of a name: the keys of nested dictionaries (torch, msgpack), or modules.
+SEPARATORS = {"safetensors": ".", "torch": ".", "orbax": ".", "npz": "/", "msgpack": "/"}
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of a file: what its header says, and how to get its values.
+    """One tensor of a file: dtype and shape from its header, and `read()` for its values.
 
-    `read()` gives an array of its own memory, in C order and native byte order, by positional reads; it raises
-    UserError where the bytes are damaged or the file has changed.
+    `read()` returns a new array in C order and native byte order. It raises UserError where the bytes are damaged or
+    the file has changed since it was opened.
     """
 
     name: str
@@ -43,13 +39,13 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its values."""
+        """Bytes of the values."""
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Marker:
-    """What stands in a tree for a value of a known class that is no tensor: an argparse.Namespace, a set."""
+    """Stands in a tree for a value of a known class that is not read: an argparse.Namespace, a set."""
 
     kind: str
 
@@ -58,15 +54,15 @@ class Marker:
 class Source:
     """An opened file or folder of tensors.
 
-    `tree` is what lies in the file: {name: Tensor}, nested where the container nests (torch, msgpack), with plain
-    Python values (numbers, strings, lists) and Markers beside tensors. `metadata` is what the container itself notes (safetensors'
-    __metadata__). `skipped` names what was passed over: "args (argparse.Namespace)". `tied` lists names that are one
-    storage. `files` are all the files that it consists of (shards and their index; empty: `path` alone or, of a
-    folder, everything in it), `size` their bytes.
+    `tree` is the content: {name: Tensor}, nested where the container nests (torch, msgpack, orbax), with plain Python
+    values (numbers, strings, lists) and Markers among the tensors. `metadata` is that of the container itself
+    (safetensors' __metadata__). `skipped` describes values that were not read: "args (argparse.Namespace)". `tied`
+    lists names that share one storage. `files` are the files that it consists of (shards and their index; empty:
+    `path` alone or, of a folder, everything in it), `size` their bytes.
     """
 
     path: str
-    container: str  # safetensors, torch, npz, msgpack, orbax
+    container: str  # a key of SEPARATORS
     tree: dict[str, Any]
     metadata: dict[str, Any] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
@@ -74,6 +70,11 @@ class Source:
     files: list[str] = field(default_factory=list)
     size: int = 0
     close: Callable[[], None] = lambda: None
+
+    @property
+    def separator(self) -> str:
+        """What joins the parts of its names."""
+        return SEPARATORS[self.container]
 
     def __enter__(self) -> Source:
         return self
@@ -84,37 +85,37 @@ class Source:
 
 @dataclass(frozen=True)
 class Spec:
-    """What a writer is told of a tensor before its bytes."""
+    """Dtype and shape of a tensor to be written, known before its values."""
 
     dtype: np.dtype
     shape: Shape
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its values."""
+        """Bytes of the values."""
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
 
-Path = tuple[str | int, ...]  # where a value lies in a nested tree; (name,) in a flat one
+TreePath = tuple[str | int, ...]  # the keys to a value in a nested tree; (name,) in a flat one
 
-# A writer: write(path, tree, arrays, metadata). `tree` is what the file is to hold, nested where the container nests: a Spec
-# where a tensor goes, plain values elsewhere. `arrays` are (path in the tree, C-ordered array) pairs in any order, each to be
-# let go of before the next is taken. `metadata` goes where the container has a place for it (safetensors), else nowhere; what it
-# holds after the last array is what is written, and its values keep their lengths.
-Writer = Callable[[str, Mapping[Any, Any], Iterator[tuple[Path, np.ndarray]], Mapping[str, str]], None]
+# write(path, tree, arrays, metadata). `tree` is the file's content, nested where the container nests: a Spec for every
+# tensor, plain values elsewhere. `arrays` are (TreePath, C-ordered array) pairs in any order; each array is released
+# before the next is taken. `metadata` is written where the container has a place for it (safetensors), with the values
+# that it has after the last array; their lengths must not change.
+Writer = Callable[[str, Mapping[Any, Any], Iterator[tuple[TreePath, np.ndarray]], Mapping[str, str]], None]
 
 FLOATS = {np.dtype(d) for d in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)}
 
 
 def raw(array: np.ndarray, spec: Spec) -> np.ndarray:
-    """An array's bytes as a file has them, uint8 [nbytes]: C order, native byte order; no copy where it lies so already."""
+    """An array's bytes in C order and native byte order, uint8 [nbytes], copied only if needed. Raises ValueError."""
     if (array.dtype.newbyteorder("="), array.shape) != (spec.dtype, spec.shape):
         raise ValueError(f"an array {array.shape} of {array.dtype} came where {spec} was announced")
     return np.asarray(array, dtype=spec.dtype, order="C").reshape(-1).view(np.uint8)
 
 
 def leaves(tree: Mapping[str, Any], separator: str = ".", prefix: str = "") -> dict[str, Tensor]:
-    """The tensors of a nested tree under joined names; values that are no tensors are left out."""
+    """The tensors of a nested tree, {keys joined by `separator`: Tensor}."""
     out: dict[str, Tensor] = {}
     for key, value in tree.items():
         if isinstance(value, Tensor):
@@ -125,10 +126,10 @@ def leaves(tree: Mapping[str, Any], separator: str = ".", prefix: str = "") -> d
 
 
 def check_names(names: Iterable[str], path: str) -> None:
-    """Raise UserError on names that no honest file has: not ASCII, with control characters, empty, too long, too many."""
+    """Raise UserError on names that are no strings, not printable ASCII, empty or too long, and on too many names."""
     names = list(names)
-    if len(names) > TENSORS:
-        raise UserError(f"{path}: {len(names)} tensors are more than {TENSORS}; this is no model's file")
+    if len(names) > limits.TENSORS:
+        raise UserError(f"{path}: {len(names)} tensors are more than {limits.TENSORS}; save the parameters alone")
     for name in names:
         if not isinstance(name, str) or not name:
             raise UserError(
@@ -136,20 +137,23 @@ def check_names(names: Iterable[str], path: str) -> None:
             )
         if bad := [ch for ch in name if not " " <= ch <= "~"]:
             raise UserError(
-                f"{path}: the name {name!a} holds U+{ord(bad[0]):04X}, which no model's names do; re-save the file from its library"
+                f"{path}: the name {name!a} holds U+{ord(bad[0]):04X}, which is not printable ASCII; "
+                "re-save the file from its library"
             )
-        if len(name) > NAME:
+        if len(name) > limits.NAME:
             raise UserError(
-                f"{path}: a name of {len(name)} characters is longer than {NAME}; re-save the file from its library"
+                f"{path}: a name of {len(name)} characters is longer than {limits.NAME}; "
+                "re-save the file from its library"
             )
 
 
 def check_shape(name: str, dtype: np.dtype, shape: Shape, path: str) -> None:
-    """Raise UserError on a rank or a size that is not to be allocated."""
-    if len(shape) > RANK:
-        raise UserError(f"{path}: {name} has {len(shape)} axes, more than {RANK}; this is no model's file")
+    """Raise UserError where a tensor has too many axes or bytes to be allocated."""
+    if len(shape) > limits.RANK:
+        raise UserError(f"{path}: {name} has {len(shape)} axes, more than {limits.RANK}; re-save the file without it")
     size = int(np.prod([int(n) for n in shape], dtype=object)) * dtype.itemsize
-    if any(not 0 <= n <= TENSOR_BYTES for n in shape) or size > TENSOR_BYTES:
+    if any(not 0 <= n <= limits.TENSOR_BYTES for n in shape) or size > limits.TENSOR_BYTES:
         raise UserError(
-            f"{path}: {name} {list(shape)} would take {size} bytes, more than {TENSOR_BYTES}; the file's header is wrong"
+            f"{path}: {name} {list(shape)} would take {size} bytes, more than {limits.TENSOR_BYTES}, so the file's "
+            "header is wrong; get the file again"
         )

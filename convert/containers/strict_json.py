@@ -1,4 +1,4 @@
-"""JSON from strangers: every key once, no NaN, no deep nesting."""
+"""Strict JSON: no key twice in an object, no NaN, no deep nesting."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from typing import Any
 
 from vit_jax.errors import UserError
 
-from .source import NESTING
+from . import limits
 
 
-def parse(data: bytes, path: str, nesting: int = NESTING) -> Any:
-    """The value of a JSON text. Raises UserError naming `path` where it is damaged or says one thing twice."""
+def parse(data: bytes, path: str, nesting: int = limits.NESTING) -> Any:
+    """The value of a JSON text. Raises UserError naming `path` where it is damaged or ambiguous."""
     try:
         value = json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_constant)
     except (ValueError, RecursionError) as error:
-        clause = str(error) if isinstance(error, Refused) else "it is cut off or was changed"
-        raise UserError(f"{path}: holds no sound JSON: {clause}; get the file again") from error
+        clause = str(error) if isinstance(error, Ambiguous) else "it is cut off or damaged"
+        raise UserError(f"{path}: holds no valid JSON: {clause}; get the file again") from error
     if _depth(value) > nesting:
-        raise UserError(f"{path}: its JSON is nested more than {nesting} deep; this is no model's file")
+        raise UserError(f"{path}: its JSON is nested more than {nesting} levels deep; give a file that a library wrote")
     return value
 
 
-class Refused(ValueError):
-    """JSON that parses but is not unambiguous."""
+class Ambiguous(ValueError):
+    """JSON that Python parses but that can be understood in two ways."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise Refused(f"the key {key[:100]!a} is there twice")
+            raise Ambiguous(f"the key {key[:100]!a} occurs twice")
         found[key] = value
     return found
 
 
 def _constant(text: str) -> Any:
-    raise Refused(f"{text} is no number of JSON")
+    raise Ambiguous(f"{text} is not a number in JSON")
 
 
 def _depth(value: Any) -> int:
-    """Levels of objects and lists: 0 of a plain value."""
+    """Levels of nested objects and lists; 0 for a plain value."""
     depth, level = 0, [value]
     while level := [node for node in level if isinstance(node, dict | list)]:
         depth += 1

@@ -1,7 +1,7 @@
-"""PyTorch's files: .pt, .pth and .bin, zip archives or the older form, without PyTorch.
+"""PyTorch's files (.pt, .pth, .bin), zip archives or the older format, read without PyTorch.
 
-Descriptions of all tensors are checked first; bytes are read by position after that. The tree is nested as it was
-saved; numbers of an optimizer's parameters stay ints.
+All descriptions of tensors are checked when a file is opened; bytes are read by position after that. The tree is nested
+as it was saved; the numbers of an optimizer's parameters stay ints.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 
 from vit_jax.errors import UserError
 
-from . import pickles
+from . import limits, pickles
 from .pickle_calls import Array, Description, DType, Global, Storage
 from .pickle_names import REMEDY
 from .pickles import Pickle
 from .positional import CHUNK, PositionalFile
-from .source import HEADER, NESTING, OPCODES, TENSORS, Marker, Shape, Source, Tensor, check_shape
+from .source import Marker, Shape, Source, Tensor, check_shape
 from .torch_writer import write
 from .zips import Member, members
 
-MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # what the older form begins with
-KINDS = (  # members that tell other archives apart
+MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # begin a file of the older format
+OTHER_ARCHIVES = (  # a pattern of members that such an archive has, what it is and the remedy
     (
         r"[^/]+/(constants\.pkl|code/.*)",
         "a TorchScript archive; save model.state_dict() of the module before torch.jit",
@@ -43,7 +43,7 @@ __all__ = ["open_file", "write"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a storage's bytes lie; the older form has no CRC."""
+    """Where a storage's bytes are in the file; the older format has no CRC."""
 
     offset: int
     size: int
@@ -51,7 +51,7 @@ class Place:
 
 
 def open_file(path: str) -> Source:
-    """Open a file of torch.save. Raises UserError on anything that is not weights, and plain values beside them."""
+    """Open a file of torch.save. Raises UserError where it holds anything but tensors and plain values, or damage."""
     file = PositionalFile(path)
     try:
         head = file.read(0, min(file.size, 265))
@@ -61,11 +61,11 @@ def open_file(path: str) -> Source:
             return _zip(file)
         if head[257:262] == b"ustar":
             raise UserError(
-                f"{path}: is a tar archive, PyTorch's form before 0.1.10; load and save it again with a newer PyTorch"
+                f"{path}: is a tar archive, the format before PyTorch 0.1.10; load and save it with a newer PyTorch"
             )
         if head.startswith(b"\x80"):
             return _legacy(file)
-        raise UserError(f"{path}: is no file of torch.save; name the right file")
+        raise UserError(f"{path}: was not written by torch.save; give the right file")
     except BaseException:
         file.close()
         raise
@@ -73,7 +73,7 @@ def open_file(path: str) -> Source:
 
 def _zip(file: PositionalFile) -> Source:
     found = members(file)
-    for pattern, what in KINDS:
+    for pattern, what in OTHER_ARCHIVES:
         if any(re.fullmatch(pattern, name) for name in found):
             raise UserError(f"{file.path}: is {what}")
     if len(tops := sorted({name.partition("/")[0] for name in found})) > 1:
@@ -81,7 +81,8 @@ def _zip(file: PositionalFile) -> Source:
     inner = {name.partition("/")[2]: member for name, member in found.items()}
     if absent := {"data.pkl", "version"} - inner.keys():
         raise UserError(
-            f"{file.path}: is a zip file without {' and '.join(sorted(absent))}, so none of torch.save; name the right file"
+            f"{file.path}: is a zip file without {' and '.join(sorted(absent))}, so torch.save did not write it; "
+            "give the right file"
         )
     for member in inner.values():
         if member.method or member.size != member.compressed:
@@ -94,7 +95,7 @@ def _zip(file: PositionalFile) -> Source:
     data = _content(file, inner["data.pkl"])
     pickle = pickles.read(data, file.path)
     if pickle.end != len(data):
-        raise UserError(f"{file.path}: has {len(data) - pickle.end} bytes behind its pickle; {REMEDY}")
+        raise UserError(f"{file.path}: has {len(data) - pickle.end} bytes after its pickle; {REMEDY}")
     places = {
         name.removeprefix("data/"): Place(m.offset, m.size, m.crc)
         for name, m in inner.items()
@@ -104,10 +105,10 @@ def _zip(file: PositionalFile) -> Source:
 
 
 def _content(file: PositionalFile, member: Member) -> bytes:
-    """All of a small member."""
-    if member.size > HEADER:
+    """The whole content of a small member."""
+    if member.size > limits.HEADER:
         raise UserError(
-            f"{file.path}: the member {member.name!a} takes {member.size} bytes, more than {HEADER}; {REMEDY}"
+            f"{file.path}: the member {member.name!a} takes {member.size} bytes, more than {limits.HEADER}; {REMEDY}"
         )
     data = file.checked(member.offset, member.size, member.crc, 0, member.size)
     if data is None:
@@ -121,14 +122,14 @@ def _damaged(file: PositionalFile, what: str) -> UserError:
 
 
 def _legacy(file: PositionalFile) -> Source:
-    """Magic, protocol, system, value and storage keys, a pickle each; then element count and bytes of each storage."""
-    data, at = file.read(0, min(file.size, HEADER)), 0
+    """The older format: pickled magic, protocol, system, value, storage keys; then each storage's count and bytes."""
+    data, at = file.read(0, min(file.size, limits.HEADER)), 0
     parts = []
     for _ in range(5):
         parts.append(pickles.read(data, file.path, at))
         at = parts[-1].end
         if type(parts[0].value) is not int or parts[0].value != MAGIC:
-            raise UserError(f"{file.path}: is a pickle, but none of torch.save; {REMEDY}")
+            raise UserError(f"{file.path}: is a pickle that torch.save did not write; {REMEDY}")
     protocol, system, keys = parts[1].value, parts[2].value, parts[4].value
     if (
         protocol != PROTOCOL
@@ -136,7 +137,7 @@ def _legacy(file: PositionalFile) -> Source:
         or not isinstance(keys, list)
         or not all(isinstance(key, str) for key in keys)
     ):
-        raise UserError(f"{file.path}: has an unknown form of PyTorch's older files; {REMEDY}")
+        raise UserError(f"{file.path}: is damaged, or in an unknown variant of PyTorch's older format; {REMEDY}")
     places: dict[str, Place] = {}
     for key in keys:
         storage = parts[3].storages.get(key)
@@ -147,7 +148,7 @@ def _legacy(file: PositionalFile) -> Source:
         at += 8 + storage.nbytes
     if at != file.size:
         raise UserError(f"{file.path}: ends at byte {file.size} instead of {at}; get the file again")
-    return _source(file, parts[3], places, big=False)  # the older form is little-endian on every machine
+    return _source(file, parts[3], places, big=False)  # the older format is little-endian on every machine
 
 
 def _source(file: PositionalFile, pickle: Pickle, places: dict[str, Place], big: bool) -> Source:
@@ -158,7 +159,8 @@ def _source(file: PositionalFile, pickle: Pickle, places: dict[str, Place], big:
             raise UserError(f"{file.path}: the storage {key[:100]!a} is missing; get the file again")
         if places[key].size != storage.nbytes:
             raise UserError(
-                f"{file.path}: the storage {key[:100]!a} has {places[key].size} bytes instead of {storage.nbytes}; get the file again"
+                f"{file.path}: the storage {key[:100]!a} has {places[key].size} bytes instead of {storage.nbytes}; "
+                "get the file again"
             )
     tree = _Tree(file, _Storages(file, places, big))
     source = Source(
@@ -169,33 +171,32 @@ def _source(file: PositionalFile, pickle: Pickle, places: dict[str, Place], big:
 
 
 class _Tree:
-    """A pickle's value as the tree of a Source."""
+    """Turns a pickle's value into the tree of a Source, descriptions into Tensors."""
 
     def __init__(self, file: PositionalFile, storages: _Storages):
         self.file, self.storages = file, storages
         self.nodes = self.tensors = 0
         self.skipped: list[str] = []
-        self.users: dict[str, list[str]] = {}  # names by storage
+        self.users: dict[str, list[str]] = {}  # {storage: names of the tensors in it}
 
-    def of(self, value: Any, place: tuple, depth: int) -> Any:
-        self.nodes += 1
-        if (
-            depth > NESTING + 1 or self.nodes > OPCODES
-        ):  # one value may be in the pickle once, and in the tree many times
+    def of(self, value: Any, keys: tuple, depth: int) -> Any:
+        self.nodes += 1  # a value that is in the pickle once may be in the tree many times
+        if depth > limits.NESTING + 1 or self.nodes > limits.OPCODES:
             raise UserError(
-                f"{self.file.path}: is nested deeper than {NESTING} levels, or has more than {OPCODES} values; save model.state_dict() alone"
+                f"{self.file.path}: is nested deeper than {limits.NESTING} levels, or has more than {limits.OPCODES} "
+                "values; save model.state_dict() alone"
             )
         if isinstance(value, dict):
-            return {key: self.of(each, (*place, key), depth + 1) for key, each in value.items()}
+            return {key: self.of(each, (*keys, key), depth + 1) for key, each in value.items()}
         if isinstance(value, (list, tuple)):
-            return type(value)(self.of(each, (*place, i), depth + 1) for i, each in enumerate(value))
+            return type(value)(self.of(each, (*keys, i), depth + 1) for i, each in enumerate(value))
         if value is None or isinstance(value, (str, int, float, bytes)):
             return value
-        name = ".".join(map(str, place))
+        name = ".".join(map(str, keys))
         if isinstance(value, (Description, Array)):
             self.tensors += 1
-            if self.tensors > TENSORS:
-                raise UserError(f"{self.file.path}: has more than {TENSORS} tensors; this is no model's file")
+            if self.tensors > limits.TENSORS:
+                raise UserError(f"{self.file.path}: has more than {limits.TENSORS} tensors; {REMEDY}")
             return self.described(name, value) if isinstance(value, Description) else self.inline(name, value)
         marker = Marker(_kind(value))
         self.skipped.append(f"{name} ({marker.kind})")
@@ -221,7 +222,7 @@ class _Tree:
 
 
 def _kind(value: Any) -> str:
-    """What a person would call a value of a pickle."""
+    """A readable name for the class of a value in a pickle."""
     if isinstance(value, (Marker, Global)):
         name = value.kind if isinstance(value, Marker) else value.name
         return name.removeprefix("builtins.").removeprefix("__builtin__.")
@@ -230,47 +231,45 @@ def _kind(value: Any) -> str:
 
 
 def _check(name: str, d: Description, file: PositionalFile) -> None:
-    """Raise UserError unless a tensor lies in its storage and could be copied out of its file.
+    """Raise UserError unless a tensor lies in its storage, does not overlap itself, and is not larger than the file.
 
-    No two of its values may share a place, but for strides of 0: expand() makes those.
+    Strides of 0 are the exception to the overlap: expand() makes them.
     """
     check_shape(name, d.dtype, d.shape, file.path)
     axes = sorted((stride, size) for size, stride in zip(d.shape, d.strides, strict=True) if size > 1)
     count = int(np.prod(d.shape, dtype=object))
     reach = 1 + sum(stride * (size - 1) for stride, size in axes)
     width = d.dtype.itemsize
-    told = f"{file.path}: the tensor {name[:200]!a} {list(d.shape)} with strides {list(d.strides)} at {d.offset}"
+    what = f"{file.path}: the tensor {name[:200]!a} {list(d.shape)} with strides {list(d.strides)} at {d.offset}"
     if (
         d.offset < 0
         or any(stride < 0 for stride in d.strides)
         or (count and (d.offset + reach) * width > d.storage.length * d.storage.dtype.itemsize)
     ):
-        raise UserError(f"{told} lies outside its storage of {d.storage.length} values; get the file again")
+        raise UserError(f"{what} lies outside its storage of {d.storage.length} values; get the file again")
     covered = 1
     for stride, size in axes:
         if 0 < stride < covered:
-            raise UserError(f"{told} overlaps itself, which PyTorch never saves; {REMEDY}")
+            raise UserError(f"{what} overlaps itself, which PyTorch never saves; {REMEDY}")
         covered += stride * (size - 1)
     if count * width > file.size:
-        raise UserError(
-            f"{told} would take {count * width} bytes, more than its file; save a clone() of what it repeats"
-        )
+        raise UserError(f"{what} would take {count * width} bytes, more than its file; save a clone() of it")
 
 
 class _Storages:
-    """The bytes of a file's storages."""
+    """Reads tensors from a file's storages."""
 
     def __init__(self, file: PositionalFile, places: Mapping[str, Place], big: bool):
         self.file, self.places, self.big = file, places, big
-        self.sound: set[str] = set()  # storages whose CRC was compared
+        self.checked: set[str] = set()  # storages whose CRC was compared
 
     def read(self, name: str, d: Description) -> np.ndarray:
-        """The values of a tensor: an array of its own memory, in C order and native byte order."""
+        """The values of a tensor, a new array in C order and native byte order."""
         count, width = int(np.prod(d.shape, dtype=object)), d.dtype.itemsize
         if count == 0:
             return np.empty(d.shape, d.dtype)
         reach = 1 + sum(stride * (size - 1) for stride, size in zip(d.strides, d.shape, strict=True))
-        if reach * width > 2 * count * width + CHUNK:  # values far apart: not all between them at once
+        if reach * width > 2 * count * width + CHUNK:  # values far apart: do not read all bytes between them
             axis = max(range(len(d.shape)), key=lambda i: d.strides[i] * (d.shape[i] > 1))
             rest = [tuple(np.delete(numbers, axis).tolist()) for numbers in (d.shape, d.strides)]
             rows = [
@@ -289,25 +288,24 @@ class _Storages:
         flat = data.view(d.dtype)
         if reach == count and _contiguous(d.shape, d.strides):
             return flat.reshape(d.shape)
-        steps = [
-            stride * width * (size > 1) for size, stride in zip(d.shape, d.strides, strict=True)
-        ]  # of one value it may be any number
+        # The stride of an axis of length one may be any number.
+        steps = [stride * width * (size > 1) for size, stride in zip(d.shape, d.strides, strict=True)]
         return np.array(np.lib.stride_tricks.as_strided(flat, d.shape, steps), order="C")
 
     def part(self, name: str, key: str, start: int, stop: int) -> np.ndarray:
-        """Bytes `start` to `stop` of a storage; where there is a CRC, it is compared once."""
+        """Bytes `start` to `stop` of a storage; its CRC, where there is one, is compared once."""
         place = self.places[key]
-        if place.crc is None or key in self.sound:
+        if place.crc is None or key in self.checked:
             return self.file.array(place.offset + start, stop - start)
         data = self.file.checked(place.offset, place.size, place.crc, start, stop)
         if data is None:
             raise _damaged(self.file, name)
-        self.sound.add(key)
+        self.checked.add(key)
         return data
 
 
 def _contiguous(shape: Shape, strides: tuple[int, ...]) -> bool:
-    """Whether the values of a tensor follow each other in C order."""
+    """Whether a tensor's values follow each other in C order."""
     step = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size > 1 and stride != step:

@@ -1,4 +1,4 @@
-"""Writing a .pt file that torch.load(weights_only=True) reads, without PyTorch: a zip of stored members, bytes streamed."""
+"""Writes .pt files that torch.load(weights_only=True) reads, without PyTorch: a zip of stored members."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ import numpy as np
 from vit_jax.errors import UserError
 
 from .pickle_names import STORAGES, TORCH_DTYPES
-from .source import Path, Spec, raw
+from .source import Spec, TreePath, raw
 
 TOP, ALIGNMENT = "archive", 64
 TAGS = {dtype: name for name, dtype in STORAGES.items() if name != "torch.storage.UntypedStorage"}
-UNTYPED = {
-    np.dtype(d): name for name, d in TORCH_DTYPES.items() if np.dtype(d) not in TAGS
-}  # dtypes without a storage class
+# Dtypes without a storage class of their own.
+UNTYPED = {np.dtype(d): name for name, d in TORCH_DTYPES.items() if np.dtype(d) not in TAGS}
 
 
 def write(
-    path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[Path, np.ndarray]], metadata: Mapping[str, str]
+    path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[TreePath, np.ndarray]], metadata: Mapping[str, str]
 ) -> None:
-    """Write a nested tree of Specs and plain values (dict, list, tuple, str, int, float, bool, None); see source.Writer.
+    """Write a tree of Specs and plain values (dict, list, tuple, str, int, float, bool, None); see source.Writer.
 
-    The form has no place for `metadata`. Raises ValueError on a value that no such file has.
+    `metadata` is not written: the format has none. Raises ValueError on a value that the format cannot hold.
     """
     del metadata
     pickled = Pickler()
@@ -34,17 +33,17 @@ def write(
     with zipfile.ZipFile(path, "w") as archive:
         _member(archive, "data.pkl", b"\x80\x02" + b"".join(pickled.parts) + b".")
         _member(archive, "byteorder", b"little")
-        for place, array in arrays:
-            key, spec = pickled.storages.pop(place)
+        for keys, array in arrays:
+            key, spec = pickled.storages.pop(keys)
             _member(archive, f"data/{key}", raw(array, spec))
-            del array  # before the next is made
+            del array  # release it before the next one is made
         _member(archive, "version", b"3\n")
     if pickled.storages:
         raise ValueError(f"no values came for {', '.join(map(str, pickled.storages))}")
 
 
 def _member(archive: zipfile.ZipFile, name: str, data: bytes | np.ndarray) -> None:
-    """A stored member whose bytes begin at a multiple of 64 of the file, as PyTorch wants them for memory maps."""
+    """Add a stored member; its bytes begin at a multiple of 64 of the file, as PyTorch wants them for memory maps."""
     entry = zipfile.ZipInfo(f"{TOP}/{name}")
     entry.file_size = len(data)
     wide = entry.file_size * 1.05 > zipfile.ZIP64_LIMIT  # zipfile's own rule: then it adds a field of 20 bytes
@@ -57,39 +56,40 @@ def _member(archive: zipfile.ZipFile, name: str, data: bytes | np.ndarray) -> No
 
 
 class Pickler:
-    """Plain values and Specs as a pickle of protocol 2; `storages` are {path in the tree: (key, Spec)}."""
+    """Writes plain values and Specs as a pickle of protocol 2; `storages` is {path in the tree: (key, Spec)}."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
-        self.storages: dict[Path, tuple[str, Spec]] = {}
+        self.storages: dict[TreePath, tuple[str, Spec]] = {}
 
-    def value(self, value: Any, place: Path) -> None:
-        """One value, with all that is in it."""
+    def value(self, value: Any, keys: TreePath) -> None:
+        """Add a value and all that it contains."""
         put = self.parts.append
         if isinstance(value, Spec):
-            self.tensor(value, place)
+            self.tensor(value, keys)
         elif isinstance(value, Mapping):
             put(b"}(")
             for key, each in value.items():
-                self.value(key, place)
-                self.value(each, (*place, key))
+                self.value(key, keys)
+                self.value(each, (*keys, key))
             put(b"u")
         elif isinstance(value, (list, tuple)):
             put(b"](" if isinstance(value, list) else b"(")
             for i, each in enumerate(value):
-                self.value(each, (*place, i))
+                self.value(each, (*keys, i))
             put(b"e" if isinstance(value, list) else b"t")
         else:
-            put(_scalar(value, place))
+            put(_scalar(value, keys))
 
-    def tensor(self, spec: Spec, place: Path) -> None:
-        """_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), or v3 where a dtype has no storage class."""
+    def tensor(self, spec: Spec, keys: TreePath) -> None:
+        """Add a call of _rebuild_tensor_v2, or of v3 where the dtype has no storage class."""
         tag: str | None = TAGS.get(spec.dtype)
         key, put = str(len(self.storages)), self.parts.append
-        self.storages[place] = key, spec
+        self.storages[keys] = key, spec
         if tag is None and spec.dtype not in UNTYPED:
             raise UserError(
-                f"{'.'.join(map(str, place))}: a file of PyTorch has no {spec.dtype}; choose a dtype with --dtype, or another container"
+                f"{'.'.join(map(str, keys))}: is {spec.dtype}, which PyTorch's files do not have; choose another with "
+                "--dtype, or another container"
             )
         count = spec.nbytes if tag is None else spec.nbytes // spec.dtype.itemsize
         put(_global(f"torch._utils._rebuild_tensor_v{3 if tag is None else 2}") + b"((" + _scalar("storage"))
@@ -113,7 +113,7 @@ def _global(name: str) -> bytes:
     return f"c{module}\n{name}\n".encode()
 
 
-def _scalar(value: Any, place: Path = ()) -> bytes:
+def _scalar(value: Any, keys: TreePath = ()) -> bytes:
     if value is None or isinstance(value, bool):
         return {None: b"N", True: b"\x88", False: b"\x89"}[value]
     if isinstance(value, str):
@@ -125,4 +125,4 @@ def _scalar(value: Any, place: Path = ()) -> bytes:
             return b"J" + struct.pack("<i", value)
         data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
         return b"\x8a" + struct.pack("<B", len(data)) + data
-    raise ValueError(f"{place}: a .pt file has no place for a {type(value).__name__}")
+    raise ValueError(f"{keys}: a .pt file has no place for a {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""The list of members of a zip file, read strictly: every byte of the file has one meaning, or it is refused."""
+"""The members of a zip file, read strictly: a file in which any byte is unaccounted for or ambiguous is refused."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from vit_jax.errors import UserError
 
+from . import limits
 from .positional import PositionalFile
-from .source import HEADER
 
 END, END64, LOCATOR, ENTRY, LOCAL = "<4s4H2LH", "<4sQ2H2L4Q", "<4sLQL", "<4s6H3L5H2L", "<4s5H3L2H"  # APPNOTE.TXT 4.3
-SHORT, LONG = 0xFFFF, 0xFFFFFFFF  # "look into the zip64 record"
+SHORT, LONG = 0xFFFF, 0xFFFFFFFF  # in these fields: the zip64 record has the value
 ENCRYPTED, DESCRIPTOR = 1, 8  # flag bits
 
 
 @dataclass(frozen=True)
 class Member:
-    """One member: `compressed` bytes at `offset` of the file, `size` bytes of content with a CRC-32; method 0 is stored."""
+    """One member: `compressed` bytes at `offset` that hold `size` bytes of this CRC-32; method 0 is stored."""
 
     name: str
     offset: int
@@ -28,10 +28,10 @@ class Member:
 
 
 def members(file: PositionalFile) -> dict[str, Member]:
-    """{name: Member} in the order of the directory, folders left out.
+    """{name: Member} in the order of the directory, without folders.
 
-    Raises UserError on a file that is cut off or has bytes of no member, on names that are twice or lead out of the
-    archive, on encrypted or overlapping members, and where a member's own header says something else.
+    Raises UserError on a file that is cut off or has bytes outside its members, on names that occur twice or lead out
+    of the archive, on encrypted or overlapping members, and where a member's own header contradicts the directory.
     """
     try:
         return _members(file)
@@ -45,9 +45,9 @@ def _damaged(file: PositionalFile, what: str) -> UserError:
 
 def _members(file: PositionalFile) -> dict[str, Member]:
     start, size, count = _directory(file)
-    if size > HEADER:
+    if size > limits.HEADER:
         raise UserError(
-            f"{file.path}: its zip directory takes {size} bytes, more than {HEADER}; this is no model's file"
+            f"{file.path}: its zip directory takes {size} bytes, more than {limits.HEADER}; save the weights alone"
         )
     data, at = file.read(start, size), 0
     found: dict[str, tuple[int, Member]] = {}
@@ -73,35 +73,35 @@ def _members(file: PositionalFile) -> dict[str, Member]:
 
 
 def _directory(file: PositionalFile) -> tuple[int, int, int]:
-    """Offset, size and number of entries of the central directory, which has to end where the closing records begin."""
+    """Offset, size and number of entries of the central directory, which must end where the closing records begin."""
     if file.size < 22:
         raise _damaged(file, "it is cut off")
     signature, disk, first, here, count, size, start, comment = struct.unpack(END, file.read(file.size - 22, 22))
     if signature != b"PK\x05\x06" or comment:
-        raise _damaged(file, "it is cut off, or there are bytes behind its end")
+        raise _damaged(file, "it is cut off, or there are bytes after its end")
     end = file.size - 22
     locator = file.read(end - 20, 20) if end >= 20 else b""
     if locator[:4] == b"PK\x06\x07":
         _, _, at, _ = struct.unpack(LOCATOR, locator)
         if at + 56 != end - 20:
-            raise _damaged(file, "its zip64 record is not where it says")
+            raise _damaged(file, "its zip64 record is not where its locator points")
         signature, _, _, _, disk64, first64, here64, count64, size64, start64 = struct.unpack(END64, file.read(at, 56))
-        said = zip(
+        pairs = zip(
             (disk, first, here, count, size, start),
             (disk64, first64, here64, count64, size64, start64),
             (SHORT,) * 4 + (LONG,) * 2,
             strict=True,
         )
-        if signature != b"PK\x06\x06" or any(small not in (wide, full) for small, wide, full in said):
+        if signature != b"PK\x06\x06" or any(small not in (wide, full) for small, wide, full in pairs):
             raise _damaged(file, "its two closing records differ")
         disk, first, here, count, size, start, end = disk64, first64, here64, count64, size64, start64, at
     if disk or first or here != count or start + size != end:
-        raise _damaged(file, "its directory is not where it says")
+        raise _damaged(file, "its directory is not where its closing record points")
     return start, size, count
 
 
 def _wide(extra: bytes, *values: int) -> list[int]:
-    """Size, compressed size and offset, each from the zip64 field where the short one is full."""
+    """Size, compressed size and offset, each from the zip64 field where the short field is full."""
     wide, at = b"", 0
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, at)
@@ -123,12 +123,14 @@ def _name(file: PositionalFile, name: bytes) -> str:
         raise _damaged(file, f"a member is named {name[:100]!a}") from error
     parts = text.removesuffix("/").split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in text or ":" in text or "\0" in text:
-        raise UserError(f"{file.path}: the member {text[:100]!a} leads out of the archive; this is no model's file")
+        raise UserError(
+            f"{file.path}: the member {text[:100]!a} leads out of the archive; re-save the file from its library"
+        )
     return text
 
 
 def _placed(file: PositionalFile, found: dict[str, tuple[int, Member]], end: int) -> dict[str, Member]:
-    """The members with the offsets of their bytes, after a look at the header that stands before each."""
+    """The members with the offsets of their bytes, after a check of the header before each."""
     done: dict[str, Member] = {}
     ordered = sorted(found.values(), key=lambda entry: entry[0])
     if ordered and ordered[0][0] != 0:
@@ -137,7 +139,7 @@ def _placed(file: PositionalFile, found: dict[str, tuple[int, Member]], end: int
         header = file.read(offset, 30)
         signature, _, flags, method, _, _, crc, compressed, size, n, x = struct.unpack(LOCAL, header)
         data = offset + 30 + n + x
-        later = flags & DESCRIPTOR  # sizes and CRC may stand behind the bytes instead
+        later = flags & DESCRIPTOR  # sizes and CRC may follow the bytes instead
         sizes = all(
             here in (real, LONG) or (later and here == 0)
             for here, real in ((compressed, member.compressed), (size, member.size))

@@ -1,6 +1,6 @@
-"""One public layout a file: its table of rows, its table of config fields, how its names look.
+"""The layouts of public libraries, one file for each: names and axes of their tensors, and where configs come from.
 
-LAYOUTS has them all, the newest version of a dialect last.
+LAYOUTS has them all by name. Of the versions of one dialect the newest comes last.
 """
 
 from ..layout import Layout

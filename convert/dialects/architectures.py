@@ -1,7 +1,6 @@
-"""Public names of networks, what each says of a config, and how its images are prepared: `--model NAME`.
+"""Networks by their names in timm and torchvision, for `--model NAME`: config fields and preprocessing.
 
-architectures.json beside is made from timm and torchvision by `python -m tests.architectures` and compared with
-them in the tests.
+`python -m tests.architectures` writes architectures.json from these libraries; the tests compare the two.
 """
 
 from __future__ import annotations
@@ -16,38 +15,41 @@ from vit_jax.errors import UserError
 
 from ..layout import Json
 
-# A user's own head and images may differ from those that a network was published with.
-OWN = ("channels", "classes", "head_bias", "head_hidden", "head_activation")
+# Fields that a name does not fix: a user's head and images may differ from those of the published weights.
+NOT_FIXED = ("channels", "classes", "head_bias", "head_hidden", "head_activation")
 
 
 @functools.cache
 def table() -> dict[str, Any]:
-    """`network`: the key in NETWORKS of what it is about; `architectures`: {name: {"fields": what is not its config's
-    default, "tags": {weights: number of its preprocessing}}}; `preprocess`: those, by number; `others`: {name: what it has
-    that our network has not}.
+    """The JSON of architectures.json.
+
+    `network` is a key of NETWORKS; `architectures` is {name: {"fields": {those that differ from the config's defaults},
+    "tags": {weights: index of their preprocessing}}}; `preprocess` lists preprocessings; `others` is {name: what it
+    has that the network lacks} for networks that cannot be converted.
     """
     return dict(json.loads(resources.files(__package__).joinpath("architectures.json").read_text(encoding="utf-8")))
 
 
 def names() -> list[str]:
-    """All architectures, without the tags of their weights."""
+    """The names of all architectures, without tags of weights."""
     return list(table()["architectures"])
 
 
 def other(name: str) -> str:
-    """What a known network has that ours has not; empty for all others."""
+    """What an architecture has that the network here lacks; empty where it can be converted or is not known."""
     return str(table()["others"].get(name, ""))
 
 
 def lookup(name: str) -> tuple[Json, Json | None]:
-    """(the fields of our config that an architecture fixes, the preprocessing of its weights or None).
+    """(config fields that an architecture fixes, the preprocessing of its weights or None).
 
-    A tag after a dot names weights, as timm does (vit_base_patch16_224.dino); without one they are its default's.
-    Raises UserError, naming the nearest, where there is no such name.
+    A tag after a dot names the weights, as in timm (vit_base_patch16_224.dino); without one, the default weights are
+    meant. Raises UserError, with the nearest name, on an unknown architecture or tag, and on one that cannot be
+    converted.
     """
     architecture, _, tag = name.removeprefix("timm/").partition(".")
     if why := other(architecture):
-        raise UserError(f"--model {name}: it has {why}, which this network has not; it cannot be converted")
+        raise UserError(f"--model {name}: it has {why}, which the network here lacks; it cannot be converted")
     if architecture not in table()["architectures"]:
         raise UserError(f"--model {name}: there is no such network{nearest(architecture, names())}")
     entry = table()["architectures"][architecture]
@@ -55,7 +57,7 @@ def lookup(name: str) -> tuple[Json, Json | None]:
         raise UserError(f"--model {name}: {architecture} has no weights {tag!r}{nearest(tag, list(entry['tags']))}")
     number = entry["tags"].get(tag or next(iter(entry["tags"]), ""))
     config = NETWORKS[table()["network"]].config
-    defaults = {f: getattr(config(), f) for f in function_fields(config) if f not in OWN}
+    defaults = {f: getattr(config(), f) for f in function_fields(config) if f not in NOT_FIXED}
     preprocess = None if number is None else dict(table()["preprocess"][number])
-    image = {"image": preprocess["image"][0]} if preprocess else {}  # all are square
+    image = {"image": preprocess["image"][0]} if preprocess else {}  # all images are square
     return defaults | entry["fields"] | image, preprocess

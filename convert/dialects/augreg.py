@@ -1,7 +1,9 @@
-"""Google's vision_transformer .npz (the files of "How to train your ViT?", Steiner et al. 2022, arXiv 2106.10270, and older).
+"""Google's ViTs as .npz: github.com/google-research/vision_transformer.
 
-Flax's names and orders: kernels (in, out), heads an axis of their own, patches (p, q, c, d). The published files have the
-names of Flax before Linen, which every reader takes; its code today makes Linen's. Epsilon and tanh GELU are its code's.
+These are the files of "How to train your ViT?" (Steiner et al. 2022, arXiv 2106.10270) and older ones. Names and axes
+are Flax's: kernels are (in, out), attention has an axis for heads, patches are (p, q, c, d). The published files use
+the names of Flax before Linen (`pre-linen`), which all readers of such files accept; the repository's code today writes
+Linen's (`linen`). Both compute tanh GELU, with eps 1e-6.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from collections.abc import Mapping
 
 from vit_jax.config import ViTConfig, pair, shapes
 
-from ..layout import PLAIN_VIT, Field, Layout, Names, always, count, has, length
+from ..layout import PLAIN_VIT, Field, Layout, Names, Refusal, always, count, has, length
 from ..rules import BfloatAsVoid, Operation, Order, Row, row
 
-# The modules of a block: norm 1, attention, norm 2, mlp. Linen counts each class apart, its forerunner all together.
+# The modules of a block: norm 1, attention, norm 2, mlp. Linen numbers each class, older Flax all modules together.
 LINEN = ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 PRE_LINEN = ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
 POSITION = "Transformer/posembed_input/pos_embedding"
@@ -30,7 +32,7 @@ TOP = {
 
 
 def inside(modules: tuple[str, ...]) -> dict[str, str]:
-    """{what is in a block of ours: what is in theirs}."""
+    """{module of our block: module of theirs}."""
     norm1, attention, norm2, mlp = modules
     parts = {f"attention.{name}": f"{attention}/{name}" for name in ("query", "key", "value", "out")}
     return {"norm1": norm1, **parts, "norm2": norm2, "mlp.fc1": f"{mlp}/Dense_0", "mlp.fc2": f"{mlp}/Dense_1"}
@@ -39,13 +41,13 @@ def inside(modules: tuple[str, ...]) -> dict[str, str]:
 def rows(config: ViTConfig, modules: tuple[str, ...]) -> list[Row]:
     """One row for each parameter."""
     return [
-        row(place(name, TOP, modules), name, shape, BfloatAsVoid(), *order(config, name))
+        row(their_name(name, TOP, modules), name, shape, BfloatAsVoid(), *order(config, name))
         for name, shape in shapes(config).items()
     ]
 
 
-def place(name: str, top: Mapping[str, str], modules: tuple[str, ...]) -> str:
-    """The name there of a parameter of ours."""
+def their_name(name: str, top: Mapping[str, str], modules: tuple[str, ...]) -> str:
+    """The file's name of a parameter; `top` is {our name: their name} outside blocks."""
     if name in top:
         return top[name]
     path, _, leaf = name.rpartition(".")
@@ -55,7 +57,7 @@ def place(name: str, top: Mapping[str, str], modules: tuple[str, ...]) -> str:
 
 
 def order(config: ViTConfig, name: str) -> list[Operation]:
-    """How the axes of a parameter lie there: attention has one for heads."""
+    """The operations between a tensor's axes and its parameter's; attention has an axis for heads."""
     (p, q), c, heads = pair(config.patch), config.channels, {"h": config.heads, "e": config.resolved_head_width}
     if re.fullmatch(r"cls_token|pool\.probe", name):
         return [Order("1 1 d", "d")]
@@ -73,13 +75,13 @@ def order(config: ViTConfig, name: str) -> list[Operation]:
 
 
 def patch(names: Names) -> list[int] | None:
-    """A solver: the patch's height and width."""
+    """A solver: [height, width] of a patch."""
     shape = names.get("embedding/kernel", ())
     return list(shape[:2]) if len(shape) == 4 else None
 
 
 def fields(modules: tuple[str, ...]) -> dict[str, Field]:
-    """The table: shapes tell all but the image's."""
+    """Where config fields come from: shapes give all but the image's size."""
     block = "Transformer/encoderblock_0/"
     return PLAIN_VIT | {
         "image": Field(),
@@ -98,32 +100,34 @@ def fields(modules: tuple[str, ...]) -> dict[str, Field]:
     }
 
 
-def limits(config: ViTConfig) -> list[str]:
-    """It has a class token where that is what is pooled."""
+def cannot_hold(config: ViTConfig) -> list[str]:
+    """A clause where class token and pooling do not match: the layout has that token only if it is pooled."""
     return (
         []
         if config.cls_token == (config.pool == "cls")
-        else [f"cls_token is {config.cls_token} and pool {config.pool!r}, it has that token for pool 'cls' alone"]
+        else [
+            f"cls_token is {config.cls_token} and pool {config.pool!r}, but there is a class token only for pool 'cls'"
+        ]
     )
 
 
-def _layout(version: str, title: str, modules: tuple[str, ...], proven: str = "") -> Layout:
-    marks = (re.escape(POSITION), f"Transformer/encoderblock_0/{modules[1]}/query/kernel", "!(MAPHead_0/)?probe")
+def _layout(version: str, title: str, modules: tuple[str, ...]) -> Layout:
+    signature = (re.escape(POSITION), f"Transformer/encoderblock_0/{modules[1]}/query/kernel", "!(MAPHead_0/)?probe")
     return Layout(
-        "augreg",
-        version,
-        title,
-        ViTConfig,
-        fields(modules),
-        functools.partial(rows, modules=modules),
-        marks,
-        ("npz",),
-        limits,
-        proven=proven,
+        dialect="augreg",
+        version=version,
+        title=title,
+        network=ViTConfig,
+        fields=fields(modules),
+        rows=functools.partial(rows, modules=modules),
+        signature=signature,
+        containers=("npz",),
+        refusals=(Refusal("network", cannot_hold),),
+        proven="timm 1.0.31",
     )
 
 
 LAYOUTS = (
     _layout("linen", "Google's vision_transformer, Linen's names", LINEN),
-    _layout("pre-linen", "Google's vision_transformer", PRE_LINEN, "timm 1.0.31"),
+    _layout("pre-linen", "Google's vision_transformer", PRE_LINEN),
 )

@@ -1,8 +1,9 @@
-"""big_vision's ViT .npz (github.com/google-research/big_vision): augreg's orders, and its own places.
+"""big_vision's ViT as .npz: github.com/google-research/big_vision.
 
-Versions: blocks one by one (loop), blocks stacked along a leading axis (scan), and two older ones (2021) that its reader
-mends. That reader takes the first of n positions for the class token's where n - 1 is a square, and so do we. Positions
-are added before the class token otherwise; those by sines and cosines are not stored.
+Axes are those of augreg.py, names differ. Versions: blocks one by one (`loop`), blocks stacked along a first axis
+(`scan`), and two of 2021 that big_vision's reader still converts. Where n positions make n - 1 a square, that reader
+takes the first for the class token, and so does this layout; otherwise positions are added before the class token.
+Positions computed as sines and cosines are not stored.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from math import isqrt
 
 from vit_jax.config import ViTConfig, shapes
 
-from ..layout import Field, Layout, Names, always, has, length
+from ..layout import Field, Layout, Names, Refusal, always, has, length
 from ..rules import BfloatAsVoid, Row, Stack, row
 from . import augreg
 from .augreg import LINEN
@@ -23,19 +24,18 @@ STACKED = "Transformer/encoderblock/"
 
 @dataclass(frozen=True)
 class Version:
-    """Where the versions differ."""
+    """One version of big_vision's files: its names of tensors, and what else is its own."""
 
     name: str
     title: str
     position: str = "pos_embedding"
-    pool: str = "MAPHead_0/"  # what stands before the names of attention pooling
-    scan: bool = False
-    tanh: bool = True  # always after the hidden layer of a head: it came with these names
-    proven: str = ""
+    pool: str = "MAPHead_0/"  # prefix of the names of attention pooling
+    scan: bool = False  # the blocks are stacked, each kind of tensor in one
+    tanh: bool = True  # whether a hidden layer of the head is known to have tanh; else its files do not tell
 
     @property
     def top(self) -> dict[str, str]:
-        """{module or token of ours: its name there}, but for blocks."""
+        """{our module or token: its name in the file}, without blocks."""
         attention = {
             f"pool.{name}": f"{self.pool}MultiHeadDotProductAttention_0/{name}"
             for name in ("query", "key", "value", "out")
@@ -51,10 +51,10 @@ class Version:
 
 
 def rows(config: ViTConfig, version: Version) -> list[Row]:
-    """One row for each parameter; where blocks are stacked, one for each of a block."""
+    """One row for each parameter; where blocks are stacked, one for each parameter of a block."""
     out = []
     for name, shape in shapes(config).items():
-        theirs, operations = augreg.place(name, version.top, LINEN), augreg.order(config, name)
+        theirs, operations = augreg.their_name(name, version.top, LINEN), augreg.order(config, name)
         if not (version.scan and name.startswith("blocks.")):
             out.append(row(theirs, name, shape, BfloatAsVoid(), *operations))
         elif name.startswith("blocks.0."):
@@ -67,14 +67,14 @@ def rows(config: ViTConfig, version: Version) -> list[Row]:
 
 
 def class_row(rows: int) -> bool:
-    """Whether its reader takes the first of so many positions for the class token's."""
+    """Whether big_vision's reader takes the first of this many positions for the class token's."""
     return isqrt(rows) ** 2 + 1 == rows
 
 
 def fields(version: Version) -> dict[str, Field]:
-    """The table: shapes tell all but the image's, and what is pooled where there is neither class token nor probe."""
+    """Where config fields come from: shapes give all but the image's size, and pooling where they leave it open."""
 
-    def pool(names: Names) -> str | None:  # "gap" and "0", the first patch, look the same
+    def pool(names: Names) -> str | None:  # mean pooling and the first patch as the output look the same
         return "cls" if "cls" in names else "map" if f"{version.pool}probe" in names else None
 
     table = augreg.fields(LINEN) | {
@@ -96,58 +96,57 @@ def fields(version: Version) -> dict[str, Field]:
     return table
 
 
-def limits(config: ViTConfig) -> list[str]:
-    """What its code pools, and what its reader makes of positions."""
-    out = augreg.limits(config)
+def cannot_hold(config: ViTConfig) -> list[str]:
+    """Clauses for a network that big_vision cannot pool, or whose positions its reader would misunderstand."""
+    out = augreg.cannot_hold(config)
     if config.position_trained != (config.position == "learned"):
         out.append(
-            f"position is {config.position!r} and position_trained {config.position_trained}, it trains learned ones alone"
+            f"position is {config.position!r} and position_trained {config.position_trained}, but exactly the learned "
+            "positions are trained"
         )
-    placed = config.cls_token and config.cls_position
-    if placed and config.position != "learned":
-        out.append("the class token has a computed position, it adds those before that token")
-    elif config.position == "learned" and class_row(config.position_rows) != placed:
+    has_position = config.cls_token and config.cls_position
+    if has_position and config.position != "learned":
+        out.append("the class token has a computed position, but computed positions are added before that token")
+    elif config.position == "learned" and class_row(config.position_rows) != has_position:
         out.append(
-            f"of {config.position_rows} positions its reader {'takes none' if placed else 'takes the first'} for the class token's"
+            f"position has {config.position_rows} rows, of which big_vision's reader would take "
+            f"{'none' if has_position else 'the first'} for the class token"
         )
     return out
 
 
 def _layout(version: Version) -> Layout:
     first = STACKED if version.scan else "Transformer/encoderblock_0/"
-    marks = [
+    signature = [
         r"embedding/kernel",
         f"{first}MultiHeadDotProductAttention_0/query/kernel",
         "!Transformer/posembed_input/.*",
     ]
-    marks.append("!probe" if version.pool else "probe")
-    marks.append("!Transformer/pos_embedding" if version.position == "pos_embedding" else "Transformer/pos_embedding")
+    signature.append("!probe" if version.pool else "probe")
+    signature.append(
+        "!Transformer/pos_embedding" if version.position == "pos_embedding" else "Transformer/pos_embedding"
+    )
     return Layout(
-        "big-vision",
-        version.name,
-        version.title,
-        ViTConfig,
-        fields(version),
-        functools.partial(rows, version=version),
-        tuple(marks),
-        ("npz",),
-        limits,
-        proven=version.proven,
+        dialect="big-vision",
+        version=version.name,
+        title=version.title,
+        network=ViTConfig,
+        fields=fields(version),
+        rows=functools.partial(rows, version=version),
+        signature=tuple(signature),
+        containers=("npz",),
+        refusals=(Refusal("network", cannot_hold),),
+        proven="timm 1.0.31",
     )
 
 
+OLDER = "Transformer/pos_embedding"
 LAYOUTS = tuple(
     _layout(version)
     for version in (
-        Version(
-            "2021-inlined",
-            "big_vision ViT of 2021, attention pooling at the top",
-            "Transformer/pos_embedding",
-            "",
-            tanh=False,
-        ),
-        Version("2021", "big_vision ViT of 2021", "Transformer/pos_embedding", tanh=False),
-        Version("scan", "big_vision ViT, blocks stacked", scan=True, proven="timm 1.0.31"),
-        Version("loop", "big_vision ViT", proven="timm 1.0.31"),
+        Version("2021-inlined", "big_vision ViT of 2021, attention pooling at the top", OLDER, pool="", tanh=False),
+        Version("2021", "big_vision ViT of 2021", OLDER, tanh=False),
+        Version("scan", "big_vision ViT, blocks stacked", scan=True),
+        Version("loop", "big_vision ViT"),
     )
 )

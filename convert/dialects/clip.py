@@ -1,8 +1,8 @@
-"""The image tower of OpenAI's CLIP (and of OpenCLIP's own ViT): no bias in the stem, a norm before the blocks, eps 1e-5.
+"""The image tower of OpenAI's CLIP, and of OpenCLIP's ViTs under the same names.
 
-The projection into the space shared with text is our head: (D, K), without a bias. OpenAI's weights have the quick
-GELU, most of OpenCLIP's the exact one, under the same names. Whole files hold the tower under `visual.`, beside the
-one of text; the tower alone goes without that.
+No bias in the stem, a norm before the blocks, eps 1e-5. The projection into the space shared with text is the head
+here: [D, K], without a bias. OpenAI's weights use quick GELU, most of OpenCLIP's the exact GELU; no tensor says which.
+Version `whole` is a file of both towers, with the image tower under `visual.`; the plain version has that tower alone.
 """
 
 from __future__ import annotations
@@ -12,30 +12,31 @@ import re
 
 from vit_jax.config import ViTConfig
 
-from ..layout import PLAIN_VIT, Field, Layout, always, count, length
+from ..layout import PLAIN_VIT, Field, Layout, Refusal, always, count, length
 from ..rules import Row
 from .modules import Tensors, module_rows, oblong
 
 TEXT = (
-    r"token_embedding\.weight|positional_embedding|transformer\..*|ln_final\..*|text_projection|logit_(scale|bias)|attn_mask",
+    r"token_embedding\.weight|positional_embedding|transformer\..*|ln_final\..*|"
+    r"text_projection|logit_(scale|bias)|attn_mask",
 )
-SETTINGS = (r"input_resolution|context_length|vocab_size",)  # numbers that OpenAI's files hold as tensors
+SETTINGS = (r"input_resolution|context_length|vocab_size",)  # OpenAI's files hold these numbers as tensors
 
 
 def rows(c: ViTConfig, prefix: str = "") -> list[Row]:
-    """The tensors of a network."""
+    """The rows of a network; `prefix` begins all names of the file."""
     modules = {"patch": "conv1.", "pre_norm": "ln_pre.", "norm": "ln_post."}
     for i in range(c.depth):
-        mine, its = f"blocks.{i}.", f"transformer.resblocks.{i}."
+        ours, theirs = f"blocks.{i}.", f"transformer.resblocks.{i}."
         modules |= {
-            f"{mine}norm1": f"{its}ln_1.",
-            f"{mine}norm2": f"{its}ln_2.",
-            f"{mine}attention.query": f"{its}attn.in_proj_",
+            f"{ours}norm1": f"{theirs}ln_1.",
+            f"{ours}norm2": f"{theirs}ln_2.",
+            f"{ours}attention.query": f"{theirs}attn.in_proj_",
         }
         modules |= {
-            f"{mine}attention.out": f"{its}attn.out_proj.",
-            f"{mine}mlp.fc1": f"{its}mlp.c_fc.",
-            f"{mine}mlp.fc2": f"{its}mlp.c_proj.",
+            f"{ours}attention.out": f"{theirs}attn.out_proj.",
+            f"{ours}mlp.fc1": f"{theirs}mlp.c_fc.",
+            f"{ours}mlp.fc2": f"{theirs}mlp.c_proj.",
         }
     packed = [tuple(f"blocks.{i}.attention.{part}" for part in ("query", "key", "value")) for i in range(c.depth)]
     tensors: Tensors = {
@@ -46,38 +47,51 @@ def rows(c: ViTConfig, prefix: str = "") -> list[Row]:
     return module_rows(c, modules, packed, tensors, prefix)
 
 
-def limits(c: ViTConfig) -> list[str]:
-    """What its class cannot be told."""
-    return oblong(c) + ([] if c.classes else ["classes is 0, it always has a projection"])
+def cannot_hold(c: ViTConfig) -> list[str]:
+    """Clauses for a network that CLIP's class cannot build."""
+    return oblong(c) + ([] if c.classes else ["classes is 0, but the layout always has a projection"])
 
 
 def layout(version: str, prefix: str, title: str) -> Layout:
-    """The layout of a tower with something before its names."""
+    """The layout of an image tower whose names begin with `prefix`."""
     block = f"{prefix}transformer.resblocks."
     fields = PLAIN_VIT | {
-        "image": Field(), "heads": Field(), "activation": Field(("quick_gelu", "gelu")), "eps": always(1e-5), "stem_bias": always(False),
-        "pre_norm": always(True), "head_bias": always(False), "patch": Field(solve=length(f"{prefix}conv1.weight", 2)),
-        "channels": Field(solve=length(f"{prefix}conv1.weight", 1)), "width": Field(solve=length(f"{prefix}conv1.weight", 0)),
-        "classes": Field(solve=length(f"{prefix}proj", 1)), "hidden": Field(solve=length(f"{block}0.mlp.c_fc.weight", 0)),
+        "image": Field(),
+        "heads": Field(),
+        "activation": Field(("quick_gelu", "gelu")),
+        "eps": always(1e-5),
+        "stem_bias": always(False),
+        "pre_norm": always(True),
+        "head_bias": always(False),
+        "patch": Field(solve=length(f"{prefix}conv1.weight", 2)),
+        "channels": Field(solve=length(f"{prefix}conv1.weight", 1)),
+        "width": Field(solve=length(f"{prefix}conv1.weight", 0)),
+        "classes": Field(solve=length(f"{prefix}proj", 1)),
+        "hidden": Field(solve=length(f"{block}0.mlp.c_fc.weight", 0)),
         "depth": Field(solve=lambda names: count(names, rf"{re.escape(block)}(\d+)\..*") or None),
-    }  # fmt: skip
-    marks = (rf"{prefix}class_embedding", rf"{prefix}conv1\.weight", rf"{prefix}proj", rf"{block}0\.mlp\.c_fc\.weight")
+    }
+    signature = (
+        rf"{prefix}class_embedding",
+        rf"{prefix}conv1\.weight",
+        rf"{prefix}proj",
+        rf"{block}0\.mlp\.c_fc\.weight",
+    )
     return Layout(
-        "clip",
-        version,
-        title,
-        ViTConfig,
-        fields,
-        functools.partial(rows, prefix=prefix),
-        marks,
-        ("torch", "safetensors"),
-        limits,
+        dialect="clip",
+        version=version,
+        title=title,
+        network=ViTConfig,
+        fields=fields,
+        rows=functools.partial(rows, prefix=prefix),
+        signature=signature,
+        containers=("torch", "safetensors"),
+        refusals=(Refusal("network", cannot_hold),),
         beside=(*TEXT, *SETTINGS) if prefix else (),
         proven="timm 1.0.31",
     )
 
 
 LAYOUTS = (
-    layout("whole", "visual.", "OpenAI's CLIP, its image tower; the one of text is left out"),
+    layout("whole", "visual.", "OpenAI's CLIP, its image tower; the text tower is left out"),
     layout("", "", "the image tower of OpenAI's CLIP alone"),
 )

@@ -1,7 +1,7 @@
-"""DINOv2's own names where they are not timm's: registers (without positions, the class token has one) and the gated mlp.
+"""DINOv2 with registers or a gated mlp, as its repository saves it: github.com/facebookresearch/dinov2.
 
-Other networks of DINOv2, and those of DINO and MAE, are under timm's names; what serves their training alone (mask
-token, MAE's decoder) is left out there.
+The names are timm's but for registers (which have no positions) and the gated mlp. DINOv2's other networks, DINO and
+MAE use timm's names throughout: see timm.py, which leaves out tensors that only their training needs.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import dataclasses
 
 from vit_jax.config import ViTConfig
 
-from ..layout import Field, Json, Layout, Names, always, has, length
+from ..layout import Field, Json, Layout, Names, Refusal, always, has, length
 from ..rules import Row, carried
 from . import timm
 
 
 def rows(c: ViTConfig) -> list[Row]:
-    """timm's, renamed; and the mask token, which only training needs."""
+    """The rows of timm's layout under other names; and the mask token, which only training needs."""
 
     def name(theirs: str) -> str:
         theirs = "register_tokens" if theirs == "reg_token" else theirs
@@ -26,39 +26,66 @@ def rows(c: ViTConfig) -> list[Row]:
     return [*renamed, carried("mask_token", (1, c.width))]
 
 
-def activation(names: Names, said: Json) -> str:
-    """The gate is SiLU's, the plain mlp's function the exact GELU."""
-    return "silu" if said["gated"] else "gelu"
+def activation(names: Names, known: Json) -> str:
+    """The activation: SiLU for the gated mlp, exact GELU for the plain one."""
+    return "silu" if known["gated"] else "gelu"
 
 
 def hidden(names: Names) -> int | None:
-    """The width inside the mlp."""
+    """A solver: the hidden width of the mlp."""
     return length("blocks.0.mlp.w3.weight", 1)(names) or length("blocks.0.mlp.fc2.weight", 1)(names)
 
 
-def limits(c: ViTConfig) -> list[str]:
-    """What is not DINOv2, or has timm's names."""
+def cannot_hold(c: ViTConfig) -> list[str]:
+    """Clauses for a network that DINOv2 does not have, or that it saves under timm's names."""
+    qkv_biases = {c.query_bias, c.key_bias, c.value_bias}
     reasons = {
-        "without registers and a gated mlp its names are timm's": not (c.registers or c.gated),
-        "its mlp is gated by SiLU or plain with GELU": c.activation != ("silu" if c.gated else "gelu"),
-        "its query, key and value have biases together or not at all": len({c.query_bias, c.key_bias, c.value_bias})
-        > 1,
+        "without registers and a gated mlp DINOv2's names are those of timm": not (c.registers or c.gated),
+        "DINOv2's mlp is gated by SiLU, or plain with GELU": c.activation != ("silu" if c.gated else "gelu"),
+        "DINOv2's query, key and value all have biases or all have none": len(qkv_biases) > 1,
         "heads do not divide width": bool(c.width % c.heads),
     }
     return [reason for reason, holds in reasons.items() if holds]
 
 
 FIELDS = timm.FIELDS | {
-    "registers": Field(solve=length("register_tokens", 1, 0)), "gated": Field(solve=has("blocks.0.mlp.w12.weight")), "hidden": Field(solve=hidden),
-    "activation": Field(("gelu", "silu"), follow=activation), "out_bias": always(True), "mlp_bias": always(True), "qk_norm": always(False),
-    "cls_token": always(True), "cls_position": always(True), "register_position": always(False), "position": always("learned"),
-    "distill_token": always(False), "distill_head": always(False), "stem_bias": always(True), "stem_norm": always(False), "pre_norm": always(False),
-    "eps": always(1e-6), "pool": always("cls"), "classes": always(0), "final_norm": always(True), "head_norm": always(False),
-}  # fmt: skip
+    "registers": Field(solve=length("register_tokens", 1, 0)),
+    "gated": Field(solve=has("blocks.0.mlp.w12.weight")),
+    "hidden": Field(solve=hidden),
+    "activation": Field(("gelu", "silu"), follow=activation),
+    "out_bias": always(True),
+    "mlp_bias": always(True),
+    "qk_norm": always(False),
+    "cls_token": always(True),
+    "cls_position": always(True),
+    "register_position": always(False),
+    "position": always("learned"),
+    "distill_token": always(False),
+    "distill_head": always(False),
+    "stem_bias": always(True),
+    "stem_norm": always(False),
+    "pre_norm": always(False),
+    "eps": always(1e-6),
+    "pool": always("cls"),
+    "classes": always(0),
+    "final_norm": always(True),
+    "head_norm": always(False),
+}
 LAYOUTS = (
     Layout(
-        "dinov2", "", "DINOv2 with registers or a gated mlp, from its own repository", ViTConfig, FIELDS, rows,
-        (r"patch_embed\.proj\.weight", r"blocks\.0\.attn\.qkv\.weight", r"register_tokens|blocks\.0\.mlp\.w12\.weight"), ("torch", "safetensors"),
-        limits, proven="timm 1.0.31",
+        dialect="dinov2",
+        version="",
+        title="DINOv2 with registers or a gated mlp, from its own repository",
+        network=ViTConfig,
+        fields=FIELDS,
+        rows=rows,
+        signature=(
+            r"patch_embed\.proj\.weight",
+            r"blocks\.0\.attn\.qkv\.weight",
+            r"register_tokens|blocks\.0\.mlp\.w12\.weight",
+        ),
+        containers=("torch", "safetensors"),
+        refusals=(Refusal("network", cannot_hold),),
+        proven="timm 1.0.31",
     ),
-)  # fmt: skip
+)

@@ -1,12 +1,14 @@
-"""Marian, BART and mBART as the Flax classes of transformers' version 4 saved them: msgpack, the same modules, matrices (in, out).
+"""Marian, BART and mBART as the Flax classes of Hugging Face transformers saved them (version 4; compared with 4.40).
 
-They have one table of embeddings for source, target and head, and no table of Marian's sinusoids.
+msgpack files with the modules of the torch files (marian.py, bart.py), and matrices (in, out). Source, target and head
+share one table of embeddings; Marian's sinusoidal positions are not stored.
 """
 
 from __future__ import annotations
 
+from ..layout import Refusal
 from . import bart, marian
-from .marian import IDS_OF, Style, layout, marks
+from .marian import Style, layout
 
 FLAX = Style(
     "/", {"kernel": "kernel", "scale": "scale", "bias": "bias", "embedding": "embedding", "position": "embedding"}, ()
@@ -14,15 +16,40 @@ FLAX = Style(
 
 LAYOUTS = (
     layout(
-        "flax-seq2seq", "mbart", "mBART of transformers' old Flax classes", bart.own(FLAX, norm_first=True), marks(FLAX, embedding_norm=True, final_norm=True),
-        "mbart", "MBartForConditionalGeneration", IDS_OF["mbart"], FLAX, containers=("msgpack",), proven="transformers 4.40.2",
+        dialect="flax-seq2seq",
+        version="mbart",
+        model_type="mbart",
+        architecture="MBartForConditionalGeneration",
+        title="mBART of transformers' old Flax classes",
+        special=bart.special_fields(FLAX, norm_first=True),
+        norms=(True, True),
+        style=FLAX,
+        containers=("msgpack",),
+        proven="transformers 4.40.2",
     ),
     layout(
-        "flax-seq2seq", "bart", "BART of transformers' old Flax classes", bart.own(FLAX), marks(FLAX, embedding_norm=True, final_norm=False),
-        "bart", "BartForConditionalGeneration", IDS_OF["bart"], FLAX, containers=("msgpack",), proven="transformers 4.40.2",
+        dialect="flax-seq2seq",
+        version="bart",
+        model_type="bart",
+        architecture="BartForConditionalGeneration",
+        title="BART of transformers' old Flax classes",
+        special=bart.special_fields(FLAX),
+        norms=(True, False),
+        style=FLAX,
+        containers=("msgpack",),
+        proven="transformers 4.40.2",
     ),
     layout(
-        "flax-seq2seq", "marian", "Marian of transformers' old Flax classes", marian.own(FLAX, ("all",)), marks(FLAX, embedding_norm=False, final_norm=False),
-        "marian", "MarianMTModel", IDS_OF["marian"], FLAX, limits=marian.limits, containers=("msgpack",), proven="transformers 4.40.2",
+        dialect="flax-seq2seq",
+        version="marian",
+        model_type="marian",
+        architecture="MarianMTModel",
+        title="Marian of transformers' old Flax classes",
+        special=marian.special_fields(FLAX, ("all",)),
+        norms=(False, False),
+        style=FLAX,
+        containers=("msgpack",),
+        refusals=(Refusal("network", marian.cannot_hold),),
+        proven="transformers 4.40.2",
     ),
-)  # fmt: skip
+)

@@ -1,9 +1,9 @@
-"""Hugging Face's ViT and DeiT: the names of its files (v4) and of its modules in memory (v5), and its folder's JSON.
+"""ViT and DeiT as Hugging Face transformers saves them, with config.json and preprocessor_config.json.
 
-A classifier has its body under `vit.` or `deit.`; ViTModel and DeiTModel alone are without that, their pooler
-is our hidden layer of a head that has no classes. What a body without classes stands in may name it all the same: a
-classifier without its head, and the models for masked images, whose decoder of one layer is left out. The library
-writes v4 names to this day and reads both.
+Files have the names of version 4 (layout `v4`), which version 5 still writes; modules in memory have those of version 5
+(`v5`, for state dicts). Classifiers have their body under `vit.` or `deit.`, ViTModel and DeiTModel without a prefix;
+their pooler is a hidden layer of the head without classes here. A body without classes may have a prefix all the same:
+as part of a classifier without its head, or of a model for masked images, whose decoder of one layer is left out.
 """
 
 from __future__ import annotations
@@ -17,40 +17,51 @@ from typing import Any
 from vit_jax.config import ViTConfig, normal, pair, parameters
 from vit_jax.errors import UserError
 
-from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, Names, count, length, stated, statement
+from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, Names, Refusal, count, length, stated, statement
 from ..rules import CARRIED, TRANSPOSE, Order, Row, carried, row
 from .huggingface_images import preprocess, processor
 
 BODIES = ("", "vit.", "deit.")
 TOP = {
-    "patch": "embeddings.patch_embeddings.projection", "cls_token": "embeddings.cls_token",
-    "distill_token": "embeddings.distillation_token", "position": "embeddings.position_embeddings",
-    "norm": "layernorm", "head_hidden": "pooler.dense",
-}  # fmt: skip
+    "patch": "embeddings.patch_embeddings.projection",
+    "cls_token": "embeddings.cls_token",
+    "distill_token": "embeddings.distillation_token",
+    "position": "embeddings.position_embeddings",
+    "norm": "layernorm",
+    "head_hidden": "pooler.dense",
+}
 NORMS = {"norm1": "layernorm_before", "norm2": "layernorm_after"}
 V4 = NORMS | {
-    "attention.query": "attention.attention.query", "attention.key": "attention.attention.key", "attention.value": "attention.attention.value",
-    "attention.out": "attention.output.dense", "mlp.fc1": "intermediate.dense", "mlp.fc2": "output.dense",
-}  # fmt: skip
+    "attention.query": "attention.attention.query",
+    "attention.key": "attention.attention.key",
+    "attention.value": "attention.attention.value",
+    "attention.out": "attention.output.dense",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
+}
 V5 = NORMS | {
-    "attention.query": "attention.q_proj", "attention.key": "attention.k_proj", "attention.value": "attention.v_proj",
-    "attention.out": "attention.o_proj", "mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2",
-}  # fmt: skip
-BLOCKS = {"v4": ("encoder.layer", V4), "v5": ("layers", V5)}  # where they lie, and what is in one
+    "attention.query": "attention.q_proj",
+    "attention.key": "attention.k_proj",
+    "attention.value": "attention.v_proj",
+    "attention.out": "attention.o_proj",
+    "mlp.fc1": "mlp.fc1",
+    "mlp.fc2": "mlp.fc2",
+}
+BLOCKS = {"v4": ("encoder.layer", V4), "v5": ("layers", V5)}  # the prefix of blocks, and the modules of a block
 
 
 def body(config: ViTConfig) -> str:
-    """What stands before the names of all but the heads."""
+    """The prefix of all names but those of heads."""
     return named_body(config) if config.classes else ""
 
 
 def named_body(config: ViTConfig) -> str:
-    """The same in a class that has more than the body."""
+    """The prefix in classes that have more than the body."""
     return "deit." if config.distill_token else "vit."
 
 
-def place(config: ViTConfig, path: str, version: str = "v4") -> str:
-    """Where a module or token of ours lies there."""
+def their_name(config: ViTConfig, path: str, version: str = "v4") -> str:
+    """The file's name of one of our modules or tokens."""
     if path == "head":
         return "cls_classifier" if config.distill_head else "classifier"
     if path == "distill_head":
@@ -62,25 +73,25 @@ def place(config: ViTConfig, path: str, version: str = "v4") -> str:
 
 
 def rows(config: ViTConfig, version: str) -> list[Row]:
-    """One row for each parameter; and for a mask token, which models for masked images have."""
+    """One row for each parameter; and rows of a mask token, which models for masked images have."""
     (p, q), c, d = pair(config.patch), config.channels, config.width
     out = [carried(f"{b}embeddings.mask_token", (1, 1, d)) for b in dict.fromkeys((body(config), named_body(config)))]
-    for name, (shape, sort, _) in parameters(config).items():
+    for name, (shape, kind, _) in parameters(config).items():
         path, _, leaf = name.rpartition(".")
-        if sort in ("token", "position"):
+        if kind in ("token", "position"):
             out.append(
                 row(
-                    place(config, name, version),
+                    their_name(config, name, version),
                     name,
                     shape,
                     Order("1 n d", "n d") if len(shape) == 2 else Order("1 1 d", "d"),
                 )
             )
             continue
-        theirs = place(config, path, version)
+        theirs = their_name(config, path, version)
         if name == "patch.kernel":
             out.append(row(f"{theirs}.weight", name, shape, Order("d c p q", "(p q c) d", dict(c=c, p=p, q=q))))
-        elif sort == "kernel":
+        elif kind == "kernel":
             out.append(row(f"{theirs}.weight", name, shape, TRANSPOSE))
         else:
             out.append(row(f"{theirs}.{'weight' if leaf == 'scale' else leaf}", name, shape))
@@ -97,19 +108,26 @@ def rows(config: ViTConfig, version: str) -> list[Row]:
 # ------------------------------------------------------------------------------------------ config
 
 ACTIVATIONS = {
-    "gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "gelu_new": "gelu_tanh",
-    "quick_gelu": "quick_gelu", "relu": "relu", "silu": "silu", "swish": "silu",
-}  # fmt: skip
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
 POOLERS = {"tanh": "tanh", "relu": "relu", "linear": "none"}
 
 
-def named(key: str, names: Mapping[str, str], default: str) -> Field:
-    """A field that config.json states by a function's name; the first of several is the one to write."""
+def by_function_name(key: str, names: Mapping[str, str], default: str) -> Field:
+    """A field that config.json states by a function's name, {name: our value}; it writes the first of several names."""
 
     def decode(value: Any) -> str:
         if not isinstance(value, str) or value not in names:
             raise UserError(
-                f"config.json: {key} is {value!r}, which is none of {', '.join(names)}; this network cannot be expressed"
+                f"config.json: {key} is {value!r}, which is none of {', '.join(names)}; it cannot be converted"
             )
         return names[value]
 
@@ -118,7 +136,7 @@ def named(key: str, names: Mapping[str, str], default: str) -> Field:
 
 
 def size(value: Any) -> Any:
-    """A size of ours as JSON: a number where it is square, else [height, width]."""
+    """A size for config.json: a number where it is square, else [height, width]."""
     rows, columns = pair(value)
     return rows if rows == columns else [rows, columns]
 
@@ -132,26 +150,29 @@ TABLE = PLAIN_VIT | {
     "heads": Field(key="num_attention_heads", default=12),
     "hidden": Field(key="intermediate_size", default=3072),
     "eps": Field(key="layer_norm_eps", default=1e-12),
-    "activation": named("hidden_act", ACTIVATIONS, "gelu"),
+    "activation": by_function_name("hidden_act", ACTIVATIONS, "gelu"),
     **{name: Field((True, False), key="qkv_bias", default=True) for name in ("query_bias", "key_bias", "value_bias")},
-    "head_activation": named("pooler_act", POOLERS, "tanh"),
-    "head_hidden": Field(), "classes": Field(), "pool": Field(("cls", "cls_distill")),
-    "distill_token": Field((True, False)), "distill_head": Field((True, False)),
-}  # fmt: skip
+    "head_activation": by_function_name("pooler_act", POOLERS, "tanh"),
+    "head_hidden": Field(),
+    "classes": Field(),
+    "pool": Field(("cls", "cls_distill")),
+    "distill_token": Field((True, False)),
+    "distill_head": Field((True, False)),
+}
 
 
 def below(name: str, solve: Callable[[str, Names], Any], otherwise: Any = None) -> Callable[[Names], Any]:
-    """A solver: of the tensor so named under one of the bodies."""
+    """A solver: solve(full name, names) for the tensor of this name under one of the prefixes, or `otherwise`."""
     return lambda names: next((solve(b + name, names) for b in BODIES if b + name in names), otherwise)
 
 
 def axis(name: str, number: int, otherwise: Any = None) -> Callable[[Names], Any]:
-    """A solver: the length of an axis of the tensor so named under one of the bodies."""
+    """A solver: the length of an axis of the tensor of this name under one of the prefixes, or `otherwise`."""
     return below(name, lambda full, names: length(full, number)(names), otherwise)
 
 
 def fields(version: str) -> dict[str, Field]:
-    """The table of one version: what config.json states, and what shapes tell."""
+    """Where config fields come from in one version: config.json, and shapes."""
     blocks, inside = BLOCKS[version]
     projection, first = "embeddings.patch_embeddings.projection.weight", f"{blocks}.0."
     solvers: dict[str, Callable[[Names], Any]] = {
@@ -173,18 +194,17 @@ def fields(version: str) -> dict[str, Field]:
     return {name: replace(f, solve=solvers.get(name)) for name, f in TABLE.items()}
 
 
-def limits(config: ViTConfig) -> list[str]:
-    """What one flag or one class there decides together."""
+def cannot_hold(config: ViTConfig) -> list[str]:
+    """Clauses for a network that no class of transformers with one flag for several fields can hold."""
     out = []
     if len({config.query_bias, config.key_bias, config.value_bias}) > 1:
-        out.append("query, key and value do not all have a bias, or all have none")
+        out.append("only some of query, key and value have a bias, but qkv_bias is one flag for all three")
     if config.head_hidden and config.classes:
-        out.append(
-            f"head_hidden is {config.head_hidden} and classes {config.classes}, its pooler is followed by no head"
-        )
+        out.append(f"head_hidden is {config.head_hidden} and classes {config.classes}, but no head follows its pooler")
     if config.distill_head != (config.pool == "cls_distill"):
         out.append(
-            f"distill_head is {config.distill_head} and pool {config.pool!r}, the two tokens are averaged where both have a head"
+            f"distill_head is {config.distill_head} and pool {config.pool!r}, but two tokens are averaged exactly "
+            "where both have a head"
         )
     return out
 
@@ -193,18 +213,19 @@ def limits(config: ViTConfig) -> list[str]:
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
-    """Of config.json and preprocessor_config.json. Raises UserError where they are another network's."""
+    """Facts from config.json and preprocessor_config.json. Raises UserError where they are of another network."""
     config = files.get("config.json", {})
     if (model := config.get("model_type", "vit")) not in ("vit", "deit"):
         raise UserError(
-            f"config.json: model_type is {model!r}, this is a layout of vit and deit; a network of another class cannot be read as these"
+            f"config.json: model_type is {model!r}, but this layout is of vit and deit; "
+            "choose the layout of that class with --from"
         )
     images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
     return Facts(stated(LAYOUTS[-1], config) if config else {}, images, class_names(config), notes=notes)
 
 
 def class_names(config: Json) -> list[str] | None:
-    """Those of a config.json, None where it has only numbered ones."""
+    """The class names in a config.json; None where there are none, or only numbered ones (LABEL_0)."""
     labels = config.get("id2label")
     if not isinstance(labels, dict) or sorted(labels) != sorted(map(str, range(len(labels)))):
         return None
@@ -213,7 +234,7 @@ def class_names(config: Json) -> list[str] | None:
 
 
 def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
-    """config.json; and preprocessor_config.json where the library has such a preprocessing."""
+    """config.json, and preprocessor_config.json where transformers has such a preprocessing."""
     c = normal(config)
     family = "DeiT" if c.distill_token else "ViT"
     kinds = {0: "Model", 1: "ForImageClassification", 2: "ForImageClassificationWithTeacher"}
@@ -246,14 +267,14 @@ def _layout(version: str, title: str) -> Layout:
         rf"{blocks}\.0\.layernorm_before\.weight",
     ]
     return Layout(
-        "huggingface",
-        version,
-        title,
-        ViTConfig,
-        fields(version),
-        functools.partial(rows, version=version),
-        tuple(rf"(vit\.|deit\.)?{n}" for n in below),
-        limits=limits,
+        dialect="huggingface",
+        version=version,
+        title=title,
+        network=ViTConfig,
+        fields=fields(version),
+        rows=functools.partial(rows, version=version),
+        signature=tuple(rf"(vit\.|deit\.)?{n}" for n in below),
+        refusals=(Refusal("network", cannot_hold),),
         beside=(r"decoder\.0\.(weight|bias)",),
         read_side=read_side,
         write_side=write_side,

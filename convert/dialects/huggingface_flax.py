@@ -1,6 +1,7 @@
-"""Hugging Face's Flax ViT, flax_model.msgpack: the names of its torch files with slashes, in Flax's orders.
+"""Flax ViT of Hugging Face transformers, flax_model.msgpack (until version 4; compared with 4.55).
 
-The library wrote them until its version 5. Kernels are (in, out), attention's too; patches (p, q, c, d), always square.
+The names are those of the torch files (huggingface.py), the axes Flax's: kernels are (in, out), those of attention too,
+patches (p, q, c, d). Images and patches are always square.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import replace
 
 from vit_jax.config import ViTConfig, pair, shapes
 
-from ..layout import Field, Layout, Names, always
+from ..layout import Field, Layout, Names, Refusal, always
 from ..rules import Order, Row, row
 from . import huggingface
 
@@ -25,13 +26,13 @@ def rows(config: ViTConfig) -> list[Row]:
     }
     for name, shape in shapes(config).items():
         path, _, leaf = name.rpartition(".")
-        theirs = f"{huggingface.place(config, path)}.{leaf}" if path else huggingface.place(config, name)
+        theirs = f"{huggingface.their_name(config, path)}.{leaf}" if path else huggingface.their_name(config, name)
         out.append(row(theirs.replace(".", "/"), name, shape, *([orders[name]] if name in orders else [])))
     return out
 
 
 def as_torch(names: Names) -> Names:
-    """The names and shapes that a file's tensors have in a torch file of the same network."""
+    """The names and shapes of a file's tensors as a torch file of the same network has them."""
     out = {}
     for name, shape in names.items():
         path, _, leaf = name.replace("/", ".").rpartition(".")
@@ -47,29 +48,42 @@ def _field(field: Field) -> Field:
     return replace(field, solve=lambda names: solve(as_torch(names))) if solve else field
 
 
-def limits(config: ViTConfig) -> list[str]:
-    """What its classes leave no choice in."""
-    out = huggingface.limits(config)
+def cannot_hold(config: ViTConfig) -> list[str]:
+    """Clauses for a network that the Flax classes cannot hold."""
+    out = huggingface.cannot_hold(config)
     for name in ("image", "patch"):
         rows, columns = pair(getattr(config, name))
         if rows != columns:
-            out.append(f"{name} is {rows}x{columns}, its are square")
+            out.append(f"{name} is {rows}x{columns}, but the layout has only square ones")
     if config.head_hidden not in (0, config.width):
-        out.append(f"head_hidden is {config.head_hidden}, its pooler is as wide as a token, {config.width}")
+        out.append(f"head_hidden is {config.head_hidden}, but its pooler has the width of a token, {config.width}")
     return out
 
 
 FIELDS = {name: _field(field) for name, field in huggingface.fields("v4").items()} | {
-    "distill_token": always(False), "distill_head": always(False), "pool": always("cls"), "head_activation": always("tanh"),
-}  # fmt: skip
-MARKS = (
+    "distill_token": always(False),
+    "distill_head": always(False),
+    "pool": always("cls"),
+    "head_activation": always("tanh"),
+}
+SIGNATURE = (
     r"(vit/)?embeddings/patch_embeddings/projection/kernel",
     r"(vit/)?embeddings/position_embeddings",
     r"(vit/)?encoder/layer/0/layernorm_before/scale",
 )
 LAYOUTS = (
     Layout(
-        "huggingface-flax", "", "Hugging Face Flax ViT", ViTConfig, FIELDS, rows, MARKS, ("msgpack",), limits,
-        read_side=huggingface.read_side, write_side=huggingface.write_side, proven="transformers 4.55.4",
+        dialect="huggingface-flax",
+        version="",
+        title="Hugging Face Flax ViT",
+        network=ViTConfig,
+        fields=FIELDS,
+        rows=rows,
+        signature=SIGNATURE,
+        containers=("msgpack",),
+        refusals=(Refusal("network", cannot_hold),),
+        read_side=huggingface.read_side,
+        write_side=huggingface.write_side,
+        proven="transformers 4.55.4",
     ),
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""Hugging Face's preprocessor_config.json as our preprocessing, and back."""
+"""preprocessor_config.json of Hugging Face transformers, to the preprocessing of vit_jax and from it."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any
 from ..layout import Json
 
 RESAMPLE = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
-# What a processor takes for what its file leaves out, where that has been the same in all versions.
+# The values that a processor uses where its file has none, as far as all versions of transformers agree on them.
 EVERY: Json = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}
 DEFAULTS: dict[str, Json] = {
     "ViT": {"do_center_crop": False, "size": 224, "resample": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3},
     "DeiT": {"do_center_crop": True, "size": 256, "crop_size": 224, "resample": 3},
 }
-BACKGROUND = 255  # they have no rule for transparent pixels: our own default
+BACKGROUND = 255  # transformers has no rule for transparent pixels: the default of vit_jax
 
 
 def preprocess(given: Json) -> tuple[Json | None, tuple[str, ...]]:
-    """(our preprocessing or None where we have no such, notes on what is not the same) of a preprocessor_config.json."""
-    sort = re.sub(
+    """(Preprocess as JSON, or None without a counterpart; notes on differences), of a preprocessor_config.json."""
+    processor_class = re.sub(
         r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$",
         "",
         str(given.get("image_processor_type") or given.get("feature_extractor_type") or ""),
     )
-    p = EVERY | DEFAULTS.get(sort, {}) | given
+    p = EVERY | DEFAULTS.get(processor_class, {}) | given
     try:
-        return _steps(p, shortest=sort not in DEFAULTS)
+        return _steps(p, shortest=processor_class not in DEFAULTS)
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        missing = f"it does not say {error}" if isinstance(error, KeyError) else str(error)
+        missing = f"it does not state {error}" if isinstance(error, KeyError) else str(error)
         return None, (f"preprocessor_config.json: its preprocessing has no counterpart here ({missing})",)
 
 
 def _steps(p: Json, shortest: bool) -> tuple[Json, tuple[str, ...]]:
-    """Raises KeyError, TypeError, ValueError or ArithmeticError where a step is unknown or has no counterpart."""
+    """The same; raises KeyError, TypeError, ValueError or ArithmeticError where a step has no counterpart."""
     for step in ("do_resize", "do_center_crop", "do_rescale", "do_normalize"):
-        if not isinstance(p[step], bool | None):  # "false" is true to Python
+        if not isinstance(p[step], bool | None):  # Python would take the string "false" for true
             raise TypeError(f"{step} {p[step]!r}")
     if not p["do_resize"] or p["resample"] not in RESAMPLE:
         raise ValueError(f"do_resize {p['do_resize']}, resample {p['resample']}")
@@ -51,22 +51,29 @@ def _steps(p: Json, shortest: bool) -> tuple[Json, tuple[str, ...]]:
         fit = "crop"
         if scale != edge:
             notes.append(
-                f"preprocessor_config.json: it stretches to {edge} x {edge} before it crops, here the shorter side becomes {edge}: the same for square images"
+                f"preprocessor_config.json: it stretches to {edge} x {edge} before it crops, and here the shorter side "
+                f"becomes {edge}: the same for square images"
             )
     else:
         raise ValueError(f"size {p['size']}, crop_size {p['crop_size']}")
     factor = p["rescale_factor"] * 255 if p["do_rescale"] else 255.0
-    factor = 1.0 if abs(factor - 1) < 1e-6 else factor  # 1 / 255 as it is written
+    factor = 1.0 if abs(factor - 1) < 1e-6 else factor  # 1 / 255 is rounded in the file
     mean, std = (p["image_mean"], p["image_std"]) if p["do_normalize"] else ([0.0] * 3, [1.0] * 3)
     steps = {
-        "image": list(image), "channels": len(mean), "fit": fit, "size": edge, "interpolation": RESAMPLE[p["resample"]], "background": BACKGROUND,
-        "mean": [m / factor for m in mean], "std": [s / factor for s in std],
-    }  # fmt: skip
+        "image": list(image),
+        "channels": len(mean),
+        "fit": fit,
+        "size": edge,
+        "interpolation": RESAMPLE[p["resample"]],
+        "background": BACKGROUND,
+        "mean": [m / factor for m in mean],
+        "std": [s / factor for s in std],
+    }
     return steps, tuple(notes)
 
 
 def _size(value: Any, shortest: bool) -> int | tuple[int, int]:
-    """(height, width), or the length of the shorter side. A bare number is that for some processors, a square for others."""
+    """(height, width), or the length of the shorter side: `shortest` says what a bare number means to the processor."""
     if isinstance(value, int):
         return value if shortest else (value, value)
     if set(value) == {"shortest_edge"}:
@@ -75,13 +82,19 @@ def _size(value: Any, shortest: bool) -> int | tuple[int, int]:
 
 
 def processor(p: Json) -> Json | None:
-    """preprocessor_config.json of our preprocessing; None where the library has no such (padded, or a crop that depends on the image)."""
+    """The preprocessor_config.json of a Preprocess as JSON; None where transformers cannot state it (padding)."""
     (h, w), numbers = p["image"], {name: number for number, name in RESAMPLE.items()}
-    edge = max(p["size"], h) if h == w else p["size"]  # a square is covered at the least
+    edge = max(p["size"], h) if h == w else p["size"]  # a square crop has to be covered
     common = {
-        "do_resize": True, "resample": numbers[p["interpolation"]], "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
-        "image_mean": list(p["mean"]), "image_std": list(p["std"]), "do_convert_rgb": p["channels"] == 3,
-    }  # fmt: skip
+        "do_resize": True,
+        "resample": numbers[p["interpolation"]],
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(p["mean"]),
+        "image_std": list(p["std"]),
+        "do_convert_rgb": p["channels"] == 3,
+    }
     box = {"height": h, "width": w}
     if p["fit"] == "stretch":
         return {"image_processor_type": "ViTImageProcessor", **common, "size": box}

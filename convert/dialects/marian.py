@@ -1,7 +1,8 @@
-"""Marian in Hugging Face transformers: post-norm, fixed sinusoids in halves, a bias of the logits, embeddings shared or not.
+"""Marian as Hugging Face transformers saves it (versions 4 and 5; compared with 5.23), with its config.json.
 
-Its blocks and side files are BART's and mBART's too (bart.py), and those of their old Flax classes (flax_seq2seq.py).
-The classes without a head (MarianModel, BartModel, MBartModel) save the same tensors without `model.` before their names.
+Post-norm, fixed sinusoidal positions (all sines, then all cosines), a bias of the logits, embeddings shared or not.
+BART and mBART (bart.py, mbart.py) and the old Flax classes (flax_seq2seq.py) use its blocks and side files. The classes
+without a head (MarianModel, BartModel, MBartModel) save the same tensors without the prefix `model.`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from vit_jax.config import TransformerConfig, shapes
 from vit_jax.errors import UserError
 
-from ..layout import Facts, Field, Json, Layout, Names, always, count, length, stated, statement
+from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated, statement
 from ..rules import TRANSPOSE, Constant, Operation, Order, Row, Tie, row
 
 # ------------------------------------------------------------------------------------------- names
@@ -26,16 +27,19 @@ PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "ou
 PARTS = {
     "encoder": {"attention": "self_attn", "norm1": "self_attn_layer_norm", "norm2": "final_layer_norm"},
     "decoder": {
-        "self_attention": "self_attn", "norm1": "self_attn_layer_norm", "cross_attention": "encoder_attn", "norm2": "encoder_attn_layer_norm",
+        "self_attention": "self_attn",
+        "norm1": "self_attn_layer_norm",
+        "cross_attention": "encoder_attn",
+        "norm2": "encoder_attn_layer_norm",
         "norm3": "final_layer_norm",
     },
-}  # fmt: skip
+}
 STACKS = {"source": "encoder", "target": "decoder"}
 BEFORE = {"embedding": "embed_tokens", "position": "embed_positions", "norm": "layernorm_embedding"}
 
 
 def module(path: str) -> str:
-    """The library's module for one of ours: encoder.blocks.0.attention.query is model.encoder.layers.0.self_attn.q_proj."""
+    """transformers' module for one of ours: encoder.blocks.0.mlp.fc1 is model.encoder.layers.0.fc1."""
     stack, *inner = path.split(".")
     match inner:
         case ["blocks", i, "mlp", layer]:
@@ -51,7 +55,7 @@ def module(path: str) -> str:
 
 @dataclass(frozen=True)
 class Style:
-    """How a framework spells the leaves of these modules, and how its matrices lie; `base`: the class without a head."""
+    """How a framework names parameters, and the axes of its matrices; `base`: the class without a head."""
 
     separator: str
     leaves: Mapping[str, str]
@@ -59,7 +63,7 @@ class Style:
     base: bool = False
 
     def name(self, module: str, leaf: str) -> str:
-        """A tensor's name, from the module and our leaf."""
+        """A tensor's name, from its module and the last part of our name."""
         path = module.removeprefix("model.") if self.base else module
         return f"{path}.".replace(".", self.separator) + self.leaves[leaf]
 
@@ -72,24 +76,28 @@ TORCH = Style(
 BASE = replace(TORCH, base=True)
 
 
-def marks(style: Style, embedding_norm: bool, final_norm: bool) -> tuple[str, ...]:
-    """How a file of one of the three is known: by the norms that it has and has not."""
+def signature(style: Style, embedding_norm: bool, final_norm: bool) -> tuple[str, ...]:
+    """The signature of a file of Marian, BART or mBART, which differ in the norms that they have."""
 
     def mark(there: bool, module: str, leaf: str) -> str:
         return ("" if there else "!") + re.escape(style.name(module, leaf))
 
     return (
         "!final_logits_bias" if style.base else "final_logits_bias",
-        *(mark(True, module(f"{path}.query"), "kernel") for path in ("encoder.blocks.0.attention", "decoder.blocks.0.cross_attention")),
-        mark(embedding_norm, module("source.norm"), "scale"), mark(final_norm, module("encoder.norm"), "scale"),
-    )  # fmt: skip
+        *(
+            mark(True, module(f"{path}.query"), "kernel")
+            for path in ("encoder.blocks.0.attention", "decoder.blocks.0.cross_attention")
+        ),
+        mark(embedding_norm, module("source.norm"), "scale"),
+        mark(final_norm, module("encoder.norm"), "scale"),
+    )
 
 
 # -------------------------------------------------------------------------------------------- rows
 
 
 def rows(c: TransformerConfig, style: Style = TORCH) -> list[Row]:
-    """A row for each tensor of a file; copies of tied tables are optional, and the sinusoids, which only the class without a head always saves."""
+    """The rows of a network. Copies of tied tables are optional; so are sinusoids, but in the class without a head."""
     out = []
     for name, shape in shapes(c).items():
         path, _, leaf = name.rpartition(".")
@@ -105,20 +113,13 @@ def rows(c: TransformerConfig, style: Style = TORCH) -> list[Row]:
     if c.position == "concatenated":
         for side in STACKS:
             name = style.name(module(f"{side}.position"), "position")
-            out.append(
-                Row(
-                    (name,),
-                    (),
-                    (),
-                    (Constant(lambda: sinusoids(c.max_length, c.width)),),
-                    frozenset(() if style.base else {name}),
-                )
-            )
+            positions = Constant(lambda: sinusoids(c.max_length, c.width))
+            out.append(Row((name,), (), (), (positions,), frozenset() if style.base else frozenset({name})))
     return out
 
 
 def tables(c: TransformerConfig, side: str) -> list[str]:
-    """The modules that hold a side's table of embeddings: the one that every file has, then those that may have copies."""
+    """The modules with a side's table of embeddings: the one that every file has, then those that may have copies."""
     own = [module(f"{side}.embedding")]
     if c.one_embedding:
         own = ["model.shared", module("source.embedding"), *own]
@@ -126,7 +127,7 @@ def tables(c: TransformerConfig, side: str) -> list[str]:
 
 
 def sinusoids(length: int, width: int) -> np.ndarray:
-    """float32 [length, D]: all sines of t / 10000^(2i/D), then all cosines, computed in float64 and rounded."""
+    """Marian's positions, float32 [length, D]: all sines of t / 10000^(2i/D), then all cosines, computed in float64."""
     angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
 
@@ -142,7 +143,7 @@ ACTIVATIONS = {
     "relu": "relu",
     "quick_gelu": "quick_gelu",
 }
-SPELLED = {
+WRITTEN_ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_tanh": "gelu_pytorch_tanh",
     "silu": "swish",
@@ -155,13 +156,14 @@ def activation(value: Any) -> str:
     """Our name of an activation. Raises UserError on one that no network here has."""
     if not isinstance(value, str) or value not in ACTIVATIONS:
         raise UserError(
-            f"config.json: activation_function is {value!r}, which no network here computes; there are {', '.join(ACTIVATIONS)}"
+            f"config.json: activation_function is {value!r}, but the networks here have {', '.join(ACTIVATIONS)}; "
+            "it cannot be converted"
         )
     return ACTIVATIONS[value]
 
 
-def fields(style: Style, **own: Field) -> dict[str, Field]:
-    """What all three networks have in common, and `own`, what one has for itself."""
+def fields(style: Style, **special: Field) -> dict[str, Field]:
+    """The fields that all three networks have in common, and `special`, those of one of them."""
 
     def size(name: str, leaf: str) -> Callable[[Names], Any]:
         return length(style.name(f"model.decoder.layers.0.{name}", leaf), 0)
@@ -171,47 +173,53 @@ def fields(style: Style, **own: Field) -> dict[str, Field]:
         return lambda names: count(names, pattern) or None
 
     return {
-        "width": Field(solve=size("final_layer_norm", "scale"), key="d_model"), "hidden": Field(solve=size("fc1", "bias"), key="encoder_ffn_dim"),
-        "encoder_depth": Field(solve=depth("encoder"), key="encoder_layers"), "decoder_depth": Field(solve=depth("decoder"), key="decoder_layers"),
-        "heads": Field(key="encoder_attention_heads", default=16), "head_width": always(0),
-        "activation": Field(key="activation_function", decode=activation, encode=SPELLED.__getitem__, default="gelu"),
+        "width": Field(solve=size("final_layer_norm", "scale"), key="d_model"),
+        "hidden": Field(solve=size("fc1", "bias"), key="encoder_ffn_dim"),
+        "encoder_depth": Field(solve=depth("encoder"), key="encoder_layers"),
+        "decoder_depth": Field(solve=depth("decoder"), key="decoder_layers"),
+        "heads": Field(key="encoder_attention_heads", default=16),
+        "head_width": always(0),
+        "activation": Field(
+            key="activation_function", decode=activation, encode=WRITTEN_ACTIVATIONS.__getitem__, default="gelu"
+        ),
         "scale_embedding": Field(key="scale_embedding", default=False),
-        "outputs": always(0) if style.base else Field(solve=length("final_logits_bias", 1)), "output_bias": always(True),
-        "bias": always(True), "norm_bias": always(True), "eps": always(1e-5), "causal": always(True), **own,
-    }  # fmt: skip
+        "outputs": always(0) if style.base else Field(solve=length("final_logits_bias", 1)),
+        "output_bias": always(True),
+        "bias": always(True),
+        "norm_bias": always(True),
+        "eps": always(1e-5),
+        "causal": always(True),
+        **special,
+    }
 
 
 def table_rows(style: Style, *modules: str) -> Callable[[Names], Any]:
-    """A solver: the rows of the first of these modules' tables that is there."""
+    """A solver: the number of rows of the first of these modules' tables that a file has."""
     named = [style.name(m, "embedding") for m in modules]
     return lambda names: next((names[n][0] for n in named if n in names), None)
 
 
 # -------------------------------------------------------------------------------------- side files
 
-IDS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")  # no file can do without
+IDS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")  # that every config.json must have
 MORE_IDS = ("bos_token_id", "forced_eos_token_id")
-IDS_OF = {
-    "marian": (58100, 0, 58100, None, 0),
-    "bart": (1, 2, 2, 0, 2),
-    "mbart": (1, 2, None, 0, 2),
-}  # that the classes take where no file says any
+# Values of IDS and MORE_IDS that the classes of transformers use where no file states them.
+IDS_OF = {"marian": (58100, 0, 58100, None, 0), "bart": (1, 2, 2, 0, 2), "mbart": (1, 2, None, 0, 2)}
+# Settings of generation that older files have in config.json.
 GENERATION = (
-    "max_length",
-    "min_length",
-    "num_beams",
-    "length_penalty",
-    "early_stopping",
-    "no_repeat_ngram_size",
-    "bad_words_ids",
-)  # in old config.json
+    *("max_length", "min_length", "num_beams", "length_penalty"),
+    *("early_stopping", "no_repeat_ngram_size", "bad_words_ids"),
+)
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 
 def facts(
     layout: Layout, files: Mapping[str, Json], model_type: str, ids: Mapping[str, int | None], base: bool
 ) -> Facts:
-    """What config.json and generation_config.json say; `ids` are those that the library takes where they say none."""
+    """Facts from config.json and generation_config.json; `ids` are the class's ids of tokens where neither has them.
+
+    Raises UserError where the files are those of another class, or state what the network here cannot have.
+    """
     if "config.json" not in files:
         return Facts()
     config = files["config.json"]
@@ -222,31 +230,34 @@ def facts(
                 f"{what} but the tensors have the names of {model_type!r}; give the config.json of these weights"
             )
         raise UserError(
-            f"{what}, a class whose tensors have the names of {model_type!r} and that no layout here reads; it cannot be converted"
+            f"{what}, a class whose tensors have the names of {model_type!r} and that no layout here reads; "
+            "it cannot be converted"
         )
     for name in ("attention_heads", "ffn_dim"):
         one, other = config.get(f"encoder_{name}"), config.get(f"decoder_{name}")
         if None not in (one, other) and one != other:
             raise UserError(
-                f"config.json: encoder_{name} is {one!r} but decoder_{name} is {other!r}; both stacks of a network here have the same"
+                f"config.json: encoder_{name} is {one!r} but decoder_{name} is {other!r}, and both stacks of a network "
+                "here have the same; it cannot be converted"
             )
     shared, tied = config.get("share_encoder_decoder_embeddings", True), config.get("tie_word_embeddings", True)
     if shared and not tied:
         raise UserError(
-            "config.json: tie_word_embeddings is false while embeddings are shared, which versions 4 and 5 of transformers read differently; re-save it tied"
+            "config.json: tie_word_embeddings is false while embeddings are shared, which versions 4 and 5 of "
+            "transformers read differently; re-save it tied"
         )
-    own = {"tie": ties(shared, tied, base), **{name: config[name] for name in DROPOUTS if name in config}}
-    if "dropout" in own:
-        own["embedding_dropout"] = own["dropout"]
+    fields = {"tie": ties(shared, tied, base), **{name: config[name] for name in DROPOUTS if name in config}}
+    if "dropout" in fields:
+        fields["embedding_dropout"] = fields["dropout"]
     generation = files.get("generation_config.json") or {name: config[name] for name in GENERATION if name in config}
     extra = {name: config.get(name, generation.get(name, ids[name])) for name in (*IDS, *MORE_IDS)}
     return Facts(
-        {**stated(layout, config), **own}, extra={**extra, **({"generation": generation} if generation else {})}
+        {**stated(layout, config), **fields}, extra={**extra, **({"generation": generation} if generation else {})}
     )
 
 
 def ties(shared: bool, tied: bool, base: bool) -> str:
-    """Our name for tables that are one: `shared` by source and target, `tied` to the head, if there is one."""
+    """The config's `tie`: whether source and target share a table of embeddings, and the head is tied to one."""
     if base:
         return "embeddings" if shared else "none"
     return "all" if shared else "decoder" if tied else "none"
@@ -255,25 +266,36 @@ def ties(shared: bool, tied: bool, base: bool) -> str:
 def files(
     layout: Layout, c: TransformerConfig, known: Facts, model_type: str, architecture: str, base: bool
 ) -> dict[str, Json]:
-    """config.json and, with a head, generation_config.json. Raises UserError where ids of special tokens are not known or beyond the vocabulary."""
+    """config.json and, with a head, generation_config.json.
+
+    Raises UserError where ids of special tokens are not known or not below the size of the vocabulary.
+    """
     if missing := [name for name in IDS if name not in known.extra]:
         flags = " ".join(f"--set {name}=..." for name in missing)
         raise UserError(
-            f"config.json of {layout.name} wants {', '.join(missing)}, which the source does not say; give {flags}, or --weights-only"
+            f"config.json of {layout.name} needs {', '.join(missing)}, which the source does not state; "
+            f"give {flags}, or --weights-only"
         )
     ids = {name: known.extra.get(name) for name in (*IDS, *MORE_IDS)}
     vocabulary = min(c.source_vocabulary, c.target_vocabulary)
     for name, value in ids.items():
         if isinstance(value, int) and not 0 <= value < vocabulary:
             raise UserError(
-                f"config.json: {name} is {value}, which is no id of {vocabulary} words; correct it with --set {name}=..."
+                f"config.json: {name} is {value}, but ids of {vocabulary} words end at {vocabulary - 1}; "
+                f"correct it with --set {name}=..."
             )
     config = {
-        "model_type": model_type, "architectures": [architecture], "is_encoder_decoder": True, **statement(layout, c),
-        "decoder_attention_heads": c.heads, "decoder_ffn_dim": c.hidden, "vocab_size": c.source_vocabulary,
+        "model_type": model_type,
+        "architectures": [architecture],
+        "is_encoder_decoder": True,
+        **statement(layout, c),
+        "decoder_attention_heads": c.heads,
+        "decoder_ffn_dim": c.hidden,
+        "vocab_size": c.source_vocabulary,
         "tie_word_embeddings": c.one_embedding or c.tied_head,
-        **{name: getattr(c, name) for name in DROPOUTS}, **ids,
-    }  # fmt: skip
+        **{name: getattr(c, name) for name in DROPOUTS},
+        **ids,
+    }
     if model_type == "marian":
         config |= {"decoder_vocab_size": c.target_vocabulary, "share_encoder_decoder_embeddings": c.one_embedding}
     if base:
@@ -282,29 +304,32 @@ def files(
 
 
 def layout(
-    dialect: str,
-    version: str,
-    title: str,
-    own: Mapping[str, Field],
-    marks: tuple[str, ...],
+    *,
     model_type: str,
     architecture: str,
-    ids: tuple[int | None, ...],
+    special: Mapping[str, Field],
+    norms: tuple[bool, bool],
     style: Style = TORCH,
+    dialect: str = "",
+    version: str = "",
     **more: Any,
 ) -> Layout:
-    """One of these networks in one framework; `ids` are its class's defaults of IDS and MORE_IDS."""
-    defaults = dict(zip((*IDS, *MORE_IDS), ids, strict=True))
+    """The layout of one of these networks in one framework; its dialect is `model_type` where none is given.
+
+    `special` are the fields that only this network has; `norms` says whether there is a norm after the embeddings, and
+    one after each stack. `more` goes to Layout.
+    """
+    ids = dict(zip((*IDS, *MORE_IDS), IDS_OF[model_type], strict=True))
+    embedding_norm, final_norm = norms
     out = Layout(
-        dialect,
-        version,
-        title,
-        TransformerConfig,
-        fields(style, **own),
-        lambda c: rows(c, style),
-        marks,
+        dialect=dialect or model_type,
+        version=version,
+        network=TransformerConfig,
+        fields=fields(style, **special),
+        rows=functools.partial(rows, style=style),
+        signature=signature(style, embedding_norm=embedding_norm, final_norm=final_norm),
         extras=IDS,
-        read_side=lambda given: facts(out, given, model_type, defaults, style.base),
+        read_side=lambda given: facts(out, given, model_type, ids, style.base),
         write_side=lambda c, known: files(out, c, known, model_type, architecture, style.base),
         **more,
     )
@@ -314,39 +339,61 @@ def layout(
 # ------------------------------------------------------------------------------------------ Marian
 
 
-def limits(c: TransformerConfig, base: bool = False) -> list[str]:
-    """A head over the target's vocabulary, and a table of positions of some length."""
-    odd = c.outputs != c.target_vocabulary and not base
-    out = [f"outputs is {c.outputs}, it has one for each of the {c.target_vocabulary} target words"] if odd else []
-    out += [f"{side} is 0, it takes ids" for side in ("source_vocabulary", "target_vocabulary") if not getattr(c, side)]
-    return out + ([] if c.max_length else ["max_length is 0, it has a longest sequence"])
+def cannot_hold(c: TransformerConfig, base: bool = False) -> list[str]:
+    """Clauses for a network without ids as inputs, a head over all target words, or a longest sequence."""
+    out = []
+    if c.outputs != c.target_vocabulary and not base:
+        out.append(f"outputs is {c.outputs}, but the layout has one for each of the {c.target_vocabulary} target words")
+    for side in ("source_vocabulary", "target_vocabulary"):
+        if not getattr(c, side):
+            out.append(f"{side} is 0, but the layout's inputs are ids")
+    return out + ([] if c.max_length else ["max_length is 0, but the layout has a longest sequence"])
 
 
-def own(style: Style, allowed: tuple[str, ...]) -> dict[str, Field]:
-    """Marian's fields; `allowed` are its ties."""
+def special_fields(style: Style, allowed: tuple[str, ...]) -> dict[str, Field]:
+    """The fields in which Marian differs from the others; `allowed` are the values of `tie` that a class can have."""
     shared, head = style.name("model.shared", "embedding"), style.name("lm_head", "embedding")
 
     def tie(names: Names) -> str | None:
-        """A copy of the table may be the head, or the head a table of its own."""
+        """None where a file has lm_head and no shared table: it may be a copy of the decoder's table."""
         return None if head in names and shared not in names else ties(shared in names, True, style.base)
 
     return {
-        "norm_first": always(False), "final_norm": always(False), "embedding_norm": always(False), "position": always("concatenated"),
+        "norm_first": always(False),
+        "final_norm": always(False),
+        "embedding_norm": always(False),
+        "position": always("concatenated"),
         "position_offset": always(0),
-        "max_length": Field(solve=length(style.name("model.encoder.embed_positions", "position"), 0), key="max_position_embeddings", default=1024),
+        "max_length": Field(
+            solve=length(style.name("model.encoder.embed_positions", "position"), 0),
+            key="max_position_embeddings",
+            default=1024,
+        ),
         "source_vocabulary": Field(solve=table_rows(style, "model.shared", "model.encoder.embed_tokens")),
         "target_vocabulary": Field(solve=table_rows(style, "model.shared", "model.decoder.embed_tokens")),
         "tie": Field(allowed, solve=tie),
-    }  # fmt: skip
+    }
 
 
 LAYOUTS = (
     layout(
-        "marian", "base", "Hugging Face Marian without its head", own(BASE, ("embeddings", "none")), marks(BASE, embedding_norm=False, final_norm=False),
-        "marian", "MarianModel", IDS_OF["marian"], BASE, limits=functools.partial(limits, base=True), proven="transformers 5.23.0",
+        model_type="marian",
+        architecture="MarianModel",
+        version="base",
+        title="Hugging Face Marian without its head",
+        special=special_fields(BASE, ("embeddings", "none")),
+        norms=(False, False),
+        style=BASE,
+        refusals=(Refusal("network", functools.partial(cannot_hold, base=True)),),
+        proven="transformers 5.23.0",
     ),
     layout(
-        "marian", "", "Hugging Face Marian", own(TORCH, ("all", "decoder", "none")), marks(TORCH, embedding_norm=False, final_norm=False),
-        "marian", "MarianMTModel", IDS_OF["marian"], limits=limits, proven="transformers 5.23.0",
+        model_type="marian",
+        architecture="MarianMTModel",
+        title="Hugging Face Marian",
+        special=special_fields(TORCH, ("all", "decoder", "none")),
+        norms=(False, False),
+        refusals=(Refusal("network", cannot_hold),),
+        proven="transformers 5.23.0",
     ),
-)  # fmt: skip
+)

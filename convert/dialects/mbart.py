@@ -1,18 +1,30 @@
-"""mBART in Hugging Face transformers: BART with its norms first, and a norm at the end of each stack."""
+"""mBART as Hugging Face transformers saves it (versions 4 and 5; compared with 5.23).
+
+BART (bart.py) with its norms first, and a norm after each stack.
+"""
 
 from __future__ import annotations
 
-from .bart import own
-from .marian import BASE, IDS_OF, TORCH, layout, marks
+from .bart import special_fields
+from .marian import BASE, TORCH, layout
 
 LAYOUTS = (
     layout(
-        "mbart", "base", "Hugging Face mBART without its head", own(BASE, norm_first=True), marks(BASE, embedding_norm=True, final_norm=True),
-        "mbart", "MBartModel", IDS_OF["mbart"], BASE, proven="transformers 5.23.0",
+        model_type="mbart",
+        architecture="MBartModel",
+        version="base",
+        title="Hugging Face mBART without its head",
+        special=special_fields(BASE, norm_first=True),
+        norms=(True, True),
+        style=BASE,
+        proven="transformers 5.23.0",
     ),
     layout(
-        "mbart", "", "Hugging Face mBART", own(TORCH, norm_first=True),
-        marks(TORCH, embedding_norm=True, final_norm=True),
-        "mbart", "MBartForConditionalGeneration", IDS_OF["mbart"], proven="transformers 5.23.0",
+        model_type="mbart",
+        architecture="MBartForConditionalGeneration",
+        title="Hugging Face mBART",
+        special=special_fields(TORCH, norm_first=True),
+        norms=(True, True),
+        proven="transformers 5.23.0",
     ),
-)  # fmt: skip
+)

@@ -1,7 +1,7 @@
-"""Rows of a ViT that is built of torch's modules: what the tables of timm, torchvision and their relatives share.
+"""Rows of a ViT built of PyTorch's modules, shared by the layouts of timm, torchvision and similar libraries.
 
-A Linear's weight is (out, in), a LayerNorm's parameters are weight and bias, patches are a convolution's
-(D, C, p, q), and several projections of one input may be packed into one Linear, behind each other.
+A Linear's weight is (out, in), a LayerNorm has weight and bias, patches are a convolution's (D, C, p, q), and several
+projections of one input may be packed into one Linear, one after the other.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from vit_jax.config import ViTConfig, pair, shapes
 
 from ..rules import TRANSPOSE, Concat, Operation, Order, Row, row
 
-TOKEN, TOKENS = Order("1 1 d", "d"), Order("1 n d", "n d")  # tokens and positions with a batch axis of one
-Tensors = dict[str, tuple[str, Operation | None]]  # {our name: (theirs, what is between)}
+TOKEN, TOKENS = Order("1 1 d", "d"), Order("1 n d", "n d")  # tokens and positions with a batch axis of length one
+Tensors = dict[str, tuple[str, Operation | None]]  # {our name: (the file's name, the operation between them)}
 LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 
 
 def convolution(c: ViTConfig) -> Order:
-    """A convolution's kernel as the matrix of our patches."""
+    """A convolution's kernel [D, C, p, q] as our matrix of patches [p*q*C, D]."""
     rows, columns = pair(c.patch)
     return Order("d c p q", "(p q c) d", dict(c=c.channels, p=rows, q=columns))
 
@@ -26,10 +26,11 @@ def convolution(c: ViTConfig) -> Order:
 def module_rows(
     c: ViTConfig, modules: Mapping[str, str], packed: Sequence[tuple[str, ...]], tensors: Tensors, prefix: str = ""
 ) -> list[Row]:
-    """One row for each tensor of the file, in our parameters' order.
+    """One row for each tensor of the file, in the order of our parameters.
 
-    `modules` are {our module: theirs, with what stands before weight and bias}; of modules that are `packed` the first
-    one names theirs. `tensors` are those that no module holds, and exceptions. `prefix` stands before all of theirs.
+    `modules` is {our module: theirs, with all that comes before `weight` and `bias`}; of modules that are `packed` into
+    one tensor, the first names it. `tensors` are parameters that no module holds, and exceptions. `prefix` begins all
+    names of the file.
     """
     known = shapes(c)
     tensors = {"patch.kernel": (f"{modules['patch']}weight", convolution(c)), **tensors}
@@ -58,12 +59,17 @@ def module_rows(
 
 
 def oblong(c: ViTConfig) -> list[str]:
-    """Clauses for a network that knows only squares."""
+    """Clauses for image and patch sizes that are not square, for layouts that have only squares."""
     return [
-        f"{name} is {size[0]}x{size[1]}, it knows only squares"
+        f"{name} is {size[0]}x{size[1]}, but the layout has only squares"
         for name, size in (("image", pair(c.image)), ("patch", pair(c.patch)))
         if size[0] != size[1]
     ]
+
+
+def headless(c: ViTConfig) -> list[str]:
+    """A clause for a network without a head, for layouts that always have one."""
+    return [] if c.classes else ["classes is 0, but the layout always has a head"]
 
 
 def _axes(leaf: str) -> tuple[Operation, ...]:

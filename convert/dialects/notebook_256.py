@@ -1,24 +1,29 @@
-"""The state dict of the CIFAR notebook's 256-wide ViT: input, class_embed, pos_embed, transformer.I, fc1, fc2.
+"""State dicts of the 256-wide ViT in the CIFAR teaching notebook: names input, class_embed, transformer.I, fc1, fc2.
 
-Patches are flattened (channel, row, column) and pass a Linear and a ReLU; pre-norm, query, key and value one matrix,
-erf GELU, a class token, no last norm; the head is a hidden layer with ReLU and the classes.
+Patches are flattened (channel, row, column) and pass a Linear and a ReLU. Pre-norm blocks with packed query, key and
+value and erf GELU, a class token, no norm after the blocks; the head has a hidden layer with ReLU.
 """
 
 from __future__ import annotations
 
 from vit_jax.config import ViTConfig, pair
 
-from ..layout import PLAIN_VIT, Field, Json, Layout, Names, always, count, length
+from ..layout import PLAIN_VIT, Field, Json, Layout, Names, Refusal, always, count, length
 from ..rules import Order, Row
 from .modules import TOKEN, TOKENS, Tensors, module_rows
 
 BLOCK = {
-    "attention.query": "attn.in_proj_", "attention.out": "attn.out_proj.", "norm1": "norm1.", "norm2": "norm2.", "mlp.fc1": "fc1.", "mlp.fc2": "fc2.",
-}  # fmt: skip
+    "attention.query": "attn.in_proj_",
+    "attention.out": "attn.out_proj.",
+    "norm1": "norm1.",
+    "norm2": "norm2.",
+    "mlp.fc1": "fc1.",
+    "mlp.fc2": "fc2.",
+}
 
 
 def rows(config: ViTConfig) -> list[Row]:
-    """The tensors of a network."""
+    """The rows of a network."""
     (p, q), blocks = pair(config.patch), range(config.depth)
     modules = {f"blocks.{i}.{ours}": f"transformer.{i}.{theirs}" for i in blocks for ours, theirs in BLOCK.items()}
     packed = [tuple(f"blocks.{i}.attention.{part}" for part in ("query", "key", "value")) for i in blocks]
@@ -31,23 +36,52 @@ def rows(config: ViTConfig) -> list[Row]:
     return module_rows(config, {"patch": "input.", "head_hidden": "fc1.", "head": "fc2.", **modules}, packed, tensors)
 
 
-def channels(names: Names, said: Json) -> int:
-    """What is left of a patch's numbers, once its height and width are known."""
-    p, q = pair(tuple(said["patch"]) if isinstance(said["patch"], list) else said["patch"])
+def channels(names: Names, known: Json) -> int:
+    """The channels: the numbers of a patch, divided by its height and width."""
+    p, q = pair(tuple(known["patch"]) if isinstance(known["patch"], list) else known["patch"])
     return int(length("input.weight", 1, 0)(names) // max(p * q, 1))
 
 
 FIELDS = PLAIN_VIT | {
-    "image": Field(), "patch": Field(), "heads": Field(), "channels": Field(follow=channels), "width": Field(solve=length("input.weight", 0)),
-    "hidden": Field(solve=length("transformer.0.fc1.weight", 0)), "classes": Field(solve=length("fc2.weight", 0)),
-    "depth": Field(solve=lambda names: count(names, r"transformer\.(\d+)\..*") or None), "head_hidden": Field(solve=length("fc1.weight", 0)),
-    "eps": always(1e-5), "activation": always("gelu"), "stem_activation": always("relu"), "final_norm": always(False), "head_activation": always("relu"),
-}  # fmt: skip
+    "image": Field(),
+    "patch": Field(),
+    "heads": Field(),
+    "channels": Field(follow=channels),
+    "width": Field(solve=length("input.weight", 0)),
+    "hidden": Field(solve=length("transformer.0.fc1.weight", 0)),
+    "classes": Field(solve=length("fc2.weight", 0)),
+    "depth": Field(solve=lambda names: count(names, r"transformer\.(\d+)\..*") or None),
+    "head_hidden": Field(solve=length("fc1.weight", 0)),
+    "eps": always(1e-5),
+    "activation": always("gelu"),
+    "stem_activation": always("relu"),
+    "final_norm": always(False),
+    "head_activation": always("relu"),
+}
+
+
+def headless(c: ViTConfig) -> list[str]:
+    """A clause for each of the head's two layers that is missing: the layout refuses such a network. Else []."""
+    sizes = {"classes": c.classes, "head_hidden": c.head_hidden}
+    return [f"{name} is 0, but the layout always has a head of two layers" for name, size in sizes.items() if not size]
+
 
 LAYOUTS = (
     Layout(
-        "notebook-256", "", "the CIFAR notebook's 256-wide ViT", ViTConfig, FIELDS, rows,
-        (r"class_embed", r"pos_embed", r"input\.weight", r"transformer\.0\.attn\.in_proj_weight", r"fc2\.weight"), ("torch", "safetensors"),
-        limits=lambda c: [f"{name} is 0, and it always has a head of two layers" for name in ("classes", "head_hidden") if not getattr(c, name)],
+        dialect="notebook-256",
+        version="",
+        title="the CIFAR notebook's 256-wide ViT",
+        network=ViTConfig,
+        fields=FIELDS,
+        rows=rows,
+        signature=(
+            r"class_embed",
+            r"pos_embed",
+            r"input\.weight",
+            r"transformer\.0\.attn\.in_proj_weight",
+            r"fc2\.weight",
+        ),
+        containers=("torch", "safetensors"),
+        refusals=(Refusal("network", headless),),
     ),
-)  # fmt: skip
+)

@@ -1,7 +1,8 @@
-"""The from-scratch encoder-decoder of a teaching notebook: heads that are Linears of their own, vectors in, scores of D classes out.
+"""State dicts of the from-scratch encoder-decoder in the teaching notebooks, which takes vectors and scores D classes.
 
-Post-norm, ReLU, no masks and no final norms; a head's width is D // H, so that all heads together may be narrower
-than D. Its positions are sin(t) and cos(t) in turn and are not stored. Its forward pass ends in a softmax; ours ends before it.
+Each head has Linears of its own. Post-norm, ReLU, no masks, no norms after the stacks; a head is D // H wide, so all
+heads together may be narrower than D. Positions are sin(t) and cos(t) in turn and are not stored. The notebook's
+forward pass ends in a softmax; our network ends before it.
 """
 
 from __future__ import annotations
@@ -10,23 +11,26 @@ import re
 
 from vit_jax.config import TransformerConfig, shapes
 
-from ..layout import Field, Layout, Names, always, count, length
+from ..layout import Field, Layout, Names, Refusal, always, count, length
 from ..rules import TRANSPOSE, Concat, Reversed, Row, row
 
 LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
-# Modules of a block: its attentions and its mlp each lie in a residual that adds and norms.
+# The modules of a block: each attention and the mlp is inside a residual module that adds and norms.
 PARTS = {
     "encoder": {"attention": "attention.sublayer", "norm1": "attention.norm", "norm2": "feed_forward.norm"},
     "decoder": {
-        "self_attention": "attention_1.sublayer", "norm1": "attention_1.norm", "cross_attention": "attention_2.sublayer", "norm2": "attention_2.norm",
+        "self_attention": "attention_1.sublayer",
+        "norm1": "attention_1.norm",
+        "cross_attention": "attention_2.sublayer",
+        "norm2": "attention_2.norm",
         "norm3": "feed_forward.norm",
     },
-}  # fmt: skip
+}
 INNER = {"query": "q", "key": "k", "value": "v", "out": "linear", "fc1": "0", "fc2": "2"}
 
 
 def rows(c: TransformerConfig) -> list[Row]:
-    """A row for each parameter; query, key and value are a tensor a head."""
+    """One row for each parameter; query, key and value have one tensor for each head."""
     out = []
     for name, shape in shapes(c).items():
         path, _, leaf = name.rpartition(".")
@@ -43,7 +47,7 @@ def rows(c: TransformerConfig) -> list[Row]:
 
 
 def module(path: str) -> str:
-    """The notebook's module for one of ours: encoder.blocks.0.attention.out is encoder.layers.0.attention.sublayer.linear."""
+    """The notebook's module for one of ours: encoder.blocks.0.mlp.fc1 is encoder.layers.0.feed_forward.sublayer.0."""
     if path == "head":
         return "decoder.linear"
     stack, _, i, part, *inner = path.split(".")
@@ -52,32 +56,56 @@ def module(path: str) -> str:
 
 
 def heads(names: Names) -> int:
-    """How many heads there are."""
+    """A solver: the number of heads."""
     return count(names, r"encoder\.layers\.0\.attention\.sublayer\.heads\.(\d+)\.q\.weight")
 
 
 FIRST = "encoder.layers.0."
 FIELDS = {
-    "width": Field(solve=length(f"{FIRST}attention.norm.weight", 0)), "hidden": Field(solve=length(f"{FIRST}feed_forward.sublayer.0.bias", 0)),
-    "heads": Field(solve=heads), "head_width": Field(solve=length(f"{FIRST}attention.sublayer.heads.0.q.bias", 0)),
+    "width": Field(solve=length(f"{FIRST}attention.norm.weight", 0)),
+    "hidden": Field(solve=length(f"{FIRST}feed_forward.sublayer.0.bias", 0)),
+    "heads": Field(solve=heads),
+    "head_width": Field(solve=length(f"{FIRST}attention.sublayer.heads.0.q.bias", 0)),
     "encoder_depth": Field(solve=lambda names: count(names, r"encoder\.layers\.(\d+)\.feed_forward\.norm\.weight")),
     "decoder_depth": Field(solve=lambda names: count(names, r"decoder\.layers\.(\d+)\.feed_forward\.norm\.weight")),
-    "outputs": Field(solve=length("decoder.linear.bias", 0)), "output_bias": always(True), "activation": always("relu"), "eps": always(1e-5),
-    "norm_first": always(False), "final_norm": always(False), "bias": always(True), "norm_bias": always(True), "causal": always(False),
-    "position": always("one_frequency"), "position_offset": always(0), "max_length": always(0), "source_vocabulary": always(0),
-    "target_vocabulary": always(0), "scale_embedding": always(False), "embedding_norm": always(False), "tie": always("none"),
-}  # fmt: skip
+    "outputs": Field(solve=length("decoder.linear.bias", 0)),
+    "output_bias": always(True),
+    "activation": always("relu"),
+    "eps": always(1e-5),
+    "norm_first": always(False),
+    "final_norm": always(False),
+    "bias": always(True),
+    "norm_bias": always(True),
+    "causal": always(False),
+    "position": always("one_frequency"),
+    "position_offset": always(0),
+    "max_length": always(0),
+    "source_vocabulary": always(0),
+    "target_vocabulary": always(0),
+    "scale_embedding": always(False),
+    "embedding_norm": always(False),
+    "tie": always("none"),
+}
 
 
-def limits(c: TransformerConfig) -> list[str]:
-    """Its scores are as many as a token is wide."""
-    return [] if c.outputs == c.width else [f"outputs is {c.outputs}, it gives {c.width}, one for each of its width"]
+def cannot_hold(c: TransformerConfig) -> list[str]:
+    """A clause for a network with other outputs than the notebook's, which are as many as a token is wide."""
+    return [] if c.outputs == c.width else [f"outputs is {c.outputs}, but the layout has width many, {c.width}"]
 
 
 LAYOUTS = (
     Layout(
-        "notebook-transformer", "", "the notebooks' encoder-decoder, without the softmax at its end", TransformerConfig, FIELDS, rows,
-        tuple(re.escape(f"{stack}.layers.0.{part}.sublayer.heads.0.q.weight") for stack, part in (("encoder", "attention"), ("decoder", "attention_2"))),
-        ("torch", "safetensors"), limits,
+        dialect="notebook-transformer",
+        version="",
+        title="the notebooks' encoder-decoder, without the softmax at its end",
+        network=TransformerConfig,
+        fields=FIELDS,
+        rows=rows,
+        signature=tuple(
+            re.escape(f"{stack}.layers.0.{part}.sublayer.heads.0.q.weight")
+            for stack, part in (("encoder", "attention"), ("decoder", "attention_2"))
+        ),
+        containers=("torch", "safetensors"),
+        refusals=(Refusal("network", cannot_hold),),
     ),
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""What our own files say of themselves: the run's config, the task it was trained for, what is kept with it."""
+"""Files that vit_jax or torch_ref wrote: the run's config, the network of its task, and what the task saved with it."""
 
 from __future__ import annotations
 
@@ -7,35 +7,33 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.config import kept_anywhere, task_row
+from vit_jax.config import metadata_checks, task_row
 from vit_jax.config.formats import renamed
 from vit_jax.errors import UserError
 
 from ..containers.source import Source
 from ..layout import Facts, Json
 
-BESIDE = ("preset", "data", *sorted(kept_anywhere()))  # config.json's keys beside `config`
+KEPT_KEYS = ("preset", "data", *sorted(metadata_checks()))  # keys of a run's config.json besides `config`
 
 
 def own_record(tree: Mapping[str, Any]) -> Json:
-    """What a file that torch_ref.train saved holds of a run's config.json: its `config` and what stands beside; of other files nothing."""
+    """The part of a run's config.json that a checkpoint of torch_ref.train holds, {} for other files."""
     config = tree.get("config")
     if not isinstance(config, Mapping) or not {"task", "model", "optim"} <= config.keys():
         return {}
-    return {key: plain(tree[key]) for key in ("config", *BESIDE) if key in tree}
+    return {key: as_json(tree[key]) for key in ("config", *KEPT_KEYS) if key in tree}
 
 
 def own_layout(source: Source) -> str:
-    """The layout of a file of ours that states its task: a run's folder, what `vit_jax.export` or torch_ref.train wrote; of others nothing.
+    """The layout's name for a file that states its task (a run folder, or of vit_jax.export or torch_ref.train), or "".
 
     Raises UserError on a task that this version does not know.
     """
     stated = own_record(source.tree).get("config")
     dialect = "torch-ref" if stated else "vit-jax"
     if source.metadata.get("format") == "vit-jax":
-        with contextlib.suppress(
-            KeyError, TypeError, ValueError, RecursionError
-        ):  # it is said where the config is read
+        with contextlib.suppress(KeyError, TypeError, ValueError, RecursionError):  # reported where the config is read
             stated = json.loads(source.metadata["config"])
     task = stated.get("task") if isinstance(stated, dict) else None
     if not isinstance(task, str):
@@ -48,20 +46,20 @@ def own_layout(source: Source) -> str:
         ) from error
 
 
-def plain(value: Any) -> Any:
-    """A value of a torch file as JSON's own types."""
+def as_json(value: Any) -> Any:
+    """A value of a torch file as JSON has it: keys as strings, tuples as lists."""
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    return [plain(v) for v in value] if isinstance(value, list | tuple) else value
+        return {str(k): as_json(v) for k, v in value.items()}
+    return [as_json(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def said(record: Json) -> Facts:
-    """What a run's config.json says of its network; of other JSON nothing."""
+def run_facts(record: Json) -> Facts:
+    """Facts about the network from a run's config.json; empty for other JSON. Raises UserError where it is damaged."""
     config = record.get("config")
     model = config.get("model") if isinstance(config, dict) else None
     if not isinstance(model, dict):
         return Facts()
-    kept = kept_anywhere()
+    kept = metadata_checks()
     damaged = [key for key, right in kept.items() if key in record and not right(record[key])]
     if damaged:
         raise UserError(

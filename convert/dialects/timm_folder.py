@@ -1,8 +1,8 @@
-"""timm's config.json: an architecture of its registry, arguments over that, and preprocessing.
+"""timm's config.json: an architecture of its registry, arguments that change it, and preprocessing.
 
-An epsilon is in no argument that JSON can hold: an architecture brings it along (1e-6, or 1e-5 in those of CLIP),
-as another brings the packed gate of the mlp. So a folder that we write names the one that has them, and
-states all else by arguments.
+No argument that JSON can hold states the epsilon of the norms: it comes with an architecture (1e-6, or 1e-5 in those of
+CLIP), as the packed gate of the mlp does. So a folder that is written here names the architecture that has them, and
+states everything else by arguments.
 """
 
 from __future__ import annotations
@@ -28,15 +28,19 @@ POOLS = {"cls": "token", "cls_distill": "token", "mean": "avg", "mean_all": "avg
 NORMS = {"layernorm": 1e-6}
 POSITIONS = {"learn": "learned", "none": "none", "": "none"}
 PLAIN = {"image": "img_size", "patch": "patch_size", "width": "embed_dim", "depth": "depth", "heads": "num_heads"}
-# What timm takes where a pretrained_cfg does not say.
+# What timm uses where a pretrained_cfg does not state it.
 DEFAULTS: Json = {
-    "input_size": [3, 224, 224], "crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic",
-    "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225],
-}  # fmt: skip
+    "input_size": [3, 224, 224],
+    "crop_pct": 0.875,
+    "crop_mode": "center",
+    "interpolation": "bicubic",
+    "mean": [0.485, 0.456, 0.406],
+    "std": [0.229, 0.224, 0.225],
+}
 
 
 def architecture(c: ViTConfig) -> str:
-    """The name in timm's registry whose class, epsilon and mlp are those of a config."""
+    """A name in timm's registry with the class, the epsilon and the mlp of a config."""
     if c.distill_token:
         return "deit_base_distilled_patch16_224"
     if c.gated:
@@ -44,11 +48,11 @@ def architecture(c: ViTConfig) -> str:
     return "vit_base_patch16_clip_224" if c.eps == 1e-5 else "vit_base_patch16_224"
 
 
-def unstated(c: ViTConfig) -> list[str]:
-    """Why timm cannot open a folder of such a network."""
+def cannot_state(c: ViTConfig) -> list[str]:
+    """Clauses for a network whose epsilon timm's config.json cannot state."""
     only = {"a distillation token": c.distill_token, "a gated mlp": c.gated, "a norm in the stem": c.stem_norm}
     return [
-        f"eps is {c.eps!r}, with {name} timm's config.json can only say 1e-06"
+        f"eps is {c.eps!r}, but with {name} timm's config.json can only state 1e-06"
         for name, has in only.items()
         if has and c.eps != 1e-6
     ]
@@ -59,20 +63,38 @@ def write_side(c: ViTConfig, beside: Facts) -> dict[str, Json]:
     hidden = c.hidden * (2 if c.gated else 1)
     ratio = hidden / c.width
     args: Json = {
-        "img_size": list(pair(c.image)), "patch_size": list(pair(c.patch)), "in_chans": c.channels, "embed_dim": c.width, "depth": c.depth,
-        "num_heads": c.heads, "mlp_ratio": ratio if int(c.width * ratio) == hidden else (hidden + 0.5) / c.width,  # int() cuts
-        "qkv_bias": c.query_bias, "proj_bias": c.out_bias, "qk_norm": c.qk_norm, "init_values": c.layer_scale, "act_layer": c.activation,
-        "class_token": c.cls_token, "reg_tokens": c.registers, "pos_embed": "learn" if c.position == "learned" else "none",
-        "no_embed_class": not (c.cls_position if c.cls_token else c.register_position), "pre_norm": c.pre_norm,
-        "global_pool": POOLS[c.pool], "pool_include_prefix": c.pool == "mean_all",
-        "final_norm": c.final_norm or c.head_norm, "fc_norm": c.head_norm and c.pool != "cls",
-    }  # fmt: skip
+        "img_size": list(pair(c.image)),
+        "patch_size": list(pair(c.patch)),
+        "in_chans": c.channels,
+        "embed_dim": c.width,
+        "depth": c.depth,
+        "num_heads": c.heads,
+        "mlp_ratio": ratio if int(c.width * ratio) == hidden else (hidden + 0.5) / c.width,  # int() cuts
+        "qkv_bias": c.query_bias,
+        "proj_bias": c.out_bias,
+        "qk_norm": c.qk_norm,
+        "init_values": c.layer_scale,
+        "act_layer": c.activation,
+        "class_token": c.cls_token,
+        "reg_tokens": c.registers,
+        "pos_embed": "learn" if c.position == "learned" else "none",
+        "no_embed_class": not (c.cls_position if c.cls_token else c.register_position),
+        "pre_norm": c.pre_norm,
+        "global_pool": POOLS[c.pool],
+        "pool_include_prefix": c.pool == "mean_all",
+        "final_norm": c.final_norm or c.head_norm,
+        "fc_norm": c.head_norm and c.pool != "cls",
+    }
     if c.stem_norm:
         args["embed_norm_layer"] = "layernorm"
     pretrained: Json = {
-        "input_size": [c.channels, *pair(c.image)], "fixed_input_size": True, "pool_size": None, "num_classes": c.classes,
-        "first_conv": "patch_embed.proj", "classifier": ["head", "head_dist"] if c.distill_token else "head",
-    }  # fmt: skip
+        "input_size": [c.channels, *pair(c.image)],
+        "fixed_input_size": True,
+        "pool_size": None,
+        "num_classes": c.classes,
+        "first_conv": "patch_embed.proj",
+        "classifier": ["head", "head_dist"] if c.distill_token else "head",
+    }
     out = {
         "architecture": architecture(c),
         "num_classes": c.classes,
@@ -88,33 +110,33 @@ def write_side(c: ViTConfig, beside: Facts) -> dict[str, Json]:
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
-    """What a config.json of timm's says that no tensor does. Raises UserError where it names what this network has not."""
-    said = files.get("config.json")
-    if not isinstance(said, Mapping) or not isinstance(said.get("architecture"), str):
+    """Facts from timm's config.json; empty for other files. Raises UserError where no network here has such values."""
+    config = files.get("config.json")
+    if not isinstance(config, Mapping) or not isinstance(config.get("architecture"), str):
         return Facts()
     try:
-        return facts(said)
+        return facts(config)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
-            f"config.json: is not as timm writes it ({error}); mend it, or say the config with --set in a folder without it"
+            f"config.json: is not as timm writes it ({error}); correct it, or remove it and give the config with --set"
         ) from error
 
 
-def facts(said: Mapping[str, Any]) -> Facts:
-    """The same; any error of Python's where a value is of another kind."""
-    pretrained = said.get("pretrained_cfg", said)
-    known = named(said["architecture"])
-    fields = arguments(said.get("model_args") or {}, known)
+def facts(config: Mapping[str, Any]) -> Facts:
+    """Facts from a config.json of timm. Raises any error of Python's where a value is of the wrong type."""
+    pretrained = config.get("pretrained_cfg", config)
+    known = architecture_fields(config["architecture"])
+    fields = arguments(config.get("model_args") or {}, known)
     size = pretrained.get("input_size", [0])[1:] or known.get("image")
     fields = ({"image": size} if size else {}) | fields
-    if "pool" in fields and said.get("global_pool", POOLS[fields["pool"]]) != POOLS[fields["pool"]]:
-        del fields["pool"]  # it contradicts itself: the user decides
-    labels = said.get("label_names", pretrained.get("label_names"))
+    if "pool" in fields and config.get("global_pool", POOLS[fields["pool"]]) != POOLS[fields["pool"]]:
+        del fields["pool"]  # the file contradicts itself: the user has to decide
+    labels = config.get("label_names", pretrained.get("label_names"))
     if isinstance(labels, Mapping):
         labels = [labels[str(i)] for i in range(len(labels))]
     patch = fields.get("patch", known.get("patch", 1))
     preprocess, notes = (
-        images(DEFAULTS | {k: v for k, v in pretrained.items() if v is not None}, patch)
+        preprocessing(DEFAULTS | {k: v for k, v in pretrained.items() if v is not None}, patch)
         if pretrained.get("mean")
         else (None, ())
     )
@@ -124,13 +146,13 @@ def facts(said: Mapping[str, Any]) -> Facts:
 
 
 def covered(image: Any, patch: Any) -> int | tuple[int, int]:
-    """The part of an image in which patches lie: a convolution leaves the pixels beyond out."""
+    """The part of an image that patches cover: a convolution leaves out the pixels beyond."""
     h, w = (n // p * p for n, p in zip(pair(image), pair(patch), strict=True))
     return h if h == w else (h, w)
 
 
 def arguments(args: Json, known: Json) -> Json:
-    """Our fields from model_args and, where these are silent, from what is known of the architecture."""
+    """Config fields from model_args and, where it does not state them, from the architecture's."""
     fields: Json = {ours: known[ours] for ours in ("heads", "activation", "eps", "position") if ours in known}
     fields |= {ours: args[theirs] for ours, theirs in PLAIN.items() if theirs in args}
     for key, ours, values in (
@@ -140,39 +162,39 @@ def arguments(args: Json, known: Json) -> Json:
     ):
         if args.get(key) is not None:
             fields[ours] = chosen(key, args[key], values)
-    pooling = pool(args, known)
-    return fields | ({"pool": pooling} if pooling else {})
+    pool = pooling(args, known)
+    return fields | ({"pool": pool} if pool else {})
 
 
-def named(name: str) -> Json:
-    """Our fields of an architecture; empty where nothing is known of it. Raises UserError where it is no network of ours."""
+def architecture_fields(name: str) -> Json:
+    """Config fields of an architecture, {} where it is not known. Raises UserError where it cannot be converted."""
     from .architectures import lookup, names, other
 
     if why := other(name):
         raise UserError(
-            f"config.json: architecture {name} has {why}, which this network has not; it cannot be converted"
+            f"config.json: architecture {name} has {why}, which the network here lacks; it cannot be converted"
         )
     return lookup(name)[0] if name in names() else {}
 
 
 def chosen(key: str, value: Any, known: Mapping[str, Any]) -> Any:
-    """What a name in model_args means. Raises UserError."""
+    """Our value for a value in model_args. Raises UserError where there is none."""
     name = str(value).lower().replace("_", "" if key == "norm_layer" else "_")
     if name not in known:
         raise UserError(
-            f"config.json: {key} is {value!r}, this network knows {', '.join(known)}; it cannot be converted"
+            f"config.json: {key} is {value!r}, but the network here has {', '.join(known)}; it cannot be converted"
         )
     return known[name]
 
 
-def pool(args: Json, known: Json) -> str | None:
-    """Our pooling; None where it is not said. Raises UserError on one that our network has not."""
+def pooling(args: Json, known: Json) -> str | None:
+    """Our pooling; None where the file does not state it. Raises UserError on one that no network here has."""
     theirs = args.get("global_pool", POOLS.get(known.get("pool", "")))
     every = args.get("pool_include_prefix", known["pool"] == "mean_all" if known else None)
     if theirs not in (None, "token", "avg", "map") or (theirs == "map" and every):
         what = "map with pool_include_prefix" if theirs == "map" else repr(theirs)
         raise UserError(
-            f"config.json: global_pool is {what}, this network knows token, avg and map; it cannot be converted"
+            f"config.json: global_pool is {what}, but the network here has token, avg and map; it cannot be converted"
         )
     if theirs == "token":
         return "cls_distill" if known.get("pool") == "cls_distill" else "cls"
@@ -184,8 +206,8 @@ def pool(args: Json, known: Json) -> str | None:
 # ---------------------------------------------------------------------------------- preprocessing
 
 
-def images(cfg: Json, patch: Any = 1) -> tuple[Json | None, tuple[str, ...]]:
-    """(our preprocessing, or None where we have no such, notes why) of a pretrained_cfg."""
+def preprocessing(cfg: Json, patch: Any = 1) -> tuple[Json | None, tuple[str, ...]]:
+    """(Preprocess as JSON, or None where it has no counterpart; notes with the reason), of a pretrained_cfg."""
     channels, *size = cfg["input_size"]
     fill = {round(255 * v) for v in cfg["mean"]}
     square, mode = size[0] == size[1], cfg["crop_mode"] or "center"
@@ -209,18 +231,23 @@ def images(cfg: Json, patch: Any = 1) -> tuple[Json | None, tuple[str, ...]]:
     if reasons:
         return None, (f"config.json: its preprocessing has no counterpart here ({'; '.join(reasons)})",)
     return {
-        "image": size, "channels": channels, "fit": {"center": "crop", "squash": "stretch", "border": "pad"}[mode],
-        "size": math.floor(min(size) / cfg["crop_pct"]), "interpolation": cfg["interpolation"], "background": fill.pop() if mode == "border" else 0,
-        "mean": list(cfg["mean"]), "std": list(cfg["std"]),
-    }, ()  # fmt: skip
+        "image": size,
+        "channels": channels,
+        "fit": {"center": "crop", "squash": "stretch", "border": "pad"}[mode],
+        "size": math.floor(min(size) / cfg["crop_pct"]),
+        "interpolation": cfg["interpolation"],
+        "background": fill.pop() if mode == "border" else 0,
+        "mean": list(cfg["mean"]),
+        "std": list(cfg["std"]),
+    }, ()
 
 
 def crop(p: Json) -> Json:
-    """The part of a pretrained_cfg that states our preprocessing (of oblong images the crop that is nearest)."""
+    """The part of a pretrained_cfg that states a Preprocess; for oblong images, with the nearest crop."""
     edge = min(p["image"])
     share = edge / p["size"] if p["fit"] == "crop" and p["size"] > edge else 1.0
     while math.floor(edge / share) < p["size"] and share < 1:
-        share = math.nextafter(share, 0)  # so that timm, which divides by it and cuts, comes to the same size
+        share = math.nextafter(share, 0)  # until timm, which divides by it and rounds down, gets the same size
     mode = {"crop": "center", "stretch": "squash", "pad": "border"}[p["fit"]]
     return {
         "mean": p["mean"],

@@ -1,7 +1,7 @@
-"""The state dict of torch_ref's models: our names, with torch's leaves, orders and axes.
+"""State dicts of torch_ref, this project's PyTorch twins: our names, with torch's parameter names and axes.
 
-Linear weights are (out, in), patches a convolution's (D, C, p, q), norms weight and bias,
-embeddings modules of their own; a ViT's tokens and positions have a batch axis of one.
+Linear weights are (out, in), patches a convolution's (D, C, p, q), norms have weight and bias, embeddings are modules;
+a ViT's tokens and positions have a batch axis of length one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from vit_jax.config import NETWORKS, ModelConfig, Parameter, ViTConfig, function
 from ..layout import Field, Layout
 from ..rules import TRANSPOSE, Order, Row, row
 from .modules import TOKEN, TOKENS, convolution
-from .own import said
+from .own import run_facts
 
 
 def rows(config: ModelConfig) -> list[Row]:
@@ -33,29 +33,29 @@ def _row(name: str, p: Parameter) -> Row:
 
 
 def _of_vit(config: ViTConfig, name: str, p: Parameter) -> Row | None:
-    """The row of a parameter that has another form here than elsewhere."""
+    """The row of a ViT's parameter that is not like those of other networks; None for all others."""
     path, _, leaf = name.rpartition(".")
     if name == "patch.kernel":
         return row("patch.weight", name, p.shape, convolution(config))
-    if path == "patch.pre_norm":  # over a patch as torch unfolds it
+    if path == "patch.pre_norm":  # over the pixels of a patch, in the order in which torch unfolds them
         theirs = "patch.pre_norm.weight" if leaf == "scale" else name
         return row(theirs, name, p.shape, Order("(c p q)", "(p q c)", convolution(config).sizes))
     return row(name, name, p.shape, TOKENS if len(p.shape) == 2 else TOKEN) if p.kind in ("token", "position") else None
 
 
 SPECIAL: dict[str, Callable[[Any, str, Parameter], Row | None]] = {"ViT": _of_vit}
-# They say every config, and no field follows from their names: the file states them, or the user does.
+# They can hold every config, but no field follows from their names: a file states it, or the user does.
 LAYOUTS = tuple(
     Layout(
-        "torch-ref",
-        key,
-        f"torch_ref's {network.name}",
-        network.config,
-        dict.fromkeys(function_fields(network.config), Field()),
-        rows,
-        network.torch_names,
-        ("torch", "safetensors"),
-        read_side=lambda files: said(files.get("config.json", {})),
+        dialect="torch-ref",
+        version=key,
+        title=f"torch_ref's {network.name}",
+        network=network.config,
+        fields=dict.fromkeys(function_fields(network.config), Field()),
+        rows=rows,
+        signature=network.torch_names,
+        containers=("torch", "safetensors"),
+        read_side=lambda files: run_facts(files.get("config.json", {})),
     )
     for key, network in reversed(NETWORKS.items())
     if network.torch

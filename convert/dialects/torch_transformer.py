@@ -1,7 +1,7 @@
-"""The state dicts of torch.nn.Transformer and torch.nn.TransformerEncoder: query, key and value packed; vectors in, vectors out.
+"""State dicts of torch.nn.Transformer and (version `encoder`) torch.nn.TransformerEncoder; compared with torch 2.13.
 
-They hold no embeddings, positions or head; both stacks of a Transformer end in a norm. Which tokens may be seen is not the
-module's but its caller's, as a mask: the config's `causal` says what he gives.
+They map vectors to vectors and hold no embeddings, positions or head. Query, key and value are packed; both stacks of a
+Transformer end in a norm. Masks come from the caller of the module: the config's `causal` says which one is used.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ from collections.abc import Callable
 
 from vit_jax.config import TransformerConfig, shapes
 
-from ..layout import Field, Layout, Names, always, count, has, length
+from ..layout import Field, Layout, Names, Refusal, always, count, has, length
 from ..rules import TRANSPOSE, Concat, Row, row
 
 PARTS = (
-    (r"\.blocks\.", ".layers."), (r"\.(self_)?attention\b", ".self_attn"), (r"\.cross_attention\b", ".multihead_attn"), (r"\.out$", ".out_proj"),
+    (r"\.blocks\.", ".layers."),
+    (r"\.(self_)?attention\b", ".self_attn"),
+    (r"\.cross_attention\b", ".multihead_attn"),
+    (r"\.out$", ".out_proj"),
     (r"\.mlp\.fc", ".linear"),
-)  # fmt: skip
+)
 LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 
 
 def rows(c: TransformerConfig) -> list[Row]:
-    """A row for each tensor of the module."""
-    out, outer = [], "" if c.decoder_depth else "encoder."  # an encoder alone has no name to itself
+    """The rows of a network."""
+    out, outer = [], "" if c.decoder_depth else "encoder."  # TransformerEncoder alone has no prefix
     for name, shape in shapes(c).items():
         path, _, leaf = name.rpartition(".")
         turned = (TRANSPOSE,) if leaf == "kernel" else ()
@@ -51,46 +54,77 @@ def module(path: str) -> str:
     return path
 
 
-def limits(c: TransformerConfig) -> list[str]:
-    """`bias` is that of linear maps and norms."""
+def cannot_hold(c: TransformerConfig) -> list[str]:
+    """A clause for a network with biases in its matrices only, or in its norms only: `bias` is one flag for both."""
     return [] if c.bias == c.norm_bias else [f"bias is {c.bias} but norm_bias is {c.norm_bias}, it has both or neither"]
 
 
-def limits_of_both(c: TransformerConfig) -> list[str]:
-    """A Transformer has both stacks."""
-    return limits(c) + (
+def transformer_cannot_hold(c: TransformerConfig) -> list[str]:
+    """The same, and a clause for a network without a decoder."""
+    return cannot_hold(c) + (
         [] if c.decoder_depth else ["decoder_depth is 0, it has a decoder (torch-transformer@encoder has none)"]
     )
 
 
-def fields(encoder: str, **own: Field) -> dict[str, Field]:
-    """What the two have in common, by the name before the encoder's layers; and `own`, what one has for itself."""
+def fields(encoder: str, **special: Field) -> dict[str, Field]:
+    """The fields that both modules have in common (`encoder` is the prefix of the encoder), and `special` ones."""
     first = f"{encoder}layers.0."
     return {
-        "width": Field(solve=length(f"{first}norm1.weight", 0)), "hidden": Field(solve=length(f"{first}linear1.weight", 0)),
-        "encoder_depth": Field(solve=depth(encoder)), "bias": Field(solve=has(f"{first}linear1.bias")), "norm_bias": Field(solve=has(f"{first}norm1.bias")),
-        "heads": Field(), "activation": Field(), "norm_first": Field(), "eps": Field(), "head_width": always(0), "position": always("none"),
-        "position_offset": always(0), "max_length": always(0), "source_vocabulary": always(0), "target_vocabulary": always(0),
-        "scale_embedding": always(False), "embedding_norm": always(False), "tie": always("none"), "outputs": always(0), "output_bias": always(True), **own,
-    }  # fmt: skip
+        "width": Field(solve=length(f"{first}norm1.weight", 0)),
+        "hidden": Field(solve=length(f"{first}linear1.weight", 0)),
+        "encoder_depth": Field(solve=depth(encoder)),
+        "bias": Field(solve=has(f"{first}linear1.bias")),
+        "norm_bias": Field(solve=has(f"{first}norm1.bias")),
+        "heads": Field(),
+        "activation": Field(),
+        "norm_first": Field(),
+        "eps": Field(),
+        "head_width": always(0),
+        "position": always("none"),
+        "position_offset": always(0),
+        "max_length": always(0),
+        "source_vocabulary": always(0),
+        "target_vocabulary": always(0),
+        "scale_embedding": always(False),
+        "embedding_norm": always(False),
+        "tie": always("none"),
+        "outputs": always(0),
+        "output_bias": always(True),
+        **special,
+    }
 
 
 def depth(stack: str) -> Callable[[Names], int]:
-    """A solver: the layers of a stack."""
+    """A solver: the number of layers of a stack."""
     return lambda names: count(names, re.escape(stack) + r"layers\.(\d+)\.norm1\.weight")
 
 
 PACKED = r"layers\.0\.self_attn\.in_proj_weight"
 LAYOUTS = (
     Layout(
-        "torch-transformer", "encoder", "torch.nn.TransformerEncoder", TransformerConfig,
-        fields("", decoder_depth=always(0), final_norm=Field(solve=has("norm.weight")), causal=always(True)), rows,
-        (PACKED, r"!layers\.0\.multihead_attn\.in_proj_weight"), ("torch", "safetensors"), limits, proven="torch 2.13.0",
+        dialect="torch-transformer",
+        version="encoder",
+        title="torch.nn.TransformerEncoder",
+        network=TransformerConfig,
+        fields=fields("", decoder_depth=always(0), final_norm=Field(solve=has("norm.weight")), causal=always(True)),
+        rows=rows,
+        signature=(PACKED, r"!layers\.0\.multihead_attn\.in_proj_weight"),
+        containers=("torch", "safetensors"),
+        refusals=(Refusal("network", cannot_hold),),
+        proven="torch 2.13.0",
     ),
     Layout(
-        "torch-transformer", "", "torch.nn.Transformer", TransformerConfig,
-        fields("encoder.", decoder_depth=Field(solve=depth("decoder.")), final_norm=always(True), causal=Field()), rows,
-        (rf"encoder\.{PACKED}", r"encoder\.norm\.weight", rf"decoder\.{PACKED}", r"decoder\.norm\.weight"),
-        ("torch", "safetensors"), limits_of_both, proven="torch 2.13.0",
+        dialect="torch-transformer",
+        version="",
+        title="torch.nn.Transformer",
+        network=TransformerConfig,
+        fields=fields(
+            "encoder.", decoder_depth=Field(solve=depth("decoder.")), final_norm=always(True), causal=Field()
+        ),
+        rows=rows,
+        signature=(rf"encoder\.{PACKED}", r"encoder\.norm\.weight", rf"decoder\.{PACKED}", r"decoder\.norm\.weight"),
+        containers=("torch", "safetensors"),
+        refusals=(Refusal("network", transformer_cannot_hold),),
+        proven="torch 2.13.0",
     ),
-)  # fmt: skip
+)

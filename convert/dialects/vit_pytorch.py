@@ -1,13 +1,14 @@
-"""vit-pytorch's ViT (https://github.com/lucidrains/vit-pytorch), one layout for each run of versions with the same names.
+"""ViT of vit-pytorch (https://github.com/lucidrains/vit-pytorch); compared with 1.26.11.
 
-Linear weights are (out, in), query, key and value one matrix without bias, patches flattened (row, column,
-channel) as ours. Every version norms with eps 1e-5 and has the erf GELU. Mean pooling takes the class token in
-up to 1.15; from 1.16 on there is then no class token. Before 0.6.7 attention was scaled by the width of a token,
-not of a head: the same names, another function.
+Versions of the library that use the same names share one layout, which is named after the first of them. Linear weights
+are (out, in), query, key and value one matrix without bias, patches are flattened (row, column, channel) as here, eps
+is 1e-5, GELU exact. Mean pooling includes the class token up to 1.15; from 1.16 on it does without a class token.
+Before 0.6.7 attention was scaled by the width of a token, not of a head: another function under the same names.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,31 +16,31 @@ from dataclasses import dataclass
 from vit_jax.config import ViTConfig, pair
 from vit_jax.errors import UserError
 
-from ..layout import PLAIN_VIT, Field, Json, Layout, Names, always, count, length
+from ..layout import PLAIN_VIT, Field, Json, Layout, Names, Refusal, always, count, length
 from ..rules import TRANSPOSE, Order, Row, zeros
 from .modules import Tensors, module_rows
 
 
 @dataclass(frozen=True)
 class Modules:
-    """What a run of versions calls the modules. Those of `block` stand under transformer.layers.I."""
+    """The names of modules in versions since `since`; those of `block` come after transformer.layers.I."""
 
     since: str
     patch: str
     block: Mapping[str, str]
-    norm: str  # the last one
+    norm: str  # the norm after the blocks
     head: str
-    stem_norms: tuple[str, str] | None = None  # over a patch's pixels, over its token
+    stem_norms: tuple[str, str] | None = None  # norms of a patch's pixels, and of its token
     tokens: str = "1 1 d"  # axes of the class token
     positions: str = "1 n d"
     prefix: str = ""
 
     def layer(self, index: int, name: str) -> str:
-        """A module of one block."""
+        """The name of a module in one block."""
         return f"{self.prefix}transformer.layers.{index}.{self.block[name]}"
 
     def all(self, depth: int) -> dict[str, str]:
-        """{our module: theirs} of a whole network; a DistillWrapper's own lie beside its student."""
+        """{our module: theirs, with a dot} of a network; modules of DistillWrapper itself have no prefix."""
         top = {"patch": self.patch, "norm": self.norm, "head_norm": self.norm, "head": self.head}
         if self.stem_norms:
             top |= dict(zip(("patch.pre_norm", "patch.norm"), self.stem_norms, strict=True))
@@ -52,7 +53,7 @@ class Modules:
 
 
 def block(norm1: str, qkv: str, out: str, norm2: str, fc1: str, fc2: str) -> dict[str, str]:
-    """The modules of a block; `qkv` is found under our query."""
+    """The names of a block's modules; `qkv` packs query, key and value and is listed as our query."""
     return {
         "norm1": norm1,
         "attention.query": qkv,
@@ -66,10 +67,10 @@ def block(norm1: str, qkv: str, out: str, norm2: str, fc1: str, fc2: str) -> dic
 NESTED = block("0.fn.norm", "0.fn.fn.to_qkv", "0.fn.fn.to_out.0", "1.fn.norm", "1.fn.fn.net.0", "1.fn.fn.net.3")
 WRAPPED = block("0.norm", "0.fn.to_qkv", "0.fn.to_out.0", "1.norm", "1.fn.net.0", "1.fn.net.3")
 PLAIN = block("0.norm", "0.to_qkv", "0.to_out.0", "1.net.0", "1.net.1", "1.net.4")
-TOKEN, SECOND_NORM, SECOND_HEAD = "distillation_token", "distill_mlp.0", "distill_mlp.1"  # of DistillWrapper
+TOKEN, SECOND_NORM, SECOND_HEAD = "distillation_token", "distill_mlp.0", "distill_mlp.1"  # DistillWrapper's
 STEM = ("to_patch_embedding.1", "to_patch_embedding.3")
 
-GENERATIONS = (
+VERSIONS = (
     Modules("0.6.7", "patch_to_embedding", NESTED, "mlp_head.0", "mlp_head.1"),
     Modules("0.7", "to_patch_embedding.1", NESTED, "mlp_head.0", "mlp_head.1"),
     Modules("0.10", "to_patch_embedding.1", WRAPPED, "mlp_head.0", "mlp_head.1"),
@@ -80,18 +81,20 @@ GENERATIONS = (
 )
 
 
-def rows(config: ViTConfig, modules: Modules = GENERATIONS[-1]) -> list[Row]:
-    """The tensors of a network under the names of a run of versions."""
+def rows(config: ViTConfig, modules: Modules = VERSIONS[-1]) -> list[Row]:
+    """The rows of a network under the names of these versions."""
     m, packed = (
         modules,
         [tuple(f"blocks.{i}.attention.{part}" for part in ("query", "key", "value")) for i in range(config.depth)],
     )
     tensors: Tensors = {
-        "patch.kernel": (f"{m.prefix}{m.patch}.weight", TRANSPOSE), "position": (f"{m.prefix}pos_embedding", Order(m.positions, "n d")),
-        "cls_token": (f"{m.prefix}cls_token", Order(m.tokens, "d")), "distill_token": (TOKEN, Order(m.tokens, "d")),
-    }  # fmt: skip
+        "patch.kernel": (f"{m.prefix}{m.patch}.weight", TRANSPOSE),
+        "position": (f"{m.prefix}pos_embedding", Order(m.positions, "n d")),
+        "cls_token": (f"{m.prefix}cls_token", Order(m.tokens, "d")),
+        "distill_token": (TOKEN, Order(m.tokens, "d")),
+    }
     made = module_rows(config, m.all(config.depth), packed, tensors)
-    if config.position_stored and not config.cls_token:  # a class token of no rows
+    if config.position_stored and not config.cls_token:  # the file has a class token of no rows
         none = (1,) * (len(m.tokens.split()) - 2) + (0, config.width)
         made.append(Row((f"{m.prefix}cls_token",), (), (), (zeros(none),)))
     return made
@@ -101,87 +104,108 @@ def rows(config: ViTConfig, modules: Modules = GENERATIONS[-1]) -> list[Row]:
 
 
 def sizes(m: Modules) -> dict[str, Field]:
-    """The fields that shapes tell, and those that have to be said: image, patch, heads."""
+    """Fields that shapes show, and those that have to be stated: image, patch, heads."""
 
-    def channels(names: Names, said: Json) -> int:
-        rows, columns = pair(tuple(said["patch"]) if isinstance(said["patch"], list) else said["patch"])
+    def channels(names: Names, known: Json) -> int:
+        rows, columns = pair(tuple(known["patch"]) if isinstance(known["patch"], list) else known["patch"])
         pixels = length(f"{m.prefix}{m.patch}.weight", 1, 0)(names)
         return int(pixels // max(rows * columns, 1))
 
-    def head_width(names: Names, said: Json) -> int:
-        heads, inner = max(said["heads"], 1), int(length(f"{m.layer(0, 'attention.query')}.weight", 0, 0)(names) // 3)
-        return 0 if inner == said["width"] and inner % heads == 0 else inner // heads
+    def head_width(names: Names, known: Json) -> int:
+        heads, inner = max(known["heads"], 1), int(length(f"{m.layer(0, 'attention.query')}.weight", 0, 0)(names) // 3)
+        return 0 if inner == known["width"] and inner % heads == 0 else inner // heads
 
     return {
-        "width": Field(solve=length(f"{m.prefix}{m.patch}.weight", 0)), "hidden": Field(solve=length(f"{m.layer(0, 'mlp.fc1')}.weight", 0)),
-        "depth": Field(solve=lambda names: count(names, rf"{re.escape(m.prefix)}transformer\.layers\.(\d+)\..*") or None),
-        "classes": Field(solve=length(f"{m.prefix}{m.head}.weight", 0)), "image": Field(), "patch": Field(), "heads": Field(),
-        "channels": Field(follow=channels), "head_width": Field(follow=head_width), "eps": always(1e-5), "activation": always("gelu"),
-        "stem_pre_norm": always(bool(m.stem_norms)), "stem_norm": always(bool(m.stem_norms)),
-        "query_bias": always(False), "key_bias": always(False), "value_bias": always(False),
-    }  # fmt: skip
+        "width": Field(solve=length(f"{m.prefix}{m.patch}.weight", 0)),
+        "hidden": Field(solve=length(f"{m.layer(0, 'mlp.fc1')}.weight", 0)),
+        "depth": Field(
+            solve=lambda names: count(names, rf"{re.escape(m.prefix)}transformer\.layers\.(\d+)\..*") or None
+        ),
+        "classes": Field(solve=length(f"{m.prefix}{m.head}.weight", 0)),
+        "image": Field(),
+        "patch": Field(),
+        "heads": Field(),
+        "channels": Field(follow=channels),
+        "head_width": Field(follow=head_width),
+        "eps": always(1e-5),
+        "activation": always("gelu"),
+        "stem_pre_norm": always(bool(m.stem_norms)),
+        "stem_norm": always(bool(m.stem_norms)),
+        "query_bias": always(False),
+        "key_bias": always(False),
+        "value_bias": always(False),
+    }
 
 
 def fields(m: Modules) -> dict[str, Field]:
-    """Where the config of a ViT comes from. Before 1.4 the last norm comes after pooling; with a class token that is one function."""
+    """Where config fields come from. Before 1.4 the last norm is after pooling: the same with a class token."""
     table = PLAIN_VIT | sizes(m)
-    if before(m, "1.16"):
+    if ends_before(m, "1.16"):
         table["pool"] = Field(("cls", "mean_all"))
     else:
         table["cls_token"] = Field((True, False), lambda names: tokens(names, m) != 0)
         table["pool"] = Field(("cls", "mean"), lambda names: "mean" if tokens(names, m) == 0 else "cls")
-    if before(m, "1.4"):
-        table["final_norm"] = Field((True, False), follow=lambda names, said: said["pool"] == "cls")
-        table["head_norm"] = Field((True, False), follow=lambda names, said: said["pool"] != "cls")
+    if ends_before(m, "1.4"):
+        table["final_norm"] = Field((True, False), follow=lambda names, known: known["pool"] == "cls")
+        table["head_norm"] = Field((True, False), follow=lambda names, known: known["pool"] != "cls")
     return table
 
 
-def limits(m: Modules, c: ViTConfig) -> list[str]:
-    """Why a version's ViT cannot be a config whose fields all are its own."""
-    told = []
+def cannot_hold(m: Modules, c: ViTConfig) -> list[str]:
+    """Clauses for a network that these versions cannot be, although each field has a possible value."""
+    reasons = []
     if not c.classes:
-        told.append("classes is 0, and without a head it ends before pooling")
-    if before(m, "1.4") and not c.distill_token and (c.final_norm, c.head_norm) != (c.pool == "cls", c.pool != "cls"):
-        told.append("its last norm is `norm` with pool 'cls' and `head_norm` with 'mean_all'")
-    if not before(m, "1.16") and c.cls_token != (c.pool == "cls"):
-        told.append("it has a class token with pool 'cls' and none with 'mean'")
-    if before(m, "0.10") and (len({*pair(c.image)}), len({*pair(c.patch)})) != (1, 1):
-        told.append("it knows only square images and patches")
+        reasons.append("classes is 0, but without a head the layout's network ends before pooling")
+    if (
+        ends_before(m, "1.4")
+        and not c.distill_token
+        and (c.final_norm, c.head_norm) != (c.pool == "cls", c.pool != "cls")
+    ):
+        reasons.append("the layout has final_norm with pool 'cls', and head_norm with pool 'mean_all'")
+    if not ends_before(m, "1.16") and c.cls_token != (c.pool == "cls"):
+        reasons.append("the layout has a class token with pool 'cls', and none with pool 'mean'")
+    if ends_before(m, "0.10") and (len({*pair(c.image)}), len({*pair(c.patch)})) != (1, 1):
+        reasons.append("the layout has only square images and patches")
     if m.since == "1.16" and c.cls_token:
-        told.append("with a class token its files are those of vit-pytorch@1.4")
-    return told
+        reasons.append("with a class token the files are those of vit-pytorch@1.4")
+    return reasons
 
 
-def unstated(m: Modules, c: ViTConfig) -> list[str]:
-    """What its class does not build: a file extended as `refuses` says is read all the same."""
-    whole = m.since != "0.6.7" and c.heads == 1 and c.resolved_head_width == c.width
-    return ["one head is as wide as a token, and it then leaves the out projection away"] if whole else []
+def cannot_state(m: Modules, c: ViTConfig) -> list[str]:
+    """A clause for a network that the class does not build, although tensors can hold it (see `unreadable`)."""
+    no_projection = m.since != "0.6.7" and c.heads == 1 and c.resolved_head_width == c.width
+    return (
+        ["its one head is as wide as a token, and the library then builds no out projection"] if no_projection else []
+    )
 
 
-def refuses(m: Modules, names: Names) -> list[str]:
-    """A file of one head as wide as a token has no out projection; our networks always have one."""
+def unreadable(m: Modules, names: Names) -> list[str]:
+    """A clause for a file without an out projection (one head as wide as a token), which our networks always have."""
     attention, out = f"{m.layer(0, 'attention.query')}.weight", m.layer(0, "attention.out")
     if attention in names and f"{out}.weight" not in names:
         return [
-            f"it has no {out}.weight (one head as wide as a token), which our network has; add identity matrices and zero biases under these names"
+            f"it has no {out}.weight (one head as wide as a token), which the network here needs; "
+            "add identity matrices and zero biases under these names"
         ]
     return []
 
 
 def tokens(names: Names, m: Modules) -> int | None:
-    """How many class tokens a file has, where it says."""
+    """A solver: the number of class tokens, where the file has an axis for it."""
     shape = names.get(f"{m.prefix}cls_token", ())
     return shape[-2] if len(shape) > 1 else None
 
 
-def fits(m: Modules, names: Names) -> bool:
-    """The last three have the same names, and 1.16 differs from 1.4 where there is no class token."""
+def other_shapes(m: Modules, names: Names) -> list[str]:
+    """Clauses that tell the last three entries of VERSIONS apart: they have the same names and differ in shapes."""
     axes = names.get(f"{m.prefix}cls_token", ())
-    return len(axes) == len(m.tokens.split()) and (m.since == "1.16.1" or (axes[1] == 0) == (m.since == "1.16"))
+    if len(axes) != len(m.tokens.split()):
+        return [f"its class token has {len(axes)} axes"]
+    return [] if m.since == "1.16.1" or (axes[1] == 0) == (m.since == "1.16") else [f"it has {axes[1]} class tokens"]
 
 
-def marks(m: Modules) -> tuple[str, ...]:
-    """Names that no other run of versions has together (but the last three, which differ in shapes)."""
+def signature(m: Modules) -> tuple[str, ...]:
+    """The signature: names that no other versions have together, but for the last three (see `other_shapes`)."""
     named = [m.patch, *(m.stem_norms or ()), m.head, "cls_token"]
     present = [re.escape(f"{m.prefix}{name}") + ("" if name == "cls_token" else r"\.weight") for name in named]
     absent = [] if m.stem_norms else ["!" + re.escape(f"{m.prefix}to_patch_embedding.2.") + ".*"]
@@ -196,56 +220,65 @@ def marks(m: Modules) -> tuple[str, ...]:
 # ---------------------------------------------------------------------------------------- versions
 
 
-def number(version: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
     """ "1.16.1" as (1, 16, 1). Raises ValueError."""
     return tuple(int(part) for part in version.split("."))
 
 
-def before(m: Modules, version: str) -> bool:
-    """Whether a run of versions ends before this version begins another."""
-    return number(m.since) < number(version)
+def ends_before(m: Modules, version: str) -> bool:
+    """Whether these versions all come before `version`."""
+    return version_numbers(m.since) < version_numbers(version)
 
 
-def held(dialect: str, version: str, layouts: Sequence[Layout], why: str) -> Layout:
-    """The layout of a library's version. Raises UserError where it is older than all of them (`why` says what was otherwise) or no version."""
+def layout_of_version(dialect: str, version: str, layouts: Sequence[Layout], why: str) -> Layout:
+    """The layout of a library's version. Raises UserError on no version, and on one older than all (`why`)."""
     try:
-        given = number(version)
+        given = version_numbers(version)
     except ValueError:
         raise UserError(
-            f"{dialect}@{version}: {version!r} is no version of vit-pytorch; give one as {dialect}@{layouts[-1].version}"
+            f"{dialect}@{version}: {version!r} is not a version of vit-pytorch; "
+            f"give one as in {dialect}@{layouts[-1].version}"
         ) from None
-    if older := [layout for layout in layouts if number(layout.version) <= given]:
+    if older := [layout for layout in layouts if version_numbers(layout.version) <= given]:
         return older[-1]
     raise UserError(f"{dialect}@{version}: {why}")
 
 
-def generation(version: str) -> Layout:
-    """The layout of a version of vit-pytorch's ViT, as vit-pytorch@1.7.3 names it. Raises UserError before 0.6.7."""
+def layout_for(version: str) -> Layout:
+    """The layout of a version of vit-pytorch's ViT, such as 1.7.3. Raises UserError before 0.6.7."""
     why = (
-        "before 0.6.7 attention was scaled by the width of a token and not of a head, which ours cannot; where the names are those of 0.6.7, "
-        "multiply the query rows of every to_qkv by sqrt(dim_head / dim) and give the file as vit-pytorch@0.6.7"
+        "before 0.6.7 attention was scaled by the width of a token and not of a head, which no network here does; "
+        "where the names are those of 0.6.7, multiply the query rows of every to_qkv by sqrt(dim_head / dim) and give "
+        "the file as vit-pytorch@0.6.7"
     )
-    return held("vit-pytorch", version, LAYOUTS, why)
+    return layout_of_version("vit-pytorch", version, LAYOUTS, why)
+
+
+def refusals(m: Modules) -> tuple[Refusal, ...]:
+    """What these versions refuse, by stage."""
+    older = "versions before 0.6.7 have the same names and scale attention in another way"
+    return (
+        Refusal("shapes", functools.partial(other_shapes, m)),
+        *([Refusal("choice", older)] if m.since == "0.6.7" else []),
+        Refusal("file", functools.partial(unreadable, m)),
+        Refusal("network", functools.partial(cannot_hold, m)),
+        Refusal("statement", functools.partial(cannot_state, m)),
+    )
 
 
 def _layout(m: Modules) -> Layout:
-    ambiguous = "versions before 0.6.7 have the same names and scale attention otherwise"
     return Layout(
-        "vit-pytorch",
-        m.since,
-        f"vit-pytorch's ViT from version {m.since} on",
-        ViTConfig,
-        fields(m),
-        lambda c: rows(c, m),
-        marks(m),
-        ("torch", "safetensors"),
-        lambda c: limits(m, c),
-        lambda c: unstated(m, c),
-        refuses=lambda names: refuses(m, names),
-        fits=lambda names: fits(m, names),
-        ambiguous=ambiguous if m.since == "0.6.7" else "",
-        proven="vit-pytorch 1.26.11" if m is GENERATIONS[-1] else "",
+        dialect="vit-pytorch",
+        version=m.since,
+        title=f"vit-pytorch's ViT from version {m.since} on",
+        network=ViTConfig,
+        fields=fields(m),
+        rows=functools.partial(rows, modules=m),
+        signature=signature(m),
+        containers=("torch", "safetensors"),
+        refusals=refusals(m),
+        proven="" if ends_before(m, "1.4") else "vit-pytorch 1.26.11",
     )
 
 
-LAYOUTS = tuple(_layout(m) for m in GENERATIONS)
+LAYOUTS = tuple(_layout(m) for m in VERSIONS)

@@ -1,89 +1,96 @@
-"""vit-pytorch's DistillWrapper around a DistillableViT: the student, and the token and head by which it learns from a teacher.
+"""DistillWrapper of vit-pytorch: a student with the token and the head that learn from a teacher.
 
-The student without the token is a plain ViT (`student.` alone is such a file). With the token, which joins the
-sequence last and has no position, it is ours with a distillation token: attention does not see the order, so
-ours may put it second. The logits are the student's; the second head is the one that the teacher corrects.
-The teacher's tensors are no part of it.
+Compared with 1.26.11. The student alone is a plain ViT (vit_pytorch.py) under `student.`. The wrapper's distillation
+token is the last of the sequence and has no position; attention does not depend on the order, so the network here has
+it second. Logits are the student's; the second head is the one trained on the teacher's. The teacher's tensors are
+left out.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 
 from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 
-from ..layout import Field, Layout, Names, always, has
+from ..layout import Field, Layout, Names, Refusal, always, has
 from ..rules import Row
 from . import vit_pytorch
-from .vit_pytorch import SECOND_HEAD, SECOND_NORM, TOKEN, Modules, before
+from .vit_pytorch import SECOND_HEAD, SECOND_NORM, TOKEN, Modules, ends_before
 
-# From 1.16.1 to 1.16.4 the student's class token had an axis less than the wrapper wanted: it did not run.
+# From 1.16.1 to 1.16.4 the student's class token had one axis less than the wrapper wanted: it did not run.
 SINCE = {"0.7": "0.7", "0.10": "0.10", "1.0": "1.0", "1.4": "1.4", "1.16.1": "1.16.5"}
-GENERATIONS = tuple(
-    replace(m, since=SINCE[m.since], prefix="student.") for m in vit_pytorch.GENERATIONS if m.since in SINCE
-)
+VERSIONS = tuple(replace(m, since=SINCE[m.since], prefix="student.") for m in vit_pytorch.VERSIONS if m.since in SINCE)
 
 
-def rows(config: ViTConfig, modules: Modules = GENERATIONS[-1]) -> list[Row]:
-    """The tensors of student, token and second head under the names of a run of versions."""
+def rows(config: ViTConfig, modules: Modules = VERSIONS[-1]) -> list[Row]:
+    """The rows of student, token and second head under the names of these versions."""
     return vit_pytorch.rows(config, modules)
 
 
 def fields(m: Modules) -> dict[str, Field]:
-    """Where the config comes from: the student's, but that its last norm, where it comes after pooling, is not the token's.
+    """Where config fields come from: the student's, except for norms and pooling.
 
-    Before 1.16 a mean would be over class token and patches without the distillation token, which ours has not.
+    A last norm after pooling is not applied to the distillation token. Before 1.16 a mean would be over class token and
+    patches without the distillation token, which the network here cannot do.
     """
     table = vit_pytorch.fields(m) | {
         "distill_token": always(True),
         "distill_head": always(True),
         "distill_position": always(False),
     }
-    if before(m, "1.16"):
+    if ends_before(m, "1.16"):
         table |= {
             "pool": always("cls"),
-            "final_norm": always(not before(m, "1.4")),
-            "head_norm": always(before(m, "1.4")),
+            "final_norm": always(not ends_before(m, "1.4")),
+            "head_norm": always(ends_before(m, "1.4")),
         }
-    norm = always(True) if before(m, "1.4") else Field((True, False), has(f"{SECOND_NORM}.weight"))
+    norm = always(True) if ends_before(m, "1.4") else Field((True, False), has(f"{SECOND_NORM}.weight"))
     return table | {"distill_norm": norm}
 
 
-def fits(m: Modules, names: Names) -> bool:
-    """The last two have the same names; tokens have an axis less in the newer."""
-    return len(names.get(TOKEN, ())) == len(m.tokens.split())
+def other_shapes(m: Modules, names: Names) -> list[str]:
+    """A clause that tells the last two entries of VERSIONS apart: tokens have one axis less in the newer."""
+    axes = len(names.get(TOKEN, ()))
+    return [] if axes == len(m.tokens.split()) else [f"its distillation token has {axes} axes"]
 
 
-def generation(version: str) -> Layout:
-    """The layout of a version of vit-pytorch's DistillWrapper. Raises UserError before 0.7 and where the wrapper did not run."""
+def refusals(m: Modules) -> tuple[Refusal, ...]:
+    """What these versions refuse, by stage: as the student, but by other shapes."""
+    return (
+        Refusal("shapes", functools.partial(other_shapes, m)),
+        *(refusal for refusal in vit_pytorch.refusals(m) if refusal.stage not in ("shapes", "choice")),
+        Refusal("loading", "the file has no teacher: load it into a DistillWrapper with strict=False"),
+    )
+
+
+def layout_for(version: str) -> Layout:
+    """The layout of a version of DistillWrapper. Raises UserError before 0.7 and for versions that did not run."""
     if re.fullmatch(r"1\.16\.[1-4]", version):
         raise UserError(
-            f"vit-pytorch-distill@{version}: this version's wrapper cannot run its student; name the version that trained the file"
+            f"vit-pytorch-distill@{version}: this version's wrapper cannot run its student; "
+            "give the version that trained the file"
         )
     why = "wrappers are known from 0.7 on; take the student alone, as vit-pytorch@0.6.7 where it is of 0.6.7 or 0.6.8"
-    return vit_pytorch.held("vit-pytorch-distill", version, LAYOUTS, why)
+    return vit_pytorch.layout_of_version("vit-pytorch-distill", version, LAYOUTS, why)
 
 
 def _layout(m: Modules) -> Layout:
     return Layout(
-        "vit-pytorch-distill",
-        m.since,
-        f"vit-pytorch's DistillWrapper with its student, from version {m.since} on",
-        ViTConfig,
-        fields(m),
-        lambda c: rows(c, m),
-        (*vit_pytorch.marks(m), TOKEN, SECOND_HEAD.replace(".", r"\.") + r"\.weight"),
-        ("torch", "safetensors"),
-        lambda c: vit_pytorch.limits(m, c),
-        lambda c: vit_pytorch.unstated(m, c),
-        refuses=lambda names: vit_pytorch.refuses(m, names),
+        dialect="vit-pytorch-distill",
+        version=m.since,
+        title=f"vit-pytorch's DistillWrapper with its student, from version {m.since} on",
+        network=ViTConfig,
+        fields=fields(m),
+        rows=functools.partial(rows, modules=m),
+        signature=(*vit_pytorch.signature(m), TOKEN, SECOND_HEAD.replace(".", r"\.") + r"\.weight"),
+        containers=("torch", "safetensors"),
+        refusals=refusals(m),
         beside=(r"teacher\..*",),
-        lacks="the teacher is not in it: load it into a DistillWrapper with strict=False",
-        fits=lambda names: fits(m, names),
-        proven="vit-pytorch 1.26.11" if m is GENERATIONS[-1] else "",
+        proven="" if ends_before(m, "1.4") else "vit-pytorch 1.26.11",
     )
 
 
-LAYOUTS = tuple(_layout(m) for m in GENERATIONS)
+LAYOUTS = tuple(_layout(m) for m in VERSIONS)

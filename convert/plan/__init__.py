@@ -1,1 +1,1 @@
-"""A conversion before any value is read: the networks that two layouts share, groups of tensors, and the target."""
+"""A conversion before any value is read: its target, groups of tensors, networks that two layouts share."""

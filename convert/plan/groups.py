@@ -1,4 +1,7 @@
-"""The groups of tensors that travel together: each is read, transformed and handed on before the next one is."""
+"""The values of a plan, group by group: tensors that rows tie together are read, transformed and handed on as one.
+
+Only one group is in memory at a time, so that a file needs little more memory than its largest group.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from .plan import Plan
 
 @dataclass
 class Group:
-    """What has to be in memory together."""
+    """Rows of the source, steps of adaptations and rows of the target that depend on each other."""
 
     reads: list[Row]
     steps: list[Step]
@@ -26,26 +29,26 @@ class Group:
 
 
 def groups(plan: Plan) -> list[Group]:
-    """The connected groups of a plan, in the order in which the target's rows stand; carried tensors without a place last."""
+    """The groups of a plan, in the order of the target's rows; last, carried tensors that the target has no row for."""
     steps = [step for a in plan.adaptations for step in a.steps]
     items: list[tuple[int, Any]] = [
         *((0, r) for r in plan.reading.rows),
         *((1, s) for s in steps),
         *((2, r) for r in plan.rows),
     ]
-    parent = list(range(len(items)))
+    parent = list(range(len(items)))  # of a union-find over the items
 
     def root(i: int) -> int:
         while parent[i] != i:
             parent[i] = i = parent[parent[i]]
         return i
 
-    holder: dict[str, int] = {}  # the item that made a name last
-    for i, (sort, item) in enumerate(items):
-        for name in () if sort == 0 else item.takes if sort == 1 else item.ours:
-            parent[root(i)] = root(holder[name])
-        for name in item.ours if sort == 0 else item.makes if sort == 1 else ():
-            holder[name] = i
+    maker: dict[str, int] = {}  # the item that made a parameter last
+    for i, (stage, item) in enumerate(items):
+        for name in () if stage == 0 else item.takes if stage == 1 else item.ours:
+            parent[root(i)] = root(maker[name])
+        for name in item.ours if stage == 0 else item.makes if stage == 1 else ():
+            maker[name] = i
     found: dict[int, Group] = {}
     for i in sorted(range(len(items)), key=lambda i: -items[i][0]):  # the target's rows first: sorting is stable
         group = found.setdefault(root(i), Group([], [], []))
@@ -53,8 +56,8 @@ def groups(plan: Plan) -> list[Group]:
     return list(found.values())
 
 
-def ours(plan: Plan, group: Group) -> dict[str, np.ndarray]:
-    """A group's parameters of ours, after adaptations and cast."""
+def parameters(plan: Plan, group: Group) -> dict[str, np.ndarray]:
+    """{our name: array} of a group, after adaptations and rounding."""
     arrays: dict[str, np.ndarray] = {}
     for row in group.reads:
         arrays.update(zip(row.ours, row.read([_values(plan, name) for name in row.theirs]), strict=True))
@@ -65,10 +68,10 @@ def ours(plan: Plan, group: Group) -> dict[str, np.ndarray]:
 
 
 def stream(plan: Plan) -> Iterator[tuple[str, np.ndarray]]:
-    """(target's name, array in C order) of every tensor; what the target has no place for comes as `carried.NAME`."""
+    """(the target's name, array in C order) of every tensor; `carried.NAME` where the target has no row for one."""
     common = rules.common_dtype(spec.dtype for spec in plan.specs.values())
     for group in groups(plan):
-        arrays = ours(plan, group)
+        arrays = parameters(plan, group)
         for row in group.writes:
             made = row.write([arrays.pop(name) for name in row.ours], common)
             while made:
@@ -91,13 +94,19 @@ def _values(plan: Plan, name: str) -> np.ndarray:
     array = plan.reading.tensors[name].read()
     if not plan.allow_nonfinite and not finite(array):
         raise UserError(
-            f"{plan.reading.path}: {name} holds NaN or infinity, as a training that failed leaves them; to convert it all the same, add --allow-nonfinite"
+            f"{plan.reading.path}: {name} holds NaN or infinity, as a training that failed leaves them; "
+            "to convert it all the same, add --allow-nonfinite"
         )
     return array
 
 
 def finite(array: np.ndarray) -> bool:
-    """Whether an array of floating-point numbers (bfloat16 as void among them) holds no NaN and no infinity."""
+    """Whether an array holds no NaN and no infinity; its dtype is a float, or V2 (npz holds bfloat16 so)."""
     if array.dtype.itemsize == 2 and array.dtype != np.float16:  # bfloat16: all ones in the exponent
         return not (array.reshape(-1).view(np.uint16) & 0x7F80 == 0x7F80).any()
-    return bool(array.size == 0 or (np.isfinite(array.min()) and np.isfinite(array.max())))
+    flat = array.reshape(-1)
+    if flat.dtype != np.float16:
+        with np.errstate(over="ignore", invalid="ignore"):  # the fastest single pass; of large numbers it overflows
+            if np.isfinite(np.dot(flat, flat)):
+                return True
+    return bool(np.isfinite(flat).all())

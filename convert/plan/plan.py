@@ -1,12 +1,11 @@
-"""The road of a tensor: a reading's rows, adaptations, the target's rows reversed; group by group.
+"""A conversion worked out on shapes and dtypes: from a reading's rows, through adaptations, to the target's rows.
 
-What two tables tie together is one group: its tensors are read, transformed and handed on before the next group is.
-Shapes and dtypes go the whole way first, so that a writer has its header.
+Everything that can be refused is refused here, before a value is read; and a writer needs its header first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import ml_dtypes
@@ -16,8 +15,8 @@ from vit_jax.config import ModelConfig
 from vit_jax.errors import UserError
 
 from .. import rules
-from ..adapt import ANY_NETWORK, Adaptation, toward
-from ..adapt import plan as plan_adaptations
+from ..adapt import ANY_NETWORK, Adaptation, texts_to_fit
+from ..adapt import adaptations as adaptations_of
 from ..containers.source import Spec
 from ..layout import Facts, Layout
 from ..recognise.layouts import find
@@ -37,9 +36,9 @@ class Plan:
     layout: Layout  # the target's
     config: ModelConfig
     rows: list[Row]  # the target's
-    specs: dict[str, Spec]  # {target's name: Spec}
-    dtype: np.dtype | None  # that all become; None: each keeps its own
-    facts: Facts  # what goes beside the tensors
+    specs: dict[str, Spec]  # {the target's name: Spec}
+    dtype: np.dtype | None  # of all tensors; None: each keeps its own
+    facts: Facts  # what is stated beside the tensors
     allow_nonfinite: bool = False
 
 
@@ -51,78 +50,79 @@ def plan(
     weights_only: bool = False,
     allow_nonfinite: bool = False,
 ) -> Plan:
-    """Lay the road from a reading to a layout. Raises UserError where the target cannot hold the network."""
-    adaptations = plan_adaptations(reading.config, adapt)
+    """The plan of a conversion to the layout that --to names. Raises UserError where that cannot hold the network."""
+    adaptations = adaptations_of(reading.config, adapt)
     config = adaptations[-1].config if adaptations else reading.config
     layout = target_layout(target, config)
     if layout.cannot(config, weights_only):
         raise UserError(f"{reading.path}: cannot become {layout.name}: {refusal(layout, config)}")
     if dtype and dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: there are {', '.join(DTYPES)}")
-    to = DTYPES[dtype] if dtype else None
-    ours = {
-        n: g
-        for r in reading.rows
-        for n, g in zip(
-            r.ours, r.read([ghost(reading.tensors[t].shape, reading.tensors[t].dtype) for t in r.theirs]), strict=True
-        )
-    }
-    for step in (step for a in adaptations for step in a.steps):
-        kind = ours[step.takes[0]].dtype if step.takes else rules.common_dtype(a.dtype for a in ours.values())
-        ours = {n: a for n, a in ours.items() if n not in step.takes} | {
-            n: ghost(shape, kind) for n, shape in step.makes.items()
-        }
-    if to is not None:
-        ours = {n: ghost(a.shape, to) for n, a in ours.items()}
-    common = rules.common_dtype(a.dtype for a in ours.values())
+    rounded = DTYPES[dtype] if dtype else None
+    parameters = parameter_ghosts(reading, adaptations, rounded)
+    rows = target_rows(layout, config, reading, parameters)
+    common = rules.common_dtype(a.dtype for a in parameters.values())
+    specs: dict[str, Spec] = {}
+    for row in rows:
+        made = row.write([parameters[name] for name in row.ours], common)
+        specs |= {name: Spec(a.dtype, a.shape) for name, a in zip(row.theirs, made, strict=True)}
     facts = reading.facts
     for adaptation in adaptations:
         facts = adaptation.facts(facts)
     facts = replace(facts, preprocess=statistics(config, reading.statistics, facts.preprocess))
-    kept = {n for n in ours if n.startswith(CARRIED)}
-    rows = rules.narrow(
-        layout.rows(config), {*reading.optional.get(layout.name, ()), *(n.removeprefix(CARRIED) for n in kept)}
-    )
-    rules.check(
-        rules.our_shapes(rows),
-        {n: a.shape for n, a in ours.items() if n not in kept or any(n in r.ours for r in rows)},
-        reading.path,
-    )
-    made = {t: g for r in rows for t, g in zip(r.theirs, r.write([ours[n] for n in r.ours], common), strict=True)}
-    return Plan(
-        reading,
-        adaptations,
-        layout,
-        config,
-        rows,
-        {n: Spec(g.dtype, g.shape) for n, g in made.items()},
-        to,
-        facts,
-        allow_nonfinite,
-    )
+    return Plan(reading, adaptations, layout, config, rows, specs, rounded, facts, allow_nonfinite)
+
+
+def parameter_ghosts(
+    reading: Reading, adaptations: Iterable[Adaptation], dtype: np.dtype | None
+) -> dict[str, np.ndarray]:
+    """{our name: array without memory} of a reading's parameters after adaptations and rounding."""
+    found: dict[str, np.ndarray] = {}
+    for row in reading.rows:
+        given = [ghost(reading.tensors[name].shape, reading.tensors[name].dtype) for name in row.theirs]
+        found.update(zip(row.ours, row.read(given), strict=True))
+    for step in (step for adaptation in adaptations for step in adaptation.steps):
+        kind = found[step.takes[0]].dtype if step.takes else rules.common_dtype(a.dtype for a in found.values())
+        found = {name: a for name, a in found.items() if name not in step.takes}
+        found |= {name: ghost(shape, kind) for name, shape in step.makes.items()}
+    return found if dtype is None else {name: ghost(a.shape, dtype) for name, a in found.items()}
+
+
+def target_rows(layout: Layout, config: ModelConfig, reading: Reading, parameters: dict[str, np.ndarray]) -> list[Row]:
+    """The layout's rows for these parameters. Raises UserError where names or shapes are not those of the config.
+
+    Of its optional tensors those are written that a file of this layout had before, and carried ones that are there.
+    """
+    carried = {name for name in parameters if name.startswith(CARRIED)}
+    wanted = {*reading.optional.get(layout.name, ()), *(name.removeprefix(CARRIED) for name in carried)}
+    rows = rules.narrow(layout.rows(config), wanted)
+    claimed = {name for row in rows for name in row.ours}
+    shapes = {name: a.shape for name, a in parameters.items() if name not in carried or name in claimed}
+    rules.check(rules.our_shapes(rows), shapes, reading.path)
+    return rows
 
 
 def target_layout(name: str, config: ModelConfig) -> Layout:
-    """The newest layout of this name that holds such networks. Raises UserError."""
+    """The newest layout of this name that is of such networks. Raises UserError on an unknown name."""
     found = find(name, "--to")
     return ([layout for layout in found if isinstance(config, layout.network)] or found)[-1]
 
 
 def refusal(layout: Layout, config: ModelConfig) -> str:
-    """Why a layout cannot hold a network, and what can be done; of what it only cannot state, nothing where more is in the way."""
-    told = [
-        f"{name}={f.among[0]}"
-        for name, f in layout.fields.items()
-        if name in ANY_NETWORK and not f.says(getattr(config, name, None))
+    """Why a layout cannot hold a network or state it, and what to do: adaptations that help, or --weights-only."""
+    function_changing = [
+        f"{name}={field.among[0]}"
+        for name, field in layout.fields.items()
+        if name in ANY_NETWORK and not field.allows(getattr(config, name, None))
     ]
-    way = toward(config, told, lambda adapted: not layout.cannot(adapted))
-    function = "changes" if set(way) & set(told) else "stays"
-    adapt = f"change it with {' '.join(f'--adapt {text}' for text in way)} (the function {function})"
+    helpful = texts_to_fit(config, function_changing, lambda adapted: not layout.cannot(adapted))
+    function = "changes" if set(helpful) & set(function_changing) else "stays"
+    adapt = f"change it with {' '.join(f'--adapt {text}' for text in helpful)} (the function {function})"
     structure = layout.cannot(config, weights_only=True)
-    reasons = "; ".join(structure if structure and not way else layout.cannot(config))
-    if structure:
-        return f"{reasons}; {adapt if way else 'choose another layout, or change the network with --adapt (`python -m convert formats` lists both)'}"
-    return f"{reasons}; {f'{adapt}, or ' if way else ''}write the bare tensors with --weights-only"
-
-
-# ------------------------------------------------------------------------------------------ groups
+    reasons = "; ".join(structure if structure and not helpful else layout.cannot(config))
+    if not structure:
+        return f"{reasons}; {f'{adapt}, or ' if helpful else ''}write the bare tensors with --weights-only"
+    if helpful:
+        return f"{reasons}; {adapt}"
+    also = "change the network with --adapt (`python -m convert formats` lists both)"
+    return f"{reasons}; choose another layout, or {also}"

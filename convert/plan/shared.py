@@ -1,7 +1,4 @@
-"""Which networks two layouts share: a layout's domain is the configs that its table can state.
-
-`shared` finds members of an intersection by trying values of each field, or the reason why there are none.
-"""
+"""Which networks two layouts share: configs that the tables of both can state, found by trying values of each field."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ TRIES = 400
 
 @functools.cache
 def values(network: Any, name: str) -> tuple[Any, ...]:
-    """Values of a field to try: the row's examples, both booleans, all of a literal, or its default."""
+    """Values of a config's field to try: the network's examples, both booleans, all of a literal, or the default."""
     if name in (examples := network_of(network).examples):
         return examples[name]
     hint = typing.get_type_hints(network)[name]
@@ -34,20 +31,20 @@ def values(network: Any, name: str) -> tuple[Any, ...]:
 
 
 def allowed(layouts: tuple[Layout, ...], name: str) -> list[Any]:
-    """Values of a field that all of these layouts can say."""
+    """Values of a field that all of these layouts can state."""
     network: Any = layouts[0].network
-    said = dict.fromkeys(v for layout in layouts if name in layout.fields for v in layout.fields[name].among)
-    extra = tuple(v for v in said if v not in values(network, name) or isinstance(v, bool))
+    only = dict.fromkeys(v for layout in layouts if name in layout.fields for v in layout.fields[name].among)
+    extra = tuple(v for v in only if v not in values(network, name) or isinstance(v, bool))
     tried = [
         v
         for v in (*values(network, name), *extra)
-        if all(name not in layout.fields or layout.fields[name].says(v) for layout in layouts)
+        if all(name not in layout.fields or layout.fields[name].allows(v) for layout in layouts)
     ]
     return [v for i, v in enumerate(tried) if not any(v == w and type(v) is type(w) for w in tried[:i])]
 
 
 def members(*layouts: Layout, seed: int = 0, tries: int = TRIES) -> Iterator[Any]:
-    """Configs that every one of these layouts has, the plainest first, then by chance. Layouts of one kind of network."""
+    """Configs that all of these layouts of one network can state: the plainest first, then `tries` random ones."""
     network, rng, seen = layouts[0].network, random.Random(seed), set()
     choices = {name: allowed(layouts, name) for name in function_fields(network)}
     if not all(choices.values()):
@@ -71,16 +68,16 @@ def members(*layouts: Layout, seed: int = 0, tries: int = TRIES) -> Iterator[Any
 
 
 def shared(a: Layout, b: Layout) -> tuple[Any | None, str]:
-    """(a config that both layouts have, "") or (None, why there is none)."""
+    """(a config that both layouts can state, "") or (None, why there is none)."""
     if a.network is not b.network:
         return None, "other networks"
     for config in members(a, b):
         return config, ""
     apart = [name for name in function_fields(a.network) if not allowed((a, b), name)]
     if not apart:
-        return None, "their limits leave nothing"
-    return None, "; ".join(f"{name}: {_said(a, name)} against {_said(b, name)}" for name in apart)
+        return None, "what each refuses leaves no network"
+    return None, "; ".join(f"{name}: {_values_of(a, name)} against {_values_of(b, name)}" for name in apart)
 
 
-def _said(layout: Layout, name: str) -> str:
+def _values_of(layout: Layout, name: str) -> str:
     return " or ".join(map(str, layout.fields[name].among)) or "any"

@@ -1,7 +1,7 @@
-"""Where a conversion goes: what may stand there, a room beside it to write in, and the move to its place.
+"""Where a conversion writes: checks of what stands there, a temporary folder beside it, and the move to the final name.
 
-Nothing is lost, nothing is half there: all places are looked at before the first byte is written, everything is written and
-read back under a temporary name, and only then renamed.
+Nothing is lost or half written: all paths are checked before the first byte, everything is written and read back in the
+temporary folder, and only then renamed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..containers.source import CARRIED_SUFFIX, CERTIFICATE, DIGESTED, PROVENANC
 
 @dataclass(frozen=True)
 class Target:
-    """A file, or a folder with the weights in a file `name`. `path` is what the user said."""
+    """A file, or a folder with the weights in a file `name`; `path` is the one that the user gave."""
 
     path: Path
     name: str
@@ -38,7 +38,7 @@ class Target:
 
     @property
     def beside(self) -> list[Path]:
-        """Files beside the target that belong to it, where they are there."""
+        """Paths of the files that a conversion leaves beside the target."""
         suffixes = (
             [CERTIFICATE]
             if self.folder
@@ -47,7 +47,7 @@ class Target:
         return [self.path.with_name(self.path.name + suffix) for suffix in suffixes]
 
     def check(self, source: Source, force: bool, replaceable: bool = True) -> None:
-        """Raise UserError where a place is the source, or is taken and may not be replaced."""
+        """Raise UserError where a path is the source itself, or exists and may not be replaced."""
         files = [source.path, *source.files]
         for place in (self.path, self.weights, *self.beside):
             if any(os.path.exists(file) and place.exists() and os.path.samefile(place, file) for file in files):
@@ -61,9 +61,10 @@ class Target:
                 raise UserError(f"{place}: is {'a folder' if place.is_dir() else 'a file'}; choose another target")
             if not force:
                 raise UserError(f"{place}: exists; choose another target, or replace it with --force")
-            if place != self.path and not ours(place):
+            if place != self.path and not was_converted(place):
                 raise UserError(
-                    f"{place}: belongs beside {self.path.name}, but no conversion wrote it; move it away, or choose another target"
+                    f"{place}: belongs beside {self.path.name}, but no conversion wrote it; "
+                    "move it away, or choose another target"
                 )
         if self.folder and (
             foreign := sorted(p.name for p in self.path.glob("*") if p.name not in self.listed() or not p.is_file())
@@ -73,7 +74,7 @@ class Target:
             )
 
     def listed(self) -> set[str]:
-        """The files in a folder that a conversion wrote, by its own list; what lies elsewhere is none of them."""
+        """The names of the files in a folder that an earlier conversion wrote, as its provenance lists them."""
         try:
             listed = json.loads((self.path / PROVENANCE).read_text(encoding="utf-8"))["files"]
             return {PROVENANCE, *(name for name in listed if name == os.path.basename(name))}
@@ -82,7 +83,7 @@ class Target:
 
     @contextlib.contextmanager
     def room(self) -> Iterator[Path]:
-        """A folder beside the target to write in; it is gone afterwards, and so are folders that were made for it in vain."""
+        """A temporary folder beside the target; removed afterwards, and parent folders with it if they stay empty."""
         made = [folder for folder in self.path.absolute().parents if not folder.exists()]
         room = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         try:
@@ -99,7 +100,7 @@ class Target:
 
     @contextlib.contextmanager
     def failures(self) -> Iterator[None]:
-        """A full disk, a lost permission or another failure of the system in one sentence."""
+        """Turn a full disk, a missing permission or another error of the system into one sentence (UserError)."""
         try:
             yield
         except OSError as error:
@@ -110,15 +111,15 @@ class Target:
             if error.errno is None:
                 raise
             raise UserError(
-                f"{self.path}: {os.strerror(error.errno).lower()}; check the path, its permissions and the disk, nothing was changed"
+                f"{self.path}: {os.strerror(error.errno).lower()}; "
+                "check the path, its permissions and the disk, nothing was changed"
             ) from error
 
     def settle(self, room: Path) -> list[Path]:
-        """Move what a room holds to its place, durably; what an earlier conversion left there and this one did not make is removed."""
+        """Move the temporary folder's files to their names, durably, and remove what an earlier conversion left."""
         for path in room.rglob("*"):
             if path.is_file():
-                with open(path, "rb") as file:
-                    os.fsync(file.fileno())
+                sync(path)
         names = sorted(p.name for p in room.iterdir())
         place = self.path if self.folder else self.path.parent
         stale = [self.path / name for name in self.listed()] if self.folder else []
@@ -136,26 +137,32 @@ class Target:
 
 
 def target(text: str, name: str) -> Target:
-    """The target of this path: a file where it has a suffix, else a folder, with the weights in `name`."""
+    """The target at a path: a file where it has a suffix, else a folder with the weights in a file `name`."""
     path = Path(text)
     path = path if path.name not in ("", "..") else Path(os.path.abspath(text))
     return Target(path, name if not path.suffix else path.name, not path.suffix)
 
 
-def ours(place: Path) -> bool:
-    """Whether a file beside a target is one that a conversion writes there."""
+def was_converted(path: Path) -> bool:
+    """Whether a file beside a target was written by a conversion."""
     try:
-        if place.name.endswith(CARRIED_SUFFIX):
-            with open_source(str(place)) as source:
+        if path.name.endswith(CARRIED_SUFFIX):
+            with open_source(str(path)) as source:
                 return "carried" in source.metadata
-        said = json.loads(place.read_text(encoding="utf-8"))
-        return isinstance(said, dict) and said.get("format") == 1 and ("verdict" in said or "made_by" in said)
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return isinstance(found, dict) and found.get("format") == 1 and bool({"verdict", "made_by"} & found.keys())
     except (OSError, ValueError, UserError, RecursionError):
         return False
 
 
+def sync(path: Path) -> None:
+    """Have the disk hold a file that was written."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
 def clear(room: Path) -> None:
-    """Remove a folder in which threads of an interrupted write may still be writing."""
+    """Remove a folder, also while threads of an interrupted write still write in it."""
     for _ in range(50):
         shutil.rmtree(room, ignore_errors=True)
         if not room.exists():
@@ -164,7 +171,7 @@ def clear(room: Path) -> None:
 
 
 def free(places: Sequence[str]) -> None:
-    """Raise UserError where a file that is to be written stands already."""
+    """Raise UserError where a file that is to be written exists."""
     for place in places:
         if place and os.path.lexists(place):
             raise UserError(f"{place}: exists; choose another name")

@@ -1,103 +1,106 @@
-"""Which config a file is of: each field from its layout, its shapes, a file that states it, or the user."""
+"""Which config a file has: each field from its layout, its shapes, a file that states it, or the user's flags."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from vit_jax.config import from_dict, nearest, network_of, normal, shapes
 from vit_jax.errors import UserError
 
 from ..layout import Json, Layout, Names
 
-THE_LAYOUT, ITS_SHAPES, OUR_WORDS = "its layout", "its shapes", "its own metadata"  # speakers on a config
-
-
-FALLBACK = "this run's config"  # the one that says what nobody else does
-
-
+# Sources of a field's value, as messages name them, beside flags and files.
+THE_LAYOUT, ITS_SHAPES, OWN_METADATA = "its layout", "its shapes", "its own metadata"
+FALLBACK = "this run's config"  # taken where no other source has a value
 LARGEST = 1 << 40  # numbers in one parameter
+DEPTH = "depth"  # the end of the names of fields that count blocks: a file holds tensors of every block
+
+Stated = Sequence[tuple[str, Json]]  # (source, {field: value}), the most reliable first
 
 
-DEPTH = "depth"  # how the names of fields end that count blocks: a file holds tensors of every block
+class Contradiction(NamedTuple):
+    """Two sources that state a field differently: the value of the second was not taken."""
+
+    field: str
+    taken_from: str
+    other: str
+    value: Any
 
 
-def resolve(layout: Layout, names: Names, said: Sequence[tuple[str, Json]], what: str) -> Any:
-    """The config of a file: from the layout, its shapes, and what was said, the first speaker first.
+def resolve(layout: Layout, names: Names, stated: Stated, path: str) -> Any:
+    """The config of a file with these {name: shape}; `path` is for messages.
 
-    `said` are (who says so, {field: value}) pairs; --set and what the layout's own code does go before --model, and
-    FALLBACK is asked last. Raises
-    UserError where two others contradict each other and where a field is known from none, listing the flags that would
-    say it. Speakers may name fields that are not in the layout's table (training's), too. Of fields that show in no tensor a layout says
-    nothing where OUR_WORDS do: such a file was written as bare tensors, of a network that its layout cannot state.
+    The first source of `stated` that has a field gives it, but --model comes after the layout and the shapes, and
+    FALLBACK last. Fields that only training uses may be stated, too. Raises UserError where the layout refuses the
+    names or the config, a value has a wrong type, two sources mean different networks, or a field has no source and
+    matters (naming the flags that would state it).
     """
-    if reasons := layout.refuses(names):
-        raise UserError(f"{what}: {'; '.join(reasons)}")
-    for _, spoken in said:
-        from_dict(
-            layout.network, {name: value for name, value in spoken.items() if value is not None}
-        )  # refuses values of a wrong type
-    values: Json = {}
-    absent: list[str] = []
-    others: list[tuple[str, str, str, Any]] = []
-    unseen = network_of(layout.network).unseen
-    for name, f in sorted(layout.fields.items(), key=lambda item: item[1].follow is not None):
-        if f.follow and absent:
-            continue
-        solved = f.solve(names) if f.solve else f.follow(names, values) if f.follow else None
-        speakers = [(who, spoken[name]) for who, spoken in said if spoken.get(name) is not None]
-        if len(f.among) == 1 and not (name in unseen and any(who == OUR_WORDS for who, _ in speakers)):
-            speakers.append((THE_LAYOUT, f.among[0]))
-        elif solved is not None:
-            speakers.append((ITS_SHAPES, solved))
-        if not speakers:
-            absent.append(name)
-            continue
-        speakers.sort(
-            key=lambda one: one[0].startswith("--model") + 2 * (one[0] == FALLBACK)
-        )  # these know least of the very file
-        who, values[name] = speakers[0]
-        over_model = who in ("--set", THE_LAYOUT)
-        others += [
-            (name, who, other, value)
-            for other, value in speakers[1:]
-            if other != FALLBACK and not (over_model and other.startswith("--model"))
-        ]
-    absent = [name for name in absent if not idle(layout, name, values)]
-    if absent:
-        flags = " ".join(f"--set {name}=..." for name in absent)
-        raise UserError(
-            f"{what}: its tensors cannot tell {', '.join(absent)}; give --model NAME, or a config.json beside the file, or {flags}"
-        )
+    if reasons := layout.refuses("file", names):
+        raise UserError(f"{path}: {'; '.join(reasons)}")
+    for _, fields in stated:  # refuses values of a wrong type
+        from_dict(layout.network, {name: value for name, value in fields.items() if value is not None})
+    values, missing, contradictions = collect(layout, names, stated)
+    missing = [name for name in missing if not has_no_effect(layout, name, values)]
+    if missing:
+        flags = " ".join(f"--set {name}=..." for name in missing)
+        ways = f"give --model NAME, or a config.json beside the file, or {flags}"
+        raise UserError(f"{path}: its tensors cannot tell {', '.join(missing)}; {ways}")
     only_training = network_of(layout.network).training
-    training = {k: v for who, spoken in reversed(said) for k, v in spoken.items() if k in only_training}
+    training = {k: v for _, fields in reversed(stated) for k, v in fields.items() if k in only_training}
     config = from_dict(layout.network, {**training, **values})
-    for name in (name for name in values if name.endswith(DEPTH)):
-        if getattr(config, name) > len(names):  # before a table is made as long as a stranger says
-            raise UserError(
-                f"{what}: {name} is {values[name]} but it holds {len(names)} tensors; correct the config that it carries, or give --set {name}=..."
-            )
-    for name, who, other, value in others:  # two spellings of one config are no contradiction
+    check_depth(config, names, values, path)
+    for name, who, other, value in contradictions:  # raises only where the network would be another
         if normal(from_dict(layout.network, {**training, **values, name: value})) != normal(config):
             wrong = other if who in (THE_LAYOUT, ITS_SHAPES) else who
-            raise UserError(f"{what}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {wrong}")
-    network_of(layout.network).check(config)
-    for name, shape in shapes(config).items():
-        if math.prod(shape) > LARGEST:
-            raise UserError(
-                f"{what}: its config makes {name} {list(shape)}, more than any file holds; correct its sizes in the config that it carries, or by --set"
-            )
-    if reasons := layout.cannot(config, weights_only=True):  # what shows in no tensor is no reason: the file is there
-        raise UserError(
-            f"{what}: is not a file of {layout.name}: {'; '.join(reasons)}; name the right layout with --from, or correct the fields with --set"
-        )
+            raise UserError(f"{path}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {wrong}")
+    check_config(layout, config, path)
     return config
 
 
-def idle(layout: Layout, name: str, values: Json) -> bool:
-    """Whether a field that nobody said has no effect beside the values of the others; it then gets one that it can have."""
+def collect(layout: Layout, names: Names, stated: Stated) -> tuple[Json, list[str], list[Contradiction]]:
+    """({field: value of the most reliable source}, fields without a source, what other sources state differently)."""
+    values: Json = {}
+    missing: list[str] = []
+    contradictions: list[Contradiction] = []
+    for name in sorted(layout.fields, key=lambda name: layout.fields[name].follow is not None):
+        if layout.fields[name].follow and missing:
+            continue  # it follows from the fields that are missing
+        found = sources(layout, name, names, values, stated)
+        if not found:
+            missing.append(name)
+            continue
+        who, values[name] = found[0]
+        over_model = who in ("--set", THE_LAYOUT)
+        contradictions += [
+            Contradiction(name, who, other, value)
+            for other, value in found[1:]
+            if other != FALLBACK and not (over_model and other.startswith("--model"))
+        ]
+    return values, missing, contradictions
+
+
+def sources(layout: Layout, name: str, names: Names, values: Json, stated: Stated) -> list[tuple[str, Any]]:
+    """(source, value) of all that state a field, the most reliable first; `values` are those of fields before it.
+
+    A layout does not overrule OWN_METADATA in a field that shows in no tensor: such a file was written as bare tensors
+    of a network that the layout cannot state.
+    """
+    field = layout.fields[name]
+    solved = field.solve(names) if field.solve else field.follow(names, values) if field.follow else None
+    found = [(who, fields[name]) for who, fields in stated if fields.get(name) is not None]
+    written_bare = name in network_of(layout.network).unseen and any(who == OWN_METADATA for who, _ in found)
+    if len(field.among) == 1 and not written_bare:
+        found.append((THE_LAYOUT, field.among[0]))
+    elif solved is not None:
+        found.append((ITS_SHAPES, solved))
+    return sorted(found, key=lambda one: one[0].startswith("--model") + 2 * (one[0] == FALLBACK))
+
+
+def has_no_effect(layout: Layout, name: str, values: Json) -> bool:
+    """Whether a field that nobody states changes nothing, given the others; `values` then gets a valid value for it."""
     hint = get_type_hints(layout.network)[name]
     choices = layout.fields[name].among or (get_args(hint) if get_origin(hint) is Literal else ())
     configs = [layout.network(**{**values, name: choice}) for choice in choices]
@@ -107,8 +110,40 @@ def idle(layout: Layout, name: str, values: Json) -> bool:
     return True
 
 
-def unknown_field(name: str, network: type) -> UserError:
-    """What to say of a --set that names no field."""
-    return UserError(
-        f"--set {name}: there is no such field{nearest(name, [f.name for f in dataclasses.fields(network)])}"
-    )
+# ------------------------------------------------------------------------------------------ checks
+
+
+def check_depth(config: Any, names: Names, values: Json, path: str) -> None:
+    """Raise UserError on more blocks than tensors, before anything is made as long as a stranger's file states."""
+    for name in (name for name in values if name.endswith(DEPTH)):
+        if getattr(config, name) > len(names):
+            raise UserError(
+                f"{path}: {name} is {values[name]} but it holds {len(names)} tensors; "
+                f"correct the config that it carries, or give --set {name}=..."
+            )
+
+
+def check_config(layout: Layout, config: Any, path: str) -> None:
+    """Raise UserError where the config is no network, makes a parameter of absurd size, or is not one of the layout."""
+    network_of(layout.network).check(config)
+    for name, shape in shapes(config).items():
+        if math.prod(shape) > LARGEST:
+            raise UserError(
+                f"{path}: its config makes {name} {list(shape)}, more than any file holds; "
+                "correct its sizes in the config that it carries, or by --set"
+            )
+    if reasons := layout.cannot(
+        config, weights_only=True
+    ):  # fields that show in no tensor are no reason: the file exists
+        raise UserError(
+            f"{path}: is not a file of {layout.name}: {'; '.join(reasons)}; "
+            "name the right layout with --from, or correct the fields with --set"
+        )
+
+
+def check_fields(names: Iterable[str], layout: Layout) -> None:
+    """Raise UserError on a --set that names no field of the layout's network."""
+    known = [f.name for f in dataclasses.fields(layout.network)]
+    for name in names:
+        if name not in known:
+            raise UserError(f"--set {name}: there is no such field{nearest(name, known)}")

@@ -1,9 +1,10 @@
-"""Which layout a file is, by its names and shapes, by what it says itself, or as the user says."""
+"""Which layout a file has: by its names and shapes, as it states itself, or as the user states."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from vit_jax.config import nearest
@@ -12,7 +13,6 @@ from vit_jax.errors import UserError
 from ..containers.source import Tensor
 from ..dialects import LAYOUTS, MODULES, refused
 from ..layout import Layout, Names
-from ..signature import Seen
 
 
 def shapes(tensors: Mapping[str, Tensor]) -> Names:
@@ -20,75 +20,82 @@ def shapes(tensors: Mapping[str, Tensor]) -> Names:
     return {name: tensor.shape for name, tensor in tensors.items()}
 
 
-def recognised(names: Names) -> list[Layout]:
-    """The layouts that names and shapes are those of."""
-    seen = Seen(names)
-    return [layout for layout in LAYOUTS.values() if layout.recognises(seen)]
+@dataclass(frozen=True)
+class Recognition:
+    """What tensors are by their names and shapes: the layouts that have such files, or why they are refused by name.
+
+    True where anything is known of them. It is made once a file, and handed to all who ask.
+    """
+
+    names: Names
+    layouts: tuple[Layout, ...]
+    refusal: str  # a clause; empty where no layout that is refused by name has such tensors
+
+    def __bool__(self) -> bool:
+        return bool(self.layouts or self.refusal)
+
+    @classmethod
+    def of(cls, names: Names) -> Recognition:
+        """The recognition of {name: shape}; a tensor that a layout leaves out (a teacher's) is no reason to refuse."""
+        layouts = tuple(layout for layout in LAYOUTS.values() if layout.recognises(names))
+        aside = {name for layout in layouts for name in layout.left_out(names)}
+        return cls(names, layouts, refused.why(name for name in names if name not in aside))
 
 
-def known(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether any layout, or any that is refused by name, has such tensors."""
-    names = shapes(tensors)
-    return bool(recognised(names) or refused.why(names))
-
-
-def why_refused(names: Names) -> str:
-    """Why such tensors are refused by name, or nothing. What a layout that knows them leaves out (a teacher) is no reason."""
-    aside = {name for layout in recognised(names) for name in layout.left_out(names)}
-    return refused.why(name for name in names if name not in aside)
+def recognise(tensors: Mapping[str, Tensor]) -> Recognition:
+    """The recognition of a file's tensors."""
+    return Recognition.of(shapes(tensors))
 
 
 def extras(network: type) -> set[str]:
-    """What libraries want beside networks of a kind and only a user may be able to say: ids of special tokens."""
+    """Keys that --set may give beside fields of a network's config: what side files need, such as ids of tokens."""
     return {key for layout in LAYOUTS.values() if layout.network is network for key in layout.extras}
 
 
-def which_layout(path: str, names: Names, asked: str, own: str, config: Any = None) -> Layout:
-    """The layout of a file: as asked for, as it says itself, or the only one that recognises its names. Raises UserError.
+def which_layout(path: str, found: Recognition, asked: str, own: str, config: Any = None) -> Layout:
+    """The layout of a file: as asked for, as the file states itself, or the only one that recognises its names.
 
-    `config` is the config.json beside it: where no layout is known, it may name a class.
+    `config` is the config.json beside it: where no layout is known, it may name a class. Raises UserError.
     """
     if asked:
-        found = find(asked, "--from")
-        fitting = [
-            layout for layout in found if layout.recognises(names) and not (layout.ambiguous and len(found) > 1)
-        ] or found
-        return fitting[-1]
-    if reason := why_refused(names):
-        raise UserError(f"{path}: {reason}")
+        versions = find(asked, "--from")
+        fitting = [layout for layout in versions if layout in found.layouts]
+        clear = [layout for layout in fitting if not layout.refuses("choice", found.names)]
+        return ((clear if len(versions) > 1 else fitting) or versions)[-1]
+    if found.refusal:
+        raise UserError(f"{path}: {found.refusal}")
     if own in LAYOUTS:
         return LAYOUTS[own]
-    found = recognised(names)
-    clear = [layout for layout in found if not layout.ambiguous]
+    unclear = {layout.name: "; ".join(layout.refuses("choice", found.names)) for layout in found.layouts}
+    clear = [layout for layout in found.layouts if not unclear[layout.name]]
     if len(clear) == 1:
         return clear[0]
-    if found and not clear:
-        raise UserError(
-            f"{path}: {found[-1].ambiguous}; say which it is with --from {' or --from '.join(layout.name for layout in found)}"
-        )
-    if found:
-        raise UserError(f"{path}: its names fit {', '.join(layout.name for layout in found)}; name one with --from")
+    if found.layouts and not clear:
+        choices = " or ".join(f"--from {name}" for name in unclear)
+        raise UserError(f"{path}: {list(unclear.values())[-1]}; name the right one with {choices}")
+    if found.layouts:
+        raise UserError(f"{path}: its names fit {', '.join(unclear)}; name one with --from")
+    raise UserError(f"{path}: {unknown(found.names, config)}; `python -m convert formats` lists what is known")
+
+
+def unknown(names: Names, config: Any) -> str:
+    """A clause about tensors that no layout has: the class that config.json names, or the layout that is most alike."""
     some = ", ".join(list(names)[:3])
-    named = (
-        f" (config.json: model_type {config['model_type'][:60]!r})"
-        if isinstance(config, Mapping) and isinstance(config.get("model_type"), str)
-        else ""
-    )
-    raise UserError(
-        f"{path}: its {len(names)} tensors ({some}, ...) have no known layout{named or closest(names)}; `python -m convert formats` lists what is known"
-    )
+    model = config.get("model_type") if isinstance(config, Mapping) else None
+    maybe = f" (config.json: model_type {model[:60]!r})" if isinstance(model, str) else closest(names)
+    return f"its {len(names)} tensors ({some}, ...) have no known layout{maybe}"
 
 
 def check_accepted(flags: Iterable[str]) -> None:
     """Raise UserError on an --accept that no layout asks for."""
-    there = sorted({layout.warns.partition(":")[0] for layout in LAYOUTS.values() if layout.warns})
+    there = sorted({flag for layout in LAYOUTS.values() for flag in layout.flags})
     for flag in flags:
         if flag not in there:
             raise UserError(f"--accept {flag}: no layout asks for that{nearest(flag, there)}")
 
 
 def find(name: str, flag: str) -> list[Layout]:
-    """The layouts that a --from or --to means: one, or all versions of a dialect. Raises UserError."""
+    """The layouts that a --from or --to names: one, or all versions of a dialect, the newest last. Raises UserError."""
     if name in LAYOUTS and "@" in name:
         return [LAYOUTS[name]]
     dialect, _, version = name.partition("@")
@@ -96,41 +103,26 @@ def find(name: str, flag: str) -> list[Layout]:
     if versions and not version:
         return versions
     for module in MODULES:  # a release of a library, whose generation of names its module knows
-        if versions and versions[0] in module.LAYOUTS and hasattr(module, "generation"):
-            return [module.generation(version)]
+        if versions and versions[0] in module.LAYOUTS and hasattr(module, "layout_for"):
+            return [module.layout_for(version)]
     if versions:
-        raise UserError(
-            f"{flag} {name}: {dialect} has the versions {', '.join(layout.version for layout in versions)}; name one of them, or none"
-        )
-    raise UserError(
-        f"{flag} {name}: there is no such layout{nearest(name, sorted({layout.dialect for layout in LAYOUTS.values()}))}"
-    )
+        known = ", ".join(layout.version for layout in versions if layout.version)
+        raise UserError(f"{flag} {name}: {dialect} has the versions {known}; name one of them, or none")
+    dialects = sorted({layout.dialect for layout in LAYOUTS.values()})
+    raise UserError(f"{flag} {name}: there is no such layout{nearest(name, dialects)}")
 
 
 def closest(names: Iterable[str]) -> str:
-    """A clause naming the layout whose names are most like these."""
+    """A clause naming the layout whose names are most like these: names are compared by their parts between dots."""
 
-    def forms(names: Iterable[str]) -> set[str]:
-        return {re.sub(r"\d+", "0", name) for name in names}
+    def parts(names: Iterable[str]) -> set[frozenset[str]]:
+        return {frozenset(re.sub(r"\d+", "0", name).split(".")) for name in names}
 
-    given, shares = forms(names), {}
+    given, likeness = parts(names), {}
     for layout in LAYOUTS.values():
-        known = {mark.replace("\\", "").replace("d+", "0") for mark in layout.marks if not mark.startswith("!")}
-        shares[layout.name] = max(
-            (
-                len(set(a.split(".")) & set(b.split("."))) / len(set(a.split(".")) | set(b.split(".")))
-                for a in given
-                for b in known
-            ),
-            default=0,
-        )
-    best = max(shares, key=shares.__getitem__, default="")
-    best = next(
-        (
-            name
-            for name in reversed(shares)
-            if shares[name] == shares[best] and LAYOUTS[name].dialect == LAYOUTS[best].dialect
-        ),
-        best,
-    )
-    return f"; the nearest is {best}" if best and shares[best] > 0.3 else ""
+        plain = parts(p.replace("\\", "").replace("d+", "0") for p in layout.signature if not p.startswith("!"))
+        shares = [max((len(a & b) / len(a | b) for a in given), default=0) for b in plain]
+        likeness[layout] = sum(shares) / len(shares)
+    best = max(likeness, key=likeness.__getitem__)
+    newest = [each for each in likeness if each.dialect == best.dialect and likeness[each] == likeness[best]][-1]
+    return f"; the nearest is {newest.name}" if likeness[best] > 0.3 else ""

@@ -1,8 +1,7 @@
-"""From a path to a reading: which layout a file is, of which config, and all of its tensors claimed. No values are read."""
+"""From a path to a reading: the weights in a file, their layout and config, a row for every tensor; no values."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 from collections import Counter
@@ -21,18 +20,19 @@ from ..containers.folder import shard, side_files
 from ..containers.source import CARRIED_SUFFIX, FLOATS, Source, Tensor
 from ..dialects import LAYOUTS
 from ..dialects.own import own_layout, own_record
-from ..layout import Facts, Json, Layout
+from ..layout import Facts, Json, Layout, Names
 from ..rules import Row
 from . import weights_in
-from .config import FALLBACK, resolve, unknown_field
-from .layouts import extras, known, shapes, which_layout
+from .config import FALLBACK, OWN_METADATA, check_fields, resolve
+from .layouts import Recognition, extras, recognise, shapes, which_layout
 from .preprocessing import STATISTICS, fitting
-from .provenance import checked, own_words, place, remedy
+from .provenance import CHECKPOINTS, read_provenance, remedy, side_file, with_digests
+from .weights_in import Chosen
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a user says about a source: the command's flags of these names."""
+    """What a user states about a source: the command's flags of these names."""
 
     layout: str = ""  # --from
     model: str = ""
@@ -41,13 +41,14 @@ class Options:
     step: int | None = None
     key: str = ""
     accept: tuple[str, ...] = ()
-    otherwise: ModelConfig | None = None  # of a run: its fields are taken where nothing else says them
-    unfit: str = "give the config of this very file with --set, or its layout with --from"  # the remedy where shapes are not those of the config
+    otherwise: ModelConfig | None = None  # a run's network: its fields are taken where nothing else states them
+    # The remedy where shapes are not those of the config.
+    unfit: str = "give the config of this very file with --set, or its layout with --from"
 
 
 @dataclass
 class Reading:
-    """A file as one layout and one config, before any values: `tensors` {its name: Tensor} are claimed by `rows`."""
+    """A file as one layout and one config, before any values: `rows` claim `tensors`, {the file's name: Tensor}."""
 
     source: Source
     layout: Layout
@@ -57,22 +58,27 @@ class Reading:
     facts: Facts
     left_out: list[str]
     provenance: Json  # of the conversion that wrote the file, if one did
-    statistics: Json = field(default_factory=dict)  # what the user says of preprocessing, in the end: after adaptations
+    statistics: Json = field(
+        default_factory=dict
+    )  # the preprocessing that --set gives, for the network after adaptations
 
     @property
     def path(self) -> str:
-        """Where it lies."""
+        """The path of the source."""
         return self.source.path
 
     @property
     def optional(self) -> dict[str, list[str]]:
-        """{layout: names that it may have or not and that this file, or one that it was made from, had}."""
+        """{layout: optional names that this file, or one that it was converted from, has}."""
         here = sorted(n for r in self.layout.rows(self.config) for n in r.optional if n in self.tensors)
         return {**self.provenance.get("optional", {}), **({self.layout.name: here} if here else {})}
 
 
 def read(path: str, options: Options = Options()) -> Reading:
-    """Open a file, a folder or hf://owner/name. Raises UserError where anything about it is not known or not whole."""
+    """Open a file, a folder or hf://owner/name.
+
+    Raises UserError where its layout or config is not certain, and where a tensor is missing, unknown or misshapen.
+    """
     source = open_source(path, options.file, options.step)
     try:
         return identify(source, options)
@@ -81,113 +87,99 @@ def read(path: str, options: Options = Options()) -> Reading:
         raise
 
 
-def identify(source: Source, options: Options) -> Reading:
-    """The reading of an opened source; `read` says what is raised."""
+def identify(source: Source, options: Options, chosen: Chosen[Recognition] | None = None) -> Reading:
+    """The reading of an opened source; `chosen` are its weights where they were chosen before. Raises as `read`."""
     files: dict[str, Any] = {**side_files(source.path), "__metadata__": source.metadata}
-    if stated := own_record(source.tree):
-        files["config.json"] = stated
-    provenance = own_words(source, files, bool(options.layout))
-    _, tensors, left_out = weights_in.choose(source, known, options.key)
-    tensors, provenance = checked(source, tensors, provenance, place(source, files), bool(options.layout))
+    if record := own_record(source.tree):
+        files["config.json"] = record
+    provenance = read_provenance(source, files, bool(options.layout))
+    _, tensors, left_out, found = chosen or weights_in.choose(source, recognise, options.key)
+    side = side_file(source, files)
+    tensors, provenance = with_digests(source, tensors, provenance, side, bool(options.layout))
     own = provenance.get("layout", "") or ("" if options.layout else own_layout(source))
-    check_whole(source, tensors, bool(options.layout) or own in LAYOUTS)
-    layout = which_layout(source.path, shapes(tensors), options.layout, own, files.get("config.json"))
-    check_flags(source.path, layout, options)
-    aside = layout.left_out(tensors)
-    left_out += [
-        f"{part} ({count} tensors, no part of the network)"
-        for part, count in Counter(name.partition(".")[0] for name in aside).items()
-    ]
-    tensors = {name: tensor for name, tensor in tensors.items() if name not in aside}
+    check_complete(source, tensors, bool(found or options.layout or own in LAYOUTS))
+    layout = which_layout(source.path, found, options.layout, own, files.get("config.json"))
+    check_accepted(source.path, layout, found.names, options)
+    tensors, aside = without(tensors, layout)
+    provenance = provenance if provenance.get("layout") == layout.name else {}
+    stated, model = layout.read_side(files), published(options.model)
     names = shapes(tensors)
-    words, facts = provenance if provenance.get("layout") == layout.name else {}, layout.read_side(files)
-    model = Facts()
-    if options.model:
-        from ..dialects.architectures import lookup
-
-        model = Facts(*lookup(options.model))
-    config = resolve(layout, names, speakers(options, layout, words, facts, model), source.path)
+    try:
+        config = resolve(layout, names, all_stated(options, layout, provenance, stated, model), source.path)
+    except UserError as error:
+        if not options.layout or layout in found.layouts or found.layouts == ():
+            raise
+        others = ", ".join(other.name for other in found.layouts)
+        raise UserError(f"{error} (its names are those of {others}, not of {layout.name})") from error
     rows = rules.narrow(layout.rows(config), names)
     rules.check(rules.file_shapes(rows), names, source.path, options.unfit)
     check_dtypes(source.path, tensors, layout)
-    beside = kept_beside(source.path)
+    beside = carried_beside(source.path)
     tensors, rows = {**tensors, **beside}, [*rows, *(rules.carried(name, t.shape) for name, t in beside.items())]
-    ours = fitting(Facts({}, words.get("preprocess"), words.get("class_names"), words.get("extra", {})), config)
-    if ours.notes:
-        raise UserError(f"{source.path}: its provenance is damaged ({ours.notes[0]}); {remedy(place(source, files))}")
-    facts = together(
-        ours,
-        fitting(facts, config),
-        fitting(model, config),
-        {k: options.sets[k] for k in options.sets if k in extras(layout.network)},
-    )
+    recorded = (provenance.get("preprocess"), provenance.get("class_names"), provenance.get("extra", {}))
+    own_facts = fitting(Facts({}, *recorded), config)
+    if own_facts.notes:
+        raise UserError(f"{source.path}: its provenance is damaged ({own_facts.notes[0]}); {remedy(side)}")
+    extra = {k: options.sets[k] for k in options.sets if k in extras(layout.network)}
+    facts = joined(own_facts, fitting(stated, config), fitting(model, config), extra)
     statistics = {k: options.sets[k] for k in STATISTICS if k in options.sets}
-    return Reading(source, layout, config, tensors, rows, facts, [*left_out, *source.skipped], words, statistics)
+    left_out = [*left_out, *aside, *source.skipped]
+    return Reading(source, layout, config, tensors, rows, facts, left_out, provenance, statistics)
 
 
-def speakers(options: Options, layout: Layout, own: Json, facts: Facts, model: Facts) -> list[tuple[str, Json]]:
-    """Who says what of the config, the first to be believed first."""
-    beside = {*STATISTICS, *extras(layout.network)}  # what --set says and is no field
-    sets = {k: v for k, v in options.sets.items() if k not in beside}
+# ------------------------------------------------------------------------------ what is stated of a file
+
+
+def published(model: str) -> Facts:
+    """What --model NAME states; of no name nothing. Raises UserError on an unknown name."""
+    if not model:
+        return Facts()
+    from ..dialects.architectures import lookup  # reads a large table
+
+    return Facts(*lookup(model))
+
+
+def all_stated(
+    options: Options, layout: Layout, provenance: Json, stated: Facts, model: Facts
+) -> list[tuple[str, Json]]:
+    """(source, {field: value}) of all that state the config, the most reliable first.
+
+    Raises UserError on a --set that names no field.
+    """
+    no_fields = {*STATISTICS, *extras(layout.network)}  # what --set gives beside fields of the config
+    sets = {k: v for k, v in options.sets.items() if k not in no_fields}
     check_fields(sets, layout)
-    run = to_dict(options.otherwise) if options.otherwise else {}
-    its = own.get("config", {}).get("fields", {})
     return [
         ("--set", sets),
-        ("its own metadata", its),
-        ("its config.json", facts.config),
+        (OWN_METADATA, provenance.get("config", {}).get("fields", {})),
+        ("its config.json", stated.config),
         (f"--model {options.model}", model.config),
-        (FALLBACK, run),
+        (FALLBACK, to_dict(options.otherwise) if options.otherwise else {}),
     ]
 
 
-def together(ours: Facts, theirs: Facts, model: Facts, said: Json) -> Facts:
-    """What goes beside the tensors, by our own words, its library's and a model's name; `said` is what the user says of its `extra`."""
-    images = ours.preprocess or theirs.preprocess or model.preprocess
-    notes = theirs.notes + (() if images else model.notes)
-    return Facts({}, images, ours.class_names or theirs.class_names, {**theirs.extra, **ours.extra, **said}, notes)
+def joined(own: Facts, library: Facts, model: Facts, extra: Json) -> Facts:
+    """The facts of our own provenance, of the library's side files and of a model's name; `extra` is the user's."""
+    images = own.preprocess or library.preprocess or model.preprocess
+    notes = library.notes + (() if images else model.notes)
+    return Facts({}, images, own.class_names or library.class_names, {**library.extra, **own.extra, **extra}, notes)
 
 
-def check_flags(path: str, layout: Layout, options: Options) -> None:
-    """Raise UserError where a run trains another kind of network, or a layout's warning was not accepted."""
-    if options.otherwise is not None and not isinstance(options.otherwise, layout.network):
-        raise UserError(
-            f"{path}: holds a {network_of(layout.network).name}, which the run does not train; start from a preset of that task"
-        )
-    flag, _, what = layout.warns.partition(":")
-    if flag and flag not in options.accept:
-        raise UserError(f"{path}: {layout.title}: {what.strip()}; to convert all the same, add --accept {flag}")
+def without(tensors: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Tensor], list[str]]:
+    """(the tensors without those that are no part of the layout's network, what these are)."""
+    aside = layout.left_out(tensors)
+    counts = Counter(name.partition(".")[0] for name in aside).items()
+    told = [f"{part} ({count} tensors, no part of the network)" for part, count in counts]
+    return {name: tensor for name, tensor in tensors.items() if name not in aside}, told
 
 
-def check_whole(source: Source, tensors: Mapping[str, Tensor], named: bool) -> None:
-    """Raise UserError on what is a part of the weights, or holds them elsewhere; `named` says that its layout is known without their names."""
-    clause = shard(source.path)
-    if not clause and not (tensors and (named or known(tensors))):
-        clause = weights_in.hint(source, known) or ("" if tensors else weights_in.elsewhere(source))
-    if clause:
-        raise UserError(f"{source.path}: {clause}")
-
-
-# ----------------------------------------------------------------------------------------- layouts
-
-
-# ------------------------------------------------------------------------------- what the file says
-
-
-def check_fields(sets: Mapping[str, Any], layout: Layout) -> None:
-    """Raise UserError on a --set that names no field of the layout's network."""
-    known = {f.name for f in dataclasses.fields(layout.network)}
-    for name in sets:
-        if name not in known:
-            raise unknown_field(name, layout.network)
-
-
-def kept_beside(path: str) -> dict[str, Tensor]:
-    """The tensors of FILE.carried.safetensors, which no network of ours has: an earlier conversion put them there."""
-    place = f"{os.path.join(path, 'checkpoints') if os.path.isdir(path) else path}{CARRIED_SUFFIX}"  # of a run, beside its checkpoints
-    if not os.path.isfile(place):
+def carried_beside(path: str) -> dict[str, Tensor]:
+    """The tensors of FILE.carried.safetensors: an earlier conversion put those there that no network of ours has."""
+    weights = os.path.join(path, CHECKPOINTS) if os.path.isdir(path) else path  # of a run, beside its checkpoints
+    file = f"{weights}{CARRIED_SUFFIX}"
+    if not os.path.isfile(file):
         return {}
-    with open_source(place) as source:
+    with open_source(file) as source:
         arrays = {name: tensor.read() for name, tensor in source.tree.items()}
     return {
         name: Tensor(name, array.dtype, array.shape, functools.partial(np.copy, array))
@@ -195,18 +187,44 @@ def kept_beside(path: str) -> dict[str, Tensor]:
     }
 
 
-def check_dtypes(path: str, tensors: Mapping[str, Tensor], layout: Layout) -> None:
-    """Raise UserError on weights that are no floating-point numbers of a kind that networks are computed in.
+# ------------------------------------------------------------------------------------------ checks
 
-    Two nameless bytes are bfloat16 in layouts that come as npz alone: their rows say so.
+
+def check_accepted(path: str, layout: Layout, names: Names, options: Options) -> None:
+    """Raise UserError where a run trains another network, or --accept is missing for a layout of another function."""
+    if options.otherwise is not None and not isinstance(options.otherwise, layout.network):
+        kind = network_of(layout.network).name
+        raise UserError(f"{path}: holds a {kind}, which the run does not train; start from a preset of that task")
+    for refusal in layout.refusals:
+        if refusal.stage == "function" and refusal.flag not in options.accept and (clauses := refusal.clauses(names)):
+            raise UserError(
+                f"{path}: {layout.title}: {'; '.join(clauses)}; to convert all the same, add --accept {refusal.flag}"
+            )
+
+
+def check_complete(source: Source, tensors: Mapping[str, Tensor], known: bool) -> None:
+    """Raise UserError on one shard of several, and on tensors that are not `known` where weights lie elsewhere."""
+    clause = shard(source.path)
+    if not clause and not (tensors and known):
+        clause = weights_in.hint(source, recognise) or ("" if tensors else weights_in.elsewhere(source))
+    if clause:
+        raise UserError(f"{source.path}: {clause}")
+
+
+def check_dtypes(path: str, tensors: Mapping[str, Tensor], layout: Layout) -> None:
+    """Raise UserError on weights that are no floating-point numbers of a dtype in which networks are computed.
+
+    numpy writes bfloat16 as two bytes without a name (V2): in layouts that come as npz, rows read them as bfloat16.
     """
     for name, tensor in tensors.items():
         if tensor.dtype == "V2":
             if "npz" not in layout.containers:
                 raise UserError(
-                    f"{path}: {name} holds two bytes a number without saying what they are, which {layout.name} does not say either; save it as float32"
+                    f"{path}: {name} has elements of two bytes without a dtype, and files of {layout.name} are no npz "
+                    "that holds bfloat16 so; save it as float32"
                 )
         elif tensor.dtype not in FLOATS:
             raise UserError(
-                f"{path}: {name} is {tensor.dtype.name}, which is not float16, bfloat16, float32 or float64; convert it in its own library first"
+                f"{path}: {name} is {tensor.dtype.name}, which is not float16, bfloat16, float32 or float64; "
+                "convert it in its own library first"
             )

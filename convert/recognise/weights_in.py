@@ -1,92 +1,84 @@
-"""Which tensors of a file are the network's weights: training checkpoints wrap them, and put other things beside."""
+"""Which tensors of a file are the network's weights: training checkpoints wrap them, and hold other things as well."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from vit_jax.errors import UserError
 
-from ..containers.source import Marker, Path, Source, Tensor, check_names
+from ..containers.source import Marker, Source, Tensor, TreePath, check_names
 
 Weights = dict[str, Tensor]
+Found = TypeVar("Found")  # what is known of a set of tensors: false where that is nothing
 
 # Keys under which files keep weights, and prefixes that modules around a model put before its names.
 WRAPPERS = (
-    "state_dict", "model", "model_state_dict", "model_state", "model_ema", "state_dict_ema", "ema", "ema_state_dict", "ema_model", "ema_params", "module", "net",
-    "network", "student", "teacher", "weights", "params", "opt/target", "target", "state", "variables",
+    "state_dict", "model", "model_state_dict", "model_state", "model_ema", "state_dict_ema", "ema", "ema_state_dict",
+    "ema_model", "ema_params", "module", "net", "network", "student", "teacher", "weights", "params", "opt/target",
+    "target", "state", "variables",
 )  # fmt: skip
+MODULES = ("module", "_orig_mod")  # DistributedDataParallel and torch.compile: before every name of a model's
 PREFIXES = (
-    "module",
-    "_orig_mod",
-    "model",
-    "net",
-    "backbone",
-    "visual.trunk",
-    "student",
-    "teacher",
-    "ema",
-    "ema_model",
-    "params",
-    "opt/target",
-    "target",
-    "img",
-)
-OPTIMIZER = r"opt|opt_.*|optim.*|mu|nu|trace|exp_avg.*|momentum.*"  # parts of names under which moments lie: they have the names of the weights
-INSIDE = {
-    "_orig_mod",
-    "_checkpoint_wrapped_module",
-    "_fsdp_wrapped_module",
-}  # parts that wrappers of submodules add within names
-STRIPPED, SETS = 6, 200  # wrappers and prefixes around each other; sets of one file
-PLACES, SHOWN = 30, 5  # where weights are looked for that no wrapper is known of; of a long list
+    *MODULES, "model", "net", "backbone", "visual.trunk", "student", "teacher", "ema", "ema_model", "params",
+    "opt/target", "target", "img",
+)  # fmt: skip
+# Parts of names under which an optimizer's moments lie: they have the names and shapes of the weights.
+OPTIMIZER = r"opt|opt_.*|optim.*|mu|nu|trace|exp_avg.*|momentum.*"
+INSIDE = {MODULES[1], "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}  # added within names, around submodules
+STRIPPED, SETS = 6, 200  # at most so many wrappers and prefixes around each other, and sets in one file
+PLACES, SHOWN = 30, 5  # prefixes under which weights are looked for that no known wrapper holds; shown of a long list
 TOP = "."  # the label of a file's own names
 NEST = "\0"  # between a dictionary's key and what is in it, where names themselves are joined by dots
 
-Members = dict[str, tuple[Path, Any]]  # {what is left of a name: (path in the tree, Tensor or Marker)}
+Members = dict[str, tuple[TreePath, Any]]  # {what is left of a name: (path in the tree, Tensor or Marker)}
 
 
-def choose(source: Source, recognise: Callable[[Weights], bool], key: str = "") -> tuple[str, Weights, list[str]]:
-    """The weights of a source: the label of where they lie ("." is the top), {name: Tensor}, and what was left out.
+class Chosen(NamedTuple, Generic[Found]):
+    """The weights of a source, what was left out, and what is known of the tensors."""
 
-    `recognise` says whether tensors are some known layout's. The one set that it knows is taken, with wrappers and
-    prefixes off; where it knows none, the largest set, for the caller to say what is near. What has all names and shapes
-    of a set that it knows is known, too: its average, whatever the file calls it. Raises UserError where several are
-    known and `key` names none of them, where `key` is not in the file, and on names that no weights have. `key` may be
-    any path in the file, or beginning of names.
+    label: str  # where they lie in the source; "." is the top
+    tensors: Weights
+    left_out: list[str]
+    found: Found
+
+
+def choose(source: Source, recognise: Callable[[Weights], Found], key: str = "") -> Chosen[Found]:
+    """The weights of a source, with wrappers and prefixes off their names.
+
+    `recognise` gives what is known of a set of tensors. The only known set is taken; where there is none, the largest,
+    so that the caller can name the nearest layout. A set with all names and shapes of a known one (its average, under
+    any name) is known, too. `key` is any path in the file, or the beginning of names. Raises UserError where several
+    sets are known and `key` names none of them, where `key` is not in the file, and on names that no weights have.
     """
     members = _members(source)
     sets = _sets(source, members, TOP, recognise, key)
     sets |= _equals(source, sets)
-    inner = key + _separator(source)
-    if (
-        key
-        and not any(label == key or label.startswith(inner) for label in sets)
-        and (under := _under(source, members, key))
-    ):
-        sets |= _sets(source, under, key, recognise, key)
+    if key and not any(label == key or label.startswith(key + source.separator) for label in sets):
+        sets |= _sets(source, under, key, recognise, key) if (under := _under(source, members, key)) else {}
     known = [label for label, (_, found) in sets.items() if found]
     if key:
         named = _named(source, key, sets, known)
         if named is None:
             there = f"there is {', '.join(known)}" if known else hint(source, recognise) or elsewhere(source)
+            there = "it holds one set, leave --key out" if known == [TOP] else there
             raise UserError(f"{source.path}: --key {key} names no set of weights; {there}")
         label = named
     elif len(known) > 1:
         raise UserError(f"{source.path}: has several sets of weights: {', '.join(known)}; choose one with --key LABEL")
     else:
         label = known[0] if known else max(sets, key=lambda each: len(_tensors(sets[each][0])))
-    members, sure = sets[label]
-    _check(source, members, sure)
+    members, found = sets[label]
+    _check(source, members, bool(found))
     weights = _tensors(members)
-    return label, weights, _left_out(source, label, {id(tensor) for tensor in weights.values()})
+    return Chosen(label, weights, _left_out(source, label, {id(tensor) for tensor in weights.values()}), found)
 
 
-def hint(source: Source, recognise: Callable[[Weights], bool]) -> str:
-    """A clause saying where weights that `recognise` knows lie, under names that no wrapper has; empty where there are none."""
-    separator = _separator(source)
+def hint(source: Source, recognise: Callable[[Weights], Any]) -> str:
+    """A clause naming prefixes, of no known wrapper, under which `recognise` knows the weights; empty where none is."""
+    separator = source.separator
     every = {
         name.replace(NEST, separator): value
         for name, (_, value) in _members(source).items()
@@ -114,14 +106,15 @@ def elsewhere(source: Source) -> str:
     """A clause saying where the tensors of a file lie that has none under names of weights, and what to do."""
     if {"state", "param_groups"} <= source.tree.keys():
         return "is the state of an optimizer; give the file of the weights"
-    separator = _separator(source)
+    separator = source.separator
     counts = Counter(
         separator.join(map(str, path[:-1])) for path, value in _values(source.tree) if isinstance(value, Tensor)
     ).most_common()
     if not counts:
         return "holds no tensors with names; give the file of the weights"
     more = f" and {len(counts) - SHOWN} more places" if len(counts) > SHOWN else ""
-    return f"its tensors lie under {', '.join(f'{label} ({count})' for label, count in counts[:SHOWN])}{more}; name the weights with --key {counts[0][0]}"
+    places = ", ".join(f"{label} ({count})" for label, count in counts[:SHOWN])
+    return f"its tensors lie under {places}{more}; name the weights with --key {counts[0][0]}"
 
 
 def tied(source: Source, weights: Weights) -> list[tuple[str, ...]]:
@@ -132,14 +125,15 @@ def tied(source: Source, weights: Weights) -> list[tuple[str, ...]]:
 
 def _members(source: Source) -> Members:
     """All there is, a dictionary's key and what is in it joined by NEST."""
-    separator = _separator(source)
+    separator = source.separator
     nest = NEST if separator == "." else separator
     members: Members = {}
     for path, value in _values(source.tree):
         name = nest.join(_plain(str(part), separator) for part in path)
         if name in members:
+            shown = name.replace(NEST, separator)[:200]
             raise UserError(
-                f"{source.path}: {name.replace(NEST, separator)[:200]!a} is there with and without a wrapper's prefix; save the unwrapped model"
+                f"{source.path}: {shown!a} is there with and without a wrapper's prefix; save the unwrapped model"
             )
         members[name] = path, value
     return members
@@ -147,28 +141,28 @@ def _members(source: Source) -> Members:
 
 def _under(source: Source, members: Members, key: str) -> Members:
     """The members whose names begin with a key, without it."""
-    separator = _separator(source)
+    separator = source.separator
     start = re.compile(f"[{NEST}{separator}]".join(map(re.escape, key.split(separator))) + f"[{NEST}{separator}]")
     return {name[m.end() :]: member for name, member in members.items() if (m := start.match(name))}
 
 
 def _sets(
-    source: Source, members: Members, top: str, recognise: Callable[[Weights], bool], key: str
-) -> dict[str, tuple[Members, bool]]:
-    """{label: (its direct members, whether they are known)}, outermost first, of members that lie at a label."""
-    separator = _separator(source)
+    source: Source, members: Members, top: str, recognise: Callable[[Weights], Found], key: str
+) -> dict[str, tuple[Members, Found]]:
+    """{label: (its direct members, what is known of them)}, outermost first, of members that lie at a label."""
+    separator = source.separator
     nest = NEST if separator == "." else separator
     prefixes = dict.fromkeys(
         [*(w + nest for w in WRAPPERS), *(p.replace(".", separator) + separator for p in PREFIXES)]
     )
-    sets: dict[str, tuple[Members, bool]] = {}
+    sets: dict[str, tuple[Members, Found]] = {}
     waiting = {top: (members, 0)}  # by label, outermost first
     while waiting:
         label, (members, stripped) = next(iter(waiting.items()))
         del waiting[label]
         direct = {name: member for name, member in members.items() if NEST not in name}
         tensors = _tensors(direct)
-        known = bool(tensors) and recognise(tensors)
+        known = recognise(tensors)
         sets[label] = direct, known
         for prefix in prefixes if stripped < STRIPPED else ():
             inner = {name.removeprefix(prefix): member for name, member in members.items() if name.startswith(prefix)}
@@ -186,44 +180,35 @@ def _sets(
     return sets
 
 
-def _equals(source: Source, sets: Mapping[str, tuple[Members, bool]]) -> dict[str, tuple[Members, bool]]:
-    """What has all names and shapes of a known set and is none, nor moments: {label: (members, True)}."""
-    separator = _separator(source)
+def _equals(source: Source, sets: Mapping[str, tuple[Members, Found]]) -> dict[str, tuple[Members, Found]]:
+    """What has all names and shapes of a known set and is no such set itself, nor moments: {label: as in `sets`}."""
+    separator = source.separator
     every = {
         separator.join(part for each in path if (part := _plain(str(each), separator))): (path, value)
         for path, value in _values(source.tree)
     }
-    known = [_tensors(members) for members, found in sets.values() if found]
-    taken = {id(tensor) for weights in known for tensor in weights.values()}
-    found: dict[str, tuple[Members, bool]] = {}
-    for weights in known:
+    known = [(_tensors(members), what) for members, what in sets.values() if what]
+    taken = {id(tensor) for weights, _ in known for tensor in weights.values()}
+    equal: dict[str, tuple[Members, Found]] = {}
+    for weights, what in known:
         first = separator + next(iter(weights))
         for label in [name.removesuffix(first) for name in every if name.endswith(first)]:
-            if label in found or any(re.fullmatch(OPTIMIZER, part) for part in label.split(separator)):
-                continue
-            others = (
-                (every.get(f"{label}{separator}{name}", ((), None))[1], tensor.shape)
-                for name, tensor in weights.items()
-            )
-            if not all(
-                isinstance(other, Tensor) and other.shape == shape and id(other) not in taken for other, shape in others
-            ):
-                continue
             prefix = label + separator
-            found[label] = (
-                {name.removeprefix(prefix): member for name, member in every.items() if name.startswith(prefix)},
-                True,
-            )
-            if len(found) > SETS:
+            others = [(every.get(prefix + name, ((), None))[1], tensor.shape) for name, tensor in weights.items()]
+            if label in equal or any(re.fullmatch(OPTIMIZER, part) for part in label.split(separator)):
+                continue
+            if all(isinstance(o, Tensor) and o.shape == shape and id(o) not in taken for o, shape in others):
+                equal[label] = {n.removeprefix(prefix): each for n, each in every.items() if n.startswith(prefix)}, what
+            if len(equal) > SETS:
                 raise UserError(
                     f"{source.path}: has more than {SETS} sets of the same tensors; save model.state_dict() alone"
                 )
-    return found
+    return equal
 
 
-def _named(source: Source, key: str, sets: Mapping[str, tuple[Members, bool]], known: list[str]) -> str | None:
+def _named(source: Source, key: str, sets: Mapping[str, tuple[Members, Any]], known: list[str]) -> str | None:
     """The label that a user means: itself, or the beginning of that of one known set; None where there is none."""
-    inside = [label for label in known if label.startswith(key + _separator(source))]
+    inside = [label for label in known if label.startswith(key + source.separator)]
     if key in known or (key in sets and not inside):
         return key
     if len(inside) > 1:
@@ -234,13 +219,12 @@ def _named(source: Source, key: str, sets: Mapping[str, tuple[Members, bool]], k
 
 
 def _check(source: Source, members: Members, known: bool) -> None:
-    """Raise UserError on what weights do not have: keys that are no text, names that are none, values of other kinds."""
+    """Raise UserError on keys that are no text, on names that no honest file has, and on values of other kinds."""
     check_names(members, source.path)
     for name, (path, value) in members.items():
         if odd := [part for part in path if not isinstance(part, str)]:
-            raise UserError(
-                f"{source.path}: the weights have the key {repr(odd[0])[:100]}, which is no text; save model.state_dict()"
-            )
+            key = repr(odd[0])[:100]
+            raise UserError(f"{source.path}: the weights have the key {key}, which is no text; save model.state_dict()")
         if known and isinstance(value, Marker):
             raise UserError(
                 f"{source.path}: {name!a} among the weights is a {value.kind}; save model.state_dict() alone"
@@ -249,7 +233,7 @@ def _check(source: Source, members: Members, known: bool) -> None:
 
 def _left_out(source: Source, label: str, chosen: set[int]) -> list[str]:
     """What holds tensors beside the chosen ones: "optimizer (212 tensors)"."""
-    separator = _separator(source)
+    separator = source.separator
     inside = [] if label == TOP else label.split(separator)
     counts: dict[str, int] = {}
     for path, value in _values(source.tree, lists=True):
@@ -261,7 +245,7 @@ def _left_out(source: Source, label: str, chosen: set[int]) -> list[str]:
     return [f"{group} ({count} tensor{'s' * (count != 1)})" for group, count in counts.items()]
 
 
-def _values(value: Any, path: Path = (), lists: bool = False) -> Iterator[tuple[Path, Any]]:
+def _values(value: Any, path: TreePath = (), lists: bool = False) -> Iterator[tuple[TreePath, Any]]:
     """Tensors and Markers of nested dictionaries (and lists, which hold no weights), with their paths."""
     if isinstance(value, (Tensor, Marker)):
         yield path, value
@@ -279,7 +263,3 @@ def _tensors(members: Members) -> Weights:
 
 def _plain(name: str, separator: str) -> str:
     return separator.join(part for part in name.split(separator) if part not in INSIDE)
-
-
-def _separator(source: Source) -> str:
-    return "." if source.container in ("torch", "safetensors", "orbax") else "/"

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vit_jax.config import ModelConfig, function_fields, network_of
-from vit_jax.errors import CHECK, DONE, CheckFailed, UserError, say
+from vit_jax.errors import CHECK, DONE, CheckFailed, UserError, print_line
 from vit_jax.runs import write_json
 
 from .. import adapt as adapting
 from ..containers import check_file
 from ..layout import Json
 from ..plan.target import CERTIFICATE, free
-from .checks import Reference
 from .comparison import changed, shapes_apart, verify
+from .reference import Reference
 from .report import Report
 from .weights import Inputs, Weights, noise
 
@@ -31,18 +31,16 @@ IMAGES = 8  # of a folder
 
 
 def certify(plan: Plan, written: Written) -> None:
-    """Compare a conversion's source with what was written, and leave TARGET.certificate.json. Raises CheckFailed."""
-    from vit_jax.backend import prepare
+    """Compare a conversion's source with what was written; write TARGET.certificate.json. Raises CheckFailed."""
+    from vit_jax.backend import configure_jax
 
     from ..recognise.reading import Options, read
     from ..write.origin import source_hash
 
-    prepare()
+    configure_jax()
     folder = any(path.name == "provenance.json" for path in written.files)
     target = written.path.parent if folder else written.path
-    reading = read(
-        str(target), Options(layout=plan.layout.name, key=written.key, accept=(plan.layout.warns.partition(":")[0],))
-    )
+    reading = read(str(target), Options(layout=plan.layout.name, key=written.key, accept=plan.layout.flags))
     with reading.source:
         report = verify(
             Weights.of(plan.reading, "A"), Weights.of(reading, "B"), [a.text for a in plan.adaptations], plan.dtype
@@ -50,16 +48,16 @@ def certify(plan: Plan, written: Written) -> None:
         report.hashes = source_hash(plan.reading.source), source_hash(reading.source)
         report.paths = plan.reading.path, reading.path
     write_json(Path(f"{target}{CERTIFICATE}"), report.certificate())
-    say(f"{report.text()}\nleft      {target}{CERTIFICATE}")
+    print_line(f"{report.text()}\nleft      {target}{CERTIFICATE}")
     if not report.same:
         raise CheckFailed(f"{target}: {report.verdict}; the file was written, do not use it")
 
 
 def moved(plan: Plan) -> list[str]:
-    """How far a plan's adaptations move the outputs of its network, in words; nothing where inputs or outputs have other shapes."""
-    from vit_jax.backend import prepare
+    """How far a plan's adaptations move the outputs of its network, in words; empty where shapes change."""
+    from vit_jax.backend import configure_jax
 
-    prepare()
+    configure_jax()
     a = Weights.of(plan.reading, "A")
     config, parameters = a.config, a.parameters
     for adaptation in plan.adaptations:
@@ -73,16 +71,16 @@ def moved(plan: Plan) -> list[str]:
 def command(arguments: argparse.Namespace, options: Options) -> int:
     """Compare two files: exit code 0 where they are the same, 3 where not. Raises UserError where one cannot be read.
 
-    Where B says that it was made of A, A is adapted and cast as B says, and then compared.
+    Where B's provenance names A, A is first adapted and cast as that provenance states.
     """
-    from vit_jax.backend import prepare
+    from vit_jax.backend import configure_jax
 
     from ..plan.plan import DTYPES
     from ..recognise.reading import read
     from ..write.origin import source_hash
 
     free((arguments.json, arguments.markdown))
-    prepare()
+    configure_jax()
     a = read(arguments.a, options)
     with a.source:
         b, note = second(arguments.b, options, a)
@@ -102,12 +100,12 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
     report.hashes, report.paths = hashes, (a.path, b.path)
     report.notes += [note] if note else []
     leave(report, arguments.json, arguments.markdown)
-    say(report.text())
+    print_line(report.text())
     return DONE if report.same else CHECK
 
 
 def second(path: str, options: Options, a: Reading) -> tuple[Reading, str]:
-    """B by its own words; where they are not enough by A's config, and a note that says so."""
+    """B, and a note: where its own files do not state its config, it is read by A's, and the note tells so."""
     from ..recognise.reading import Options, read
 
     try:
@@ -133,7 +131,7 @@ def leave(report: Report, json: str, markdown: str) -> None:
 def images(path: str, c: ModelConfig, preprocess: Json | None) -> Inputs:
     """Pictures as a network takes them, and noise for its other inputs. Raises UserError.
 
-    They are a .npy of [B, h, w, C], or an image or folder, prepared as the file of the network says.
+    They are a .npy of [B, h, w, C], or an image or folder, prepared by the preprocessing that the file states.
     """
     row = network_of(c)
     taken = next((one for one in row.inputs(c) if one.kind == "pixels"), None)
@@ -153,18 +151,16 @@ def pictures(path: str, shape: tuple[int, ...], preprocess: Json | None) -> np.n
         except (OSError, ValueError, EOFError, OverflowError) as error:
             raise UserError(f"--images {path}: cannot be read ({error}); give a .npy file of numbers") from error
         if given.ndim != 4 or given.shape[1:] != shape or given.dtype.kind != "f" or not len(given):
-            raise UserError(
-                f"--images {path}: {given.dtype.name} {list(given.shape)} is not [B, {', '.join(map(str, shape))}] of floating-point numbers; give such"
-            )
+            wanted = f"[B, {', '.join(map(str, shape))}] of floating-point numbers"
+            raise UserError(f"--images {path}: {given.dtype.name} {list(given.shape)} is not {wanted}; give such")
         if not np.isfinite(given).all():
             raise UserError(
                 f"--images {path}: holds NaN or infinity, on which no two networks are equal; give finite numbers"
             )
         return np.array(given, np.float64)
     if preprocess is None:
-        raise UserError(
-            f"--images {path}: the file says nothing of its preprocessing; give --model NAME, or a .npy of [B, {', '.join(map(str, shape))}]"
-        )
+        remedy = f"give --model NAME, or a .npy of [B, {', '.join(map(str, shape))}]"
+        raise UserError(f"--images {path}: the file says nothing of its preprocessing; {remedy}")
     from PIL import Image
 
     from vit_jax.data.images import EXTENSIONS, Preprocess, open_image

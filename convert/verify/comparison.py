@@ -1,4 +1,4 @@
-"""Two files, compared: tensors bit for bit, each file on its way to ours and back, and each in its own library with ours."""
+"""Two files, compared: their tensors bit for bit, and each file's network in its own library with ours."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 from vit_jax.config import ModelConfig, network_of
 
 from .. import adapt as adapting
-from .checks import Check, Reference, bits, compared, configs, relative, returned, statistics
-from .libraries import Refused, Unavailable, build
+from .checks import Check, bits, configs, relative, returned, statistics
+from .libraries import Refused, Unavailable, build, stand_in
+from .reference import Reference, compared
 from .report import Report
 from .weights import Inputs, Weights
 
@@ -25,13 +26,13 @@ def verify(
     steps: int = 0,
     reference: Reference | None = None,
 ) -> Report:
-    """Compare A, adapted and cast as said, with B. `inputs` (default: noise) are those of the adapted network.
+    """Compare B with A after these adaptations (texts of --adapt) and the cast to this dtype.
 
-    `reference` may be handed in by who compares many files with one. Raises UserError where a file's tensors are not
-    those of its layout and config.
+    `inputs` (default: noise) are those of the adapted network. `reference` (default: made here) is for comparing
+    many files with one A. Raises UserError where a file's tensors are not those of its layout and config.
     """
     config, parameters, facts = a.config, a.parameters, a.facts
-    for adaptation in adapting.plan(config, adapt):
+    for adaptation in adapting.adaptations(config, adapt):
         config, parameters, facts = adaptation.config, adapting.apply(adaptation, parameters), adaptation.facts(facts)
     if dtype is not None:
         parameters = {n: array.astype(dtype) for n, array in parameters.items()}
@@ -42,7 +43,7 @@ def verify(
         configs(b.name, a.name, b.config, config),
         statistics(b.name, a.name, b.facts, facts),
     ]
-    report.checks.append(bits(b.name, a.name, "tensors under our names", b.parameters, parameters))
+    report.checks.append(bits(b.name, a.name, b.parameters, parameters, "tensors under our names"))
     try:
         importlib.import_module("torch")
     except (ImportError, OSError) as error:
@@ -61,26 +62,31 @@ def verify(
         report.notes += changed(before, reference)
     elif a.layout is not b.layout:
         report.checks += of_one(a, reference, report)
+    elif b.name in report.computed:
+        report.computed.add(a.name)  # the same table read the same tensors
     return report
 
 
 def of_one(weights: Weights, reference: Reference, report: Report, steps: int = 0) -> list[Check]:
-    """A file in its library against ours."""
+    """A file, computed by its library, against ours; by torch_ref from what our table read where no library does it."""
     try:
         built, why = build(weights)
+        if built is None:
+            built = stand_in(weights)
+            report.notes.append(f"{weights.name}: {why}; torch_ref computed it, from what our table read")
+        else:
+            report.computed.add(weights.name)
     except Refused as error:
         return [Check(weights.name, "its own library", "loading", float("inf"), 0.0, str(error))]
     except Unavailable as error:
         note = f"forward not compared: {error}"
         report.notes += [note] if note not in report.notes else []
         return []
-    if why:
-        report.notes.append(f"{weights.name}: {why}; torch_ref stands in, by our reading of the names")
     return list(compared(weights, reference, built, steps))
 
 
 def changed(before: Reference, after: Reference) -> list[str]:
-    """How much an adaptation or another dtype changes the outputs, in words; nothing where their shapes changed."""
+    """How much an adaptation or another dtype changes the outputs, in words; empty where shapes changed."""
     first, second = (r.values("float64")[r.outputs] for r in (before, after))
     if before.inputs is not after.inputs or first.shape != second.shape:
         return []

@@ -10,23 +10,28 @@ from vit_jax.config import ModelConfig, network_of, to_dict
 
 from ..layout import Json
 from .checks import Check, failed
+from .libraries import OURS
 from .weights import Weights
 
-LIBRARIES = ("vit-jax", "numpy", "jax", "flax", "torch", "timm", "torchvision", "transformers", "vit-pytorch")
+VERSIONED = ("vit-jax", "numpy", "jax", "flax", "torch", "timm", "torchvision", "transformers", "vit-pytorch")
 
 
 @dataclass
 class Report:
-    """Two files, what was compared of them, and what could not be."""
+    """Two files, what was compared of them, and what could not be.
+
+    `computed` names the files that a library computed independently of our table of their layout.
+    """
 
     a: Weights
     b: Weights
-    config: ModelConfig  # that both are to have: A's, adapted
+    config: ModelConfig  # A's, adapted: the one that B has to have
     adaptations: Sequence[str]
     paths: tuple[str, str] = ("", "")
     hashes: tuple[str, str] = ("", "")
     checks: list[Check] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    computed: set[str] = field(default_factory=set)
 
     @property
     def same(self) -> bool:
@@ -35,7 +40,7 @@ class Report:
 
     @property
     def where(self) -> str:
-        """The first layer of a forward pass that parts, else what parts first; empty where nothing does."""
+        """The first layer or tensor beyond its limit, of a forward pass where one fails; empty where all pass."""
         faults = failed(self.checks)
         passes = [c.where for c in faults if c.quantity.startswith("forward")]
         return (passes or [c.where for c in faults] or [""])[0]
@@ -44,14 +49,27 @@ class Report:
     def verdict(self) -> str:
         """In words."""
         if self.same:
-            computed = any(c.quantity.startswith("forward") for c in self.checks)
-            return "the same function" if computed else "the same tensors (forward not compared)"
+            return f"the same tensors; {self._tables}" if self._tables else "the same function"
         if refused := [c for c in self.checks if c.quantity == "loading"]:
             return f"not compared: its own library does not load {refused[0].subject}"
         passes = [c for c in self.checks if c.quantity.startswith("forward")]
         if passes and not failed(passes):
-            return f"the same outputs, but not the same: {failed(self.checks)[0].quantity} ({failed(self.checks)[0].where})"
+            first = failed(self.checks)[0]
+            return f"the same outputs, but not the same: {first.quantity} ({first.where})"
         return f"different, first at {self.where}" if self.where else "different"
+
+    @property
+    def _tables(self) -> str:
+        """How far the tables are proven of those files that were not computed independently; empty where all were."""
+        layouts = {w.layout.name: w.layout for w in (self.a, self.b) if w.name not in self.computed}
+        if not layouts:
+            return ""
+        clauses = [
+            f"the table of {name} " + (f"was compared with {layout.proven}" if layout.proven else "is unproven")
+            for name, layout in layouts.items()
+            if layout.dialect not in OURS
+        ]
+        return " and ".join(clauses) or "no forward pass was compared"
 
     @property
     def _files(self) -> list[tuple[Weights, str]]:
@@ -93,12 +111,15 @@ class Report:
         return "\n".join([*lines, "", *table, *(f"| {' | '.join(row)} |" for row in cells), ""])
 
     def json(self) -> Json:
-        """Everything, for programs."""
+        """The certificate, and every check."""
         checks = [{**asdict(c), "difference": _finite(c.difference), "passed": c.passed} for c in self.checks]
-        return {**self.certificate(), "checks": checks, "notes": self.notes}
+        return {**self.certificate(), "checks": checks}
 
     def certificate(self) -> Json:
-        """The fixed schema: the same files give the same text, whenever it is made."""
+        """The fixed schema: the same files give the same text, whenever it is made.
+
+        `notes` say what was not compared, and why.
+        """
         files = [
             {"sha256": sha, "layout": w.layout.name, "keys": len(w.tensors)}
             for w, sha in zip((self.a, self.b), self.hashes, strict=True)
@@ -112,15 +133,17 @@ class Report:
             )
             differences[f"{of}: {c.quantity}"] = _finite(c.difference)
         return {
-            "format": 1, "source": files[0], "target": files[1], "config": {"network": network_of(self.config).name, "fields": to_dict(self.config)},
-            "adaptations": list(self.adaptations), "differences": differences, "versions": versions(), "verdict": self.verdict,
+            "format": 1, "source": files[0], "target": files[1],
+            "config": {"network": network_of(self.config).name, "fields": to_dict(self.config)},
+            "adaptations": list(self.adaptations), "differences": differences, "versions": versions(),
+            "verdict": self.verdict, "notes": list(self.notes),
         }  # fmt: skip
 
 
 def versions() -> dict[str, str]:
-    """Of what computes here, where installed."""
+    """The versions of the libraries that may compute here, as far as they are installed."""
     out = {}
-    for name in LIBRARIES:
+    for name in VERSIONED:
         try:
             out[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

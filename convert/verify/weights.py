@@ -25,7 +25,7 @@ LENGTHS = 7, 5  # of the sequences that a network takes, in their order
 
 @dataclass
 class Weights:
-    """`tensors` {name in the file: array} in a layout, of a network; `name` is what reports call it."""
+    """A file's `tensors` {name in the file: array}, its layout and its config; `name` is what reports call the file."""
 
     name: str
     layout: Layout
@@ -35,7 +35,7 @@ class Weights:
 
     @classmethod
     def of(cls, reading: Reading, name: str) -> Weights:
-        """All values of a reading's network: what is carried beside has no part in it."""
+        """All values of a reading's network, without tensors that are no part of it (a mask token)."""
         names = [
             name
             for row in reading.rows
@@ -46,7 +46,7 @@ class Weights:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Those of the layout that this file's tensors are claimed by."""
+        """The rows of the layout that claim this file's tensors."""
         return rules.narrow(self.layout.rows(self.config), self.tensors)
 
     @cached_property
@@ -56,12 +56,12 @@ class Weights:
 
     @cached_property
     def returned(self) -> Arrays:
-        """The file's tensors again, after the way to ours and back."""
+        """The file's tensors, read to our parameters and written again."""
         return rules.write(self.rows, rules.read(self.rows, self.tensors, self.name), self.name, self.tensors)
 
 
 def noise(c: ModelConfig, batch: int = 3) -> Inputs:
-    """Seeded inputs of a network: images [B, h, w, C], ids, vectors; sequences whose padding is said are of unequal length."""
+    """Seeded inputs of a network: images [B, h, w, C], ids, vectors; sequences that take a padding differ in length."""
     rng, lengths = np.random.default_rng(0), iter(LENGTHS)
     inputs: Inputs = {}
     padding: Inputs = {}

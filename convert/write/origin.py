@@ -1,4 +1,4 @@
-"""What a written file says of itself: where it comes from, its whole config, and what was changed."""
+"""The provenance of a file that is written: where it comes from, its whole config, and what was changed on the way."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from pathlib import Path
 from vit_jax.config import network_of, to_dict
 
 from ..containers.source import Source
-from ..layout import Facts, Json
+from ..layout import Json
 from ..plan.plan import Plan
 
 
-def origin(plan: Plan, facts: Facts) -> Json:
-    """What a written file says of itself: where it comes from (the hash is still to come), its whole config, and what was changed."""
-    source = plan.reading.source
-    said: Json = {
+def origin(plan: Plan, with_training: bool) -> Json:
+    """The provenance of a plan's target; the source's hash is filled in later.
+
+    `with_training`: the optimizer's state and the average go along, so they are not left out.
+    """
+    source, facts = plan.reading.source, plan.facts
+    along = ("optimizer", "ema") if with_training else ()
+    provenance: Json = {
         "format": 1,
         "made_by": f"vit-jax {version()}",
         "source": {"name": Path(source.path).name, "sha256": "0" * 64, "layout": plan.reading.layout.name},
@@ -29,21 +33,25 @@ def origin(plan: Plan, facts: Facts) -> Json:
         "extra": facts.extra,
         "adaptations": [{"text": a.text, "says": a.says} for a in plan.adaptations],
         "dtype": plan.dtype.name if plan.dtype is not None else None,
-        "left_out": plan.reading.left_out,
+        "left_out": [what for what in plan.reading.left_out if what.partition(" ")[0] not in along],
         "optional": plan.reading.optional,
     }
-    return {k: v for k, v in said.items() if v or k in ("format", "config")}
+    return {k: v for k, v in provenance.items() if v or k in ("format", "config")}
 
 
 def source_hash(source: Source) -> str:
-    """SHA-256 of a source's file; of several files, of their names and hashes in order."""
-    files = [Path(p) for p in source.files] or (
-        [Path(source.path)]
-        if os.path.isfile(source.path)
-        else sorted(p for p in Path(source.path).rglob("*") if p.is_file())
-    )
-    each = [(p.name, file_hash(p)) for p in files]
+    """SHA-256 of a source's file, as hexadecimal; of several files, of their names and hashes in order."""
+    each = [(path.name, file_hash(path)) for path in source_files(source)]
     return each[0][1] if len(each) == 1 else hashlib.sha256(json.dumps(each).encode()).hexdigest()
+
+
+def source_files(source: Source) -> list[Path]:
+    """The files that a source consists of: those it lists, itself, or all in its folder."""
+    if source.files:
+        return [Path(path) for path in source.files]
+    if os.path.isfile(source.path):
+        return [Path(source.path)]
+    return sorted(path for path in Path(source.path).rglob("*") if path.is_file())
 
 
 def file_hash(path: Path) -> str:

@@ -1,10 +1,10 @@
-"""The weights of a plan into a file of their container, read back and compared."""
+"""The weights of a plan into a file of their container, read back and compared; carried tensors into one beside it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,73 +13,63 @@ import numpy as np
 from vit_jax.errors import CheckFailed, UserError
 
 from ..containers import open_source, writer
-from ..containers.source import CARRIED_SUFFIX, DIGESTED, Spec, leaves
-from ..layout import Facts, Json
+from ..containers.source import CARRIED_SUFFIX, DIGESTED, SEPARATORS, Spec, Tensor, leaves
+from ..layout import Json
 from ..plan.groups import stream
 from ..plan.plan import Plan
-from ..recognise.provenance import RUN
+from ..plan.target import sync
+from ..recognise.provenance import CHECKPOINTS
 from ..rules import CARRIED, checksum
-from .training import Training, into_run, into_torch
+from .into_run import into_run
+from .into_torch import into_torch
+from .training import Named, Training
 
-# The name of the weights in a folder that we write, by the container of the layout's choice.
+# The name of the weights in a folder that we write, by container.
 IN_FOLDER = {
-    "safetensors": "model.safetensors",
-    "npz": "model.npz",
-    "msgpack": "flax_model.msgpack",
-    "torch": "model.pt",
-}
+    "safetensors": "model.safetensors", "npz": "model.npz", "msgpack": "flax_model.msgpack", "torch": "model.pt",
+}  # fmt: skip
+NESTED = {"msgpack"}  # containers whose files are nested dictionaries of names; torch's state dicts are flat
+Progress = Callable[[int], None]  # is called with the bytes written so far
+Sums = dict[str, int] | None  # {the target's name: CRC-32 of its tensor}; None: the file holds digests of its own
 
 
-SEPARATORS = {"msgpack": "/"}  # of containers that nest; torch state dicts are flat
-
-
-Progress = Callable[[int], None]  # is told the bytes written so far
-
-
-def fill(
-    plan: Plan,
-    path: Path,
-    facts: Facts,
-    provenance: Json,
-    known: Future[str],
-    progress: Progress,
-    state: Training | None,
+def write_all(
+    plan: Plan, path: Path, provenance: Json, known: Future[str], progress: Progress, state: Training | None
 ) -> tuple[list[str], dict[str, int]]:
-    """Write the weights, with the rest of a run in training, and what has no place there beside: (notes, the weights' CRC-32).
+    """Write the weights, a run's state in training if there is one, and carried tensors: (notes, CRC-32 by name).
 
-    The source's hash enters the provenance when it is known, which is before the last of the weights is taken for written.
+    `known` is the source's hash: it enters the provenance when it is ready, before the last tensor is written.
     """
-    kept: dict[str, np.ndarray] = {}
-    sums: dict[str, int] | None = None if path.suffix == DIGESTED else {}
+    carried: dict[str, np.ndarray] = {}
+    sums: Sums = None if path.suffix == DIGESTED else {}
 
-    def all_of_them() -> Iterator[tuple[str, np.ndarray]]:
-        yield from weights(plan, kept, sums, progress)
+    def values() -> Named:
+        yield from weights(plan, carried, sums, progress)
         provenance["source"]["sha256"] = known.result()
 
-    values = all_of_them()
     notes = []
-    if path.name == RUN:
-        notes = into_run(plan, state, facts, str(path.parent), values)
+    if path.name == CHECKPOINTS:
+        notes = into_run(plan, state, str(path.parent), values())
     elif state:
-        notes = into_torch(plan, state, str(path), values)
+        notes = into_torch(plan, state, str(path), values())
     else:
-        weigh(plan, path, provenance, values, sums)
-    if kept:
-        specs = {name: Spec(a.dtype, a.shape) for name, a in kept.items()}
-        writer(CARRIED_SUFFIX)[1](
-            f"{path}{CARRIED_SUFFIX}", specs, (((n,), a) for n, a in kept.items()), {"carried": path.name}
-        )
+        write_container(plan, path, provenance, values(), sums)
+    if carried:
+        specs = {name: Spec(a.dtype, a.shape) for name, a in carried.items()}
+        arrays = (((name,), a) for name, a in carried.items())
+        writer(CARRIED_SUFFIX)[1](f"{path}{CARRIED_SUFFIX}", specs, arrays, {"carried": path.name})
     return notes, sums or {}
 
 
-def weights(
-    plan: Plan, kept: dict[str, np.ndarray], sums: dict[str, int] | None, progress: Progress
-) -> Iterator[tuple[str, np.ndarray]]:
-    """(target's name, array) of every tensor that has a place there, its CRC-32 noted in `sums`; the others go to `kept`."""
+def weights(plan: Plan, carried: dict[str, np.ndarray], sums: Sums, progress: Progress) -> Named:
+    """(the target's name, array) of every tensor that the target has a row for; its CRC-32 goes to `sums`.
+
+    Carried tensors without a row go to `carried`.
+    """
     done = 0
     for name, array in stream(plan):
         if name.startswith(CARRIED) and name not in plan.specs:
-            kept[name.removeprefix(CARRIED)] = array
+            carried[name.removeprefix(CARRIED)] = array
             continue
         if sums is not None:
             sums[name] = checksum(array)
@@ -88,55 +78,57 @@ def weights(
         progress(done)
 
 
-def weigh(
-    plan: Plan, path: Path, provenance: Json, values: Iterator[tuple[str, np.ndarray]], sums: dict[str, int] | None
-) -> None:
-    """Write the weights, read them back and compare."""
+def write_container(plan: Plan, path: Path, provenance: Json, values: Named, sums: Sums) -> None:
+    """Write the weights and their provenance, read them back and compare. Raises CheckFailed."""
     container, write = writer(str(path))
-    separator = SEPARATORS.get(container)
 
-    def place(name: str) -> tuple[str | int, ...]:
-        return tuple(name.split(separator)) if separator else (name,)
+    def keys(name: str) -> tuple[str | int, ...]:
+        return tuple(name.split(SEPARATORS[container])) if container in NESTED else (name,)
 
     tree: dict[Any, Any] = {}
     for name, spec in plan.specs.items():
-        *path_, leaf = place(name)
+        *parents, leaf = keys(name)
         node = tree
-        for key in path_:
+        for key in parents:
             node = node.setdefault(key, {})
         node[leaf] = spec
     metadata = {"format": "pt", "provenance": json.dumps(provenance)}
 
     def arrays() -> Iterator[tuple[tuple[str | int, ...], np.ndarray]]:
-        yield from ((place(name), array) for name, array in values)
+        yield from ((keys(name), array) for name, array in values)
         metadata["provenance"] = json.dumps(provenance)  # now with the source's hash
 
     write(str(path), tree, arrays(), metadata)
-    read_back(path, plan.specs, sums, separator or ".")
+    with ThreadPoolExecutor(1) as aside:  # the disk works while the file is read back
+        synced = aside.submit(sync, path)
+        read_back(path, plan.specs, sums)
+        synced.result()
 
 
-def read_back(path: Path, specs: dict[str, Spec], sums: dict[str, int] | None, separator: str) -> None:
-    """Raise CheckFailed unless a file that was just written holds what went into it, to the bit.
+def read_back(path: Path, specs: dict[str, Spec], sums: Sums) -> None:
+    """Raise CheckFailed unless a file that was just written holds what was written into it, to the bit.
 
-    Without `sums` it is the file's own digests that its tensors are compared with, by reading them.
+    Without `sums` reading alone is the comparison: the file's reader checks its own digests.
     """
     with open_source(str(path)) as source:
-        found = leaves(source.tree, separator)
+        found = leaves(source.tree, source.separator)
         for name, spec in specs.items():
-            tensor = found.get(name)
-            try:
-                back = (
-                    tensor is not None
-                    and (tensor.dtype, tuple(tensor.shape)) == (spec.dtype, spec.shape)
-                    and tensor.read()
-                )
-            except UserError:
-                back = False
-            if back is False or (sums is not None and checksum(back) != sums[name]):
+            back = _values(found.get(name), spec)
+            if back is None or (sums is not None and checksum(back) != sums[name]):
                 raise CheckFailed(
-                    f"{path.name}: {name} did not come back from the disk as it was written; the target is untouched: check the disk and try again"
+                    f"{path.name}: {name} was not read back from the disk as it was written; "
+                    "the target is untouched: check the disk and try again"
                 )
         if len(found) != len(specs):
-            raise CheckFailed(
-                f"{path.name}: holds {len(found)} tensors instead of {len(specs)}; the target is untouched"
-            )
+            held = f"holds {len(found)} tensors instead of {len(specs)}"
+            raise CheckFailed(f"{path.name}: {held}; the target is untouched: check the disk and try again")
+
+
+def _values(tensor: Tensor | None, spec: Spec) -> np.ndarray | None:
+    """A tensor's values; None where it is missing, of another dtype or shape, or damaged."""
+    if tensor is None or (tensor.dtype, tuple(tensor.shape)) != (spec.dtype, spec.shape):
+        return None
+    try:
+        return tensor.read()
+    except UserError:
+        return None

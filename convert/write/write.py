@@ -1,4 +1,4 @@
-"""A plan carried out: written under a temporary name, read back, compared, renamed. What was there stays until then."""
+"""A plan carried out: all is written in a temporary folder, read back, compared, and only then renamed."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from ..layout import Json
 from ..plan.plan import Plan
 from ..plan.target import Target, target
 from ..recognise.preprocessing import assumed, unprepared
-from ..recognise.provenance import RUN
+from ..recognise.provenance import CHECKPOINTS
 from .origin import origin, source_hash
 from .training import training
-from .weights import IN_FOLDER, Progress, fill
+from .weights import IN_FOLDER, Progress, write_all
 
 # Files of tokenizers, which libraries leave beside the weights of networks that read words.
 TOKENIZER = (
-    "source.spm", "target.spm", "vocab.json", "target_vocab.json", "merges.txt", "sentencepiece.bpe.model", "tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json",
+    "source.spm", "target.spm", "vocab.json", "target_vocab.json", "merges.txt", "sentencepiece.bpe.model",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a conversion left: the file of the weights, all files, the provenance that they carry, and what is to be known of them."""
+    """What a conversion left."""
 
-    path: Path
+    path: Path  # of the weights
     files: list[Path]
     provenance: Json
-    notes: list[str]
+    notes: list[str]  # a sentence each, for the user
     key: str  # of the weights, where a run in training holds several sets
 
 
@@ -48,77 +48,69 @@ def write(
     progress: Progress = lambda done: None,
     run: RunConfig | None = None,
 ) -> Written:
-    """Carry out a plan. Raises UserError, with everything as it was, where the target is taken or cannot be written.
+    """Carry out a plan.
 
-    `run` is the one that an optimizer's state belongs to, where its file does not say.
+    `run` is the one that an optimizer's state in the source belongs to, where the source does not state it. Raises
+    UserError, with everything on the disk as it was, where the target exists or cannot be written.
     """
-    goal = where(plan, path)
-    goal.check(plan.reading.source, force, replaceable=goal.name != RUN)
+    goal = target(path, CHECKPOINTS if plan.layout.dialect == "vit-jax" else IN_FOLDER[plan.layout.containers[0]])
+    goal.check(plan.reading.source, force, replaceable=goal.name != CHECKPOINTS)
     if not goal.folder:
-        writer(str(goal.path))  # a suffix that is no container's
-    folder, name = goal.folder, goal.name
-    facts = plan.facts
-    if pixels(plan.config) and facts.preprocess is None and not weights_only and name != RUN:
-        raise unprepared(plan.reading.path, facts, "--weights-only")
-    if folder and not weights_only and (absent := [key for key in plan.layout.extras if key not in facts.extra]):
-        flags = " ".join(f"--set {key}=..." for key in absent)
-        raise UserError(
-            f"{plan.reading.path}: does not say {', '.join(absent)}, which {plan.layout.name} needs; give {flags}, or --weights-only"
-        )
-    state = training(plan.reading, run) if holds_runs(plan, name) and not weights_only else None
-    provenance = origin(plan, facts)
-    if state:  # these go along
-        provenance["left_out"] = [
-            what for what in provenance.get("left_out", ()) if what.partition(" ")[0] not in ("optimizer", "ema")
-        ]
+        writer(str(goal.path))  # refuses a suffix that is no container's
+    if not weights_only:
+        check_stated(plan, goal)
+    state = training(plan.reading, run) if holds_training(plan, goal.name) and not weights_only else None
+    provenance = origin(plan, state is not None)
     with goal.room() as room, ThreadPoolExecutor(1) as aside:
-        known = aside.submit(source_hash, plan.reading.source)  # beside the writing: neither waits for the other
-        notes, sums = fill(plan, room / name, facts, provenance, known, progress, state)
-        sides = plan.layout.write_side(plan.config, facts) if folder and not weights_only else {}
-        digests = (
-            {"digests": {tensor: f"{crc:08x}" for tensor, crc in sums.items()}}
-            if name != RUN and not name.endswith(DIGESTED)
-            else {}
-        )
-        if folder:
-            sides[PROVENANCE] = {**provenance, **digests, "files": sorted([name, *sides])}
-        elif digests:
-            sides[f"{name}.json"] = {**provenance, **digests}
-        for side, content in sides.items():
-            write_json(room / side, content)
+        known = aside.submit(source_hash, plan.reading.source)  # while the weights are written: neither waits
+        notes, sums = write_all(plan, room / goal.name, provenance, known, progress, state)
+        sides = plan.layout.write_side(plan.config, plan.facts) if goal.folder and not weights_only else {}
+        for name, content in (sides | own_side(goal, provenance, sums, list(sides))).items():
+            write_json(room / name, content)
         files = goal.settle(room)
-    return Written(
-        goal.weights,
-        files,
-        provenance,
-        [*notes, *remarks(plan, goal, weights_only)],
-        "model" if name == RUN or notes else "",
-    )
+    key = "model" if goal.name == CHECKPOINTS or notes else ""
+    return Written(goal.weights, files, provenance, [*notes, *remarks(plan, goal, weights_only)], key)
+
+
+def check_stated(plan: Plan, goal: Target) -> None:
+    """Raise UserError where the target has to state what the source does not: preprocessing, ids of special tokens."""
+    facts, path = plan.facts, plan.reading.path
+    if pixels(plan.config) and facts.preprocess is None and goal.name != CHECKPOINTS:
+        raise unprepared(path, facts, "--weights-only")
+    missing = [key for key in plan.layout.extras if key not in facts.extra] if goal.folder else []
+    if missing:
+        flags = " ".join(f"--set {key}=..." for key in missing)
+        needs = f"{', '.join(missing)}, which {plan.layout.name} needs"
+        raise UserError(f"{path}: does not state {needs}; give {flags}, or --weights-only")
+
+
+def own_side(goal: Target, provenance: Json, sums: dict[str, int], others: list[str]) -> dict[str, Json]:
+    """{name: JSON} of the provenance where the weights' file does not hold it: in a folder, or beside other containers.
+
+    `sums` are CRC-32 of the tensors; safetensors and runs hold digests of their own. `others` are the other side files.
+    """
+    has_digests = goal.name == CHECKPOINTS or goal.name.endswith(DIGESTED)
+    digests = {} if has_digests else {"digests": {tensor: f"{crc:08x}" for tensor, crc in sums.items()}}
+    if goal.folder:
+        return {PROVENANCE: {**provenance, **digests, "files": sorted([goal.name, *others])}}
+    return {f"{goal.name}.json": {**provenance, **digests}} if digests else {}
 
 
 def remarks(plan: Plan, goal: Target, weights_only: bool) -> list[str]:
-    """What the user is to know of a target, a sentence each: what was assumed, what is not in it, what its library may not open."""
-    reading, kind = plan.reading, SUFFIXES.get(goal.weights.suffix)
-    out = [] if weights_only and goal.name != RUN else assumed(reading.statistics, reading.facts.preprocess)
-    if kind and kind not in plan.layout.containers and plan.layout.dialect != "vit-jax":
-        out.append(
-            f"files of {plan.layout.name} come as {' or '.join(plan.layout.containers)}: its own library may not open a {goal.weights.suffix}"
-        )
-    if goal.folder and plan.layout.extras and not weights_only:
-        place = Path(reading.path) if os.path.isdir(reading.path) else Path(reading.path).parent
-        if found := [file for file in TOKENIZER if (place / file).is_file()]:
+    """Sentences for the user: what was assumed, what the target does not hold, what its library may not open."""
+    reading, layout = plan.reading, plan.layout
+    out = [] if weights_only and goal.name != CHECKPOINTS else assumed(reading.statistics, reading.facts.preprocess)
+    container = SUFFIXES.get(goal.weights.suffix)
+    if container and container not in layout.containers and layout.dialect != "vit-jax":
+        usual = " or ".join(layout.containers)
+        out.append(f"files of {layout.name} come as {usual}: its own library may not open a {goal.weights.suffix}")
+    if goal.folder and layout.extras and not weights_only:
+        beside = Path(reading.path) if os.path.isdir(reading.path) else Path(reading.path).parent
+        if found := [file for file in TOKENIZER if (beside / file).is_file()]:
             out.append(f"the tokenizer beside the source is not carried: copy {', '.join(found)} to {goal.path}")
-    return out + ([plan.layout.lacks] if plan.layout.lacks else [])
+    return out + layout.refuses("loading", plan.config)
 
 
-def where(plan: Plan, text: str) -> Target:
-    """The target of a plan: a file, a run's folder, or a folder with the weights as the layout's library names them."""
-    return target(text, RUN if plan.layout.dialect == "vit-jax" else IN_FOLDER[plan.layout.containers[0]])
-
-
-def holds_runs(plan: Plan, name: str) -> bool:
-    """Whether the target has a place for a run in training: its optimizer, its average, its step."""
-    return name == RUN or (plan.layout.dialect == "torch-ref" and SUFFIXES.get(Path(name).suffix) == "torch")
-
-
-# ------------------------------------------------------------------------------------- provenance
+def holds_training(plan: Plan, name: str) -> bool:
+    """Whether a target of this name can hold a run in training: its optimizer, its average, its step."""
+    return name == CHECKPOINTS or (plan.layout.dialect == "torch-ref" and SUFFIXES.get(Path(name).suffix) == "torch")

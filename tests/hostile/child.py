@@ -29,7 +29,7 @@ CONTEXT.set_forkserver_preload(
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call ended: with a value, with a refusal, or in a way that no file may cause (a traceback, a signal, a timeout)."""
+    """How a call ended: with a value, a refusal, or as no file may make it end (a traceback, a signal, a timeout)."""
 
     value: Any = None
     refused: str = ""
@@ -38,7 +38,7 @@ class Outcome:
 
 
 def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Outcome:
-    """Call `function` in a child. It and its arguments must be picklable, and its module light (no framework, no pytest)."""
+    """Call `function` in a child. It and its arguments must be picklable, its module without frameworks and pytest."""
     here, there = CONTEXT.Pipe(duplex=False)
     process = CONTEXT.Process(target=_child, args=(there, function, args, kwargs), daemon=True)
     process.start()

@@ -12,7 +12,7 @@ from convert.recognise import weights_in
 def weights(path: str, key: str = "", name: str = "w") -> Any:
     """(label, arrays, what was passed over) of the sets of weights that have a tensor of this name."""
     with open_source(path) as source:
-        label, tensors, left_out = weights_in.choose(source, lambda found: name in found, key)
+        label, tensors, left_out, _ = weights_in.choose(source, lambda found: name in found, key)
         return label, {each: tensor.read() for each, tensor in tensors.items()}, [*left_out, *source.skipped]
 
 

@@ -25,9 +25,11 @@ from vit_jax.errors import UserError
 SECONDS = 10  # for one file
 NUMBERS = (0, 1, 0x7F, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 40, (1 << 63) - 1, (1 << 64) - 1)
 TRUTH = {
-    "blocks.0.attn.qkv.weight": np.linspace(-1, 1, 48, dtype=np.float32).reshape(12, 4), "blocks.0.norm1.bias": np.arange(1, 4, dtype=np.float16),
-    "pos_embed": np.linspace(2, 3, 6, dtype=np.float64).reshape(1, 2, 3), "scale": np.array(0.5, np.float32),
-}  # fmt: skip
+    "blocks.0.attn.qkv.weight": np.linspace(-1, 1, 48, dtype=np.float32).reshape(12, 4),
+    "blocks.0.norm1.bias": np.arange(1, 4, dtype=np.float16),
+    "pos_embed": np.linspace(2, 3, 6, dtype=np.float64).reshape(1, 2, 3),
+    "scale": np.array(0.5, np.float32),
+}
 NESTED = {
     "params": {
         "head": {"kernel": TRUTH["pos_embed"], "bias": TRUTH["blocks.0.norm1.bias"]},
@@ -159,7 +161,10 @@ def hold(value: Any, truth: dict[str, Any], values: bool, structure: bool) -> No
 
 
 def damage(kind: str, seed: int, count: int) -> dict[str, int]:
-    """Read `count` damaged files of a kind; how many were accepted and refused. Raises AssertionError naming the case that went wrong."""
+    """Read `count` damaged files of a kind; how many were accepted and refused.
+
+    Raises AssertionError naming the case that failed.
+    """
     name, make, truth, kept = KINDS[kind]
     told: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory() as room:

@@ -1,4 +1,4 @@
-"""Random damage to valid files: each is refused in one sentence or read as what it says, and a digest catches changed values."""
+"""Random damage to valid files: each is refused in one sentence or read as written; digests catch changed values."""
 
 from __future__ import annotations
 

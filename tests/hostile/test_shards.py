@@ -24,16 +24,16 @@ def shards(folder: Path, weight_map: Mapping[str, str], files: Mapping[str, list
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 SHARDS: dict[str, tuple[dict[str, str], dict[str, list[str]], str]] = {
-    "90 shard outside the folder": ({"a": "../x.safetensors"}, {}, "not in its folder"),
-    "90 absolute": ({"a": "/etc/passwd"}, {}, "not in its folder"),
-    "90 shard with a NUL": ({"a": "x\0.safetensors"}, {}, "not in its folder"),
-    "90 shard that is the folder": ({"a": "."}, {}, "not in its folder"),
-    "90 missing": ({"a": FIRST, "b": SECOND}, {FIRST: ["a"]}, "is not there"),
-    "90 key in two shards": ({"a": FIRST, "b": SECOND}, {FIRST: ["a"], SECOND: ["b", "a"]}, "says is in"),
-    "90 key absent from its shard": ({"a": FIRST, "b": FIRST}, {FIRST: ["a"]}, "lacks b"),
-    "90 unlisted extra key": ({"a": FIRST}, {FIRST: ["a", "b"]}, "does not list"),
-    "90 no tensors listed": ({}, {}, "weight_map"),
-    "90 the index as its own shard": ({"a": "model.safetensors.index.json"}, {}, "no file of weights"),
+    "shard outside the folder": ({"a": "../x.safetensors"}, {}, "not in its folder"),
+    "absolute": ({"a": "/etc/passwd"}, {}, "not in its folder"),
+    "shard with a NUL": ({"a": "x\0.safetensors"}, {}, "not in its folder"),
+    "shard that is the folder": ({"a": "."}, {}, "not in its folder"),
+    "missing": ({"a": FIRST, "b": SECOND}, {FIRST: ["a"]}, "is not there"),
+    "key in two shards": ({"a": FIRST, "b": SECOND}, {FIRST: ["a"], SECOND: ["b", "a"]}, "says is in"),
+    "key absent from its shard": ({"a": FIRST, "b": FIRST}, {FIRST: ["a"]}, "lacks b"),
+    "unlisted extra key": ({"a": FIRST}, {FIRST: ["a", "b"]}, "does not list"),
+    "no tensors listed": ({}, {}, "weight_map"),
+    "the index as its own shard": ({"a": "model.safetensors.index.json"}, {}, "no file of weights"),
 }
 
 
@@ -45,13 +45,13 @@ def test_shards_are_refused(item: str, by_folder: bool, tmp_path: Path) -> None:
     refuses(tmp_path if by_folder else index, word)
 
 
-def test_90_key_twice_in_the_index(tmp_path: Path) -> None:
+def test_key_twice_in_the_index(tmp_path: Path) -> None:
     index = shards(tmp_path, {}, {FIRST: ["a"]})
     index.write_text(f'{{"weight_map": {{"a": "{FIRST}", "a": "{SECOND}"}}}}')
     refuses(index, "twice")
 
 
-def test_90_shard_that_is_a_link_out_of_the_folder(tmp_path: Path) -> None:
+def test_shard_that_is_a_link_out_of_the_folder(tmp_path: Path) -> None:
     inside, outside = tmp_path / "in", tmp_path / "out"
     inside.mkdir()
     outside.mkdir()
@@ -61,7 +61,7 @@ def test_90_shard_that_is_a_link_out_of_the_folder(tmp_path: Path) -> None:
     refuses(index, "link out of its folder")
 
 
-def test_90_links_inside_one_hub_cache_are_fine(tmp_path: Path) -> None:
+def test_links_inside_one_hub_cache_are_fine(tmp_path: Path) -> None:
     snapshot, blobs = tmp_path / "models--o--n" / "snapshots" / "abc", tmp_path / "models--o--n" / "blobs"
     snapshot.mkdir(parents=True)
     blobs.mkdir()

@@ -1,4 +1,4 @@
-"""JSON beside weights that says nonsense is used or refused in a sentence: no error of Python's, and nothing used that cannot be."""
+"""Nonsense in JSON files beside weights is refused in one sentence or harmless: Python raises no error of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from convert import rules
-from convert.__main__ import described
+from convert.commands.convert import described
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.plan.plan import plan
@@ -26,15 +26,23 @@ from vit_jax.errors import UserError
 
 CONFIG = ViTConfig(image=8, patch=4, classes=3, width=8, depth=1, heads=2, hidden=12)
 HOW = {
-    "image": [8, 8], "channels": 3, "fit": "crop", "size": 9, "interpolation": "bicubic", "background": 0, "mean": [0.5] * 3, "std": [0.25] * 3,
-}  # fmt: skip
+    "image": [8, 8],
+    "channels": 3,
+    "fit": "crop",
+    "size": 9,
+    "interpolation": "bicubic",
+    "background": 0,
+    "mean": [0.5] * 3,
+    "std": [0.25] * 3,
+}
 NAMES = ["ant", "bee", "cat"]
 SAID = Options(
     sets={name: getattr(CONFIG, name) for name in ("image", "heads", "eps", "activation", "pool")}
     | {"mean": 0.5, "std": 0.25}
 )
 NONSENSE = [
-    None, True, 0, -1, 1, 2**40, 10**400, 1e-30, 1e308, 1.5, "", "x", "1", "²", [], [1], [0, 0], [-1, -1], [1e9, 1e9], [16, 16], [0.5, 0.5], [1, 2, 3], [0, 0, 0],
+    None, True, 0, -1, 1, 2**40, 10**400, 1e-30, 1e308, 1.5, "", "x", "1", "²", [], [1],
+    [0, 0], [-1, -1], [1e9, 1e9], [16, 16], [0.5, 0.5], [1, 2, 3], [0, 0, 0],
     ["a"], ["a", "b", "c"], [[1]], [None], {}, {"a": 1}, {"a": {"b": 1}}, {"0": "a"}, {"0": 1, "1": [], "2": {}},
 ]  # fmt: skip
 GONE = object()
@@ -44,7 +52,7 @@ PICTURE = Image.new("RGB", (13, 7))
 
 @pytest.fixture(params=["huggingface@v4", "timm", "vit-jax@vit", "converted"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Weights of a layout with the side files that its library writes; or what a conversion wrote, in a file that has no room for words."""
+    """Weights of a layout with its library's side files; or an .npz that a conversion wrote, with its provenance."""
     layout = LAYOUTS["timm" if request.param == "converted" else request.param]
     rng = np.random.default_rng(0)
     ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes(CONFIG).items()}

@@ -1,4 +1,4 @@
-"""`python -m tests.parity [PART...] [--markdown FILE] [--json FILE] [--jobs N]`: compare ours with PyTorch, and print the table.
+"""`python -m tests.parity [PART...] [--markdown FILE] [--json FILE] [--jobs N]`: compare with PyTorch, print a table.
 
 Exits with 0 where everything is within its limits and every planted fault is caught, else with 3.
 """
@@ -16,7 +16,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from .groups import SHARES, groups, run, set_up
+from .groups import FAULTS, groups, run, set_up
 from .tables import report
 
 FAILED = 3
@@ -42,7 +42,7 @@ def main() -> int:
         return 2
     from .libraries import absent
 
-    names = [*groups(), *(f"faults {i + 1}/{SHARES}" for i in range(SHARES))]
+    names = [*groups(), *FAULTS]
     chosen = [n for n in names if not arguments.parts or any(word in n for word in arguments.parts)]
     if not chosen:
         print(f"no part is called {' or '.join(arguments.parts)}; there are {', '.join(names)}", file=sys.stderr)
@@ -51,7 +51,7 @@ def main() -> int:
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn"), set_up) as pool:
         for done in as_completed([pool.submit(run, part) for part in chosen]):
             part, seconds, found = done.result()
-            (faults if part.startswith("faults") else rows).extend(found)
+            (faults if part in FAULTS else rows).extend(found)
             print(f"{part}: {len(found)} in {seconds:.0f} s", file=sys.stderr, flush=True)
     order = {name: i for i, name in enumerate(names)}
     rows.sort(key=lambda r: order[r["part"]])

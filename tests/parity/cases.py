@@ -42,7 +42,7 @@ class Case:
 
 
 def shrink(c: Config) -> Config:
-    """The same network in small: every slot, activation and eps stays, and so does a head width that is not width/heads.
+    """The same network in small: every slot, activation and eps stays, and a head width that is not width/heads.
 
     Widths become 8 (12 inside the mlp, 6 inside the head), depths at most 2, heads 2 (1 where there
     was 1), images 4x3 in patches of 2x1, vocabularies 11 and 9, classes and outputs 5. What was 0,
@@ -103,18 +103,52 @@ def presets() -> list[Case]:
 # Numbers have no list of values in their type: these are the ones compared, beside the default.
 NUMBERS: dict[type, dict[str, tuple[Any, ...]]] = {
     ViTConfig: dict(
-        image=((6, 3),), channels=(1,), patch=((1, 3), (2, 3), 1), classes=(0,), width=(12,), depth=(1, 3), heads=(1, 4), head_width=(3, 5),
-        hidden=(8,), registers=(1, 2), eps=(1e-5, 1e-3, 1e-12), layer_scale=(1e-4,), head_hidden=(6,),
-        embedding_dropout=(0.2,), patch_dropout=(0.2,), attention_dropout=(0.2,), dropout=(0.2,), activation_dropout=(0.2,),
-        head_dropout=(0.2,), drop_path=(0.2,), init_std=(0.1,), token_std=(1.0,), position_std=(1.0,),
+        image=((6, 3),),
+        channels=(1,),
+        patch=((1, 3), (2, 3), 1),
+        classes=(0,),
+        width=(12,),
+        depth=(1, 3),
+        heads=(1, 4),
+        head_width=(3, 5),
+        hidden=(8,),
+        registers=(1, 2),
+        eps=(1e-5, 1e-3, 1e-12),
+        layer_scale=(1e-4,),
+        head_hidden=(6,),
+        embedding_dropout=(0.2,),
+        patch_dropout=(0.2,),
+        attention_dropout=(0.2,),
+        dropout=(0.2,),
+        activation_dropout=(0.2,),
+        head_dropout=(0.2,),
+        drop_path=(0.2,),
+        init_std=(0.1,),
+        token_std=(1.0,),
+        position_std=(1.0,),
     ),
     TransformerConfig: dict(
-        width=(12,), heads=(1, 4), head_width=(3, 5), hidden=(8,), encoder_depth=(1, 3), decoder_depth=(0, 1, 3), eps=(1e-5, 1e-3, 1e-12),
-        dropout=(0.2,), attention_dropout=(0.2,), activation_dropout=(0.2,), embedding_dropout=(0.2,),
-        source_vocabulary=(0,), target_vocabulary=(0,), position_offset=(2,), max_length=(0,), outputs=(0,),
-        init_std=(0.1,), embedding_std=(1.0,), position_std=(1.0,),
+        width=(12,),
+        heads=(1, 4),
+        head_width=(3, 5),
+        hidden=(8,),
+        encoder_depth=(1, 3),
+        decoder_depth=(0, 1, 3),
+        eps=(1e-5, 1e-3, 1e-12),
+        dropout=(0.2,),
+        attention_dropout=(0.2,),
+        activation_dropout=(0.2,),
+        embedding_dropout=(0.2,),
+        source_vocabulary=(0,),
+        target_vocabulary=(0,),
+        position_offset=(2,),
+        max_length=(0,),
+        outputs=(0,),
+        init_std=(0.1,),
+        embedding_std=(1.0,),
+        position_std=(1.0,),
     ),
-}  # fmt: skip
+}
 
 # What a value needs beside it to be valid, or to be used at all.
 COMPANIONS: dict[type, dict[tuple[str, Any], dict[str, Any]]] = {

@@ -22,7 +22,7 @@ from vit_jax.data import batches
 from vit_jax.models import start
 from vit_jax.presets import preset
 from vit_jax.runs import flatten
-from vit_jax.train.session import Setup, prepare
+from vit_jax.train.session import Setup, set_up
 
 PRESETS = {"digits": "ViT, digits", "numbers": "Transformer, numbers"}
 LIMIT = 1e-9  # of a loss
@@ -44,7 +44,7 @@ def ours(setup: Setup, parameters: dict[str, Any], seen: list[dict[str, np.ndarr
 
 def theirs(setup: Setup, parameters: dict[str, Any], seen: list[dict[str, np.ndarray]]) -> np.ndarray:
     """The losses of PyTorch's steps."""
-    trainer = Trainer(setup.run, setup.steps, setup.order.steps_per_epoch, setup.dataset.record())
+    trainer = Trainer(setup.run, setup.steps, setup.order.steps_per_epoch, setup.dataset.metadata())
     trainer.load({name: np.asarray(x) for name, x in flatten(parameters).items()})
     return np.array([trainer.step(batch) for batch in seen])
 
@@ -52,7 +52,7 @@ def theirs(setup: Setup, parameters: dict[str, Any], seen: list[dict[str, np.nda
 def losses(name: str, steps: int = 50) -> tuple[np.ndarray, np.ndarray]:
     """A preset's first losses, ours and PyTorch's: float64 [steps] each."""
     with jax.enable_x64(True):
-        setup = prepare(quiet(preset(name).run))
+        setup = set_up(quiet(preset(name).run))
         parameters = start(setup.run.model, jax.random.key(0), "float64")
         seen = list(batches(setup.dataset.splits["train"], setup.order, 0, steps))
         assert to_dict(setup.run)["compute_dtype"] == "float64"
@@ -91,13 +91,14 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--png", type=Path, help="draw the curves here")
     options = parser.parse_args()
-    backend.prepare()
+    backend.configure_jax()
     rows = {name: losses(name, options.steps) for name in PRESETS}
     worst = 0.0
     for name, (a, b) in rows.items():
         worst = max(worst, float(np.abs(a - b).max()))
         print(
-            f"{name:8} loss {a[0]:.4f} -> {a[-1]:.4f} in {len(a)} steps; largest difference to PyTorch {np.abs(a - b).max():.1e}, limit {LIMIT:.0e}"
+            f"{name:8} loss {a[0]:.4f} -> {a[-1]:.4f} in {len(a)} steps; "
+            f"largest difference to PyTorch {np.abs(a - b).max():.1e}, limit {LIMIT:.0e}"
         )
     if options.png:
         draw(rows, options.png)

@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from convert.verify.checks import Check, values
+from convert.verify.sides import Ours, on_cpu
 from vit_jax import layers, transformer, vit
 
 from .cases import TRANSFORMER, VIT, Config
-from .compare import Result, values
-from .sides import Ours, Twin, doubles, ours
+from .sides import ours, torch_twin
 from .weights import Inputs, inputs, weights
 
 RATES = ("embedding_dropout", "attention_dropout", "dropout", "activation_dropout")
@@ -54,14 +55,14 @@ def fed() -> Iterator[tuple[Masks, Masks]]:
 
 def trained(mine: Ours, given: Inputs, seed: int = 0) -> np.ndarray:
     """Our logits in training."""
-    with doubles("float64"):
+    with on_cpu("float64"):
         keys = jax.random.split(jax.random.key(seed), len(next(iter(given.values()))))
         return np.asarray(mine.call(mine.model, **mine.arrays(given), keys=keys))
 
 
-def one_mask(name: str, c: Config) -> Iterator[Result]:
+def one_mask(name: str, c: Config) -> Iterator[Check]:
     """The training pass of both sides: the sites lie in the same places, drop and scale alike."""
-    mine, twin, given = ours(c, weights(c)), Twin(c, weights(c)), inputs(c)
+    mine, twin, given = ours(c, weights(c)), torch_twin(c, weights(c)), inputs(c)
     twin.module.train()
     with fed() as (asked, their):
         a, b = trained(mine, given), twin.forward(given)
@@ -69,11 +70,11 @@ def one_mask(name: str, c: Config) -> Iterator[Result]:
     yield values(
         name, "torch_ref, one mask fed to both", "float64, in training", {"logits": a}, {"logits": b}, "float64"
     )
-    yield Result(name, "torch_ref, one mask fed to both", "number of sites", abs(asked.count - their.count), 0)
+    yield Check(name, "torch_ref, one mask fed to both", "number of sites", abs(asked.count - their.count), 0)
 
 
-def statistics(name: str, c: Config, batch: int = 32) -> Iterator[Result]:
-    """At every site: the share dropped within 4 standard deviations, the rest scaled by 1/(1-p), examples and sites apart."""
+def statistics(name: str, c: Config, batch: int = 32) -> Iterator[Check]:
+    """At every site: the share dropped within 4 standard deviations, the rest scaled by 1/(1-p), no mask used twice."""
     seen: list[tuple[float, np.ndarray, np.ndarray]] = []
     real = layers.dropout
 
@@ -92,18 +93,18 @@ def statistics(name: str, c: Config, batch: int = 32) -> Iterator[Result]:
         first, again, other = trained(mine, given), trained(mine, given), trained(mine, given, 1)
     seen = seen[: len(seen) // 3]
     against = "what dropout is"
-    yield Result(name, against, "same key, same output", float(np.abs(first - again).max()), 0)
-    yield Result(name, against, "another key, another output", float(np.abs(first - other).max() == 0), 0)
+    yield Check(name, against, "same key, same output", float(np.abs(first - again).max()), 0)
+    yield Check(name, against, "another key, another output", float(np.abs(first - other).max() == 0), 0)
     for site, (rate, x, y) in enumerate(seen):
         dropped, there = (y == 0) & (x != 0), x != 0
         n = there.sum()
         z = abs(dropped.sum() - n * rate) / math.sqrt(n * rate * (1 - rate))
         scale = np.abs(y - np.where(dropped, 0, x / (1 - rate))).max() / np.abs(x).max()
         title = f"{name}, site {site} {list(x.shape[1:])}"
-        yield Result(title, against, "share dropped, in standard deviations", float(z), 4)
-        yield Result(title, against, "scale of the rest", float(scale), 1e-12)
+        yield Check(title, against, "share dropped, in standard deviations", float(z), 4)
+        yield Check(title, against, "scale of the rest", float(scale), 1e-12)
         if x[0].size > 30:  # two masks of so many values are not the same by chance
-            yield Result(
+            yield Check(
                 title,
                 against,
                 "examples with the first one's mask",
@@ -116,10 +117,10 @@ def statistics(name: str, c: Config, batch: int = 32) -> Iterator[Result]:
         for b in seen[:i]
         if a[1][0].size > 30
     )
-    yield Result(name, against, "sites that share a mask", float(alike), 0)
+    yield Check(name, against, "sites that share a mask", float(alike), 0)
 
 
-def dropping() -> Iterator[Result]:
+def dropping() -> Iterator[Check]:
     """Both models, pre- and post-norm."""
     for name, c in (("ViT", VITS), ("Transformer", TRANSFORMERS)):
         yield from one_mask(f"{name}, every rate", c)

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from .compare import Result
+from convert.verify.checks import Check
 
 PARTS = 4  # of the slots of each network
-SHARES = 4  # of the faults
+SHARES = 4  # of the faults in code
+FAULTS = (*(f"faults {i + 1}/{SHARES}" for i in range(SHARES)), "faults in tables")
 
 
 def quick_compilation() -> None:
@@ -30,7 +31,7 @@ def quick_compilation() -> None:
     jax.config.update("jax_disable_most_optimizations", True)
 
 
-def presets() -> Iterator[Result]:
+def presets() -> Iterator[Check]:
     """Every preset, shrunk."""
     from . import cases, twins
 
@@ -38,7 +39,7 @@ def presets() -> Iterator[Result]:
         yield from twins.case(case, thorough=True)
 
 
-def combinations() -> Iterator[Result]:
+def combinations() -> Iterator[Check]:
     """Slots that meet, one compiled pass a family, and decoding with a cache."""
     from . import cases, twins
 
@@ -51,7 +52,7 @@ def combinations() -> Iterator[Result]:
             yield from twins.decoding(f"{case.name}, decoding", case.config)
 
 
-def slots(network: str, part: int) -> Iterator[Result]:
+def slots(network: str, part: int) -> Iterator[Check]:
     """A part of the values of all slots of one network."""
     from . import cases, twins
 
@@ -59,7 +60,7 @@ def slots(network: str, part: int) -> Iterator[Result]:
         yield from twins.case(case)
 
 
-def groups() -> dict[str, Callable[[], Iterable[Result]]]:
+def groups() -> dict[str, Callable[[], Iterable[Check]]]:
     """Every part by name, the long ones first."""
     from functools import partial
 
@@ -112,6 +113,26 @@ def groups() -> dict[str, Callable[[], Iterable[Result]]]:
     }
 
 
+def in_code(share: int) -> Iterator[dict[str, Any]]:
+    """What becomes of every SHARES-th fault in the code."""
+    from .sabotage import faults
+
+    for fault in faults()[share::SHARES]:
+        found = fault.caught()
+        yield {"fault": fault.name, "test": fault.test, "caught": found is not None, "seen": str(found or "")}
+
+
+def in_tables() -> Iterator[dict[str, Any]]:
+    """What becomes of every fault in a layout's table; `layout` is the layout, or one of several networks of it."""
+    from .faulty_tables import faults
+    from .libraries import absent
+
+    for fault in faults(absent()):
+        found, by = fault.caught(), fault.library()
+        about = {"layout": fault.example, "fault": fault.kind.name, "test": by}
+        yield about | {"caught": found is not None, "seen": str(found or "")}
+
+
 def set_up() -> None:
     """What a process of its own needs first."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -121,15 +142,8 @@ def set_up() -> None:
 def run(part: str) -> tuple[str, float, list[dict[str, Any]]]:
     """One part: (its name, seconds, its comparisons or its faults)."""
     began = time.monotonic()
-    if part.startswith("faults"):
-        from .sabotage import faults
-
-        rows = []
-        for fault in faults()[int(part.split()[1].partition("/")[0]) - 1 :: SHARES]:
-            found = fault.caught()
-            rows.append(
-                {"fault": fault.name, "test": fault.test, "caught": found is not None, "seen": str(found or "")}
-            )
-        return part, time.monotonic() - began, rows
+    if part in FAULTS:
+        found = list(in_tables() if part == FAULTS[-1] else in_code(FAULTS.index(part)))
+        return part, time.monotonic() - began, found
     rows = [asdict(r) | {"passed": r.passed, "part": part} for r in groups()[part]()]
     return part, time.monotonic() - began, rows

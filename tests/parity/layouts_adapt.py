@@ -5,6 +5,7 @@ Where a library computes in float32 whatever it is given, the limit is that of f
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,13 +16,13 @@ from torch.nn.functional import interpolate
 
 from convert import adapt
 from convert.adapt.vit import computed
+from convert.verify.checks import Check, relative
+from convert.verify.sides import on_cpu
 from vit_jax.config import ViTConfig, pair
 
 from . import weights
 from .cases import VIT
-from .compare import Result, relative
 from .libraries import absent, load
-from .sides import doubles
 
 Size = tuple[int, int]
 FLOAT64, FLOAT32 = 1e-14, 2e-6
@@ -34,7 +35,7 @@ OBLONG_SIZES: tuple[Size, ...] = ((10, 22), (18, 4), (2, 24))
 def positions(c: ViTConfig, size: Size, kernel: str) -> tuple[np.ndarray, np.ndarray]:
     """A random table before and after --adapt resize."""
     given = weights.weights(c)
-    (one,) = adapt.plan(c, [f"resize={size[0]}x{size[1]}:{kernel}"])
+    (one,) = adapt.adaptations(c, [f"resize={size[0]}x{size[1]}:{kernel}"])
     return given["position"], adapt.apply(one, given)["position"]
 
 
@@ -50,6 +51,11 @@ def by_interpolate(table: np.ndarray, old: Size, new: Size, **options: object) -
     """torch's interpolate on the patches' rows, the prefix kept."""
     prefix = len(table) - old[0] * old[1]
     return np.concatenate([table[:prefix], _rows(interpolate(_nchw(table[prefix:], old), **options))])
+
+
+def by_size(table: np.ndarray, old: Size, new: Size, mode: str) -> np.ndarray:
+    """The same with antialiasing, to the new grid."""
+    return by_interpolate(table, old, new, size=new, mode=mode, antialias=True)
 
 
 def by_timm(table: np.ndarray, old: Size, new: Size) -> np.ndarray:
@@ -93,7 +99,7 @@ def by_jax(table: np.ndarray, old: Size, new: Size) -> np.ndarray:
     import jax
 
     prefix = len(table) - old[0] * old[1]
-    with doubles("float64"):
+    with on_cpu("float64"):
         grid = jax.image.resize(jax.numpy.asarray(table[prefix:].reshape(*old, -1)), (*new, table.shape[1]), "linear")
         return np.concatenate([table[:prefix], np.asarray(grid).reshape(new[0] * new[1], -1)])
 
@@ -102,17 +108,17 @@ Resize = Callable[[np.ndarray, Size, Size], np.ndarray]
 # (kernel, whose code, what it needs, the code, its limit, grids that need not be square: before, after)
 TABLE: tuple[tuple[str, str, str, Resize, float, bool, bool], ...] = (
     ("timm", "timm resample_abs_pos_embed", "timm", by_timm, FLOAT32, True, True),
-    ("timm", "torch interpolate", "torch", lambda t, a, b: by_interpolate(t, a, b, size=b, mode="bicubic", antialias=True), FLOAT64, True, True),
+    ("timm", "torch interpolate", "torch", functools.partial(by_size, mode="bicubic"), FLOAT64, True, True),
     ("hf", "transformers interpolate_pos_encoding", "transformers", by_huggingface, FLOAT64, False, True),
     ("dino", "torch interpolate, by scale", "torch", by_dino, FLOAT64, False, True),
     ("torchvision", "torchvision interpolate_embeddings", "torchvision", by_torchvision, FLOAT64, False, False),
     ("google", "scipy zoom", "scipy", by_zoom, FLOAT64, False, False),
     ("flexi", "jax.image.resize", "jax", by_jax, FLOAT64, True, True),
-    ("flexi", "torch interpolate", "torch", lambda t, a, b: by_interpolate(t, a, b, size=b, mode="bilinear", antialias=True), FLOAT64, True, True),
-)  # fmt: skip
+    ("flexi", "torch interpolate", "torch", functools.partial(by_size, mode="bilinear"), FLOAT64, True, True),
+)
 
 
-def grids() -> Iterator[Result]:
+def grids() -> Iterator[Check]:
     """Every kernel of positions, up, down and to one row, square and not."""
     missing = absent()
     for kernel, against, needs, code, limit, old_oblong, new_oblong in TABLE:
@@ -123,11 +129,11 @@ def grids() -> Iterator[Result]:
                 before, after = positions(c, size, kernel)
                 new = size[0] // 2, size[1] // 2
                 apart = relative(after, code(before, c.grid, new))
-                yield Result(f"resize:{kernel}", against, f"positions {c.grid} to {new}", apart, limit)
+                yield Check(f"resize:{kernel}", against, f"positions {c.grid} to {new}", apart, limit)
 
 
-def patches() -> Iterator[Result]:
-    """Patch kernels against timm's, and what FlexiViT promises: a larger patch sees of a larger picture what the old one saw."""
+def patches() -> Iterator[Check]:
+    """Patch kernels against timm's; and large patches in large pictures, as FlexiViT promises, against small ones."""
     if "timm" in absent():
         return
     resample = load("timm").layers.resample_patch_embed
@@ -137,7 +143,7 @@ def patches() -> Iterator[Result]:
         c = replace(BASE, patch=before, image=tuple(2 * n for n in pair(before)))
         given = weights.weights(c)
         for kernel, its in options.items():
-            (one,) = adapt.plan(c, [f"patch={'x'.join(map(str, pair(after)))}:{kernel}"])
+            (one,) = adapt.adaptations(c, [f"patch={'x'.join(map(str, pair(after)))}:{kernel}"])
             rows, columns = pair(after)
             mine = (
                 adapt.apply(one, given)["patch.kernel"]
@@ -146,7 +152,7 @@ def patches() -> Iterator[Result]:
             )
             old = given["patch.kernel"].reshape(before, before, c.channels, c.width).transpose(3, 2, 0, 1)
             theirs = resample(torch.from_numpy(np.ascontiguousarray(old)), list(pair(after)), **its).numpy()
-            yield Result(
+            yield Check(
                 f"patch:{kernel}",
                 "timm resample_patch_embed",
                 f"patches {before} to {after}",
@@ -156,7 +162,7 @@ def patches() -> Iterator[Result]:
     yield from larger_pictures()
 
 
-def larger_pictures() -> Iterator[Result]:
+def larger_pictures() -> Iterator[Check]:
     """Patches of pictures enlarged by torch, under enlarged kernels, have the old projections."""
     c = replace(BASE, patch=4, image=8)
     given, pixels = (
@@ -164,16 +170,16 @@ def larger_pictures() -> Iterator[Result]:
         torch.from_numpy(np.random.default_rng(0).standard_normal((5, c.channels, 4, 4))),
     )
     for kernel, its in {"timm": dict(mode="bicubic", antialias=True), "flexi": dict(mode="bilinear")}.items():
-        (one,) = adapt.plan(c, [f"patch=9:{kernel}"])
+        (one,) = adapt.adaptations(c, [f"patch=9:{kernel}"])
         large = interpolate(pixels, size=(9, 9), **its)
         old, new = (
             (p.permute(0, 2, 3, 1).flatten(1).numpy() @ w["patch.kernel"])
             for p, w in ((pixels, given), (large, adapt.apply(one, given)))
         )
-        yield Result(f"patch:{kernel}", "the old projections", "enlarged pictures", relative(new, old), 1e-13)
+        yield Check(f"patch:{kernel}", "the old projections", "enlarged pictures", relative(new, old), 1e-13)
 
 
-def channels() -> Iterator[Result]:
+def channels() -> Iterator[Check]:
     """Patch kernels of other channels against timm's."""
     if "timm" in absent():
         return
@@ -181,10 +187,10 @@ def channels() -> Iterator[Result]:
     given = weights.weights(BASE)
     old = given["patch.kernel"].reshape(2, 2, 3, -1).transpose(3, 2, 0, 1)
     for n in (1, 2, 3, 4, 6, 7):
-        (one,) = adapt.plan(BASE, [f"channels={n}"])
+        (one,) = adapt.adaptations(BASE, [f"channels={n}"])
         mine = adapt.apply(one, given)["patch.kernel"].reshape(2, 2, n, -1).transpose(3, 2, 0, 1)
         theirs = change(n, torch.from_numpy(np.ascontiguousarray(old, np.float32))).numpy().astype(np.float64)
-        yield Result(
+        yield Check(
             "channels",
             "timm adapt_input_conv",
             f"3 channels to {n}",
@@ -193,7 +199,7 @@ def channels() -> Iterator[Result]:
         )
 
 
-def sinusoids() -> Iterator[Result]:
+def sinusoids() -> Iterator[Check]:
     """Computed positions against those of the networks."""
     from vit_jax.vit import sinusoids
 
@@ -202,10 +208,10 @@ def sinusoids() -> Iterator[Result]:
             replace(OBLONG, position=position, registers=2, register_position=True),
             replace(BASE, position=position, width=20, heads=2),
         ):
-            yield Result("fold=positions", "vit_jax", position, relative(computed(c), sinusoids(c)), FLOAT64)
+            yield Check("fold=positions", "vit_jax", position, relative(computed(c), sinusoids(c)), FLOAT64)
 
 
-def layouts_adapt() -> Iterator[Result]:
+def layouts_adapt() -> Iterator[Check]:
     """All of them."""
     for part in (grids, patches, channels, sinusoids):
         yield from part()

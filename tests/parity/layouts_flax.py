@@ -1,7 +1,8 @@
-"""The Flax names of Marian, BART and mBART against what transformers' own Flax classes gave, which its version 5 has no more.
+"""The Flax names of Marian, BART and mBART against transformers' own Flax classes, which its version 5 no longer has.
 
-Their outputs are kept in layouts_flax.json. They were made by `python -m tests.parity.layouts_flax` with transformers 4.40.2
-(huggingface_hub 0.25.2, tokenizers 0.19.1) before the installed one on PYTHONPATH, from folders that our tables had written.
+The outputs of these classes are recorded in layouts_flax.json. They were computed by `python -m
+tests.parity.layouts_flax` with transformers 4.40.2 (huggingface_hub 0.25.2, tokenizers 0.19.1) before the installed one
+on PYTHONPATH, from folders that our tables had written.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import numpy as np
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
+from convert.verify.checks import Check
+from convert.verify.weights import Arrays
 from vit_jax.runs import unflatten
 
-from .compare import Arrays, Result
 from .layouts_seq2seq import BART, IDS, MARIAN, MBART, compared, returned, some
 from .weights import weights
 
@@ -32,7 +34,7 @@ CASES = {
 }
 
 
-def flax() -> Iterator[Result]:
+def flax() -> Iterator[Check]:
     """Logits of the same weights, and the tensors there and back."""
     kept = json.loads(KEPT.read_text())
     for version, (_, c) in CASES.items():

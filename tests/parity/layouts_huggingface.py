@@ -20,10 +20,10 @@ from convert import rules
 from convert.dialects import LAYOUTS, huggingface
 from convert.layout import Facts, Layout
 from convert.recognise.config import resolve
+from convert.verify.checks import Check, bits, values
 from vit_jax.config import ViTConfig
 from vit_jax.data import Preprocess
 
-from .compare import Result, tensors, values
 from .libraries import load
 from .sides import ours
 
@@ -103,7 +103,7 @@ def written(folder: Path, state: Arrays, files: dict[str, Any]) -> None:
         (folder / name).write_text(json.dumps(content))
 
 
-def compare(case: Saved, what: str, dtype: str) -> Iterator[Result]:
+def compare(case: Saved, what: str, dtype: str) -> Iterator[Check]:
     """One network: both versions of its names read and written, the forward pass, the folder that we write loaded."""
     model = case.build(getattr(torch, dtype))
     images = np.random.default_rng(0).standard_normal((3, 4, 3, 2)).astype(dtype)
@@ -116,7 +116,7 @@ def compare(case: Saved, what: str, dtype: str) -> Iterator[Result]:
     readings = []
     for version, state in (("v5", v5), ("v4", v4)):
         known, layout, config = identify(state, files)
-        yield Result(
+        yield Check(
             what,
             "transformers",
             f"{dtype}, recognised as {version} alone",
@@ -125,9 +125,9 @@ def compare(case: Saved, what: str, dtype: str) -> Iterator[Result]:
             ", ".join(known),
         )
         readings.append(rules.read(layout.rows(config), state))
-        yield tensors(what, f"transformers, {version} written", rules.write(layout.rows(config), readings[-1]), state)
+        yield bits(what, f"transformers, {version} written", rules.write(layout.rows(config), readings[-1]), state)
     mine, other = ({k: v for k, v in p.items() if not k.startswith(rules.CARRIED)} for p in reversed(readings))
-    yield tensors(what, "v4, v5 read", other, mine)
+    yield bits(what, "v4, v5 read", other, mine)
     yield values(
         what, "transformers", dtype, {"logits": ours(config, mine, dtype).forward({"images": images})}, logits, dtype
     )
@@ -139,7 +139,7 @@ def compare(case: Saved, what: str, dtype: str) -> Iterator[Result]:
 
 def loaded(
     case: Saved, what: str, state: Arrays, files: dict[str, Any], images: np.ndarray, logits: Arrays
-) -> Iterator[Result]:
+) -> Iterator[Check]:
     """The library's own loading of a folder with our side files: the class, its keys, its logits to the bit."""
     transformers = load("transformers")
     cls = (
@@ -155,12 +155,12 @@ def loaded(
     wrong = sorted(str(n) for said in info.values() for n in said) + [type(model).__name__] * (
         type(model).__name__ != case.name
     )
-    yield Result(what, "transformers", "loads as its own, whole", float(len(wrong)), 0.0, ", ".join(wrong[:3]))
-    yield tensors(what, "transformers, logits of what it loads", {"logits": case.run(model.eval(), images)}, logits)
+    yield Check(what, "transformers", "loads as its own, whole", float(len(wrong)), 0.0, ", ".join(wrong[:3]))
+    yield bits(what, "transformers, logits of what it loads", {"logits": case.run(model.eval(), images)}, logits)
 
 
-def processors() -> Iterator[Result]:
-    """The pixels that the library makes of an image by the preprocessor_config.json that we write, Pillow doing the work for both."""
+def processors() -> Iterator[Check]:
+    """The pixels of an image by the preprocessor_config.json that we write; Pillow computes them for both sides."""
     from PIL import Image
 
     plain = dict(
@@ -202,7 +202,7 @@ def processors() -> Iterator[Result]:
             )
 
 
-def layouts() -> Iterator[Result]:
+def layouts() -> Iterator[Check]:
     """All classes and preprocessings; none where the library is not installed."""
     try:
         load("transformers")

@@ -14,8 +14,8 @@ import numpy as np
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.recognise.config import resolve
+from convert.verify.checks import Check, bits, values
 
-from .compare import Result, tensors, values
 from .sides import ours
 
 C, P, D, F, L, K = 3, 2, 8, 12, 2, 3
@@ -43,9 +43,11 @@ class Recorded:
         """Its file: every array random, drawn in the order of the names."""
         body, biased = "vit/" * ("For" in self.name), self.settings.get("qkv_bias", True)
         shapes: dict[str, tuple[int, ...]] = {
-            "embeddings/cls_token": (1, 1, D), "embeddings/position_embeddings": (1, 5, D),
-            "embeddings/patch_embeddings/projection/kernel": (P, P, C, D), "embeddings/patch_embeddings/projection/bias": (D,),
-        }  # fmt: skip
+            "embeddings/cls_token": (1, 1, D),
+            "embeddings/position_embeddings": (1, 5, D),
+            "embeddings/patch_embeddings/projection/kernel": (P, P, C, D),
+            "embeddings/patch_embeddings/projection/bias": (D,),
+        }
         for i in range(L):
             dense = {f"attention/attention/{n}": (D, D) for n in ("query", "key", "value")}
             dense |= {"attention/output/dense": (D, D), "intermediate/dense": (D, F), "output/dense": (F, D)}
@@ -78,11 +80,17 @@ CLASSIFIER, MODEL = "FlaxViTForImageClassification", "FlaxViTModel"
 RECORDED = [
     Recorded(
         CLASSIFIER,
-        [[1.1715816023558159, -0.31510597113710004, 0.2447643765612943], [0.9103758275405798, -0.37596132059826165, 0.34010756378581747]],
+        [
+            [1.1715816023558159, -0.31510597113710004, 0.2447643765612943],
+            [0.9103758275405798, -0.37596132059826165, 0.34010756378581747],
+        ],
     ),
     Recorded(
         CLASSIFIER,
-        [[-0.10213165534229803, -1.0752880985723516, 0.2140315827486846], [-0.4474637638335415, -1.0150923239456513, -0.022203486421466023]],
+        [
+            [-0.10213165534229803, -1.0752880985723516, 0.2140315827486846],
+            [-0.4474637638335415, -1.0150923239456513, -0.022203486421466023],
+        ],
         dict(hidden_act="gelu_new", qkv_bias=False, layer_norm_eps=1e-3),
     ),
     Recorded(
@@ -97,14 +105,14 @@ RECORDED = [
 ]  # fmt: skip
 
 
-def layouts() -> Iterator[Result]:
+def layouts() -> Iterator[Check]:
     """Each recognised, read with its config.json, computed, and written again."""
     images = np.random.default_rng(1).standard_normal((2, 4, 4, C)).astype(np.float32)  # its code takes no wider ones
     for case in RECORDED:
         what, w = f"{case.name}{', settings' * bool(case.settings)}", case.arrays()
         names = {name: array.shape for name, array in w.items()}
         known = [layout.name for layout in LAYOUTS.values() if layout.recognises(names)]
-        yield Result(what, "names", "recognised alone", float(known != ["huggingface-flax"]), 0.0, ", ".join(known))
+        yield Check(what, "names", "recognised alone", float(known != ["huggingface-flax"]), 0.0, ", ".join(known))
         layout = LAYOUTS["huggingface-flax"]
         config = resolve(
             layout,
@@ -115,4 +123,4 @@ def layouts() -> Iterator[Result]:
         p = rules.read(layout.rows(config), w)
         mine = {"output": ours(config, p).forward({"images": images.astype(np.float64)})}
         yield values(what, "transformers 4.55.4", "float64", mine, {"output": np.array(case.output)}, "float64")
-        yield tensors(what, "file written again", rules.write(layout.rows(config), p), w)
+        yield bits(what, "file written again", rules.write(layout.rows(config), p), w)

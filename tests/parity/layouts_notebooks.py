@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from convert import rules
 from convert.dialects import notebook_768
+from convert.verify.checks import Check, relative
 from vit_jax.config import ViTConfig, pair
 
 from .cases import VIT
-from .compare import Result, relative
 from .layouts_vit_pytorch import Case, compare
 from .sides import ours
 from .weights import inputs, weights
@@ -136,8 +136,8 @@ HEADS = replace(BASE, activation="gelu_tanh")  # 48
 RELU = replace(BASE, stem_activation="relu", head_hidden=6, head_activation="relu")  # 256
 
 
-def across_the_batch() -> Result:
-    """The 768-wide notebook's own network with the same weights: whether it is as near to ours as limits allow (it must not be)."""
+def across_the_batch() -> Check:
+    """The 768-wide notebook's own network with the same weights: it must not come near to ours."""
     p, images = weights(WIDE), inputs(WIDE)["images"]
     module = Net768(WIDE, batch_first=False).double().eval()
     module.load_state_dict(
@@ -146,14 +146,22 @@ def across_the_batch() -> Result:
     with torch.no_grad():
         theirs = module(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
     near = relative(ours(WIDE, p).forward({"images": images}), theirs) < 1e-2
-    return Result("notebook-768, attending across the batch", "a twin", "is another function", float(near), 0.0)
+    return Check("notebook-768, attending across the batch", "a twin", "is another function", float(near), 0.0)
 
 
-def layouts() -> Iterator[Result]:
-    """All three."""
+def cases() -> list[Case]:
+    """The three, one of them with narrow heads, too."""
     sizes = ("image", "heads")
-    yield from compare(Case("notebook-768", "batch first", WIDE, lambda c: Net768(c, True), sizes))
+    return [
+        Case("notebook-768", "batch first", WIDE, lambda c: Net768(c, True), sizes),
+        Case("notebook-48", "as it is", HEADS, Net48, ("image",)),
+        Case("notebook-48", "heads of 3", replace(HEADS, head_width=3), Net48, ("image",)),
+        Case("notebook-256", "as it is", RELU, Net256, (*sizes, "patch")),
+    ]
+
+
+def layouts() -> Iterator[Check]:
+    """All of them."""
     yield across_the_batch()
-    yield from compare(Case("notebook-48", "as it is", HEADS, Net48, ("image",)))
-    yield from compare(Case("notebook-48", "heads of 3", replace(HEADS, head_width=3), Net48, ("image",)))
-    yield from compare(Case("notebook-256", "as it is", RELU, Net256, (*sizes, "patch")))
+    for case in cases():
+        yield from compare(case)

@@ -1,4 +1,4 @@
-"""Google's npz layouts: a plain numpy reading of the published maths over arrays by name, and timm's own reader of them.
+"""Google's npz layouts against plain numpy, which follows the published maths over arrays by name, and timm's loader.
 
 Every file here is made by name and shape, not by our rows: embedding (P, Q, C, D), heads (D, H, Dh), LayerNorm with
 epsilon 1e-6, tanh GELU, pre-norm blocks (Dosovitskiy et al. 2021; attention pooling by Zhai et al. 2022).
@@ -6,22 +6,19 @@ epsilon 1e-6, tanh GELU, pre-norm blocks (Dosovitskiy et al. 2021; attention poo
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.recognise.config import resolve
-from vit_jax.config import ViTConfig
+from convert.verify import Weights
+from convert.verify.checks import Check, bits, values
+from convert.verify.libraries import build
+from convert.verify.sides import ByRows
 
-from .compare import Result, tensors, values
-from .libraries import absent, timm_build
 from .sides import ours
 
 Arrays = dict[str, np.ndarray]
@@ -88,7 +85,7 @@ class File:
                 value /= np.sqrt(P * Q * C if name == "embedding/kernel" else F if "Dense_1" in name else D)
             elif name.endswith("scale"):
                 value = 1 + value * 0.3
-            out[name] = value.astype(np.float32).astype(dtype)  # timm's reader takes patches through float32
+            out[name] = value.astype(dtype)
         return out
 
 
@@ -198,12 +195,12 @@ def sincos(rows: int, columns: int) -> np.ndarray:
 # ------------------------------------------------------------------------------------ comparisons
 
 
-def compare(file: File, dtype: str) -> Iterator[Result]:
+def compare(file: File, dtype: str) -> Iterator[Check]:
     """One file: recognised, resolved, read, its forward pass, written again."""
     what, w = f"{file.layout}, {file.pool}{', hidden layer' * bool(file.hidden)}", file.arrays(dtype)
     names = {name: array.shape for name, array in w.items()}
     known = [layout.name for layout in LAYOUTS.values() if layout.recognises(names)]
-    yield Result(what, "names", "recognised alone", float(known != [file.layout]), 0.0, ", ".join(known))
+    yield Check(what, "names", "recognised alone", float(known != [file.layout]), 0.0, ", ".join(known))
     layout = LAYOUTS[file.layout]
     said = {
         "image": list(IMAGE),
@@ -212,34 +209,18 @@ def compare(file: File, dtype: str) -> Iterator[Result]:
     }
     config = resolve(layout, names, [("--set", said)], "file")
     p = rules.read(layout.rows(config), w)
-    yield tensors(what, "file written again", rules.write(layout.rows(config), p), w)
+    yield bits(what, "file written again", rules.write(layout.rows(config), p), w)
     images = np.random.default_rng(1).standard_normal((3, *IMAGE, C)).astype(dtype)
     logits = {"logits": ours(config, p, dtype).forward({"images": images})}
     yield values(what, "numpy", dtype, logits, {"logits": forward(file, w, images).astype(dtype)}, dtype)
-    if layout.proven and "timm" not in absent() and not file.hidden and file.position:  # what it reads of these
-        yield values(what, layout.proven, dtype, logits, {"logits": timm(config, w, images)}, dtype)
+    built, _ = build(Weights("file", layout, config, w))
+    if built is not None:  # timm's reader knows no hidden layer of a head, and no computed positions
+        theirs = ByRows(built, config, dtype).forward({"images": images})
+        yield values(what, built.library, dtype, logits, {"logits": theirs}, dtype)
 
 
-def timm(config: ViTConfig, w: Arrays, images: np.ndarray) -> np.ndarray:
-    """timm's network of that config with the weights that its own reader takes from the file."""
-    options: dict[str, dict[str, Any]] = {
-        "cls": {},
-        "mean": dict(global_pool="avg", fc_norm=False),
-        "map": dict(global_pool="map"),
-    }
-    model: Any = timm_build(
-        config, **options[config.pool], class_token=config.cls_token, no_embed_class=not config.cls_position
-    )
-    model = model.to(getattr(torch, str(images.dtype))).eval()
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        np.savez(path := str(Path(folder, "file.npz")), **w)
-        model.load_pretrained(path)
-        return model(torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))).numpy()
-
-
-def layouts() -> Iterator[Result]:
-    """All files in float64; in float32 those that timm reads."""
+def layouts() -> Iterator[Check]:
+    """All files in both precisions."""
     for file in FILES:
         yield from compare(file, "float64")
-        if LAYOUTS[file.layout].proven:
-            yield from compare(file, "float32")
+        yield from compare(file, "float32")

@@ -1,4 +1,4 @@
-"""Encoder-decoder layouts against the libraries they are named after: weights of ours go over by the layout's rows and come back.
+"""Encoder-decoder layouts against the libraries that they are named after, by the layout's rows there and back.
 
 Each network is built by its own library, from the files that we write where it reads files; its outputs
 are compared with ours, and what it saves is recognised, resolved and read back to the bit.
@@ -21,11 +21,12 @@ from convert import rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts, Layout
 from convert.recognise.config import resolve
+from convert.verify.checks import Check, bits, values
+from convert.verify.libraries.transformers import exact_sinusoids
+from convert.verify.weights import Arrays
 from vit_jax.config import TransformerConfig, normal
-from vit_jax.transformer import sinusoids
 
 from .cases import TRANSFORMER
-from .compare import Arrays, Result, tensors, values
 from .libraries import absent, load
 from .sides import ours
 from .torch_nn import ACTIVATIONS, torch_masks
@@ -55,10 +56,10 @@ def returned(
     config: TransformerConfig,
     p: Arrays,
     said: dict[str, Any],
-) -> Iterator[Result]:
+) -> Iterator[Check]:
     """What the library holds, read: the same config, the same tensors; and written again as it was."""
     found, back = reading(subject, layout, state, said)
-    yield Result(
+    yield Check(
         subject,
         against,
         "config",
@@ -66,8 +67,8 @@ def returned(
         0.0,
         str(found),
     )
-    yield tensors(subject, against, back, p)
-    yield tensors(subject, f"{against}, written", rules.write(layout.rows(found), back, names=state), state)
+    yield bits(subject, against, back, p)
+    yield bits(subject, f"{against}, written", rules.write(layout.rows(found), back, names=state), state)
 
 
 def _training(c: TransformerConfig) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def _training(c: TransformerConfig) -> dict[str, Any]:
 
 def compared(
     subject: str, against: str, config: TransformerConfig, p: Arrays, given: Inputs, theirs: Call
-) -> Iterator[Result]:
+) -> Iterator[Check]:
     """The outputs in both dtypes: the memory where the source is not padding, and the logits."""
     for dtype in DTYPES:
         seen, expected = ours(config, p, dtype).capture(given), theirs(given, dtype)
@@ -111,7 +112,7 @@ HUGGINGFACE: list[tuple[str, str, TransformerConfig]] = [
 IDS = {"pad_token_id": 1, "eos_token_id": 0, "decoder_start_token_id": 1, "forced_eos_token_id": 0}
 
 
-def huggingface() -> Iterator[Result]:
+def huggingface() -> Iterator[Check]:
     """Each folder loaded by the library's own class with nothing missing or left over; saved by it, and read again."""
     transformers = load("transformers")
     transformers.utils.logging.disable_progress_bar()
@@ -122,7 +123,7 @@ def huggingface() -> Iterator[Result]:
             auto = transformers.AutoModelForSeq2SeqLM if config.outputs else transformers.AutoModel
             model, info = auto.from_pretrained(folder, output_loading_info=True, attn_implementation="sdpa")
             odd = [f"{fault} {sorted(map(str, keys))}" for fault, keys in info.items() if keys]
-            yield Result(subject, "transformers", "keys missing or left over", float(len(odd)), 0.0, "; ".join(odd))
+            yield Check(subject, "transformers", "keys missing or left over", float(len(odd)), 0.0, "; ".join(odd))
             model.save_pretrained(folder)
             saved = {
                 key: value.numpy()
@@ -130,7 +131,7 @@ def huggingface() -> Iterator[Result]:
             }
             beside = [file for file in ("config.json", "generation_config.json") if Path(folder, file).exists()]
             side = layout.read_side({file: json.loads(Path(folder, file).read_text()) for file in beside})
-        yield Result(
+        yield Check(
             subject,
             "transformers",
             "ids of special tokens",
@@ -146,7 +147,7 @@ def huggingface() -> Iterator[Result]:
             config,
             p,
             some(config),
-            lambda given, dtype, model=model: seq2seq(model, given, dtype),
+            lambda given, dtype, model=model, c=config: seq2seq(model, c, given, dtype),
         )
 
 
@@ -168,16 +169,13 @@ def write(folder: Path, layout: Layout, config: TransformerConfig, p: Arrays) ->
         (folder / file).write_text(json.dumps(content))
 
 
-def seq2seq(model: Any, given: Inputs, dtype: str) -> Arrays:
+def seq2seq(model: Any, c: TransformerConfig, given: Inputs, dtype: str) -> Arrays:
     """Memory and logits, which without a head are the decoder's output.
 
     Marian's table of sinusoids is rounded to float32 even in a float64 model: there it is computed anew.
     """
     model = model.to(getattr(torch, dtype))
-    if model.config.model_type == "marian":
-        table = torch.from_numpy(sinusoids("concatenated", model.config.max_position_embeddings, model.config.d_model))
-        for stack in (model.get_encoder(), model.get_decoder()):
-            stack.embed_positions.weight.data = table.to(getattr(torch, dtype))
+    exact_sinusoids(model, c)
     ids = {
         name: torch.from_numpy(given[side]).long()
         for name, side in (("input_ids", "source"), ("decoder_input_ids", "target"))
@@ -204,8 +202,8 @@ VECTORS = replace(
 )
 
 
-def torch_transformers() -> Iterator[Result]:
-    """Both norm orders, with biases and without, and what a state dict cannot tell: heads, activation, eps, who is seen."""
+def torch_transformers() -> Iterator[Check]:
+    """Both norm orders, with biases and without, and what a state dict does not show: heads, activation, eps, masks."""
     layout = LAYOUTS["torch-transformer"]
     for norm_first, bias, activation, which in (
         (False, True, "relu", "both"),
@@ -256,7 +254,7 @@ def torch_transformers() -> Iterator[Result]:
         yield from compared(subject, "torch.nn", c, p, {**given, "memory_padding": None, **paddings}, call)
 
 
-def torch_encoders() -> Iterator[Result]:
+def torch_encoders() -> Iterator[Check]:
     """TransformerEncoder, with a norm at its end and without."""
     layout = LAYOUTS["torch-transformer@encoder"]
     for final_norm in (False, True):
@@ -327,7 +325,7 @@ class Residual(nn.Module):
 
 
 class Notebook(nn.Module):
-    """The notebook's encoder-decoder, by its description: names, shapes and order of operations; scores before the softmax."""
+    """The notebook's encoder-decoder, by its description: names, shapes and order of operations."""
 
     def __init__(self, c: TransformerConfig):
         super().__init__()
@@ -359,26 +357,29 @@ class Notebook(nn.Module):
         return {"memory": x, "logits": self.decoder["linear"](y)}  # type: ignore[operator]
 
 
+NOTEBOOK = replace(
+    VECTORS,
+    heads=3,
+    head_width=2,
+    norm_first=False,
+    final_norm=False,
+    activation="relu",
+    position="one_frequency",
+    outputs=8,
+    causal=False,
+)
+
+
 def waves(tokens: Tensor) -> Tensor:
     """sin(t) in even columns, cos(t) in odd ones."""
     t = torch.arange(tokens.shape[1], dtype=tokens.dtype)[:, None]
     return torch.where(torch.arange(tokens.shape[2]) % 2 == 0, t.sin(), t.cos())
 
 
-def notebooks() -> Iterator[Result]:
+def notebooks() -> Iterator[Check]:
     """A twin with the notebook's names."""
-    c = replace(
-        VECTORS,
-        heads=3,
-        head_width=2,
-        norm_first=False,
-        final_norm=False,
-        activation="relu",
-        position="one_frequency",
-        outputs=8,
-        causal=False,
-    )
-    subject, layout, p = "the notebook's encoder-decoder", LAYOUTS["notebook-transformer"], weights(c)
+    c, subject, layout = NOTEBOOK, "the notebook's encoder-decoder", LAYOUTS["notebook-transformer"]
+    p = weights(c)
     twin = Notebook(c).double()
     twin.load_state_dict({name: torch.from_numpy(value) for name, value in rules.write(layout.rows(c), p).items()})
     yield from returned(subject, "a twin", layout, numpy_state(twin), c, p, {})
@@ -392,7 +393,7 @@ def notebooks() -> Iterator[Result]:
     )
 
 
-def layouts() -> Iterator[Result]:
+def layouts() -> Iterator[Check]:
     """All of them."""
     yield from torch_transformers()
     yield from torch_encoders()

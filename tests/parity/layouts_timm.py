@@ -1,8 +1,8 @@
-"""Files of timm, torchvision and their relatives: a library's own module with random weights, and what our tables make of it.
+"""Files of timm, torchvision and their relatives: a library's own module with random weights, and our tables' reading.
 
-Its state dict is recognised, of its config only that is said which no tensor tells; our network gives the library's
-logits; what our rows write back is what was read, to the bit, and loads strictly. timm opens the folders that we
-write by itself. CLIP's and DINOv2's files are ours, read by timm's own readers of them.
+The state dict is recognised, and its config resolved from shapes and from what no tensor shows; our network gives the
+library's logits; what our rows write again is what was read, to the bit, and loads strictly. timm opens the folders
+that we write. CLIP's and DINOv2's files are written by our tables and read by timm.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ from convert import rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.recognise.config import resolve
-from convert.recognise.layouts import which_layout
+from convert.recognise.layouts import Recognition, which_layout
+from convert.verify import Weights
+from convert.verify import libraries as builders
+from convert.verify.checks import Check, bits, values
+from convert.verify.libraries.timm import network
+from convert.verify.sides import ByRows
 from vit_jax.config import ViTConfig
 
 from .cases import VIT
-from .compare import Result, tensors, values
-from .libraries import absent, load, timm, timm_build, torchvision
+from .libraries import absent, load, timm, torchvision
 from .sides import ours
 from .weights import inputs, weights
 
@@ -72,19 +76,19 @@ def run(module: nn.Module, images: np.ndarray) -> Arrays:
         return {"logits": module(torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))).numpy()}
 
 
-def compare(f: File) -> Iterator[Result]:
+def compare(f: File) -> Iterator[Check]:
     """Layout, logits, the file written back, and timm's folder."""
     layout = LAYOUTS[f.layout]
     for which, dtype in (("A", "float64"), ("B", "float64"), ("A", "float32")):
         module = randomise(f.build(), which, dtype)
         file = f.older({k: v.detach().numpy().copy() for k, v in module.state_dict().items()})
         names = {k: v.shape for k, v in file.items()}
-        known = layout.ambiguous or which_layout("file", names, "", "") is layout
-        yield Result(f.name, f.library, f"recognised as {f.layout}", 0.0 if known else np.inf, 0.0)
+        known = layout.refuses("choice") or which_layout("file", Recognition.of(names), "", "") is layout
+        yield Check(f.name, f.library, f"recognised as {f.layout}", 0.0 if known else np.inf, 0.0)
         config = resolve(layout, names, [("--set", f.said)], "file")
         parameters = rules.read(layout.rows(config), file)
         back = rules.write(layout.rows(config), parameters, names=file)
-        yield tensors(f.name, f.library, back, file)
+        yield bits(f.name, f.library, back, file)
         module.load_state_dict(f.load({k: torch.from_numpy(v) for k, v in back.items()}, module), strict=True)
         images = inputs(config, which=which)["images"].astype(dtype)
         logits = {"logits": ours(config, parameters, dtype).forward({"images": images})}
@@ -93,7 +97,7 @@ def compare(f: File) -> Iterator[Result]:
         yield folder(f, config, parameters, images, module)
 
 
-def folder(f: File, c: ViTConfig, parameters: Arrays, images: np.ndarray, module: nn.Module) -> Result:
+def folder(f: File, c: ViTConfig, parameters: Arrays, images: np.ndarray, module: nn.Module) -> Check:
     """The folder that we write, opened by timm itself; its config.json says the whole config."""
     layout = LAYOUTS["timm"]
     written = rules.write(layout.rows(c), parameters)
@@ -148,7 +152,7 @@ def in_timm() -> Iterator[File]:
         return File(
             "timm",
             name,
-            lambda: timm_build(c, **options),
+            lambda: network(c, **options),
             base | {"pool": "cls", "position": "learned"} | said,
             layout,
             **more,
@@ -157,7 +161,8 @@ def in_timm() -> Iterator[File]:
     for o in timm():
         said = {name: getattr(o.config, name) for name in UNSEEN}
         yield File("timm", o.name, lambda o=o: o.build(o.config), said, "timm@gate-apart" if o.config.gated else "timm")  # type: ignore[misc]
-    mean, distilled = {"pool": "mean"}, dict(cls="timm.models.deit.VisionTransformerDistilled")
+    mean = {"pool": "mean"}
+    no_head = {"classes": 0, "pool": "cls_distill", "distill_token": True}
     yield one("norm after the class token is taken", {}, fc_norm=True)
     yield one("no positions", {"position": "none"}, pos_embed="none")
     yield one("norm in the stem", {}, embed_norm_layer="layernorm")
@@ -171,6 +176,7 @@ def in_timm() -> Iterator[File]:
         "mean, registers without positions",
         mean,
         global_pool="avg",
+        fc_norm=True,
         class_token=False,
         reg_tokens=3,
         no_embed_class=True,
@@ -179,6 +185,7 @@ def in_timm() -> Iterator[File]:
         "mean of all, no prefix position",
         {"pool": "mean_all"},
         global_pool="avg",
+        fc_norm=True,
         pool_include_prefix=True,
         reg_tokens=1,
         no_embed_class=True,
@@ -190,7 +197,7 @@ def in_timm() -> Iterator[File]:
     yield one("pre-norm, eps 1e-6", {"activation": "quick_gelu"}, pre_norm=True)
     yield one("ReLU, eps 1e-5", {"activation": "relu", "eps": 1e-5}, qk_norm=True)
     yield one("no head", {}, config={"classes": 0})
-    yield one("distilled, no head", {"pool": "cls_distill"}, config={"classes": 0}, **distilled)
+    yield one("distilled, no head", {"pool": "cls_distill"}, config=no_head)
     yield one(
         "layer scales as gamma_1",
         {},
@@ -232,12 +239,11 @@ def in_torchvision() -> Iterator[File]:
 
 @dataclass(frozen=True)
 class Relative:
-    """A file of ours under names that timm reads into `options` of its own class."""
+    """A file of ours under names that timm's own readers take, and tensors beside that serve training alone."""
 
     layout: str
     name: str
     config: dict[str, Any]
-    options: dict[str, Any]
     extra: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -245,59 +251,40 @@ def relatives() -> Iterator[Relative]:
     """CLIP's image tower, DINOv2."""
     clip = dict(stem_bias=False, pre_norm=True, eps=1e-5, head_bias=False, image=4, patch=2)
     dino = dict(registers=3, classes=0, layer_scale=1.0)
-    yield Relative("clip@whole", "quick GELU", clip | dict(activation="quick_gelu"), dict(pre_norm=True))
-    yield Relative("clip@whole", "GELU", clip, dict(pre_norm=True))
-    registers = dict(reg_tokens=3, no_embed_class=True, init_values=1.0)
-    mask = {"mask_token": (1, VIT.width)}
-    yield Relative("dinov2", "registers", dino, registers, mask)
-    swiglu = importlib.import_module("timm.layers").SwiGLUPacked
     gated = dict(gated=True, activation="silu")
-    yield Relative(
-        "dinov2", "gated mlp", dino | gated | dict(registers=0), dict(init_values=1.0, mlp_layer=swiglu), mask
-    )
-    yield Relative("dinov2", "registers, gated mlp", dino | gated, registers | dict(mlp_layer=swiglu), mask)
+    mask = {"mask_token": (1, VIT.width)}
+    for name in ("clip@whole", "clip"):
+        yield Relative(name, "quick GELU", clip | dict(activation="quick_gelu"))
+        yield Relative(name, "GELU", clip)
+    yield Relative("dinov2", "registers", dino, mask)
+    yield Relative("dinov2", "gated mlp", dino | gated | dict(registers=0), mask)
+    yield Relative("dinov2", "registers, gated mlp", dino | gated, mask)
 
 
-def compare_relative(r: Relative) -> Iterator[Result]:
+def compare_relative(r: Relative) -> Iterator[Check]:
     """Our network against timm's of the file that we write, as timm reads it."""
-    vit, c, layout = (
-        importlib.import_module("timm.models.vision_transformer"),
-        replace(VIT, **r.config),
-        LAYOUTS[r.layout],
-    )
+    subject, c, layout = f"{r.layout}, {r.name}", replace(VIT, **r.config), LAYOUTS[r.layout]
     for which, dtype in (("A", "float64"), ("B", "float64"), ("A", "float32")):
         p = {k: v.astype(dtype) for k, v in weights(c, which).items()}
-        p |= {f"carried.{name}": np.ones(shape, dtype) for name, shape in r.extra.items()}
-        file = rules.write(layout.rows(c), p)
-        found = which_layout("file", {k: v.shape for k, v in file.items()}, "", "")
+        extra = {f"carried.{name}": np.ones(shape, dtype) for name, shape in r.extra.items()}
+        file = rules.write(layout.rows(c), p | extra)
+        names = {k: v.shape for k, v in file.items()}
+        found = which_layout("file", Recognition.of(names), "", "")
         said = {name: getattr(c, name) for name in UNSEEN if len(layout.fields[name].among) != 1}
-        again = resolve(layout, {k: v.shape for k, v in file.items()}, [("--set", said)], "file")
-        yield Result(
-            f"{r.layout}, {r.name}",
-            "timm",
-            "recognised and resolved",
-            0.0 if found is layout and layout.rows(again) == layout.rows(c) else np.inf,
-            0.0,
-        )
-        yield tensors(f"{r.layout}, {r.name}", "timm", rules.read(layout.rows(again), file), p)
-        packed = replace(c, hidden=c.hidden * 2) if c.gated else c  # both layers of the gate
-        module = timm_build(packed, **r.options).to(getattr(torch, dtype)).eval()
-        module.load_state_dict(
-            vit.checkpoint_filter_fn({k: torch.from_numpy(v) for k, v in file.items()}, module), strict=True
-        )
-        images = inputs(c, which=which)["images"].astype(dtype)
-        mine = ours(c, {k: v for k, v in p.items() if not k.startswith("carried.")}, dtype).forward({"images": images})
+        again = resolve(layout, names, [("--set", said)], "file")
+        wrong = found is not layout or layout.rows(again) != layout.rows(c)
+        yield Check(subject, "timm", "recognised and resolved", np.inf if wrong else 0.0, 0.0)
+        yield bits(subject, "timm", rules.read(layout.rows(again), file), p | extra)
+        built, why = builders.build(Weights("file", layout, c, file))
+        assert built is not None, why
+        given = inputs(c, which=which)
+        mine, theirs = ours(c, p, dtype).forward(given), ByRows(built, c, dtype).forward(given)
         yield values(
-            f"{r.layout}, {r.name}",
-            "timm",
-            f"a file of {dtype}, weights {which}",
-            {"logits": mine},
-            run(module, images),
-            dtype,
+            subject, "timm", f"a file of {dtype}, weights {which}", {"logits": mine}, {"logits": theirs}, dtype
         )
 
 
-def layouts() -> Iterator[Result]:
+def layouts() -> Iterator[Check]:
     """Every comparison whose library is here."""
     missing = absent()
     if "torchvision" not in missing:

@@ -1,4 +1,4 @@
-"""vit-pytorch's files, by version: what its modules compute, and that they load what we write, whole, and give it back to the bit.
+"""vit-pytorch's files, by version: its modules load what we write, compute our logits, and return it to the bit.
 
 The newest version is the library's own, where it is installed. Of the older ones stand twins here, with their
 names: each was once loaded with the same state as the library's own module and gave the same numbers.
@@ -6,7 +6,6 @@ names: each was once loaded with the same state as the library's own module and 
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,11 +18,11 @@ from torch import Tensor, nn
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.recognise.config import resolve
+from convert.verify.checks import Check, bits, values
+from convert.verify.libraries import load, vit_pytorch
 from vit_jax.config import ViTConfig, normal, pair
 
-from . import libraries
 from .cases import VIT
-from .compare import Result, tensors, values
 from .sides import ours
 from .weights import inputs, weights
 
@@ -42,7 +41,7 @@ class Case:
     shown: str = ""  # the pooling that ours is run with, where it shows more than the config's own
 
 
-def compare(case: Case) -> Iterator[Result]:
+def compare(case: Case) -> Iterator[Check]:
     """Strict loading of what we write, logits in float64 and float32, the config from shapes, and the way back."""
     layout, c = LAYOUTS[case.layout], case.config
     subject = f"{case.layout}, {case.name}"
@@ -60,13 +59,13 @@ def compare(case: Case) -> Iterator[Result]:
     state = {name: tensor.numpy() for name, tensor in module.state_dict().items()}
     names = {name: array.shape for name, array in state.items()}
     known = [each.name for each in LAYOUTS.values() if each.recognises(names)]
-    yield Result(
+    yield Check(
         subject, case.against, "recognised as nothing else", float(known != [case.layout]), 0.0, ", ".join(known)
     )
     config = resolve(layout, names, [("--set", {name: getattr(c, name) for name in case.said})], "file")
     wrong = [name for name in layout.fields if getattr(normal(config), name) != getattr(normal(c), name)]
-    yield Result(subject, case.against, "config from shapes", float(len(wrong)), 0.0, ", ".join(wrong))
-    yield tensors(subject, case.against, rules.read(layout.rows(config), state), p)
+    yield Check(subject, case.against, "config from shapes", float(len(wrong)), 0.0, ", ".join(wrong))
+    yield bits(subject, case.against, rules.read(layout.rows(config), state), p)
 
 
 # --------------------------------------------------------------------------------------- its modules
@@ -108,7 +107,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """net: Linear, GELU, Linear, with dropouts behind both unless it is SimpleViT's, and from 1.4 on the norm before."""
+    """net: Linear, GELU, Linear, with dropouts after both unless it is SimpleViT's, and from 1.4 on the norm before."""
 
     def __init__(self, c: ViTConfig, norm: bool, dropouts: bool):
         super().__init__()
@@ -153,7 +152,7 @@ class Stack(nn.Module):
 
 
 class Network(nn.Module):
-    """The ViT of a version, or its SimpleViT: images [B, C, h, w] to logits, and with a token [1, D] to what becomes of that, too."""
+    """The ViT of a version, or its SimpleViT: images [B, C, h, w] to logits; with a token [1, D], and its output."""
 
     def __init__(self, version: str, c: ViTConfig):
         super().__init__()
@@ -307,20 +306,6 @@ def generations() -> Iterator[Case]:
 def newest() -> Iterator[Case]:
     """The library's own modules."""
 
-    def wrapper(c: ViTConfig) -> nn.Module:
-        distill = importlib.import_module("vit_pytorch.distill")
-        settings = dict(
-            image_size=pair(c.image),
-            patch_size=pair(c.patch),
-            num_classes=c.classes,
-            dim=c.width,
-            depth=c.depth,
-            heads=c.heads,
-            mlp_dim=c.hidden,
-        )
-        model = distill.DistillableViT(**settings, channels=c.channels, dim_head=c.resolved_head_width, pool=c.pool)
-        return distill.DistillWrapper(teacher=nn.Identity(), student=model, mlp_layernorm=c.distill_norm)
-
     def one(
         layout: str,
         name: str,
@@ -333,26 +318,28 @@ def newest() -> Iterator[Case]:
 
     version = importlib.metadata.version("vit-pytorch")
     plain, distill = "vit-pytorch@1.16.1", "vit-pytorch-distill@1.16.5"
-    yield one(plain, "cls", libraries.lucidrains_build)
-    yield one(plain, "heads of 3", libraries.lucidrains_build, head_width=3)
-    yield one(plain, "mean", libraries.lucidrains_build, **NO_CLASS)
-    yield one("simple-vit@1.4.1", "mean", libraries.lucidrains_build, **SIMPLE)
-    yield one(distill, "student", wrapper, student, **TOKEN)
-    yield one(distill, "both heads", wrapper, both, "cls_distill", **TOKEN)
-    yield one(distill, "both heads, no norm", wrapper, both, "cls_distill", **{**TOKEN, "distill_norm": False})
-    yield one(distill, "mean", wrapper, student, **NO_CLASS, **TOKEN)
+    yield one(plain, "cls", vit_pytorch.plain)
+    yield one(plain, "heads of 3", vit_pytorch.plain, head_width=3)
+    yield one(plain, "mean", vit_pytorch.plain, **NO_CLASS)
+    yield one("simple-vit@1.4.1", "mean", vit_pytorch.plain, **SIMPLE)
+    yield one(distill, "student", vit_pytorch.wrapper, student, **TOKEN)
+    yield one(distill, "both heads", vit_pytorch.wrapper, both, "cls_distill", **TOKEN)
+    yield one(
+        distill, "both heads, no norm", vit_pytorch.wrapper, both, "cls_distill", **{**TOKEN, "distill_norm": False}
+    )
+    yield one(distill, "mean", vit_pytorch.wrapper, student, **NO_CLASS, **TOKEN)
 
 
 def installed() -> bool:
     """Whether the library is here and starts."""
     try:
-        libraries.load("torchvision"), libraries.load("vit_pytorch")
+        load("torchvision"), load("vit_pytorch")
     except (ImportError, RuntimeError):
         return False
     return True
 
 
-def layouts() -> Iterator[Result]:
+def layouts() -> Iterator[Check]:
     """All of them; the library's own where it is installed."""
     for case in [*generations(), *(newest() if installed() else ())]:
         yield from compare(case)

@@ -1,13 +1,13 @@
 """Ours against the Vision Transformers that people use: timm, torchvision, Hugging Face and vit-pytorch.
 
-Each is built from its own library, its weights ours, moved by name; what a library cannot express is
-not asked of it. A library that is not installed is reported, and not compared.
+Each is built by its own library, as `--verify` does it, and has our weights by the name maps of this file, which share
+nothing with convert's tables. What a library cannot express is not asked of it. A library that is not installed is
+reported, and not compared.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,14 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from convert.verify import libraries as builders
+from convert.verify.checks import Check, gradients, values
 from convert.verify.libraries import load
 from vit_jax.config import ViTConfig, pair
 
 from .cases import VIT
-from .compare import Result, gradients, values
-from .sides import Torch, ours
+from .sides import ByMap, ours
 from .torch_nn import Tensors, names_linear, names_norm
-from .weights import inputs, weights, zero_gradients
+from .weights import inputs, weights
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ class Original:
     call: Callable[[Any, Tensor], Tensor] = lambda model, images: model(images)
 
 
-def compare(o: Original) -> Iterator[Result]:
+def compare(o: Original) -> Iterator[Check]:
     """Float64 on both weight sets, float32, and gradients."""
     for which, dtype in (("A", "float64"), ("B", "float64"), ("A", "float32")):
         p, given = weights(o.config, which), inputs(o.config, which=which)
-        theirs = Torch(
+        theirs = ByMap(
             o.build(o.config),
             p,
             functools.partial(o.mapping, o.config),
@@ -61,7 +62,6 @@ def compare(o: Original) -> Iterator[Result]:
                 o.library,
                 mine.gradients(given, cotangent),
                 theirs.gradients(given, cotangent),
-                zero_gradients(o.config),
             )
 
 
@@ -85,33 +85,6 @@ def packed(p: Tensors, ours: str, theirs: str) -> Tensors:
 
 
 # -------------------------------------------------------------------------------------------- timm
-
-
-def timm_build(
-    c: ViTConfig, cls: str = "timm.models.vision_transformer.VisionTransformer", **options: Any
-) -> nn.Module:
-    activation = {
-        "gelu": nn.GELU,
-        "gelu_tanh": functools.partial(nn.GELU, approximate="tanh"),
-        "relu": nn.ReLU,
-        "silu": nn.SiLU,
-        "quick_gelu": None,
-    }
-    module, _, name = cls.rpartition(".")
-    act = activation[c.activation] or importlib.import_module("timm.layers").get_act_layer("quick_gelu")
-    return getattr(importlib.import_module(module), name)(
-        img_size=pair(c.image),
-        patch_size=pair(c.patch),
-        in_chans=c.channels,
-        num_classes=c.classes,
-        embed_dim=c.width,
-        depth=c.depth,
-        num_heads=c.heads,
-        mlp_ratio=c.hidden / c.width,
-        act_layer=act,
-        norm_layer=functools.partial(nn.LayerNorm, eps=c.eps),
-        **options,
-    )
 
 
 def timm_names(c: ViTConfig, p: Tensors) -> Tensors:
@@ -151,59 +124,32 @@ def timm_names(c: ViTConfig, p: Tensors) -> Tensors:
 
 
 def timm() -> list[Original]:
-    glu = importlib.import_module("timm.layers").SwiGLU
-
     def one(name: str, config: dict[str, Any], **options: Any) -> Original:
-        return Original("timm", name, replace(VIT, **config), functools.partial(timm_build, **options), timm_names)
+        build = functools.partial(builders.timm.network, gate_apart=True, **options)
+        return Original("timm", name, replace(VIT, **config), build, timm_names)
 
     no_cls = dict(cls_token=False, pool="mean")
     return [
         one("plain", {}),
         one("tanh GELU, eps 1e-5", dict(activation="gelu_tanh", eps=1e-5)),
-        one(
-            "distilled",
-            dict(distill_token=True, distill_head=True, pool="cls_distill"),
-            cls="timm.models.deit.VisionTransformerDistilled",
-        ),
-        one("4 registers without positions", dict(registers=4, cls_position=False), reg_tokens=4, no_embed_class=True),
-        one("2 registers with positions", dict(registers=2, register_position=True), reg_tokens=2),
-        one("layer scale", dict(layer_scale=0.1), init_values=0.1),
-        one("qk-norm", dict(qk_norm=True), qk_norm=True),
-        one("no qkv bias", dict(query_bias=False, key_bias=False, value_bias=False), qkv_bias=False),
-        one("no out bias", dict(out_bias=False, mlp_bias=False), proj_bias=False),
-        one("no final norm", dict(final_norm=False), final_norm=False),
-        one("mean, norm after pooling", dict(pool="mean", final_norm=False, head_norm=True), global_pool="avg"),
-        one("mean, norm before, no class token", no_cls, global_pool="avg", class_token=False, fc_norm=False),
-        one(
-            "mean of all",
-            dict(pool="mean_all", registers=2, register_position=True),
-            global_pool="avg",
-            fc_norm=False,
-            pool_include_prefix=True,
-            reg_tokens=2,
-        ),
-        one(
-            "attention pooling",
-            dict(cls_token=False, pool="map", activation="gelu_tanh"),
-            global_pool="map",
-            class_token=False,
-        ),
-        one(
-            "pre-norm, quick GELU (CLIP)",
-            dict(pre_norm=True, stem_bias=False, activation="quick_gelu", eps=1e-5),
-            pre_norm=True,
-        ),
-        one("SwiGLU", dict(gated=True, activation="silu"), mlp_layer=functools.partial(glu)),
+        one("distilled", dict(distill_token=True, distill_head=True, pool="cls_distill")),
+        one("4 registers without positions", dict(registers=4, cls_position=False)),
+        one("2 registers with positions", dict(registers=2, register_position=True)),
+        one("layer scale", dict(layer_scale=0.1)),
+        one("qk-norm", dict(qk_norm=True)),
+        one("no qkv bias", dict(query_bias=False, key_bias=False, value_bias=False)),
+        one("no out bias", dict(out_bias=False, mlp_bias=False)),
+        one("no final norm", dict(final_norm=False)),
+        one("mean, norm after pooling", dict(pool="mean", final_norm=False, head_norm=True)),
+        one("mean, norm before, no class token", no_cls),
+        one("mean of all", dict(pool="mean_all", registers=2, register_position=True)),
+        one("attention pooling", dict(cls_token=False, pool="map", activation="gelu_tanh")),
+        one("pre-norm, quick GELU (CLIP)", dict(pre_norm=True, stem_bias=False, activation="quick_gelu", eps=1e-5)),
+        one("SwiGLU", dict(gated=True, activation="silu")),
     ]
 
 
 # ------------------------------------------------------------------------------------- torchvision
-
-
-def torchvision_build(c: ViTConfig) -> nn.Module:
-    cls = importlib.import_module("torchvision.models.vision_transformer").VisionTransformer
-    hidden = dict(representation_size=c.head_hidden) if c.head_hidden else {}
-    return cls(pair(c.image)[0], pair(c.patch)[0], c.depth, c.heads, c.width, c.hidden, num_classes=c.classes, **hidden)
 
 
 def torchvision_names(c: ViTConfig, p: Tensors) -> Tensors:
@@ -225,48 +171,18 @@ def torchvision_names(c: ViTConfig, p: Tensors) -> Tensors:
 def torchvision() -> list[Original]:
     square = replace(VIT, image=4, patch=2)  # it knows no other
     return [
-        Original("torchvision", "plain", square, torchvision_build, torchvision_names),
+        Original("torchvision", "plain", square, builders.torch_nn.vision, torchvision_names),
         Original(
             "torchvision",
             "hidden layer in the head",
             replace(square, head_hidden=6),
-            torchvision_build,
+            builders.torch_nn.vision,
             torchvision_names,
         ),
     ]
 
 
 # ------------------------------------------------------------------------------------ Hugging Face
-
-
-def huggingface_build(c: ViTConfig) -> nn.Module:
-    transformers = importlib.import_module("transformers")
-    distilled = c.distill_token
-    config = (transformers.DeiTConfig if distilled else transformers.ViTConfig)(
-        image_size=pair(c.image),
-        patch_size=pair(c.patch),
-        num_channels=c.channels,
-        hidden_size=c.width,
-        num_hidden_layers=c.depth,
-        num_attention_heads=c.heads,
-        intermediate_size=c.hidden,
-        num_labels=c.classes,
-        layer_norm_eps=c.eps,
-        qkv_bias=c.query_bias,
-        hidden_act={
-            "gelu": "gelu",
-            "gelu_tanh": "gelu_pytorch_tanh",
-            "relu": "relu",
-            "silu": "silu",
-            "quick_gelu": "quick_gelu",
-        }[c.activation],
-        attn_implementation="sdpa",  # its eager attention casts to float32
-    )
-    names = {
-        False: "ViTForImageClassification",
-        True: "DeiTForImageClassificationWithTeacher" if c.distill_head else "DeiTForImageClassification",
-    }
-    return getattr(transformers, names[distilled])(config)
 
 
 def huggingface_names(c: ViTConfig, p: Tensors) -> Tensors:
@@ -304,7 +220,7 @@ def huggingface() -> list[Original]:
             "transformers",
             name,
             replace(VIT, **config),
-            huggingface_build,
+            builders.transformers.network,
             huggingface_names,
             lambda model, images: model(pixel_values=images).logits,
         )
@@ -318,28 +234,6 @@ def huggingface() -> list[Original]:
 
 
 # ------------------------------------------------------------------------------------- vit-pytorch
-
-
-def lucidrains_build(c: ViTConfig) -> nn.Module:
-    common = dict(
-        image_size=pair(c.image),
-        patch_size=pair(c.patch),
-        num_classes=c.classes,
-        dim=c.width,
-        depth=c.depth,
-        heads=c.heads,
-        mlp_dim=c.hidden,
-        channels=c.channels,
-        dim_head=c.resolved_head_width,
-    )
-    if c.position == "learned":
-        return importlib.import_module("vit_pytorch").ViT(pool=c.pool, **common)
-    simple = importlib.import_module("vit_pytorch.simple_vit")
-    model, before = simple.SimpleViT(**common), torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)  # its table is float32 otherwise
-    model.pos_embedding = simple.posemb_sincos_2d(*c.grid, c.width, dtype=torch.float64)
-    torch.set_default_dtype(before)
-    return model
 
 
 def lucidrains_names(c: ViTConfig, p: Tensors) -> Tensors:
@@ -373,7 +267,7 @@ def lucidrains() -> list[Original]:
     simple = dict(cls_token=False, pool="mean", position="sincos2d", position_trained=False, out_bias=False)
 
     def one(name: str, **config: Any) -> Original:
-        return Original("vit_pytorch", name, replace(base, **config), lucidrains_build, lucidrains_names)
+        return Original("vit_pytorch", name, replace(base, **config), builders.vit_pytorch.plain, lucidrains_names)
 
     return [
         one("ViT, cls"),
@@ -408,7 +302,7 @@ def originals() -> list[Original]:
     return [o for library, listed in LIBRARIES.items() if library not in missing for o in listed()]
 
 
-def libraries() -> Iterator[Result]:
+def libraries() -> Iterator[Check]:
     """All of their comparisons."""
     for o in originals():
         yield from compare(o)

@@ -1,4 +1,4 @@
-"""Losses and shifts against hand-written ids and torch's CrossEntropyLoss: both sides have their own, so neither is the measure."""
+"""Losses and shifts of both sides against hand-written ids and torch's CrossEntropyLoss."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from convert.verify.checks import Check, distance
+from convert.verify.sides import on_cpu
 from torch_ref import tasks as reference
 from vit_jax.config import ImageAugment, LossConfig
 from vit_jax.tasks import translate as sentences
 from vit_jax.tasks.classify import Classify
-
-from .compare import Result, distance
-from .sides import doubles
 
 # PAD 0, BOS 1, EOS 2. A full row, two shorter ones, and one that only fills the batch up.
 SOURCE = np.array([[5, 6, 7], [4, 0, 0], [8, 8, 0], [0, 0, 0]], np.int32)
@@ -37,19 +36,19 @@ class Says:
         return self.logits
 
 
-def shifts() -> Iterator[Result]:
+def shifts() -> Iterator[Check]:
     """What the decoder reads and what it is to say, real places only."""
-    with doubles("float64"):
+    with on_cpu("float64"):
         read, said, real = (np.asarray(x) for x in sentences.shifted(jnp.asarray(TARGET), jnp.asarray(SOURCE)))
-    yield Result("shifted: where it is real", HAND, "ids", float((real != REAL).sum()), 0)
-    yield Result("shifted: what is read", HAND, "ids", float((read != READ)[REAL].sum()), 0)
-    yield Result("shifted: what is said", HAND, "ids", float((said != SAID)[REAL].sum()), 0)
+    yield Check("shifted: where it is real", HAND, "ids", float((real != REAL).sum()), 0)
+    yield Check("shifted: what is read", HAND, "ids", float((read != READ)[REAL].sum()), 0)
+    yield Check("shifted: what is said", HAND, "ids", float((said != SAID)[REAL].sum()), 0)
     read, said = (x.numpy() for x in reference.shifted(torch.from_numpy(TARGET).long()))
-    yield Result("torch_ref's shifted: what is read", HAND, "ids", float((read != READ)[REAL].sum()), 0)
-    yield Result("torch_ref's shifted: what is said", HAND, "ids", float((said != SAID).sum()), 0)
+    yield Check("torch_ref's shifted: what is read", HAND, "ids", float((read != READ)[REAL].sum()), 0)
+    yield Check("torch_ref's shifted: what is said", HAND, "ids", float((said != SAID).sum()), 0)
 
 
-def translate(smoothing: float) -> Iterator[Result]:
+def translate(smoothing: float) -> Iterator[Check]:
     """The mean over real tokens, and its gradient."""
     logits = np.random.default_rng(0).standard_normal((4, 5, 9)) * 3
     leaf = torch.from_numpy(logits).requires_grad_()
@@ -58,19 +57,19 @@ def translate(smoothing: float) -> Iterator[Result]:
     )
     expected.backward()
     subject, batch = f"translation, smoothing {smoothing:g}", {"source": SOURCE, "target": TARGET}
-    with doubles("float64"):
+    with on_cpu("float64"):
         task = sentences.Translate(smoothing, 5)
         given = {k: jnp.asarray(v) for k, v in batch.items()}
-        loss, back = jax.vjp(lambda x: task.loss(Says(x), given, None, task.size(given))[0], jnp.asarray(logits))  # type: ignore[arg-type]
+        loss, back = jax.vjp(lambda x: task.loss(Says(x), given, None, task.denominator(given))[0], jnp.asarray(logits))  # type: ignore[arg-type]
         slope = np.asarray(back(jnp.ones_like(loss))[0])
-    yield Result(subject, CROSS, "loss", abs(float(loss) - expected.item()), 1e-12)
-    yield Result(subject, CROSS, "its gradient", distance(slope, leaf.grad.numpy()), 1e-12)
+    yield Check(subject, CROSS, "loss", abs(float(loss) - expected.item()), 1e-12)
+    yield Check(subject, CROSS, "its gradient", distance(slope, leaf.grad.numpy()), 1e-12)
     given = torch.from_numpy(SOURCE).long(), torch.from_numpy(TARGET).long()
     theirs = reference.translate_loss(Says(leaf.detach()), *given, LossConfig(label_smoothing=smoothing))  # type: ignore[arg-type]
-    yield Result(f"torch_ref's {subject}", CROSS, "loss", abs(theirs.item() - expected.item()), 1e-12)
+    yield Check(f"torch_ref's {subject}", CROSS, "loss", abs(theirs.item() - expected.item()), 1e-12)
 
 
-def classify(smoothing: float) -> Iterator[Result]:
+def classify(smoothing: float) -> Iterator[Check]:
     """The mean over images, and its gradient."""
     logits, labels = np.random.default_rng(0).standard_normal((4, 5)) * 3, np.array([0, 4, 2, 2], np.int32)
     leaf = torch.from_numpy(logits).requires_grad_()
@@ -80,15 +79,15 @@ def classify(smoothing: float) -> Iterator[Result]:
         f"classification, smoothing {smoothing:g}",
         {"image": np.zeros((4, 2, 2, 1), np.uint8), "label": labels},
     )
-    with doubles("float64"):
+    with on_cpu("float64"):
         task, keys = Classify(ImageAugment(), (0.0,), (1.0,), smoothing), jax.random.split(jax.random.key(0), 4)
         loss, back = jax.vjp(lambda x: task.loss(Says(x), batch, keys)[0], jnp.asarray(logits))
         slope = np.asarray(back(jnp.ones_like(loss))[0])
-    yield Result(subject, CROSS, "loss", abs(float(loss) - expected.item()), 1e-12)
-    yield Result(subject, CROSS, "its gradient", distance(slope, leaf.grad.numpy()), 1e-12)
+    yield Check(subject, CROSS, "loss", abs(float(loss) - expected.item()), 1e-12)
+    yield Check(subject, CROSS, "its gradient", distance(slope, leaf.grad.numpy()), 1e-12)
 
 
-def losses() -> Iterator[Result]:
+def losses() -> Iterator[Check]:
     """All of the above."""
     yield from shifts()
     for smoothing in (0.0, 0.1):

@@ -17,13 +17,13 @@ import numpy as np
 import optax
 
 from convert import rules
+from convert.verify.checks import Check
 from vit_jax import layers, optim, transformer, vit
 from vit_jax.layers import Attention, LayerNorm, Linear, Mlp
 from vit_jax.tasks import translate
 
 from . import dropping, losses, torch_nn, training, twins
 from .cases import TRANSFORMER, VIT
-from .compare import Result
 from .weights import inputs, weights
 
 T = TRANSFORMER
@@ -36,21 +36,21 @@ GATED = replace(VIT, gated=True, activation="silu", layer_scale=0.1)
 # ----------------------------------------------------------------------- comparisons, by their names
 
 
-def forward(c: Any, which: str = "A", dtype: str = "float64") -> Callable[[], Iterable[Result]]:
+def forward(c: Any, which: str = "A", dtype: str = "float64") -> Callable[[], Iterable[Check]]:
     return lambda: [
         twins.forward("sabotaged", c, weights(c, which), inputs(c, which=which), dtype, f"{dtype}, weights {which}")
     ]
 
 
-def backward(c: Any) -> Callable[[], Iterable[Result]]:
+def backward(c: Any) -> Callable[[], Iterable[Check]]:
     return lambda: twins.backward("sabotaged", c, weights(c), inputs(c))
 
 
-def carried(c: Any) -> Callable[[], Iterable[Result]]:
+def carried(c: Any) -> Callable[[], Iterable[Check]]:
     return lambda: [twins.carried("sabotaged", c, weights(c))]
 
 
-def steps(title: str) -> Callable[[], Iterable[Result]]:
+def steps(title: str) -> Callable[[], Iterable[Check]]:
     return lambda: training.ten_steps("sabotaged", VIT, training.OPTIMIZERS[title])
 
 
@@ -189,9 +189,9 @@ class Fault:
     name: str
     patch: Callable[[], Any]
     test: str
-    check: Callable[[], Iterable[Result]]
+    check: Callable[[], Iterable[Check]]
 
-    def caught(self) -> Result | None:
+    def caught(self) -> Check | None:
         """The comparison that fails, if one does."""
         with self.patch():
             return next((r for r in self.check() if not r.passed), None)
@@ -215,49 +215,153 @@ def faults() -> list[Fault]:
         Fault("eps 1e-5 for 1e-6", eps(10), "forward", vit_b),
         Fault("eps 1e-12 for 1e-6", eps(1e-6), "forward", vit_b),
         Fault("one-pass variance", wrapped(LayerNorm, "__call__", fast_variance), "norms", torch_nn.norms),
-        Fault("float32 softmax and norms in a float64 model", lambda: mock.patch.object(layers, "wide", lambda dtype: jnp.float32), "forward", vit_a),
+        Fault(
+            "float32 softmax and norms in a float64 model",
+            lambda: mock.patch.object(layers, "wide", lambda dtype: jnp.float32),
+            "forward",
+            vit_a,
+        ),
         Fault("query and key swapped", wrapped(Attention, "__call__", swapped("query", "key")), "forward", vit_b),
         Fault("key and value swapped", wrapped(Attention, "__call__", swapped("key", "value")), "forward", vit_a),
-        Fault("heads as (Dh H)", wrapped(Attention, "split", head_order), "forward", vit_a),
+        Fault("heads as (Dh H)", wrapped(Attention, "split_heads", head_order), "forward", vit_a),
         Fault("scale D^-1/2 for Dh^-1/2", wrapped(Attention, "project", small_scale), "forward", vit_a),
         Fault("query bias dropped", wrapped(Attention, "attend", query_bias), "forward", vit_a),
-        Fault("key bias dropped on the way", wrapped(rules, "write", key_bias_dropped), "tensors, bit for bit", carried(VIT)),
-        Fault("heads permuted on the way", wrapped(rules, "write", heads_permuted), "tensors, bit for bit", carried(VIT)),
+        Fault(
+            "key bias dropped on the way",
+            wrapped(rules, "write", key_bias_dropped),
+            "tensors, bit for bit",
+            carried(VIT),
+        ),
+        Fault(
+            "heads permuted on the way", wrapped(rules, "write", heads_permuted), "tensors, bit for bit", carried(VIT)
+        ),
         Fault("grid transposed", wrapped(vit.Patches, "__call__", transposed_grid), "forward", vit_a),
-        Fault("colours reversed", wrapped(vit.Patches, "__call__", lambda f, self, x: f(self, x[..., ::-1])), "forward", vit_a),
+        Fault(
+            "colours reversed",
+            wrapped(vit.Patches, "__call__", lambda f, self, x: f(self, x[..., ::-1])),
+            "forward",
+            vit_a,
+        ),
         Fault("square kernels transposed", wrapped(Linear, "__call__", transposed_kernel), "forward", vit_a),
         Fault("final norm missing", wrapped(vit.ViT, "encode", without("norm")), "forward", vit_a),
-        Fault("encoder's final norm missing", wrapped(transformer.Encoder, "__call__", without("norm")), "forward", seq),
-        Fault("pre-norm for post-norm", wrapped(vit.Block, "__call__", lambda f, self, *a, **k: _with(f, self, "norm_first", True, *a, **k)), "forward", forward(POST)),
+        Fault(
+            "encoder's final norm missing", wrapped(transformer.Encoder, "__call__", without("norm")), "forward", seq
+        ),
+        Fault(
+            "pre-norm for post-norm",
+            wrapped(vit.Block, "__call__", lambda f, self, *a, **k: _with(f, self, "norm_first", True, *a, **k)),
+            "forward",
+            forward(POST),
+        ),
         Fault("norm1 and norm2 swapped", wrapped(vit.Block, "__call__", swapped("norm1", "norm2")), "forward", vit_a),
-        Fault("layer scale ignored", wrapped(vit.Block, "branch", lambda f, self, y, scale, keys: f(self, y, None, keys)), "forward", forward(GATED)),
+        Fault(
+            "layer scale ignored",
+            wrapped(vit.Block, "branch", lambda f, self, y, scale, keys: f(self, y, None, keys)),
+            "forward",
+            forward(GATED),
+        ),
         Fault("gate and fc1 swapped", wrapped(Mlp, "__call__", swapped("gate", "fc1")), "forward", forward(GATED)),
-        Fault("positions one row late", wrapped(vit.ViT, "positions", lambda f, self, dtype: jnp.roll(f(self, dtype), 1, 0)), "forward", vit_a),
-        Fault("sines and cosines in halves", wrapped(transformer, "sinusoids", lambda f, kind, n, d: f("concatenated", n, d)), "forward", seq),
-        Fault("no sqrt(D) on embeddings", wrapped(transformer.Embedding, "lookup", lambda f, self, x, table, dtype: table[x].astype(dtype)), "forward", forward(SCALED)),
-        Fault("mask of the wrong polarity", wrapped(transformer, "attention_mask", lambda f, *a, **k: ~f(*a, **k)), "forward", seq),
+        Fault(
+            "positions one row late",
+            wrapped(vit.ViT, "positions", lambda f, self, dtype: jnp.roll(f(self, dtype), 1, 0)),
+            "forward",
+            vit_a,
+        ),
+        Fault(
+            "sines and cosines in halves",
+            wrapped(transformer, "sinusoids", lambda f, kind, n, d: f("concatenated", n, d)),
+            "forward",
+            seq,
+        ),
+        Fault(
+            "no sqrt(D) on embeddings",
+            wrapped(transformer.Embedding, "lookup", lambda f, self, x, table, dtype: table[x].astype(dtype)),
+            "forward",
+            forward(SCALED),
+        ),
+        Fault(
+            "mask of the wrong polarity",
+            wrapped(transformer, "attention_mask", lambda f, *a, **k: ~f(*a, **k)),
+            "forward",
+            seq,
+        ),
         Fault("masks by adding -1e9", wrapped(jax.nn, "softmax", additive_mask), "forward, empty rows", seq),
-        Fault("causality dropped", wrapped(transformer, "attention_mask", lambda f, *a, **k: f(*a, **{**k, "causal": False})), "forward", seq),
-        Fault("memory padding forgotten", wrapped(transformer.Transformer, "forward", lambda f, *a, **k: f(*a, **{**k, "memory_padding": None})), "forward", seq),
-        Fault("cache off by one", wrapped(transformer, "_insert", late_insert), "decoding", lambda: twins.decoding("sabotaged", T)),
-        Fault("tied head without gradient", wrapped(transformer.Head, "__call__", stopped_table), "gradients", backward(TIED)),
+        Fault(
+            "causality dropped",
+            wrapped(transformer, "attention_mask", lambda f, *a, **k: f(*a, **{**k, "causal": False})),
+            "forward",
+            seq,
+        ),
+        Fault(
+            "memory padding forgotten",
+            wrapped(transformer.Transformer, "forward", lambda f, *a, **k: f(*a, **{**k, "memory_padding": None})),
+            "forward",
+            seq,
+        ),
+        Fault(
+            "cache off by one",
+            wrapped(transformer, "_insert", late_insert),
+            "decoding",
+            lambda: twins.decoding("sabotaged", T),
+        ),
+        Fault(
+            "tied head without gradient",
+            wrapped(transformer.Head, "__call__", stopped_table),
+            "gradients",
+            backward(TIED),
+        ),
         Fault("target shifted by one too many", wrapped(translate, "shifted", shift), "shifts", losses.shifts),
-        Fault("mean over padding", wrapped(translate.Translate, "size", all_places), "losses", lambda: losses.translate(0.0)),
+        Fault(
+            "mean over padding",
+            wrapped(translate.Translate, "denominator", all_places),
+            "losses",
+            lambda: losses.translate(0.0),
+        ),
         Fault("smoothing e/(V-1)", wrapped(optax, "smooth_labels", smoothing), "losses", lambda: losses.classify(0.1)),
-        Fault("decay on every leaf", wrapped(optim, "decay_mask", lambda f, tree, table, kinds: jax.tree.map(lambda _: True, tree)), "ten steps", steps(adamw)),
+        Fault(
+            "decay on every leaf",
+            wrapped(optim, "decay_mask", lambda f, tree, table, kinds: jax.tree.map(lambda _: True, tree)),
+            "ten steps",
+            steps(adamw),
+        ),
         Fault("no optimizer step", wrapped(optim.Optimizer, "update", no_step), "ten steps", steps("SGD")),
-        Fault("clipping left out", wrapped(optim, "clip", lambda f, gradients, largest: gradients), "ten steps", steps(clipped)),
+        Fault(
+            "clipping left out",
+            wrapped(optim, "clip", lambda f, gradients, largest: gradients),
+            "ten steps",
+            steps(clipped),
+        ),
         Fault("one cycle by optax's phases", wrapped(optim, "one_cycle", optax_one_cycle), "ten steps", steps(cycle)),
-        Fault("Adam's eps inside the root", wrapped(optax, "scale_by_adam", lambda f, b1, b2, e: f(b1, b2, 0.0, e)), "ten steps", steps(adamw)),
-        Fault("dropout that does not scale", wrapped(layers, "dropout", lambda f, x, rate, keys: f(x, rate, keys) * (1 - rate)), "one mask", masked),
-        Fault("one dropout mask for all examples", wrapped(jax.random, "split", lambda f, key, n: jnp.stack([key] * n)), "statistics", spread),
-        Fault("one key for every site", lambda: mock.patch.multiple(vit, fold=lambda keys, site: keys), "statistics", spread),
-    ]  # fmt: skip
+        Fault(
+            "Adam's eps inside the root",
+            wrapped(optax, "scale_by_adam", lambda f, b1, b2, e: f(b1, b2, 0.0, e)),
+            "ten steps",
+            steps(adamw),
+        ),
+        Fault(
+            "dropout that does not scale",
+            wrapped(layers, "dropout", lambda f, x, rate, keys: f(x, rate, keys) * (1 - rate)),
+            "one mask",
+            masked,
+        ),
+        Fault(
+            "one dropout mask for all examples",
+            wrapped(jax.random, "split", lambda f, key, n: jnp.stack([key] * n)),
+            "statistics",
+            spread,
+        ),
+        Fault(
+            "one key for every site",
+            lambda: mock.patch.multiple(vit, fold=lambda keys, site: keys),
+            "statistics",
+            spread,
+        ),
+    ]
 
 
-def controls() -> Iterator[Result]:
+def controls() -> Iterator[Check]:
     """Every comparison of the table without a fault."""
-    seen: list[Callable[[], Iterable[Result]]] = []
+    seen: list[Callable[[], Iterable[Check]]] = []
     for fault in faults():
         if fault.check not in seen:
             seen.append(fault.check)

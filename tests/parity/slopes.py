@@ -1,4 +1,4 @@
-"""Our gradients against central differences of our own forward pass, in float64: a check that needs no second framework."""
+"""Our gradients against central differences of our own forward pass, in float64: needs no second framework."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from convert.verify.checks import Check
+from convert.verify.sides import Ours, on_cpu
 from vit_jax.layers import merge, split
 from vit_jax.runs import unflatten
 
 from . import cases
 from .cases import Case, Config
-from .compare import DIFFERENCES, Result
-from .sides import Ours, doubles, ours
+from .sides import ours
 from .weights import inputs, weights, zero_gradients
 
 H, ENTRIES, CHUNK = 1e-4, 4, 128  # step; entries of each tensor; nets that one vectorised pass evaluates
 SHARE = 0.05  # of a tensor's largest gradient
 AGAINST = "central differences"
+DIFFERENCES = 1e-6  # the limit of |x - y| / (|x| + |y|)
 
 
-def slope(name: str, c: Config, seed: int = 0) -> Result:
+def slope(name: str, c: Config, seed: int = 0) -> Check:
     """The largest |x - y| / max(1e-8, |x| + |y|) over some entries of every tensor.
 
     Parameters whose true gradient is 0 stay apart; so do entries that both sides call less than a
@@ -49,9 +51,9 @@ def slope(name: str, c: Config, seed: int = 0) -> Result:
     there = np.maximum(np.abs(exact), np.abs(found)) >= [SHARE * np.abs(gradients[k]).max() for k, _ in chosen]
     apart = np.abs(found - exact) / np.maximum(1e-8, np.abs(found) + np.abs(exact)) * (smooth & there)
     if smooth.mean() < 0.8:
-        return Result(name, AGAINST, "gradients", np.inf, DIFFERENCES, "too many kinks")
+        return Check(name, AGAINST, "gradients", np.inf, DIFFERENCES, "too many kinks")
     worst = int(apart.argmax())
-    return Result(name, AGAINST, "gradients", float(apart[worst]), DIFFERENCES, chosen[worst][0])
+    return Check(name, AGAINST, "gradients", float(apart[worst]), DIFFERENCES, chosen[worst][0])
 
 
 def _activations(c: Config) -> tuple[str, ...]:
@@ -69,7 +71,7 @@ def differences(
     """(f(p + h) - f(p - h)) / 2h for each chosen entry, many nets at a time."""
     moves = [(k, i, sign * h) for k, i in chosen for sign in (1, -1)]
     moves += [moves[-1]] * (-len(moves) % CHUNK)
-    with doubles("float64"):
+    with on_cpu("float64"):
         definition, arrays = split(mine.model)[0], mine.arrays(given)
 
         def f(tree: Any) -> Any:
@@ -97,7 +99,7 @@ def networks() -> list[Case]:
     return [*cases.combinations(), *listed]
 
 
-def slopes() -> Iterator[Result]:
+def slopes() -> Iterator[Check]:
     """All of them."""
     for case in networks():
         yield slope(case.name, case.config)

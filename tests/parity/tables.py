@@ -7,7 +7,12 @@ from typing import Any
 
 Row = dict[str, Any]  # {part, subject, against, quantity, difference, limit, where, passed}
 MODELS = ("presets", "combinations", "libraries")  # parts whose networks get a line each
-COLUMNS = {"float64": "float64", "float32": "float32", "gradients, of each tensor's": "gradients", "tensors": "tensors"}
+COLUMNS = {
+    "float64": "float64",
+    "float32": "float32",
+    "gradients, float64, of its tensor's": "gradients",
+    "tensors": "tensors",
+}
 
 
 def table(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -44,7 +49,7 @@ def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[str, ...], list[Row]]
 
 
 def models(rows: Iterable[Row]) -> str:
-    """One line a network: the largest difference of outputs in either precision and of gradients; its weights compared bit for bit."""
+    """One line a network: the largest difference of outputs in either precision and of gradients; and its weights."""
     lines = []
     for (against, subject), its in grouped(rows, "against", "subject").items():
         cells = []
@@ -91,6 +96,21 @@ def every(rows: Iterable[Row]) -> str:
     return table(("model or slot", "compared with", "quantity", "largest difference", "limit", "verdict"), lines)
 
 
+def outcome(faults: Iterable[Row]) -> str:
+    """caught, or the faults that slipped through."""
+    missed = [f["fault"] for f in faults if not f["caught"]]
+    return f"NOT CAUGHT: {', '.join(missed)}" if missed else "caught"
+
+
+def planted(faults: Iterable[Row]) -> str:
+    """One line for each layout or network of it: who computes it independently, the faults planted in its table."""
+    lines = [
+        (layout, by, "; ".join(f["fault"] for f in its), outcome(its))
+        for (layout, by), its in grouped(faults, "layout", "test").items()
+    ]
+    return table(("table of", "computed by", "faults planted in it", "verdict"), lines)
+
+
 def report(
     rows: list[Row], faults: list[dict[str, Any]], absent: dict[str, str], seconds: float, full: bool = False
 ) -> str:
@@ -98,16 +118,16 @@ def report(
     named = [r for r in rows if r["part"] in MODELS]
     others = [r for r in rows if r["part"] not in (*MODELS, "sabotage, control")]
     parts = [every(rows)] if full and rows else [f(some) for f, some in ((models, named), (families, others)) if some]
-    if faults:
-        parts.append(
-            table(
-                ("deliberate fault", "caught by", "verdict"),
-                [(f["fault"], f["test"], "caught" if f["caught"] else "NOT CAUGHT") for f in faults],
-            )
-        )
+    in_code, in_tables = ([f for f in faults if ("layout" in f) == tables] for tables in (False, True))
+    if in_code:
+        lines = [(f["fault"], f["test"], outcome([f])) for f in in_code]
+        parts.append(table(("deliberate fault", "caught by", "verdict"), lines))
+    if in_tables:
+        parts.append(planted(in_tables))
     parts += [f"Not compared: {library} ({reason})." for library, reason in absent.items()]
     failed, caught = sum(not r["passed"] for r in rows), sum(f["caught"] for f in faults)
     parts.append(
-        f"{len(rows)} comparisons, {failed} beyond their limits; {caught} of {len(faults)} faults caught; {seconds:.0f} s."
+        f"{len(rows)} comparisons, {failed} beyond their limits; {caught} of {len(faults)} faults caught; "
+        f"{seconds:.0f} s."
     )
     return "\n\n".join(parts)

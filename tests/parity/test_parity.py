@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch cannot be imported, so ours is not compared with it")
 
+from convert.verify.checks import failed
 from tests.parity import cases, dropping, losses, sabotage, slopes, torch_nn, training, twins
-from tests.parity.compare import failures
 from tests.parity.groups import quick_compilation
 from tests.parity.weights import inputs, weights
 from vit_jax.config import ViTConfig
@@ -39,7 +39,7 @@ def few_optimizations():
 def check(results):
     results = list(results)
     assert results
-    assert not failures(results), failures(results)
+    assert not failed(results), "\n".join(map(str, failed(results)))
 
 
 def test_the_base_networks_are_the_twins_functions_and_have_their_gradients():
@@ -97,8 +97,11 @@ def test_a_slot_without_values_is_an_error():
 def test_shrinking_keeps_every_slot(name):
     c = PRESETS[name]().run.model
     small = cases.shrink(c)
-    sizes = {"image", "patch", "channels", "classes", "width", "depth", "heads", "head_width", "hidden", "head_hidden", "registers", "encoder_depth",
-             "decoder_depth", "source_vocabulary", "target_vocabulary", "outputs", "max_length", "position_offset"}  # fmt: skip
+    sizes = {
+        "image", "patch", "channels", "classes", "width", "depth", "heads", "head_width", "hidden", "head_hidden",
+        "registers", "encoder_depth", "decoder_depth", "source_vocabulary", "target_vocabulary", "outputs",
+        "max_length", "position_offset",
+    }  # fmt: skip
     for field in dataclasses.fields(c):
         a, b = getattr(c, field.name), getattr(small, field.name)
         assert a == b or (field.name in sizes and bool(a) == bool(b)), field.name

@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from convert.verify.checks import Check, gradients, values
+from convert.verify.sides import Ours, on_cpu
 from vit_jax.config import TransformerConfig
 from vit_jax.layers import Attention, attention_mask, from_torch_mask
 from vit_jax.transformer import Decoder, DecoderBlock, Encoder, EncoderBlock
 
-from .compare import Result, gradients, values
-from .sides import Ours, Torch, doubles, ours
-from .weights import MASKS, Inputs, inputs, masks, weights, zero_gradients
+from .sides import ByMap, ours
+from .weights import MASKS, Inputs, inputs, masks, weights
 
 TORCH = "torch.nn"
 warnings.filterwarnings("ignore", message="enable_nested_tensor is True")  # and not used, with the fast path off
@@ -106,18 +107,17 @@ def names_stack(p: Tensors, ours: str, theirs: str) -> Tensors:
 def both(
     name: str,
     mine: Ours,
-    theirs: Torch,
+    theirs: ByMap,
     given: Inputs,
-    zero: set[str],
     steep: bool,
     keep: Callable[[np.ndarray], np.ndarray] = lambda y: y,
-) -> Iterator[Result]:
+) -> Iterator[Check]:
     """The outputs in mine.dtype and, if `steep`, the gradients."""
     y, expected = mine.forward(given), theirs.forward(given)
     yield values(name, TORCH, mine.dtype, {"output": keep(y)}, {"output": keep(expected)}, mine.dtype)
     if steep:
         cotangent = np.random.default_rng(1).standard_normal(y.shape)
-        yield from gradients(name, TORCH, mine.gradients(given, cotangent), theirs.gradients(given, cotangent), zero)
+        yield from gradients(name, TORCH, mine.gradients(given, cotangent), theirs.gradients(given, cotangent))
 
 
 def torch_masks(which: Inputs, length: int) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def torch_masks(which: Inputs, length: int) -> dict[str, Any]:
 
 def transformer(
     c: TransformerConfig, which: str, *, steep: bool = False, dtype: str = "float64", numbers: str = "A"
-) -> Iterator[Result]:
+) -> Iterator[Check]:
     """nn.Transformer: vectors to vectors, final norms in both stacks."""
     module = nn.Transformer(
         c.width,
@@ -164,7 +164,7 @@ def transformer(
     mine.call = lambda model, source, target: model(
         source, target, **{"memory_padding": None, **{k: _ours(v) for k, v in chosen.items()}}
     )
-    theirs = Torch(
+    theirs = ByMap(
         module,
         p,
         lambda p: names_stack(p, "encoder.", "encoder.") | names_stack(p, "decoder.", "decoder."),
@@ -173,14 +173,14 @@ def transformer(
     )
     order = "pre" if c.norm_first else "post"
     name = f"Transformer {order}-norm {c.activation} {'bias' if c.bias else 'no bias'} eps {c.eps:g}, {which}"
-    yield from both(name, mine, theirs, given, zero_gradients(c), steep)
+    yield from both(name, mine, theirs, given, steep)
 
 
 def _ours(value: Any) -> Any:
     return jnp.asarray(value) if isinstance(value, np.ndarray) else value
 
 
-def transformers() -> Iterator[Result]:
+def transformers() -> Iterator[Check]:
     """norm order x activation x bias x eps x masks; gradients with every mask in both orders, with bias and without."""
     for norm_first, activation, bias, eps, which in itertools.product(
         (False, True), ACTIVATIONS, (True, False), (1e-5, 1e-6, 1e-3), MASKS
@@ -196,7 +196,7 @@ def _config(bias: bool = True, **fields: Any) -> TransformerConfig:
     return replace(VECTORS, bias=bias, norm_bias=bias, **fields)
 
 
-def layers() -> Iterator[Result]:
+def layers() -> Iterator[Check]:
     """One encoder layer, one decoder layer, the bare stacks with a final norm and without."""
     for norm_first, bias, which in itertools.product(
         (False, True), (True, False), ("none", "both", "empty rows", "per head")
@@ -233,17 +233,13 @@ def _below(c: TransformerConfig, prefix: str) -> dict[str, np.ndarray]:
 
 
 def _part(cls: type, c: TransformerConfig, p: dict[str, np.ndarray], call: Callable[..., Any]) -> Ours:
-    with doubles("float64"):
+    with on_cpu("float64"):
         return Ours(cls(c, jnp.float64), p, call=call)
-
-
-def _zero(p: dict[str, np.ndarray]) -> set[str]:
-    return {k for k in p if k.endswith("key.bias")}
 
 
 def _encoding(
     name: str, c: TransformerConfig, cls: type, prefix: str, module: nn.Module, names: Any, which: str
-) -> Iterator[Result]:
+) -> Iterator[Check]:
     p, chosen, source = _below(c, prefix), masks(c, which), inputs(c)["source"]
     batch, length = source.shape[:2]
 
@@ -256,13 +252,13 @@ def _encoding(
     given = torch_masks(chosen, 1)
     first = "src_mask" if cls is EncoderBlock else "mask"
     keywords = {first: given.get("src_mask"), "src_key_padding_mask": given.get("src_key_padding_mask")}
-    theirs = Torch(module, p, lambda p: names(p, "", ""), lambda model, x: model(x, **keywords))
-    yield from both(name, _part(cls, c, p, call), theirs, {"x": source}, _zero(p), True)
+    theirs = ByMap(module, p, lambda p: names(p, "", ""), lambda model, x: model(x, **keywords))
+    yield from both(name, _part(cls, c, p, call), theirs, {"x": source}, True)
 
 
 def _decoding(
     name: str, c: TransformerConfig, cls: type, prefix: str, module: nn.Module, names: Any, which: str
-) -> Iterator[Result]:
+) -> Iterator[Check]:
     p, chosen, both_inputs = _below(c, prefix), masks(c, which), inputs(c)
     memory, target = both_inputs["source"], both_inputs["target"]
     batch, length = target.shape[:2]
@@ -274,11 +270,11 @@ def _decoding(
         return model(x, memory, own, attention_mask(batch, length, memory.shape[1], padding=padding, mask=mask))
 
     keywords = {k: v for k, v in torch_masks(chosen, length).items() if not k.startswith("src")}
-    theirs = Torch(module, p, lambda p: names(p, "", ""), lambda model, x, memory: model(x, memory, **keywords))
-    yield from both(name, _part(cls, c, p, call), theirs, {"x": target, "memory": memory}, _zero(p), True)
+    theirs = ByMap(module, p, lambda p: names(p, "", ""), lambda model, x, memory: model(x, memory, **keywords))
+    yield from both(name, _part(cls, c, p, call), theirs, {"x": target, "memory": memory}, True)
 
 
-def attentions() -> Iterator[Result]:
+def attentions() -> Iterator[Check]:
     """nn.MultiheadAttention: heads, biases, kdim, vdim, and torch's own masks through `from_torch_mask`."""
     rng = np.random.default_rng(0)
     given = {
@@ -300,7 +296,7 @@ def attentions() -> Iterator[Result]:
         ):
             module = nn.MultiheadAttention(8, 2, bias=bias, kdim=kdim, vdim=vdim, batch_first=True)
             biases = dict(query_bias=bias, key_bias=bias, value_bias=bias, out_bias=bias)
-            with doubles("float64"):
+            with on_cpu("float64"):
                 layer = Attention(8, 2, 4, key_width=kdim, value_width=vdim, dtype=jnp.float64, **biases)
             p = _random(layer)
 
@@ -318,14 +314,14 @@ def attentions() -> Iterator[Result]:
                 need_weights=False,
                 key_padding_mask=None if pad is None else torch.from_numpy(pad),
             )
-            theirs = Torch(
+            theirs = ByMap(
                 module,
                 p,
                 lambda p: names_attention(p, "", ""),
                 lambda model, query, key, value, kw=keywords: model(query, key, value, **kw)[0],
             )
             name = f"MultiheadAttention {'bias' if bias else 'no bias'} kdim {kdim} vdim {vdim}, {title}"
-            yield from both(name, Ours(layer, p, call=call), theirs, shaped, _zero(p), True)
+            yield from both(name, Ours(layer, p, call=call), theirs, shaped, True)
 
 
 def _random(layer: Any) -> dict[str, np.ndarray]:
@@ -340,7 +336,7 @@ def _random(layer: Any) -> dict[str, np.ndarray]:
     }
 
 
-def norms() -> Iterator[Result]:
+def norms() -> Iterator[Check]:
     """nn.LayerNorm on tokens far from zero: the one-pass variance loses all digits there, in float32 already at 100."""
     from vit_jax.layers import LayerNorm
 
@@ -353,9 +349,9 @@ def norms() -> Iterator[Result]:
         ("float32", 100, 1.0, 1e-4),
     ):
         for eps in (1e-5, 1e-6, 1e-12):
-            with doubles(dtype):
+            with on_cpu(dtype):
                 layer = Ours(LayerNorm(8, eps, dtype=jnp.dtype(dtype)), p, dtype, lambda model, x: model(x))
-            theirs = Torch(
+            theirs = ByMap(
                 nn.LayerNorm(8, eps),
                 p,
                 lambda p: {"weight": p["scale"], "bias": p["bias"]},

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from convert.verify.checks import STEPS, Check, distance
+from convert.verify.sides import on_cpu
 from torch_ref.train import Trainer
 from vit_jax.config import (
     AugmentConfig,
@@ -28,14 +30,14 @@ from vit_jax.models import definition
 from vit_jax.optim import Optimizer
 from vit_jax.runs import flatten, unflatten
 from vit_jax.step import Engine
-from vit_jax.tasks import task
+from vit_jax.tasks import task_of
 
 from .cases import TRANSFORMER, VIT, Config, grid
-from .compare import LOSSES, STEPS, STEPS_ZERO, Result, distance
-from .sides import doubles
 from .weights import weights, zero_gradients
 
 STEPS_RUN, EPOCH = 10, 5
+STEPS_ZERO = 1e-7  # of parameters whose true gradient is 0: Adam makes whole steps of rounding errors
+LOSSES = {"float64": 1e-9, "float32": 1e-5}
 NETWORKS: dict[str, Config] = {
     "ViT": replace(VIT, layer_scale=0.1),
     "Transformer, all tied": replace(TRANSFORMER, source_vocabulary=9, outputs=9, tie="all", position="learned"),
@@ -100,20 +102,22 @@ def compiled(c: Config, dtype: str) -> Any:
     engine = Engine(
         run,
         definition(c, dtype=dtype, param_dtype=dtype),
-        task(run, KEPT),
+        task_of(run, KEPT),
         Optimizer(run.optim, STEPS_RUN, EPOCH, parameters(c)),
     )
 
     def gradients(tree: Any, batch: Any) -> Any:
         keys = fold(jax.random.split(jax.random.key(0), 4), 0)  # of dropout, which is off
-        return engine.gradients(engine.task, tree, engine.task.prepare(batch, keys), keys, engine.task.size(batch))
+        return engine.gradients(
+            engine.task, tree, engine.task.prepare(batch, keys), keys, engine.task.denominator(batch)
+        )
 
     return jax.jit(gradients)
 
 
 def ours(c: Config, optim: OptimConfig, dtype: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[float]]:
     """Our parameters, moments and losses after ten steps."""
-    with doubles(dtype):
+    with on_cpu(dtype):
         optimizer = Optimizer(make_run(c, optim, dtype).optim, STEPS_RUN, EPOCH, parameters(c))
         tree = unflatten({k: jnp.asarray(v, dtype) for k, v in weights(c).items()})
         moments, losses = optimizer.init(tree), []
@@ -145,12 +149,12 @@ def theirs(
     )
 
 
-def ten_steps(name: str, c: Config, optim: OptimConfig, dtype: str = "float64") -> Iterator[Result]:
+def ten_steps(name: str, c: Config, optim: OptimConfig, dtype: str = "float64") -> Iterator[Check]:
     """Parameters and moments in float64, losses in either precision."""
     subject, against = f"{name}, {STEPS_RUN} steps", "torch_ref.train"
     (mine, moments, losses), (their, their_moments, their_losses) = ours(c, optim, dtype), theirs(c, optim, dtype)
     apart = max(abs(a - b) / abs(b) if a == a else np.inf for a, b in zip(losses, their_losses, strict=True))
-    yield Result(subject, against, f"losses, {dtype}", apart, LOSSES[dtype])
+    yield Check(subject, against, f"losses, {dtype}", apart, LOSSES[dtype])
     if dtype != "float64":
         return
     zero = zero_gradients(c)
@@ -162,10 +166,10 @@ def ten_steps(name: str, c: Config, optim: OptimConfig, dtype: str = "float64") 
         each = {k: distance(v, b[k]) for k, v in a.items()}
         if each:
             worst = max(each, key=each.__getitem__)
-            yield Result(subject, against, quantity, each[worst], limit, worst)
+            yield Check(subject, against, quantity, each[worst], limit, worst)
 
 
-def training() -> Iterator[Result]:
+def training() -> Iterator[Check]:
     """Every optimizer and schedule on both kinds of network; float32 losses of the first and the last."""
     for network, c in NETWORKS.items():
         for title, optim in OPTIMIZERS.items():

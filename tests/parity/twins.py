@@ -4,44 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 
-from vit_jax.layers import merge, split
-from vit_jax.runs import flatten
+from convert.verify.checks import Check, bits, gradients, values
+from convert.verify.sides import Ours, on_cpu
 
 from .cases import Case, Config
-from .compare import Result, gradients, tensors, values
-from .sides import Twin, doubles, ours
-from .weights import Inputs, inputs, starts, weights, zero_gradients
+from .sides import ours, torch_twin
+from .weights import Inputs, inputs, starts, weights
 
 TWIN = "torch_ref"
 
 
-def forward(name: str, c: Config, numbers: dict[str, np.ndarray], given: Inputs, dtype: str, what: str) -> Result:
+def forward(name: str, c: Config, numbers: dict[str, np.ndarray], given: Inputs, dtype: str, what: str) -> Check:
     """Every captured value in order, logits last."""
     return values(
-        name, TWIN, what, ours(c, numbers, dtype).capture(given), Twin(c, numbers, dtype).capture(given), dtype
+        name, TWIN, what, ours(c, numbers, dtype).capture(given), torch_twin(c, numbers, dtype).capture(given), dtype
     )
 
 
-def backward(name: str, c: Config, numbers: dict[str, np.ndarray], given: Inputs) -> list[Result]:
+def backward(name: str, c: Config, numbers: dict[str, np.ndarray], given: Inputs) -> list[Check]:
     """Float64 gradients of every parameter and input, of a random sum of the logits."""
-    twin = Twin(c, numbers)
+    twin = torch_twin(c, numbers)
     cotangent = np.random.default_rng(1).standard_normal(twin.forward(given).shape)
-    return gradients(
-        name, TWIN, ours(c, numbers).gradients(given, cotangent), twin.gradients(given, cotangent), zero_gradients(c)
-    )
+    return gradients(name, TWIN, ours(c, numbers).gradients(given, cotangent), twin.gradients(given, cotangent))
 
 
-def carried(name: str, c: Config, numbers: dict[str, np.ndarray]) -> Result:
+def carried(name: str, c: Config, numbers: dict[str, np.ndarray]) -> Check:
     """Weights that went to the twin and came back: the same bits."""
-    return tensors(name, TWIN, Twin(c, numbers).parameters(), numbers)
+    return bits(name, TWIN, torch_twin(c, numbers).values(), numbers)
 
 
-def case(case: Case, thorough: bool = False) -> Iterator[Result]:
+def case(case: Case, thorough: bool = False) -> Iterator[Check]:
     """All comparisons of one network. `thorough` adds a batch of one and inputs far from zero."""
     c, name = case.config, case.name
     sets = {"start": starts(case)} if case.start else {w: weights(c, w) for w in "AB"}
@@ -68,34 +64,26 @@ def _first_norm(c: Config) -> bool:
     return c.norm_first
 
 
-def jitted(name: str, c: Config) -> list[Result]:
+def jitted(name: str, c: Config) -> list[Check]:
     """The compiled forward and backward pass against the twin's."""
     numbers, given = weights(c), inputs(c)
-    mine, twin = ours(c, numbers), Twin(c, numbers)
-    cotangent = np.random.default_rng(1).standard_normal(twin.forward(given).shape)
-    with doubles("float64"):
-        definition, arrays = split(mine.model)[0], mine.arrays(given)
-
-        def run(tree: object, arrays: Inputs, cotangent: jax.Array) -> object:
-            y, back = jax.vjp(lambda tree: mine.call(merge(definition, tree), **arrays), tree)
-            return y, back(cotangent)[0]
-
-        y, tree = jax.jit(run)(mine.tree, arrays, jnp.asarray(cotangent))
-    theirs = {k: v for k, v in twin.gradients(given, cotangent).items() if not k.startswith("input.")}
-    found = {k: np.asarray(v) for k, v in flatten(tree).items()}
+    mine, twin = Ours.network(c, numbers, compiled=True), torch_twin(c, numbers)
+    y, expected = mine.forward(given), twin.forward(given)
+    cotangent = np.random.default_rng(1).standard_normal(expected.shape)
+    found, slopes = mine.gradients(given, cotangent), twin.gradients(given, cotangent)
     return [
-        values(name, TWIN, "float64, jitted", {"logits": np.asarray(y)}, {"logits": twin.forward(given)}, "float64"),
-        *gradients(name, f"{TWIN} (jitted)", found, theirs, zero_gradients(c)),
+        values(name, TWIN, "float64, jitted", {"logits": y}, {"logits": expected}, "float64"),
+        *gradients(name, f"{TWIN} (jitted)", found, slopes),
     ]
 
 
-def decoding(name: str, c: Config) -> Iterator[Result]:
-    """One token at a time with a cache, against the whole target at once and against the twin's own cache; a row's source is all padding."""
+def decoding(name: str, c: Config) -> Iterator[Check]:
+    """One token at a time with a cache, against all tokens at once and the twin's cache; one source is all padding."""
     numbers, given = weights(c), inputs(c)
     source, target, padding = (given[k] for k in ("source", "target", "source_padding"))
-    mine, twin = ours(c, numbers), Twin(c, numbers)
+    mine, twin = ours(c, numbers), torch_twin(c, numbers)
     whole = mine.forward({"source": source, "target": target, "source_padding": padding})
-    with doubles("float64"):
+    with on_cpu("float64"):
         cache = mine.model.init_cache(
             mine.model.encode(jnp.asarray(source), jnp.asarray(padding)), jnp.asarray(padding), target.shape[1]
         )

@@ -22,25 +22,25 @@ def weights(config: Config, which: str = "A", seed: int = 0) -> dict[str, np.nda
     attention stays alive.
     """
     out = {}
-    for name, (shape, sort, _) in parameters(config).items():
+    for name, (shape, kind, _) in parameters(config).items():
         rng = np.random.default_rng([zlib.crc32(name.encode()), seed])
         value = rng.standard_normal(shape)
-        if sort == "kernel":
+        if kind == "kernel":
             value = value / np.sqrt(shape[0])
-        elif sort == "bias":
+        elif kind == "bias":
             value = value / 2
-        elif sort in ("norm", "scale"):
+        elif kind in ("norm", "scale"):
             value = value * 0.3 + (0 if name.endswith("bias") else 1)
-        if which == "B" and _quiet(name, sort):
+        if which == "B" and _quiet(name, kind):
             value = value * 0.003
         out[name] = value
     return out
 
 
-def _quiet(name: str, sort: str) -> bool:
+def _quiet(name: str, kind: str) -> bool:
     path = name.split(".")
     return (
-        sort in ("token", "position", "embedding")
+        kind in ("token", "position", "embedding")
         or path[0] == "patch"
         or (len(path) > 1 and path[-2] in ("out", "fc2"))
     )
@@ -94,9 +94,8 @@ def masks(c: TransformerConfig, which: str, lengths: tuple[int, int] = (5, 4), b
         out["source_padding"] = np.arange(source) < rng.integers(2, source + 1, (batch, 1))
         out["target_padding"] = np.arange(target) < rng.integers(2, target + 1, (batch, 1))
         out["memory_padding"] = np.arange(source) < rng.integers(2, source + 1, (batch, 1))
-    if (
-        which == "empty rows"
-    ):  # a source and a target that are all padding; a target padded on the left, so that causality empties its first row
+    if which == "empty rows":
+        # A source and a target that are all padding; a target padded on the left: causality empties its first row.
         out["source_padding"] = np.arange(source) < np.array([[source], [0], [2]])
         out["target_padding"] = np.stack([np.arange(target) > 0, np.zeros(target, bool), np.arange(target) < 2])
         out["memory_padding"] = out["source_padding"]

@@ -1,8 +1,8 @@
-"""What a network and a run are, as frozen dataclasses: no jax here, so every tool can read them.
+"""Networks and runs as frozen dataclasses. Nothing here imports jax, so every tool can read a config.
 
-A field that changes the result is part of a run's *identity*; one that only says where or for how
-long it runs (devices, logging, budget, where data lies) is *execution* and may change on resume.
-Read fields, tree, vit, transformer, nearest, networks; run, images, sentences, tasks; check, formats, values.
+A field that changes the result of a run is *identity*: with another value it is another run. A field that only states
+where or for how long the run computes (devices, logging, budget, folders) is *execution* and may change on resume.
+Reading order: fields, tree, vit, transformer, nearest, networks; run, images, sentences, tasks; check, formats, values.
 """
 
 from .check import check_run
@@ -24,16 +24,70 @@ from .networks import (
 )
 from .run import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig, roles
 from .sentences import SPECIALS, SentenceData
-from .tasks import NO_DATA, TASKS, Kept, TaskRow, kept_anywhere, network_row, task_row, untrained, without_dropout
+from .tasks import (
+    NO_DATA,
+    TASKS,
+    MetadataEntry,
+    TaskRow,
+    metadata_checks,
+    network_row,
+    task_row,
+    untrained,
+    without_dropout,
+)
 from .transformer import TransformerConfig, check_transformer
 from .tree import Parameter, Start, Table
 from .values import differences, flat, from_dict, to_dict
 from .vit import ViTConfig, check_vit, flops
 
 __all__ = [
-    "NETWORKS", "NO_DATA", "SPECIALS", "TASKS", "Activation", "AugmentConfig", "DataConfig", "ImageAugment", "ImageData", "Input", "Kept", "Kind",
-    "LossConfig", "ModelConfig", "NetworkRow", "OptimConfig", "Parameter", "RunConfig", "SentenceData", "Size", "Start", "Table", "TaskRow",
-    "TransformerConfig", "ViTConfig", "check_run", "check_transformer", "check_vit", "differences", "flat", "flops", "from_dict", "function_fields", "kept_anywhere",
-    "nearest", "network_named", "network_of", "network_row", "normal", "pair", "parameters", "pixels", "roles", "shapes", "task_row", "to_dict", "untrained",
-    "with_sizes", "without_dropout",
-]  # fmt: skip
+    "NETWORKS",
+    "NO_DATA",
+    "SPECIALS",
+    "TASKS",
+    "Activation",
+    "AugmentConfig",
+    "DataConfig",
+    "ImageAugment",
+    "ImageData",
+    "Input",
+    "Kind",
+    "LossConfig",
+    "MetadataEntry",
+    "ModelConfig",
+    "NetworkRow",
+    "OptimConfig",
+    "Parameter",
+    "RunConfig",
+    "SentenceData",
+    "Size",
+    "Start",
+    "Table",
+    "TaskRow",
+    "TransformerConfig",
+    "ViTConfig",
+    "check_run",
+    "check_transformer",
+    "check_vit",
+    "differences",
+    "flat",
+    "flops",
+    "from_dict",
+    "function_fields",
+    "metadata_checks",
+    "nearest",
+    "network_named",
+    "network_of",
+    "network_row",
+    "normal",
+    "pair",
+    "parameters",
+    "pixels",
+    "roles",
+    "shapes",
+    "task_row",
+    "to_dict",
+    "untrained",
+    "with_sizes",
+    "without_dropout",
+]

@@ -1,4 +1,4 @@
-"""Whether a run can be: its task, the parts that belong to it, and the fields that every run has."""
+"""The validity of a run's config: its task, the classes of its parts, and the fields that every run has."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from .tasks import network_row, task_row
 
 
 def check_run(run: RunConfig) -> RunConfig:
-    """Return the run, or raise UserError naming the first field that cannot be."""
+    """Return the run unchanged. Raises UserError naming the first invalid field."""
     row, network = task_row(run.task), network_row(run.task)
     if type(run.model) is not network.config:
         raise UserError(
-            f"task is {run.task}, which trains a {network.name}, and model is a {network_of(run.model).name}: start from a preset of that task"
+            f"task is {run.task}, which trains a {network.name}, but model is a {network_of(run.model).name}: "
+            "start from a preset of that task"
         )
     for name, part in (("data", row.data), ("augment", row.augment)):
         if type(getattr(run, name)) is not part:
             raise UserError(
-                f"{name} is of class {type(getattr(run, name)).__name__}, but the task {run.task} reads {part.__name__}: give that"
+                f"{name} is of class {type(getattr(run, name)).__name__}, "
+                f"but the task {run.task} needs {part.__name__}: give one"
             )
     row.check(run.model, run.data, run)
     _check_numbers(run)
@@ -33,7 +35,7 @@ def _check_numbers(run: RunConfig) -> None:
     for name in ("patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes"):
         if not getattr(run, name) >= 0:
             raise UserError(f"{name} is {getattr(run, name)}: give 0 or more")
-    if not 0 <= run.seed < 2**32:  # jax keeps 32 bits of a seed and drops the others in silence
+    if not 0 <= run.seed < 2**32:  # jax silently drops all but 32 bits of a seed
         raise UserError(f"seed is {run.seed}: give a number of at least 0 and below 2^32")
     if run.batch % run.accumulate:
         raise UserError(f"batch {run.batch} is not divisible by accumulate {run.accumulate}: change one of them")

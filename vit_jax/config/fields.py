@@ -1,4 +1,4 @@
-"""What a field of a config is: its help, and whether it is identity or execution."""
+"""The fields of configs, each with its help text and marked as identity or execution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Kind = Literal["kernel", "bias", "norm", "token", "position", "scale", "embeddin
 
 
 def identity(default: Any, help: str) -> Any:
-    """A field that changes the result."""
+    """A field that changes the result of a run."""
     return field(default=default, metadata={"help": help, "execution": False})
 
 
@@ -21,15 +21,15 @@ def execution(default: Any, help: str) -> Any:
 
 
 def pair(size: Size) -> tuple[int, int]:
-    """A size in two directions (height, width)."""
+    """A size as (height, width); an integer stands for a square."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 def are_texts(value: Any) -> bool:
-    """Whether a JSON value is a list of texts."""
+    """Whether a JSON value is a list of strings."""
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A network: each kind of network has a config class of its own, with a row in networks.py."""
+    """The base class of the configs of networks. Each kind of network has its own subclass and a row in networks.py."""

@@ -1,14 +1,14 @@
-"""The known names most like a mistaken one."""
+"""The known names that are most similar to a mistaken one."""
 
 from __future__ import annotations
 
 import difflib
 
-LONGEST, LISTED = 200, 20  # letters of a mistaken name that are compared; known names that are listed
+LONGEST, LISTED = 200, 20  # letters of a name that are compared; names that a message lists at most
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """A clause naming the known names most like a mistaken one: '; nearest: ...'."""
+    """A clause with the most similar known names, '; nearest: ...', or with all known names if none is similar."""
     close = difflib.get_close_matches(name[:LONGEST], known, n=3, cutoff=0.4)
     more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
     return f"; nearest: {', '.join(close)}" if close else f"; known: {', '.join(sorted(known)[:LISTED])}{more}"

@@ -1,7 +1,7 @@
-"""Every kind of network as a row: what the rest of the project has to know of it without building it.
+"""The kinds of networks, one `NetworkRow` each: what other code needs to know of a network without building it.
 
-Free of jax and torch: the classes that compute are named as text. A new kind of network is a config class, a class
-that computes, and a row here; nothing else asks which network it has.
+Nothing here imports jax or torch: the classes that compute are named as text. To add a kind of network, write a config
+class, a class that computes it, and a row here; no other code asks which kind a network is.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Input:
     """One argument of a network, without its batch axis.
 
     pixels: normalised images of `shape` (h, w, C). ids: a sequence of integers below `size`. vectors: a sequence of
-    vectors of width `size`. `longest` is the most tokens that a sequence has (0: no limit); `padding` names the argument
-    that says which of its tokens are real ("": the network takes none).
+    vectors of width `size`. `longest` is the maximum length of a sequence (0: no limit). `padding` is the name of the
+    boolean argument that is True at real tokens ("": the network has none).
     """
 
     name: str
@@ -43,31 +43,31 @@ class Input:
 
 @dataclass(frozen=True)
 class NetworkRow:
-    """One kind of network. Functions take a config of its class."""
+    """One kind of network. The functions take a config of its class."""
 
-    name: str  # what files and messages call it
+    name: str  # its name in files and messages
     config: type[ModelConfig]
-    check: Callable[[Any], Any]  # the config; raises UserError where it cannot be
-    normal: Callable[[Any], Any]  # the config in its one spelling: equal ones are the same function
-    parameters: Callable[[Any], dict[str, Parameter]]  # in reading order
-    describe: Callable[[Any], tuple[str, str]]  # what it is and what it costs, in a few words each
+    check: Callable[[Any], Any]  # returns the config; raises UserError naming the first invalid field
+    normal: Callable[[Any], Any]  # the config in normal form: networks that compute the same function have equal ones
+    parameters: Callable[[Any], dict[str, Parameter]]  # {dotted name: Parameter}, in reading order
+    describe: Callable[[Any], tuple[str, str]]  # (what it is, what it costs), a few words each
     inputs: Callable[[Any], tuple[Input, ...]]  # its arguments in the order of a call
-    captured: Callable[
-        [Any], list[str]
-    ]  # what `capture` gives for any input, in the order of the pass; the last is the outputs
-    training: frozenset[str]  # fields that only training uses: they change no forward pass
-    jax: str  # module:class that computes it
-    torch: str = ""  # module:class of its twin; empty: it has none
-    arguments: tuple[str, ...] = ()  # the positions of a call; an input that a config lacks is None there
-    from_data: tuple[str, ...] = ()  # sizes that the data of a run decides
-    heads: tuple[str, ...] = ()  # how the names of parameters begin that a new head starts anew
-    head_fields: tuple[str, ...] = ()  # and the fields that it may change
-    unseen: frozenset[str] = frozenset()  # fields that show in no name and no shape of a parameter
-    # Regular expressions of whole names: those that our files of it hold and, with a leading "!", those that they do not.
+    # The names that `capture` accepts for any input, in the order of the forward pass; the last is the outputs.
+    captured: Callable[[Any], list[str]]
+    training: frozenset[str]  # fields that only training uses; they do not change the evaluation pass
+    jax: str  # module:class that computes it in jax
+    torch: str = ""  # module:class that computes it in PyTorch; empty: there is none
+    arguments: tuple[str, ...] = ()  # the positional arguments of a call; one that a config does not use is None
+    from_data: tuple[str, ...] = ()  # sizes that the data of a run determines
+    heads: tuple[str, ...] = ()  # prefixes of the names of the head's parameters, which --new-head draws at random
+    head_fields: tuple[str, ...] = ()  # fields that may then differ
+    unseen: frozenset[str] = frozenset()  # fields that no name or shape of a parameter depends on
+    # Regular expressions that recognise a file of its weights by full names of tensors: each must match one, or with a
+    # leading "!" none. Once for our own parameter names, once for the state dict of the PyTorch class.
     names: tuple[str, ...] = ()
-    torch_names: tuple[str, ...] = ()  # and that its twin's state dict holds
-    # Small values of each numeric field, the plainest first, and combinations to begin with: convert looks among these
-    # for a network that two layouts share.
+    torch_names: tuple[str, ...] = ()
+    # Small values of each numeric field, in order of preference, and combinations of fields to start from. convert
+    # searches them for a network that two layouts can both hold.
     examples: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     combinations: tuple[Mapping[str, Any], ...] = ({},)
 
@@ -81,7 +81,7 @@ def _vit_inputs(c: ViTConfig) -> tuple[Input, ...]:
 
 
 def _describe_transformer(c: TransformerConfig) -> tuple[str, str]:
-    return f"Transformer {c.width} x {c.encoder_depth}+{c.decoder_depth}, {c.heads} heads", f"{c.outputs:,} ids to say"
+    return f"Transformer {c.width} x {c.encoder_depth}+{c.decoder_depth}, {c.heads} heads", f"{c.outputs:,} output ids"
 
 
 def _transformer_inputs(c: TransformerConfig) -> tuple[Input, ...]:
@@ -118,9 +118,9 @@ NETWORKS: dict[str, NetworkRow] = {
         names=(r"patch\.kernel", r"blocks\.0\.attention\.query\.kernel"),
         torch_names=(r"patch\.weight", r"blocks\.0\.attention\.query\.weight"),
         examples={
-            "image": (8, (8, 12)), "patch": (4, (4, 2), 2), "channels": (3, 1), "classes": (5, 0), "width": (12, 8), "depth": (2, 1),
-            "heads": (2, 1), "head_width": (0, 5), "hidden": (20, 16, 24), "registers": (0, 2), "eps": (1e-6, 1e-5, 1e-12, 1e-3),
-            "layer_scale": (0.0, 1.0), "head_hidden": (0, 7, 12),
+            "image": (8, (8, 12)), "patch": (4, (4, 2), 2), "channels": (3, 1), "classes": (5, 0), "width": (12, 8),
+            "depth": (2, 1), "heads": (2, 1), "head_width": (0, 5), "hidden": (20, 16, 24), "registers": (0, 2),
+            "eps": (1e-6, 1e-5, 1e-12, 1e-3), "layer_scale": (0.0, 1.0), "head_hidden": (0, 7, 12),
         },
         combinations=({}, {"cls_token": False, "pool": "mean"}, {"cls_token": False, "pool": "mean_all"}),
     ),
@@ -144,9 +144,10 @@ NETWORKS: dict[str, NetworkRow] = {
         names=(r"encoder\.blocks\.0\.attention\.query\.kernel",),
         torch_names=(r"encoder\.blocks\.0\.attention\.query\.weight",),
         examples={
-            "width": (12, 8), "heads": (2, 1), "head_width": (0, 5), "hidden": (20,), "encoder_depth": (2, 1), "decoder_depth": (2, 1, 0),
-            "eps": (1e-5, 1e-6), "source_vocabulary": (0, 11, 9), "target_vocabulary": (0, 11, 9), "outputs": (0, 11, 9, 12),
-            "position_offset": (0, 2), "max_length": (6, 512, 0),
+            "width": (12, 8), "heads": (2, 1), "head_width": (0, 5), "hidden": (20,), "encoder_depth": (2, 1),
+            "decoder_depth": (2, 1, 0), "eps": (1e-5, 1e-6), "source_vocabulary": (0, 11, 9),
+            "target_vocabulary": (0, 11, 9), "outputs": (0, 11, 9, 12), "position_offset": (0, 2),
+            "max_length": (6, 512, 0),
         },
         combinations=(
             {},
@@ -158,17 +159,18 @@ NETWORKS: dict[str, NetworkRow] = {
 
 
 def network_of(config: ModelConfig | type[ModelConfig]) -> NetworkRow:
-    """The row of a config, or of its class."""
+    """The row of a config or of a config class."""
     cls = config if isinstance(config, type) else type(config)
     return next(row for row in NETWORKS.values() if row.config is cls)
 
 
 def network_named(name: str) -> NetworkRow:
-    """The row that files call so. Raises UserError, naming the nearest, where this version has none."""
+    """The row with this name. Raises UserError with similar names if there is none."""
     found = next((row for row in NETWORKS.values() if row.name == name), None)
     if found is None:
         raise UserError(
-            f"the network {name!r} is not known to this version of vit-jax{nearest(name, [row.name for row in NETWORKS.values()])}"
+            f"the network {name!r} is not known to this version of vit-jax"
+            f"{nearest(name, [row.name for row in NETWORKS.values()])}"
         )
     return found
 
@@ -184,23 +186,23 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def normal(config: Any) -> Any:
-    """A config in its one spelling: configs of the same function compare equal."""
+    """A config in normal form: networks that compute the same function have equal ones."""
     return network_of(config).normal(config)
 
 
 def function_fields(config: ModelConfig | type[ModelConfig]) -> list[str]:
-    """The fields of a config, or of its class, that decide the function."""
+    """The fields of a config or a config class that change the evaluation pass."""
     row = network_of(config)
     return [f.name for f in fields(row.config) if f.name not in row.training]
 
 
 def with_sizes(config: ModelConfig, sizes: Mapping[str, int]) -> ModelConfig:
-    """The config with those of the sizes that the data of a run decides."""
+    """The config with the sizes that the data of a run determines; other entries of `sizes` are ignored."""
     decided: dict[str, Any] = {name: sizes[name] for name in network_of(config).from_data if name in sizes}
     return replace(config, **decided)
 
 
 def pixels(config: ModelConfig) -> tuple[int, int, int] | None:
-    """The shape (h, w, C) of the images that a network takes; None where it takes none."""
+    """The shape (h, w, C) of the images that a network takes, or None."""
     found = next((argument.shape for argument in network_of(config).inputs(config) if argument.kind == "pixels"), None)
     return None if found is None else (found[0], found[1], found[2])

@@ -1,4 +1,4 @@
-"""What a run on sentences has: its data, and what config.json keeps so that its network can be used without them."""
+"""Configs of runs on sentences: their data, and the metadata that config.json has of the data."""
 
 from __future__ import annotations
 
@@ -15,34 +15,38 @@ SIDES = ("source", "target")
 
 @dataclass(frozen=True)
 class SentenceData(DataConfig):
-    """Where pairs of sentences come from, and how they are cut into batches."""
+    """The source of pairs of sentences, and how they are grouped into batches."""
 
     source: str = identity(
-        "numbers", "numbers, or pairs:FROM-TO:FOLDER (files train.FROM and train.TO, a sentence a line)"
+        "numbers", "numbers (generated), or pairs:FROM-TO:FOLDER (files train.FROM and train.TO, one sentence per line)"
     )
-    tokens: int = identity(768, "tokens a batch, padding included; a batch is of one length")
+    tokens: int = identity(768, "tokens per batch, padding included; all sentences of a batch are padded to one length")
     lengths: tuple[int, ...] = identity(
-        (4, 8, 12, 16), "ascending lengths to which sentences are padded, an end included; the last one is the longest"
+        (4, 8, 12, 16),
+        "ascending lengths in tokens, <eos> included, to which sentences are padded; longer sentences are refused",
     )
     shuffle_sources: bool = identity(
-        False, "give each target of train the source of another, a control that must fall to chance"
+        False, "control: give each training target the source of another; results must then be at chance"
     )
 
 
 def is_vocabulary(value: Any) -> bool:
-    """Whether a JSON value is what a run keeps of its words: {source: entries, target: entries}."""
+    """Whether a JSON value has the form of a run's vocabularies: {source: entries, target: entries}."""
     return isinstance(value, dict) and value.keys() == set(SIDES) and all(map(are_texts, value.values()))
 
 
 def numbered_words(size: int) -> list[str]:
-    """The entries of a vocabulary whose words nobody knows."""
+    """Entries for a vocabulary without words: the special tokens, then id4, id5, ..."""
     return [*SPECIALS[:size], *(f"id{i}" for i in range(len(SPECIALS), size))]
 
 
-def other_words(theirs: Mapping[str, Sequence[str]], ours: Mapping[str, Sequence[str]]) -> str:
-    """A clause where two networks' ids are as many but stand for other words; none where either only numbers them."""
+def other_words(given: Mapping[str, Sequence[str]], wanted: Mapping[str, Sequence[str]]) -> str:
+    """A clause naming the first difference between two equally large vocabularies; else empty.
+
+    It is empty too if either vocabulary has no words, only `numbered_words`.
+    """
     for side in SIDES:
-        a, b = list(theirs[side]), list(ours[side])
+        a, b = list(given[side]), list(wanted[side])
         if len(a) == len(b) and a != b and numbered_words(len(b)) not in (a, b):
             i = next(i for i, pair in enumerate(zip(a, b, strict=True)) if pair[0] != pair[1])
             return f"its {side} id {i} is {a[i]!r} and here it is {b[i]!r}"

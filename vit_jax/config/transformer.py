@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer's config, and what follows from it: its parameters, what it captures."""
+"""The config of the encoder-decoder Transformer, its check, its table of parameters, and the values it can capture."""
 
 from __future__ import annotations
 
@@ -14,92 +14,92 @@ from .tree import ZEROS, Parameter, Start, Table
 
 @dataclass(frozen=True)
 class TransformerConfig(ModelConfig):
-    """Every choice that makes one encoder-decoder Transformer differ from another (Vaswani et al. 2017, arXiv 1706.03762).
+    """The config of an encoder-decoder Transformer (Vaswani et al. 2017, arXiv 1706.03762).
 
-    With vocabularies and outputs at 0 it is torch.nn.Transformer: vectors in, vectors out. With decoder_depth
-    at 0 too it is an encoder alone, torch.nn.TransformerEncoder: its output is the memory.
+    With vocabularies and outputs at 0 it is torch.nn.Transformer, which takes and returns vectors. With decoder_depth
+    at 0 too it is torch.nn.TransformerEncoder, whose output is the memory.
     """
 
-    width: int = identity(512, "D, the width of a token")
-    heads: int = identity(8, "H, the attention heads of a block")
-    head_width: int = identity(0, "Dh, the width of one head; 0: width / heads")
-    hidden: int = identity(2048, "F, the width inside the mlp")
+    width: int = identity(512, "D, width of a token")
+    heads: int = identity(8, "H, attention heads per block")
+    head_width: int = identity(0, "Dh, width of a head; 0: width / heads")
+    hidden: int = identity(2048, "F, width of the hidden layer of the mlp")
     encoder_depth: int = identity(6, "blocks of the encoder")
-    decoder_depth: int = identity(6, "blocks of the decoder; 0: an encoder alone, without target and head")
+    decoder_depth: int = identity(6, "blocks of the decoder; 0: an encoder only, without target and head")
 
-    activation: Activation = identity("gelu", "mlp activation; gelu is the exact erf form")
-    norm_first: bool = identity(True, "norms come before attention and mlp (else after the sum)")
-    final_norm: bool = identity(True, "LayerNorm after the last block of either stack")
-    bias: bool = identity(True, "linear maps inside the blocks have biases")
+    activation: Activation = identity("gelu", "activation of the mlp; gelu is the exact erf form")
+    norm_first: bool = identity(True, "LayerNorm before attention and mlp (pre-norm), else after the sum (post-norm)")
+    final_norm: bool = identity(True, "LayerNorm after the last block of encoder and decoder")
+    bias: bool = identity(True, "linear maps of the blocks have biases")
     norm_bias: bool = identity(True, "LayerNorms have a bias")
     eps: float = identity(1e-6, "epsilon of every LayerNorm")
 
-    dropout: float = identity(0.0, "dropout rate of what attention and mlp add to a token")
+    dropout: float = identity(0.0, "dropout rate of the outputs of attention and mlp")
     attention_dropout: float = identity(0.0, "dropout rate of the attention weights")
     activation_dropout: float = identity(0.0, "dropout rate inside the mlp, after its activation")
-    embedding_dropout: float = identity(0.0, "dropout rate of the tokens that enter a stack")
+    embedding_dropout: float = identity(0.0, "dropout rate of the tokens that enter encoder and decoder")
 
     source_vocabulary: int = identity(
-        0, "ids of the source; 0: the source is vectors [B, S, D] (in a run on text: as many as its words)"
+        0, "number of source ids; 0: the source is vectors [B, S, D] (in a run on text: set by the data)"
     )
     target_vocabulary: int = identity(
-        0, "ids of the target; 0: the target is vectors [B, T, D] (in a run on text: as many as its words)"
+        0, "number of target ids; 0: the target is vectors [B, T, D] (in a run on text: set by the data)"
     )
     position: Literal["interleaved", "concatenated", "learned", "one_frequency", "none"] = identity(
         "interleaved",
-        "what is added to tokens: sinusoids, sine and cosine in turn or one half each; learned; sin(t), cos(t) in turn "
-        "(one notebook's fault, kept so that its weights can be carried over); nothing",
+        "positions that are added to tokens: sinusoids, as sines and cosines in turn (interleaved) or in two halves "
+        "(concatenated); learned; sin(t) and cos(t) in turn (one_frequency, for the weights of one notebook); none",
     )
-    position_offset: int = identity(0, "learned positions: rows before that of the first token")
-    max_length: int = identity(512, "tokens of the longest sequence; 0: no limit (learned positions need one)")
+    position_offset: int = identity(0, "learned positions: number of rows before that of the first token")
+    max_length: int = identity(512, "maximum length of a sequence, in tokens; 0: no limit (learned positions need one)")
     scale_embedding: bool = identity(False, "embeddings are multiplied by sqrt(D)")
-    embedding_norm: bool = identity(False, "LayerNorm of embedding plus position")
+    embedding_norm: bool = identity(False, "LayerNorm after the positions are added")
     tie: Literal["none", "embeddings", "decoder", "all"] = identity(
-        "none", "tables that are one: none, source and target, target and head, all three"
+        "none", "tables that are shared: none, source and target (embeddings), target and head (decoder), all three"
     )
-    outputs: int = identity(
-        0, "K, the width of the head's logits; 0: no head (in a run on text: the target vocabulary)"
-    )
+    outputs: int = identity(0, "K, number of logits; 0: no head (in a run on text: set by the data)")
     output_bias: bool = identity(True, "the head has a bias")
-    causal: bool = identity(True, "a target token sees itself and those before it")
+    causal: bool = identity(True, "a target token attends only to itself and those before it")
 
     init: Literal["trunc_normal", "normal", "fan_in", "xavier", "torch"] = identity(
         "xavier",
-        "start of the kernels: normal of init_std (cut at 2 std, or not), normal of std 1/sqrt(fan in), Xavier uniform, or torch's Linear default",
+        "initial kernels: normal of init_std, truncated at 2 std or not; truncated normal of std 1/sqrt(fan in); "
+        "Xavier uniform; or the default of Linear in PyTorch",
     )
     attention_init: Literal["same", "torch"] = identity(
         "same",
-        "start of query, key, value: as init says, or as torch's MultiheadAttention (Xavier over the three as one, attention biases 0)",
+        "initial query, key and value kernels: as init states, "
+        "or as MultiheadAttention of PyTorch (Xavier uniform over the three as one; biases of attention 0)",
     )
-    init_std: float = identity(0.02, "standard deviation for trunc_normal and normal")
-    embedding_std: float = identity(0.02, "standard deviation of embeddings")
-    position_std: float = identity(0.02, "standard deviation of learned positions")
+    init_std: float = identity(0.02, "standard deviation of trunc_normal and normal")
+    embedding_std: float = identity(0.02, "standard deviation of initial embeddings")
+    position_std: float = identity(0.02, "standard deviation of initial learned positions")
 
-    # What follows from the fields above.
+    # Derived from the fields above.
 
     @property
     def resolved_head_width(self) -> int:
-        """Dh, resolved."""
+        """Dh, the width of a head."""
         return self.head_width or self.width // self.heads
 
     @property
     def position_rows(self) -> int:
-        """Rows of a learned position table; 0 where positions are computed."""
+        """The number of rows of the table of learned positions; 0 if positions are not learned."""
         return self.max_length + self.position_offset if self.position == "learned" else 0
 
     @property
     def one_embedding(self) -> bool:
-        """Whether source and target share a table, which is then the target's."""
+        """Whether source and target share one embedding, which is then stored as the target's."""
         return self.tie in ("embeddings", "all")
 
     @property
     def tied_head(self) -> bool:
-        """Whether the head's kernel is the target's table."""
+        """Whether the kernel of the head is the embedding of the target."""
         return self.tie in ("decoder", "all")
 
 
 def check_transformer(c: TransformerConfig) -> TransformerConfig:
-    """Return the config, or raise UserError naming the first field that cannot be."""
+    """Return the config unchanged. Raises UserError naming the first invalid field."""
     for name in ("width", "heads", "hidden", "encoder_depth"):
         if getattr(c, name) < 1:
             raise UserError(f"model.{name} is {getattr(c, name)}: give a positive number")
@@ -128,19 +128,23 @@ def check_transformer(c: TransformerConfig) -> TransformerConfig:
     for name in ("target_vocabulary", "outputs"):
         if not c.decoder_depth and getattr(c, name):
             raise UserError(
-                f"model.decoder_depth is 0 but model.{name} is {getattr(c, name)}: an encoder alone has no target and no head; give 0, or a decoder"
+                f"model.decoder_depth is 0 but model.{name} is {getattr(c, name)}: "
+                "an encoder alone has no target and no head; give 0, or a decoder"
             )
     if c.position_offset and c.position != "learned":
         raise UserError(
-            f"model.position_offset is {c.position_offset} but model.position is {c.position}: only learned positions have one"
+            f"model.position_offset is {c.position_offset} but model.position is {c.position}: "
+            "only learned positions have one; give 0, or learned positions"
         )
     if c.one_embedding and not 0 < c.source_vocabulary == c.target_vocabulary:
         raise UserError(
-            f"model.tie is {c.tie} but the vocabularies are {c.source_vocabulary} and {c.target_vocabulary}: give both the same size, or tie less"
+            f"model.tie is {c.tie} but the vocabularies are {c.source_vocabulary} and {c.target_vocabulary}: "
+            "give both the same size, or tie less"
         )
     if c.tied_head and not 0 < c.outputs == c.target_vocabulary:
         raise UserError(
-            f"model.tie is {c.tie} but model.outputs {c.outputs} is not model.target_vocabulary {c.target_vocabulary}: make them equal, or tie less"
+            f"model.tie is {c.tie} but model.outputs {c.outputs} is not model.target_vocabulary {c.target_vocabulary}: "
+            "make them equal, or tie less"
         )
     for f in dataclasses.fields(c):
         if f.name.endswith("dropout") and not 0 <= getattr(c, f.name) < 1:
@@ -149,9 +153,9 @@ def check_transformer(c: TransformerConfig) -> TransformerConfig:
 
 
 def normal_transformer(c: TransformerConfig) -> TransformerConfig:
-    """The config with one spelling of everything: equal functions compare equal.
+    """The config in normal form: networks that compute the same function have equal ones.
 
-    head_width is 0 where it is width / heads, and fields without an effect have their defaults.
+    head_width is 0 if it is width / heads, and fields without an effect have their defaults.
     """
     changed: dict[str, Any] = {"head_width": 0} if c.head_width * c.heads == c.width else {}
     used = {
@@ -167,7 +171,7 @@ def normal_transformer(c: TransformerConfig) -> TransformerConfig:
 
 
 def transformer_parameters(c: TransformerConfig) -> dict[str, Parameter]:
-    """Every parameter, in reading order. A tied table stands once, as target.embedding; an encoder alone has no target."""
+    """{dotted name: Parameter}, in reading order. A shared embedding is listed once, as target.embedding."""
     d, inner = c.width, c.heads * c.resolved_head_width
     table = Table(c.norm_bias, c.init, c.attention_init, c.init_std)
     embedding, position = Start("normal", c.embedding_std), Start("normal", c.position_std)
@@ -192,13 +196,13 @@ def transformer_parameters(c: TransformerConfig) -> dict[str, Parameter]:
             table.norm(f"{stack}.norm", d)
     if c.outputs and not c.tied_head:
         table.dense("head", d, c.outputs, c.output_bias)
-    elif c.outputs and c.output_bias:  # a tied head's bias starts at 0 whatever init says
+    elif c.outputs and c.output_bias:  # the bias of a tied head starts at 0 with every init
         table["head.bias"] = Parameter((c.outputs,), "bias", ZEROS)
     return table
 
 
 def transformer_captured(c: TransformerConfig) -> list[str]:
-    """The inner values of a forward pass that `capture` gives for any input, in their order, and the logits."""
+    """The names that `capture` accepts for any input, in the order of the forward pass; the last is the logits."""
     encoder, decoder = (
         [f"{stack}.blocks.{i}" for i in range(depth)]
         for stack, depth in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth))

@@ -1,7 +1,7 @@
-"""The canonical parameter tree: every parameter of a network with its shape, what sort it is, and how it starts.
+"""The table of a network's parameters: each with its dotted name, shape, kind and initial values.
 
-It is what checkpoints hold and what weight conversion is a table over. A network's file beside builds its
-table with `Table`; whatever needs to know about a parameter looks it up there, and nothing reads it from a name.
+Checkpoints store these parameters, and weight conversion maps them to other layouts. The config file of each network
+builds its table with `Table`. Properties of a parameter are looked up there and never inferred from its name.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Literal, NamedTuple
 
 from .fields import Kind
 
-# Cutting a normal distribution at two standard deviations shrinks its spread to this share.
+# The standard deviation of a standard normal distribution that is truncated at -2 and 2.
 CUT = 0.87962566103423978
 
 
 class Start(NamedTuple):
-    """How a parameter's initial values are drawn.
+    """How the initial values of a parameter are drawn.
 
-    constant: all are `size`. normal: of standard deviation `size`. truncated: `size` times a standard normal cut at 2.
-    uniform: between -size and size. computed: the network says (sinusoids, for instance).
+    constant: all are `size`. normal: with standard deviation `size`. truncated: `size` times a standard normal that is
+    truncated at -2 and 2. uniform: between -size and size. computed: by the network's class (sinusoids, for example).
     """
 
     how: Literal["constant", "normal", "truncated", "uniform", "computed"]
@@ -29,7 +29,7 @@ ZEROS, ONES = Start("constant", 0.0), Start("constant", 1.0)
 
 
 class Parameter(NamedTuple):
-    """One parameter. `kind` decides whether it decays."""
+    """One parameter. Its `kind` determines whether weight decay applies to it."""
 
     shape: tuple[int, ...]
     kind: Kind
@@ -37,9 +37,9 @@ class Parameter(NamedTuple):
 
 
 class Table(dict[str, Parameter]):
-    """{dotted name: Parameter}, filled a layer at a time, in reading order.
+    """{dotted name: Parameter}, filled layer by layer, in reading order.
 
-    `init`, `attention_init` and `init_std` are a config's fields of these names.
+    `norm_bias`, `init`, `attention_init` and `init_std` are the fields of the config with these names.
     """
 
     def __init__(self, norm_bias: bool, init: str, attention_init: str, init_std: float):
@@ -50,7 +50,7 @@ class Table(dict[str, Parameter]):
     def dense(
         self, name: str, n_in: int, n_out: int, bias: bool = True, *, torchvision: str = "torch", zero: bool = False
     ) -> None:
-        """A linear map. `torchvision` is its scheme where init is torchvision; `zero`: kernel and bias start at 0."""
+        """Add a linear map. `torchvision`: its scheme if init is torchvision; `zero`: kernel and bias start at 0."""
         scheme = torchvision if self.init == "torchvision" else self.init
         self._dense(
             name,
@@ -64,7 +64,10 @@ class Table(dict[str, Parameter]):
     def attention(
         self, name: str, width: int, inner: int, query: bool, key: bool, value: bool, out: bool, norm: int = 0
     ) -> None:
-        """An attention's four linear maps, each with a bias or without, and norms of `norm` values over queries and keys (0: none)."""
+        """Add the four linear maps of an attention; `query`, `key`, `value`, `out` state which have biases.
+
+        `norm` is the width of LayerNorms over queries and keys; 0: none.
+        """
         inward = self._kernel(
             width, inner, "xavier_of_three" if self.like_torch else "torch" if self.init == "torchvision" else self.init
         )
@@ -78,14 +81,14 @@ class Table(dict[str, Parameter]):
         self._dense(f"{name}.out", inner, width, outward, out, biases[1])
 
     def mlp(self, name: str, width: int, hidden: int, bias: bool, gated: bool = False) -> None:
-        """The linear maps of an mlp."""
+        """Add the linear maps of an mlp."""
         self.dense(f"{name}.fc1", width, hidden, bias, torchvision="xavier")
         if gated:
             self.dense(f"{name}.gate", width, hidden, bias, torchvision="xavier")
         self.dense(f"{name}.fc2", hidden, width, bias, torchvision="xavier")
 
     def norm(self, name: str, width: int) -> None:
-        """A LayerNorm."""
+        """Add a LayerNorm."""
         self[f"{name}.scale"] = Parameter((width,), "norm", ONES)
         if self.norm_bias:
             self[f"{name}.bias"] = Parameter((width,), "norm", ZEROS)
@@ -104,5 +107,5 @@ class Table(dict[str, Parameter]):
         return Start("uniform", (6 / fans[scheme]) ** 0.5 if scheme in fans else n_in**-0.5)
 
     def _bias(self, n_in: int) -> Start:
-        """Of a linear map of `n_in` values: torch draws it, all others begin at 0."""
+        """The start of a bias: PyTorch draws it, all other schemes start at 0."""
         return Start("uniform", n_in**-0.5) if self.init == "torch" else ZEROS

@@ -1,4 +1,4 @@
-"""Configs as plain values: to JSON and back, flat, compared."""
+"""Configs as JSON values, as flat dicts, and their differences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _hints = functools.cache(typing.get_type_hints)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A config as JSON's own types (tuples become lists); a run's begins with the number of its format."""
+    """A config as a dict of JSON values (tuples become lists); that of a run has the format's number first."""
     number = {"format": FORMAT} if isinstance(config, RunConfig) else {}
     return number | {
         f.name: to_dict(v)
@@ -35,14 +35,15 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
-    """The config that `to_dict` wrote, in this version or an older one. Absent fields keep their defaults.
+    """The config of a class from the values of `to_dict`, of this version or an older one. Absent fields have defaults.
 
-    Raises UserError on a field that does not exist, a value of the wrong type, and a task that is missing or unknown.
+    `where` is a prefix for names in messages. Raises UserError on an unknown field, a value of the wrong type, and a
+    missing or unknown task.
     """
     hints = _hints(typing.cast(Any, cls))
     if cls is RunConfig:
         values = upgraded(values)
-        hints = hints | _parts(values.get("task"))
+        hints = hints | _part_classes(values.get("task"))
     elif issubclass(cls, ModelConfig):
         values = renamed(values)
     kwargs: dict[str, Any] = {}
@@ -66,8 +67,8 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
     return cls(**kwargs)
 
 
-def _parts(task: Any) -> dict[str, type]:
-    """The classes of the parts that a run of a task has."""
+def _part_classes(task: Any) -> dict[str, type]:
+    """The classes of model, data and augment of a run with this task."""
     if not isinstance(task, str):
         raise UserError(
             f"config: task is {'missing' if task is None else repr(task)}; give the name of one, as in the run's preset"
@@ -89,7 +90,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _described(hint: Any) -> str:
-    """A field's type, in words."""
+    """The type of a field, in words."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return f"one of {', '.join(map(str, arguments))}"
@@ -103,7 +104,7 @@ def _described(hint: Any) -> str:
 
 
 def flat(config: Any, prefix: str = "") -> dict[str, tuple[Any, bool]]:
-    """{dotted field: (value, is execution)}."""
+    """A config as {dotted field: (value, whether the field is execution)}."""
     out: dict[str, tuple[Any, bool]] = {}
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
@@ -115,9 +116,9 @@ def flat(config: Any, prefix: str = "") -> dict[str, tuple[Any, bool]]:
 
 
 def differences(old: RunConfig, new: RunConfig, execution: bool = False) -> dict[str, tuple[Any, Any]]:
-    """Identity fields (or, if asked, execution fields) in which two runs differ: {field: (old, new)}.
+    """The identity fields in which two runs differ, or with `execution` the execution fields: {field: (old, new)}.
 
-    A size that the data decides takes the old run's where the new one leaves it at 0.
+    A size that the data determines counts as equal if it is 0 in the new run.
     """
     a, b = flat(old), flat(new)
     from_data = {f"model.{name}" for name in network_of(new.model).from_data}

@@ -1,4 +1,4 @@
-"""The Vision Transformer's config, and what follows from it: its parameters, what it takes, what it costs."""
+"""The config of the Vision Transformer, its check, its table of parameters, its cost, and the values it can capture."""
 
 from __future__ import annotations
 
@@ -14,94 +14,99 @@ from .tree import Parameter, Start, Table
 
 @dataclass(frozen=True)
 class ViTConfig(ModelConfig):
-    """Every choice that makes one published Vision Transformer differ from another.
+    """The config of a Vision Transformer; its fields cover the differences between the published variants.
 
-    Defaults are ViT-B/16 (Dosovitskiy et al. 2021, arXiv 2010.11929) as timm and DeiT write it.
+    The defaults are ViT-B/16 (Dosovitskiy et al. 2021, arXiv 2010.11929) in the form of timm and DeiT.
     """
 
-    image: Size = identity(224, "image height and width, in pixels")
+    image: Size = identity(224, "height and width of an image, in pixels")
     channels: int = identity(3, "channels of an image: 3 for RGB, 1 for grey")
-    patch: Size = identity(16, "patch height and width, in pixels; must divide the image")
-    classes: int = identity(1000, "outputs of the head; 0: no head (in a run: as many as the data has)")
-    width: int = identity(768, "D, the width of a token")
-    depth: int = identity(12, "L, the number of blocks")
-    heads: int = identity(12, "H, the attention heads of a block")
-    head_width: int = identity(0, "Dh, the width of one head; 0: width / heads")
-    hidden: int = identity(3072, "F, the width inside the mlp")
+    patch: Size = identity(16, "height and width of a patch, in pixels; they must divide those of the image")
+    classes: int = identity(1000, "K, outputs of the head; 0: no head (in a run: set by the data)")
+    width: int = identity(768, "D, width of a token")
+    depth: int = identity(12, "L, number of blocks")
+    heads: int = identity(12, "H, attention heads per block")
+    head_width: int = identity(0, "Dh, width of a head; 0: width / heads")
+    hidden: int = identity(3072, "F, width of the hidden layer of the mlp")
 
     stem_bias: bool = identity(True, "the patch projection has a bias")
-    stem_pre_norm: bool = identity(False, "LayerNorm over a patch's pixels before its projection")
-    stem_norm: bool = identity(False, "LayerNorm over a token right after the patch projection")
-    stem_activation: Literal["none", "relu"] = identity("none", "what follows the patch projection")
+    stem_pre_norm: bool = identity(False, "LayerNorm over the pixels of a patch, before the projection")
+    stem_norm: bool = identity(False, "LayerNorm after the patch projection")
+    stem_activation: Literal["none", "relu"] = identity("none", "activation after the patch projection")
 
-    cls_token: bool = identity(True, "a learned class token comes first")
-    distill_token: bool = identity(False, "a learned distillation token follows it (DeiT)")
-    registers: int = identity(0, "learned register tokens, after those (Darcet et al. 2024)")
+    cls_token: bool = identity(True, "a learned class token, before the patches")
+    distill_token: bool = identity(False, "a learned distillation token, after the class token (DeiT)")
+    registers: int = identity(0, "number of learned register tokens, after those two (Darcet et al. 2024)")
 
     position: Literal["learned", "sincos2d", "sincos1d", "none"] = identity(
-        "learned", "position embedding: learned, 2-D or interleaved 1-D sinusoids, none"
+        "learned", "position embedding: learned, 2-D sinusoids, interleaved 1-D sinusoids, or none"
     )
-    position_trained: bool = identity(True, "positions are trained (sinusoids are then a start)")
+    position_trained: bool = identity(True, "positions are trained; sinusoids are then their initial values")
     cls_position: bool = identity(True, "the class token has a position")
     distill_position: bool = identity(True, "the distillation token has a position")
     register_position: bool = identity(False, "the registers have positions")
 
     pre_norm: bool = identity(False, "LayerNorm before the first block (CLIP)")
-    norm_first: bool = identity(True, "norms come before attention and mlp (else after the sum)")
+    norm_first: bool = identity(True, "LayerNorm before attention and mlp (pre-norm), else after the sum (post-norm)")
     final_norm: bool = identity(True, "LayerNorm after the last block")
     eps: float = identity(1e-6, "epsilon of every LayerNorm")
     norm_bias: bool = identity(True, "LayerNorms have a bias")
-    layer_scale: float = identity(0.0, "start of the learned scale of each branch (CaiT); 0: none")
+    layer_scale: float = identity(
+        0.0, "initial value of LayerScale, a learned scale of each branch (CaiT); 0: no LayerScale"
+    )
 
     query_bias: bool = identity(True, "the query projection has a bias")
     key_bias: bool = identity(True, "the key projection has a bias")
     value_bias: bool = identity(True, "the value projection has a bias")
     out_bias: bool = identity(True, "the output projection has a bias")
-    qk_norm: bool = identity(False, "LayerNorm over each head's query and key (ViT-22B)")
+    qk_norm: bool = identity(False, "LayerNorm over the queries and keys of each head (ViT-22B)")
 
-    activation: Activation = identity("gelu", "mlp activation; gelu is the exact erf form")
-    gated: bool = identity(False, "the mlp's activation gates a second projection (SwiGLU)")
-    mlp_bias: bool = identity(True, "the mlp's projections have biases")
+    activation: Activation = identity("gelu", "activation of the mlp; gelu is the exact erf form")
+    gated: bool = identity(False, "the activation of the mlp gates a second projection (as in SwiGLU)")
+    mlp_bias: bool = identity(True, "the projections of the mlp have biases")
 
     embedding_dropout: float = identity(0.0, "dropout rate of the tokens that enter the blocks")
-    patch_dropout: float = identity(0.0, "share of patch tokens left out in training")
+    patch_dropout: float = identity(0.0, "share of patch tokens that are left out in training")
     attention_dropout: float = identity(0.0, "dropout rate of the attention weights")
-    dropout: float = identity(0.0, "dropout rate of what attention and mlp add to a token")
+    dropout: float = identity(0.0, "dropout rate of the outputs of attention and mlp")
     activation_dropout: float = identity(0.0, "dropout rate inside the mlp, after its activation")
     head_dropout: float = identity(0.0, "dropout rate of the pooled feature")
-    drop_path: float = identity(0.0, "stochastic depth of the last block, rising linearly from 0")
+    drop_path: float = identity(
+        0.0, "rate of stochastic depth in the last block; it rises linearly from 0 in the first"
+    )
 
     pool: Literal["cls", "mean", "mean_all", "map", "cls_distill"] = identity(
         "cls",
-        "what the head sees: class token, mean of patches or of all tokens, attention "
-        "pooling over patches, or class and distillation token averaged",
+        "input of the head: the class token; the mean of the patches, or of all tokens (mean_all); "
+        "attention pooling over the patches (map); or the mean of class and distillation token",
     )
     head_norm: bool = identity(False, "LayerNorm of the pooled feature, before the head")
     head_hidden: int = identity(0, "width of a hidden layer in the head; 0: none")
-    head_activation: Literal["none", "tanh", "relu"] = identity("tanh", "what follows that layer")
+    head_activation: Literal["none", "tanh", "relu"] = identity("tanh", "activation of that hidden layer")
     head_bias: bool = identity(True, "the head has a bias")
     distill_head: bool = identity(False, "a second head, for the distillation token")
-    distill_norm: bool = identity(False, "LayerNorm before that second head")
+    distill_norm: bool = identity(False, "LayerNorm before the second head")
 
     init: Literal["trunc_normal", "normal", "fan_in", "xavier", "torch", "torchvision"] = identity(
         "trunc_normal",
-        "start of the kernels: normal of init_std (cut at 2 std, or not), normal of std 1/sqrt(fan in), "
-        "Xavier uniform, torch's Linear default, or torchvision's ViT (patches by fan in, mlp Xavier, the rest torch)",
+        "initial kernels: normal of init_std, truncated at 2 std or not; truncated normal of std 1/sqrt(fan in); "
+        "Xavier uniform; the default of Linear in PyTorch; or as torchvision (patches fan_in, mlp xavier, rest torch)",
     )
     attention_init: Literal["same", "torch"] = identity(
         "same",
-        "start of query, key, value: as init says, or as torch's MultiheadAttention (Xavier over the three as one, attention biases 0)",
+        "initial query, key and value kernels: as init states, "
+        "or as MultiheadAttention of PyTorch (Xavier uniform over the three as one; biases of attention 0)",
     )
-    init_std: float = identity(0.02, "standard deviation for trunc_normal and normal")
-    token_std: float = identity(0.02, "standard deviation of class, distillation, register tokens")
-    position_std: float = identity(0.02, "standard deviation of learned positions")
-    head_zero: bool = identity(False, "heads start at zero")
+    init_std: float = identity(0.02, "standard deviation of trunc_normal and normal")
+    token_std: float = identity(0.02, "standard deviation of initial class, distillation and register tokens")
+    position_std: float = identity(0.02, "standard deviation of initial learned positions")
+    head_zero: bool = identity(False, "heads start at 0")
 
-    # What follows from the fields above.
+    # Derived from the fields above.
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches."""
+        """The number of rows and columns of patches."""
         (h, w), (ph, pw) = pair(self.image), pair(self.patch)
         return h // ph, w // pw
 
@@ -112,12 +117,12 @@ class ViTConfig(ModelConfig):
 
     @property
     def resolved_head_width(self) -> int:
-        """Dh, resolved."""
+        """Dh, the width of a head."""
         return self.head_width or self.width // self.heads
 
     @property
     def prefix(self) -> tuple[tuple[str, int, bool], ...]:
-        """Tokens before the patches, in order: (parameter, how many, whether they have positions)."""
+        """The tokens before the patches, in order: (name of the parameter, number, whether they have positions)."""
         tokens = (
             ("cls_token", int(self.cls_token), self.cls_position),
             ("distill_token", int(self.distill_token), self.distill_position),
@@ -127,17 +132,17 @@ class ViTConfig(ModelConfig):
 
     @property
     def position_rows(self) -> int:
-        """Rows of the position embedding: prefix tokens that have one, then the patches."""
-        return sum(n for _, n, placed in self.prefix if placed) + self.patches
+        """The number of positions: of the prefix tokens that have one, then of the patches."""
+        return sum(n for _, n, has_position in self.prefix if has_position) + self.patches
 
     @property
     def position_stored(self) -> bool:
-        """Whether positions are a parameter (else they are computed, or there are none)."""
+        """Whether positions are a parameter; else they are computed, or there are none."""
         return self.position == "learned" or (self.position != "none" and self.position_trained)
 
 
 def check_vit(c: ViTConfig) -> ViTConfig:
-    """Return the config, or raise UserError naming the first field that cannot be."""
+    """Return the config unchanged. Raises UserError naming the first invalid field."""
     (h, w), (ph, pw) = pair(c.image), pair(c.patch)
     sizes = dict(channels=c.channels, width=c.width, depth=c.depth, heads=c.heads, hidden=c.hidden)
     for name, value in sizes.items():
@@ -173,11 +178,12 @@ def check_vit(c: ViTConfig) -> ViTConfig:
         raise UserError("model.distill_head is True but model.distill_token is False: set both or none")
     if c.distill_norm and not c.distill_head:
         raise UserError(
-            "model.distill_norm is True but model.distill_head, which it belongs to, is False: set both or none"
+            "model.distill_norm is True but model.distill_head, which it precedes, is False: set both or none"
         )
     if c.position == "learned" and not c.position_trained:
         raise UserError(
-            "model.position is learned but model.position_trained is False: choose sincos2d or sincos1d for fixed positions"
+            "model.position is learned but model.position_trained is False: "
+            "choose sincos2d or sincos1d for fixed positions"
         )
     if c.position == "sincos2d" and c.width % 4:
         raise UserError(
@@ -191,13 +197,14 @@ def check_vit(c: ViTConfig) -> ViTConfig:
 
 
 def normal_vit(c: ViTConfig) -> ViTConfig:
-    """The config with one spelling of everything: equal functions compare equal.
+    """The config in normal form: networks that compute the same function have equal ones.
 
-    Square sizes are one number, head_width is 0 where it is width / heads, and fields without an effect have their defaults.
+    Square sizes are one number, head_width is 0 if it is width / heads, and fields without an effect have their
+    defaults.
     """
     changed: dict[str, Any] = {"head_width": 0} if c.head_width * c.heads == c.width else {}
     if c.position_stored:
-        changed["position"] = "learned"  # trained sinusoids are a start: training's
+        changed["position"] = "learned"  # the initial values matter to training only
     if c.pool == "mean_all" and not c.prefix:
         changed["pool"] = "mean"
     for name in ("image", "patch"):
@@ -210,14 +217,14 @@ def normal_vit(c: ViTConfig) -> ViTConfig:
     if c.position == "none":
         used |= dict.fromkeys(("cls_position", "distill_position", "register_position", "position_trained"), False)
     if c.layer_scale:
-        changed["layer_scale"] = 1.0  # its start: training's
+        changed["layer_scale"] = 1.0  # the initial value matters to training only
     defaults = {f.name: f.default for f in dataclasses.fields(c)}
     changed |= {name: defaults[name] for name, on in used.items() if not on}
     return dataclasses.replace(c, **changed)
 
 
 def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
-    """Every parameter, in reading order."""
+    """{dotted name: Parameter}, in reading order."""
     d, (ph, pw), inner = c.width, pair(c.patch), c.heads * c.resolved_head_width
     table = Table(c.norm_bias, c.init, c.attention_init, c.init_std)
     token, scale = Start("normal", c.token_std), Start("constant", c.layer_scale)
@@ -274,18 +281,18 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
 
 
 def vit_captured(c: ViTConfig) -> list[str]:
-    """The inner values of a forward pass that `capture` gives for any input, in their order, and the logits."""
+    """The names that `capture` accepts for any input, in the order of the forward pass; the last is the logits."""
     return ["tokens", *(f"blocks.{i}" for i in range(c.depth)), "features", "pooled", "logits"]
 
 
 def flops(c: ViTConfig) -> int:
-    """Floating-point operations of one image's forward pass (2 a multiply-add, matmuls only)."""
+    """Floating-point operations of the forward pass of one image: matrix products only, 2 per multiply-add."""
     ph, pw = pair(c.patch)
     n, inner = c.patches + sum(count for _, count, _ in c.prefix), c.heads * c.resolved_head_width
     mlp = (3 if c.gated else 2) * c.width * c.hidden
     block = 4 * c.width * inner + 2 * n * inner + mlp
     stem = c.patches * ph * pw * c.channels * c.width
-    # Attention pooling: one probe asks, every patch has a key and a value.
+    # Attention pooling: one query, and a key and a value for every patch.
     pool = 2 * c.width * (c.width + c.patches * (c.width + 1)) + mlp if c.pool == "map" else 0
     head = c.width * c.head_hidden + (c.head_hidden or c.width) * c.classes
     second = c.width * c.classes if c.pool == "cls_distill" and c.distill_head else 0

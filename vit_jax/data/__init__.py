@@ -1,10 +1,10 @@
-"""Data: named sources to batches of uint8 images, or of ids. numpy; heavier libraries load in the source that needs them.
+"""From named sources to batches of uint8 images or of ids, in numpy. Heavier libraries are imported when used.
 
-Read in this order: images (one image), sources (where they come from), order (which of them), splits
-(train, validation, test); numbers and sentences (the same for text); contract, batches.
+Read contract (the interface) first; then, for images, images (one image), sources (sets of images), order (which
+examples a step takes) and splits (train, validation, test); for sentences, numbers and sentences; last, batches.
 """
 
-from .batches import batches, whole
+from .batches import batches, evaluation_batches
 from .contract import Data
 from .images import Preprocess, open_image
 from .order import Order, TokenOrder
@@ -21,8 +21,8 @@ __all__ = [
     "Texts",
     "TokenOrder",
     "batches",
+    "evaluation_batches",
     "open_image",
     "open_images",
     "open_sentences",
-    "whole",
 ]

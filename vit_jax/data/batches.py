@@ -1,4 +1,4 @@
-"""Batches made ahead of the loop by a background thread."""
+"""Batches, made in advance by a background thread."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 
 from .contract import Order, Split
 
-DEPTH = 2  # batches made ahead: one is being made while one waits
+DEPTH = 2  # batches made in advance: one is being made while another is ready
 Batch = dict[str, np.ndarray]
 A = TypeVar("A")
 B = TypeVar("B")
 
 
 def batches(split: Split, order: Order, start: int, stop: int) -> Generator[Batch, None, None]:
-    """The batches of steps start..stop-1: {'image': uint8 [B, h, w, C], 'label': int32 [B]}, or what else the split makes."""
+    """The training batches {name: [B, ...]} of the steps start..stop-1, counted from 0."""
     return _ahead(lambda step: split.batch(order.indices(step)), range(start, stop))
 
 
-def whole(split: Split, batch: int) -> Generator[tuple[Batch, int], None, None]:
-    """Every example once, in order: batches of one size and how many of their examples are real.
+def evaluation_batches(split: Split, batch: int) -> Generator[tuple[Batch, int], None, None]:
+    """Batches of a whole split in order, each of size `batch`, with the number of examples that count.
 
-    The last batch repeats the last example up to that size.
+    The last batch is filled up with copies of the last example, which do not count.
     """
     last = len(split) - 1
 
@@ -37,10 +37,10 @@ def whole(split: Split, batch: int) -> Generator[tuple[Batch, int], None, None]:
 
 
 def _ahead(make: Callable[[A], B], items: Iterable[A]) -> Generator[B, None, None]:
-    """map(make, items), made up to DEPTH items ahead by one thread that ends with the iterator.
+    """Like map(make, items), but a thread makes up to DEPTH results in advance.
 
-    It ends whether the iterator is exhausted, closed, dropped or raises; what `make` raises comes
-    out where its result would have.
+    The thread ends with the iterator: when that is exhausted, closed, deleted or raises. An exception of `make` is
+    raised in place of its result.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="vit-jax-batches")
     waiting: deque[Future[B]] = deque()

@@ -1,4 +1,8 @@
-"""What data has, for the loop and the evaluation step: they know no kind of data by name."""
+"""The interface of a run's data. The training loop and the evaluation step use nothing else and name no kind of data.
+
+`Task.open_data` returns a `Data`; training asks its `order` which examples each step takes, and evaluation goes through
+a whole `Split` in order. All arrays are numpy arrays on the host; n is the number of examples of a split.
+"""
 
 from __future__ import annotations
 
@@ -9,64 +13,80 @@ import numpy as np
 
 
 class Split(Protocol):
-    """The examples of one split."""
+    """The examples of one split, numbered 0..n-1."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """n."""
 
-    def part(self, indices: np.ndarray) -> Split:
-        """The split that holds only these examples."""
+    def subset(self, indices: np.ndarray) -> Split:
+        """A split of only these examples. `indices` is int [k]."""
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """What a training step sees of these examples."""
+        """The training batch {name: [B, ...]} of these examples, called from a background thread.
+
+        B may exceed k: rows that pad a batch must not count in the task's loss. Every shape is compiled once, so the
+        shapes should be few.
+        """
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """What an evaluation step sees of them."""
+        """The same examples for evaluation, {name: [k, ...]}: exactly one row per index, and always the same shapes."""
 
 
 class Order(Protocol):
-    """Which examples a step sees: a function of the seed and the step alone."""
+    """Which examples each training step takes, as a function of the seed and the step alone."""
 
-    n: int
+    n: int  # the number of training examples
     steps_per_epoch: int
 
     @property
     def batch(self) -> float:
-        """Examples a step, on average."""
+        """Examples per step, on average; for the reported speed."""
 
     def indices(self, step: int) -> np.ndarray:
-        """int64 [k]."""
+        """int64 [k]: indices into the training split for a step, counted from 0. Any step may be asked for first."""
 
 
 class Data(Protocol):
-    """What a run learns from. `identity` is JSON, and equal exactly where the data is."""
+    """The data of a run."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name, as printed."""
 
     @property
     def splits(self) -> Mapping[str, Any]:
-        """Split by name: train, then validation, test and others where there are any."""
+        """{name: Split}: "train" first, then "validation", "test" and others where there are any."""
 
     @property
-    def identity(self) -> dict[str, Any]: ...
+    def identity(self) -> dict[str, Any]:
+        """JSON values that are equal exactly if the data is; a run resumes only with the data that it began with."""
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What is worth printing once."""
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences for the user, printed once when the data is opened."""
 
     @property
     def contents(self) -> str:
-        """What there is, in a few words."""
+        """A few words on the contents, as printed: "10 classes"."""
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of a network that the data decides, by their fields."""
+        """{field of the network's config: its value}, for the sizes that the data determines, such as classes."""
 
-    def record(self) -> dict[str, Any]:
-        """What config.json keeps of it, as the task's row says."""
+    def metadata(self) -> dict[str, Any]:
+        """JSON values without which the trained network could not be used, such as class names.
+
+        Written to config.json; the keys are those that the task's row (vit_jax/config/tasks.py) lists.
+        """
 
     def step_sizes(self, batch: int) -> dict[str, int]:
-        """{what a user calls it: examples of a step}."""
+        """{the setting as the user knows it: rows of a training batch}, one entry per shape that training batches have.
+
+        `batch` is the run's. Each size must be divisible by the number of devices and accumulation steps.
+        """
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order:
-        """The order of training, over the examples of the first batches (0: all). Raises UserError."""
+        """The order of training. With `batches` above 0, only over the first examples that fill so many batches.
+
+        Raises UserError if there are fewer examples than a batch needs.
+        """

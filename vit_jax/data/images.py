@@ -1,7 +1,7 @@
-"""One image: from a file's bytes to the pixels that the network sees.
+"""One image: from the bytes of a file to the pixels that a network takes.
 
-Training, evaluation and prediction all go through `open_image` and `Preprocess.apply`, and a run
-saves its `Preprocess`, so that they cannot drift apart.
+Training, evaluation and prediction all use `Preprocess.apply`, and a run saves its `Preprocess`, so that they cannot
+differ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..errors import UserError
 if TYPE_CHECKING:
     from PIL import Image
 
-# What is read, by Pillow's names, the commonest first: trying all of Pillow's formats takes several
+# The formats that are read, by Pillow's names, the most common first. Trying all of Pillow's formats would take several
 # times as long as decoding a small image, and some of them start other programs.
 _FORMATS = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
@@ -36,9 +36,9 @@ _SIXTEEN_BIT = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes of 16-
 
 
 def open_image(path: str | os.PathLike[str]) -> Image.Image:
-    """The image in a file, fully decoded, upright by its EXIF orientation; the first of several frames.
+    """Decode an image file, rotated as its EXIF orientation states; of an animation the first frame.
 
-    Raises UserError naming the file where it cannot be read or is cut off.
+    Raises UserError if the file cannot be read or is incomplete.
     """
     try:
         encoded = Path(path).read_bytes()
@@ -48,7 +48,7 @@ def open_image(path: str | os.PathLike[str]) -> Image.Image:
 
 
 def decode_image(encoded: bytes, name: str) -> Image.Image:
-    """`open_image` for bytes at hand; `name` is what a UserError calls them."""
+    """`open_image` for the bytes of a file; `name` is what a UserError calls it."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
@@ -69,13 +69,13 @@ def decode_image(encoded: bytes, name: str) -> Image.Image:
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How any image becomes the network's input.
+    """How an image of any size and mode becomes the input of a network.
 
-    `fit`, `size`, `interpolation` and `background` are ImageData's. `mean` and `std` belong to
-    pixels in 0..1, one value a channel; they are applied later, on the device.
+    `fit`, `size`, `interpolation` and `background` are those of ImageData. `mean` and `std` have one value per channel,
+    for pixels in 0..1; they are applied later, on the device.
     """
 
-    image: tuple[int, int]
+    image: tuple[int, int]  # height and width of the result
     channels: int
     fit: str
     size: int
@@ -84,13 +84,13 @@ class Preprocess:
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
-    def keeps(self, height: int, width: int, channels: int) -> bool:
-        """Whether images of this shape pass through as they are."""
+    def leaves_unchanged(self, height: int, width: int, channels: int) -> bool:
+        """Whether `apply` returns images of this shape unchanged."""
         unscaled = self.fit != "crop" or self.size <= min(height, width)
         return (height, width, channels) == (*self.image, self.channels) and unscaled
 
     def apply(self, image: Image.Image) -> np.ndarray:
-        """uint8 [h, w, C] of an image of any size and mode."""
+        """The pixels of an image of any size and mode: uint8 [h, w, C]."""
         image = self._resized(_flattened(image, self.channels, self.background))
         return np.asarray(image).reshape(*self.image, self.channels)
 
@@ -98,14 +98,14 @@ class Preprocess:
         from PIL import Image
 
         (h, w), (width, height) = self.image, image.size
-        if self.keeps(height, width, self.channels):
+        if self.leaves_unchanged(height, width, self.channels):
             return image
         kernel = Image.Resampling[self.interpolation.upper()]
         if self.fit == "stretch":
             return image.resize((w, h), kernel)
         if self.fit == "crop":
-            # The numbers of torchvision's Resize(size) and CenterCrop, in integers so that nothing rounds
-            # below the target; where `size` alone would not cover an oblong target, covering decides.
+            # As torchvision's Resize(size) and CenterCrop, but with integers, so that rounding never makes the image
+            # smaller than the crop. If `size` is too small to cover the crop, the image is scaled to just cover it.
             top, bottom = max(
                 (w, width), (h, height), (self.size, min(width, height)), key=lambda ratio: ratio[0] / ratio[1]
             )
@@ -119,27 +119,26 @@ class Preprocess:
         return canvas
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON's own types."""
+        """The fields as JSON values."""
         return {
             name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()
         }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Preprocess:
-        """What `to_dict` wrote. Raises UserError where fields are missing or unknown."""
+        """The Preprocess of the JSON values of `to_dict`. Raises UserError if fields are missing or unknown."""
         fields = {f.name for f in dataclasses.fields(cls)}
         if set(values) != fields:
             raise UserError(
-                f"preprocess: the fields {sorted(set(values) ^ fields)} are missing or unknown; this run was made by another version of vit-jax"
+                f"preprocess: the fields {sorted(set(values) ^ fields)} are missing or unknown; "
+                "use the version of vit-jax that made this run"
             )
-        fitting: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-        }
-        return cls(**fitting)
+        frozen: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in values.items()}
+        return cls(**frozen)
 
 
 def _flattened(image: Image.Image, channels: int, background: int) -> Image.Image:
-    """The image in mode L (1 channel) or RGB (3), transparent parts laid over a grey `background`."""
+    """The image in mode L (1 channel) or RGB (3), with transparent pixels laid over a grey `background`."""
     from PIL import Image
 
     if image.mode in _SIXTEEN_BIT:
@@ -149,7 +148,7 @@ def _flattened(image: Image.Image, channels: int, background: int) -> Image.Imag
         opaque = Image.new("RGBA", image.size, (background, background, background, 255))
         opaque.alpha_composite(image.convert("RGBA"))
         image = opaque
-    if image.mode not in ("1", "L", "RGB"):  # palette, CMYK and the like have their colours in RGB
+    if image.mode not in ("1", "L", "RGB"):  # palette, CMYK and others: by way of RGB
         image = image.convert("RGB")
     mode = "L" if channels == 1 else "RGB"
     return image if image.mode == mode else image.convert(mode)

@@ -1,7 +1,7 @@
-"""Which examples: seeded permutations, stratified shares, and the order of training.
+"""Which examples a split has and a step takes: seeded permutations, stratified splits, the order of training.
 
-Everything is a function of integers alone. Permutations sort a bit generator's raw words, because
-numpy promises that those stay the same in every version, and does not for its `shuffle`.
+All of it is a function of integers. Permutations sort the raw output of a bit generator, which numpy guarantees to be
+the same in every version, unlike the result of its `shuffle`.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import numpy as np
 
 from ..errors import UserError
 
-# What a permutation is for: the first word of its seed, so that no two uses share one.
+# The first number of a permutation's seed is its purpose, so that no two purposes share a permutation.
 ORDER, VALIDATION, TEST, NUMBERS, SHUFFLE = range(5)
 
 
 def permutation(n: int, *seed: int) -> np.ndarray:
-    """int64 [n]: 0..n-1 in an order given by `seed`, a purpose and what else it depends on."""
+    """int64 [n]: 0..n-1 in an order that `seed` determines, a purpose followed by other integers."""
     return np.argsort(np.random.Philox(np.random.SeedSequence(seed)).random_raw(n), kind="stable")
 
 
 def hold_out(labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Split examples by class: ascending int64 indices of those that stay and of those held out.
+    """Split examples by class: (indices that stay, indices held out), int64 and ascending; labels are int [n].
 
-    Each class gives its share rounded down; the classes with the largest remainders give one more,
-    up to the share of the whole. The last example of a class always stays.
+    `share` of each class, rounded down, is held out, and one more of the classes with the largest remainders, until
+    `share` of all examples is reached. At least one example of each class stays.
     """
     counts = np.bincount(labels)
     wanted = share * counts
@@ -34,16 +34,16 @@ def hold_out(labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, 
 
     shuffled = permutation(len(labels), *seed)
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    place = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)  # within the class
-    held = place < np.repeat(give, counts)
+    rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)  # within the class
+    held = rank < np.repeat(give, counts)
     return np.sort(by_class[~held]), np.sort(by_class[held])
 
 
 class Order:
-    """Which examples step s sees: a function of (seed, s) alone, so any step can be asked for first.
+    """Which examples a step takes, as a function of the seed and the step alone.
 
-    An epoch is a permutation of the n examples cut into n // batch batches; the remainder, another
-    one each epoch, is left out. Without `shuffle` every epoch goes 0, 1, 2, ...
+    Each epoch permutes the n examples and cuts them into n // batch batches; the remaining examples, others in every
+    epoch, are left out. Without `shuffle` every epoch is in the order 0, 1, 2, ...
     """
 
     def __init__(self, n: int, batch: int, seed: int, shuffle: bool = True):
@@ -51,41 +51,47 @@ class Order:
             raise UserError(f"batch is {batch} but there are {n} examples to train on: give a batch of 1 to {n}")
         self.n, self.batch, self.seed, self.shuffle = n, batch, seed, shuffle
         self.steps_per_epoch = n // batch
-        self._latest = (-1, np.arange(n))  # an epoch and its permutation, replaced whole
+        # An epoch and its permutation, in one tuple, so that two threads never see a mixture.
+        self._latest = (-1, np.arange(n))
 
     def indices(self, step: int) -> np.ndarray:
-        """int64 [batch]: the examples of a step."""
-        epoch, place = divmod(step, self.steps_per_epoch)
-        known, examples = self._latest
-        if self.shuffle and known != epoch:
+        """int64 [batch]: the examples of a step, counted from 0."""
+        epoch, i = divmod(step, self.steps_per_epoch)
+        latest, examples = self._latest
+        if self.shuffle and latest != epoch:
             examples = permutation(self.n, ORDER, epoch, self.seed)
             self._latest = (epoch, examples)
-        return examples[place * self.batch : (place + 1) * self.batch]
+        return examples[i * self.batch : (i + 1) * self.batch]
 
 
 class TokenOrder:
-    """Which examples step s sees when every batch holds examples of one padded length, a function of (seed, s) alone.
+    """Which examples a step takes if all examples of a batch are padded to the same length.
 
-    An epoch has each of the n examples once: they are permuted, sorted out by length, cut into batches of as
-    many rows as a batch of that length has (the last one of a length may have fewer), and the batches are permuted.
+    Like `Order` a function of the seed and the step alone. Each epoch permutes the n examples, groups them by length,
+    cuts each group into batches (the last of a group may be smaller) and permutes the batches; no example is left out.
+
+    Args:
+        padded: int [n], the length that each example is padded to.
+        rows: {length: number of examples of a batch}, for every length.
+        seed: of the run.
     """
 
     def __init__(self, padded: np.ndarray, rows: dict[int, int], seed: int):
         self.n, self.padded, self.rows, self.seed = len(padded), padded, rows, seed
         self.steps_per_epoch = sum(-(-int((padded == length).sum()) // most) for length, most in rows.items())
-        self.batch = self.n / self.steps_per_epoch  # examples a step, on average
-        self._latest: tuple[int, list[np.ndarray]] = (-1, [])  # an epoch and its batches, replaced whole
+        self.batch = self.n / self.steps_per_epoch  # examples per step, on average
+        self._latest: tuple[int, list[np.ndarray]] = (-1, [])  # an epoch and its batches, as in `Order`
 
     def indices(self, step: int) -> np.ndarray:
-        """int64 [k]: the examples of a step."""
-        epoch, place = divmod(step, self.steps_per_epoch)
-        known, batches = self._latest
-        if known != epoch:
+        """int64 [k]: the examples of a step, counted from 0."""
+        epoch, i = divmod(step, self.steps_per_epoch)
+        latest, batches = self._latest
+        if latest != epoch:
             examples = permutation(self.n, ORDER, epoch, self.seed)
-            cut = []
+            ordered = []
             for length, most in self.rows.items():
                 members = examples[self.padded[examples] == length]
-                cut += [members[i : i + most] for i in range(0, len(members), most)]
-            batches = [cut[i] for i in permutation(len(cut), ORDER, epoch, self.seed, 1)]
+                ordered += [members[start : start + most] for start in range(0, len(members), most)]
+            batches = [ordered[j] for j in permutation(len(ordered), ORDER, epoch, self.seed, 1)]
             self._latest = (epoch, batches)
-        return batches[place]
+        return batches[i]

@@ -1,4 +1,4 @@
-"""Pairs of sentences: from a source to splits of padded ids, and to batches by token budget."""
+"""Pairs of sentences as ids: opened from a source, split, and put into batches of a fixed number of tokens."""
 
 from __future__ import annotations
 
@@ -18,33 +18,43 @@ from ..text import Vocabulary, closed, counted, words
 from . import numbers
 from .order import SHUFFLE, TEST, VALIDATION, TokenOrder, hold_out, permutation
 
-Pairs = list[tuple[str, str]]
+Pairs = list[tuple[str, str]]  # (source sentence, target sentence)
 
 
 class Sentences:
-    """Pairs of one split as ids, padded with 0: source int32 [n, L], target int32 [n, L-1], L the longest length."""
+    """The n pairs of one split as ids, padded with 0.
+
+    Args:
+        source: int32 [n, L], L = lengths[-1].
+        target: int32 [n, L-1], without BOS and EOS.
+        lengths: the lengths to which sentences are padded, ascending.
+        tokens: tokens of a training batch, padding included.
+        title: the split's name, for messages.
+    """
 
     def __init__(self, source: np.ndarray, target: np.ndarray, lengths: Sequence[int], tokens: int, title: str):
         self.source, self.target, self.lengths, self.tokens, self.title = source, target, tuple(lengths), tokens, title
-        # The decoder reads one token more than the target has: its begin; and writes its end.
+        # + 1: the decoder's inputs begin with BOS, and its labels end with EOS.
         longest = np.maximum((source != 0).sum(1), (target != 0).sum(1) + 1)
-        self.padded: np.ndarray = np.array(self.lengths)[
-            np.searchsorted(self.lengths, longest)
-        ]  # int [n], the length that each is padded to
+        # int [n], the length that each pair is padded to.
+        self.padded: np.ndarray = np.array(self.lengths)[np.searchsorted(self.lengths, longest)]
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def part(self, indices: np.ndarray) -> Sentences:
-        """The split that holds only these pairs."""
+    def subset(self, indices: np.ndarray) -> Sentences:
+        """A split of only these pairs."""
         return Sentences(self.source[indices], self.target[indices], self.lengths, self.tokens, self.title)
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """{source: int32 [k, L], target: int32 [k, L-1]}."""
+        """{"source": int32 [k, L], "target": int32 [k, L-1]}."""
         return {"source": self.source[indices], "target": self.target[indices]}
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """The same, cut to the length that holds them all and filled with rows of padding up to the token budget: few shapes."""
+        """{"source": int32 [B, l], "target": int32 [B, l-1]}, where l is the greatest padded length of these pairs.
+
+        B = tokens // l: rows of padding fill the batch up, so that there is one shape per length.
+        """
         length = int(self.padded[indices].max())
         fill = ((0, self.tokens // length - len(indices)), (0, 0))
         return {
@@ -53,38 +63,38 @@ class Sentences:
         }
 
     def name(self, i: int) -> str:
-        """Where a person finds pair i."""
+        """The name of pair i in messages."""
         return f"{self.title}[{i}]"
 
     @property
     def chance(self) -> float:
-        """Share of exact matches of the best answer that ignores the source: the most frequent target."""
+        """The exact match of always giving the most frequent target, the best answer that ignores the source."""
         return max(Counter(row.tobytes() for row in self.target).values()) / len(self)
 
 
 @dataclass(frozen=True)
 class Texts:
-    """What a run on sentences learns from. `identity` is JSON, and equal exactly where the data is."""
+    """Pairs of sentences and their vocabularies, as the `Data` of a run (see contract.py)."""
 
     name: str
     source: Vocabulary
     target: Vocabulary
     splits: dict[str, Sentences]  # train, then validation, test and others where there are any
     identity: dict[str, Any]
-    notes: tuple[str, ...]  # worth printing once
+    remarks: tuple[str, ...]
 
     @property
     def contents(self) -> str:
-        """What there is, in a few words."""
+        """The sizes of the vocabularies, as printed."""
         return f"{len(self.source):,} source and {len(self.target):,} target ids"
 
-    def record(self) -> dict[str, Any]:
-        """What config.json keeps, so that a run can be used without its data."""
+    def metadata(self) -> dict[str, Any]:
+        """The vocabularies, for config.json."""
         return {"vocabulary": {"source": list(self.source.entries), "target": list(self.target.entries)}}
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of a network that these words decide."""
+        """The sizes of the vocabularies, as fields of the network's config."""
         return {
             "source_vocabulary": len(self.source),
             "target_vocabulary": len(self.target),
@@ -93,18 +103,17 @@ class Texts:
 
     @property
     def rows(self) -> dict[int, int]:
-        """{length: pairs of a step of that length}."""
+        """{length: pairs of a training batch of that length}."""
         train = self.splits["train"]
         return {length: train.tokens // length for length in train.lengths}
 
     def step_sizes(self, batch: int) -> dict[str, int]:
-        """{what a user calls it: examples of a step}; `batch` is only for evaluation."""
-        return {
-            f"data.tokens {self.splits['train'].tokens} // length {length}": rows for length, rows in self.rows.items()
-        }
+        """{the setting: pairs of a training batch} for each length; `batch`, that of evaluation, is not used."""
+        tokens = self.splits["train"].tokens
+        return {f"data.tokens {tokens} // length {length}": rows for length, rows in self.rows.items()}
 
     def order(self, batch: int, seed: int, batches: int = 0) -> TokenOrder:
-        """The order of training, over as many of the first pairs as so many batches of the longest hold (0: all)."""
+        """The order of training, over the first pairs that fill `batches` batches of the greatest length (0: all)."""
         train = self.splits["train"]
         return TokenOrder(train.padded[: batches * self.rows[train.lengths[-1]] or None], self.rows, seed)
 
@@ -112,22 +121,26 @@ class Texts:
 def open_sentences(
     data: SentenceData, *, one_vocabulary: bool = False, wanted: Mapping[str, int] | None = None, seed: int = 0
 ) -> Texts:
-    """Pairs of sentences as ids, checked and split.
+    """Open, check and split pairs of sentences.
 
-    `one_vocabulary` gives both sides the same ids, `seed` chooses the validation split, and `wanted` are the sizes that the
-    network has {source_vocabulary, target_vocabulary, outputs} (0 or absent: as many as there are words). Raises UserError.
+    Args:
+        data: the config of the data.
+        one_vocabulary: whether both sides share one vocabulary.
+        wanted: {source_vocabulary, target_vocabulary, outputs} of the network; 0 or absent: that of the data.
+        seed: determines the validation split.
+    Raises UserError.
     """
-    pairs, (source, target) = _open_pairs(data, one_vocabulary, seed)
+    texts, (source, target) = _open_pairs(data, one_vocabulary, seed)
     _check_sizes(data, wanted or {}, source, target)
-    splits = {name: _encoded(data, some, name, source, target) for name, some in pairs.items()}
+    splits = {name: _encoded(data, pairs, name, source, target) for name, pairs in texts.items()}
     identity: dict[str, Any] = {
         "name": data.source.partition(":")[0],
         "sizes": {name: len(split) for name, split in splits.items()},
         "vocabulary": text_digest([source.entries, target.entries]),
         "content": text_digest([[array_digest(split.source), array_digest(split.target)] for split in splits.values()]),
     }
-    notes = tuple(
-        f"{name}: the best guess without a source is right in {splits[name].chance:.4f}"
+    remarks = tuple(
+        f"{name}: always giving the most frequent target has an exact match of {splits[name].chance:.4f}"
         for name in ("validation", "test")
         if name in splits
     )
@@ -135,19 +148,19 @@ def open_sentences(
         train = splits["train"]
         shuffled = train.source[permutation(len(train), SHUFFLE, seed)]
         splits["train"] = Sentences(shuffled, train.target, train.lengths, train.tokens, train.title)
-        notes += ("a control: the sources of train are shuffled, so that nothing can be learnt from them",)
-    return Texts(identity["name"], source, target, splits, identity, notes)
+        remarks += ("a control: the sources of train are shuffled among its targets, so they carry no information",)
+    return Texts(identity["name"], source, target, splits, identity, remarks)
 
 
 def _open_pairs(data: SentenceData, one: bool, seed: int) -> tuple[dict[str, Pairs], tuple[Vocabulary, Vocabulary]]:
-    """The pairs of each split, and both vocabularies (one and the same, if asked)."""
+    """({split: pairs}, (source vocabulary, target vocabulary)); with `one`, both are the same object."""
     if data.source == "numbers":
-        pairs = _cut(data, numbers.pairs(), seed)
+        pairs = _with_held_out(data, numbers.pairs(), seed)
         both = closed((*numbers.ENGLISH, *numbers.GERMAN))
         return pairs, (both, both) if one else (closed(numbers.ENGLISH), closed(numbers.GERMAN))
     if not data.source.startswith("pairs:"):
         raise UserError(f"data.source is {data.source}, which has no sentences: give numbers or pairs:FROM-TO:FOLDER")
-    pairs = _cut(data, _files(data.source), seed)
+    pairs = _with_held_out(data, _files(data.source), seed)
     left, right = ([pair[side] for pair in pairs["train"]] for side in (0, 1))
     if one:
         both = counted([*left, *right])
@@ -155,8 +168,8 @@ def _open_pairs(data: SentenceData, one: bool, seed: int) -> tuple[dict[str, Pai
     return pairs, (counted(left), counted(right))
 
 
-def _cut(data: SentenceData, pairs: dict[str, Pairs], seed: int) -> dict[str, Pairs]:
-    """With the splits that the source lacks held out from train: test the same for every seed, validation by seed."""
+def _with_held_out(data: SentenceData, pairs: dict[str, Pairs], seed: int) -> dict[str, Pairs]:
+    """The splits of a source, and those that it lacks, held out from train: test independently of the seed."""
     for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
         if name in pairs or not share:
             continue
@@ -164,7 +177,8 @@ def _cut(data: SentenceData, pairs: dict[str, Pairs], seed: int) -> dict[str, Pa
         stay, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
         if not len(held):
             raise UserError(
-                f"data.{name} {share} of {len(train)} pairs leaves {name} empty: give a larger share, or 0 for no such split"
+                f"data.{name} {share} of {len(train)} pairs leaves {name} empty: "
+                "give a larger share, or 0 for no such split"
             )
         pairs = {**pairs, "train": [train[i] for i in stay], name: [train[i] for i in held]}
     order = ("train", "validation", "test", *pairs)
@@ -175,7 +189,11 @@ _NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev
 
 
 def _files(source: str) -> dict[str, Pairs]:
-    """The pairs of pairs:FROM-TO:FOLDER: files train.FROM and train.TO (or .gz), line i of one with line i of the other; test_NAME is test."""
+    """The pairs of `pairs:FROM-TO:FOLDER`, as {split: pairs}. Raises UserError.
+
+    A split is two files, such as train.FROM and train.TO (or .gz), with line i of one and line i of the other as pair
+    i. Names that begin with test are read as test.
+    """
     languages, _, path = source.removeprefix("pairs:").partition(":")
     left, dash, right = languages.partition("-")
     folder = Path(path).expanduser()
@@ -196,7 +214,8 @@ def _files(source: str) -> dict[str, Pairs]:
             one, two = (_lines(source, folder, f"{stem}.{language}") for language in (left, right))
             if len(one) != len(two):
                 raise UserError(
-                    f"data.source {source}: {stem} has {len(one)} lines of {left} and {len(two)} of {right}; line i of both is one pair"
+                    f"data.source {source}: {stem} has {len(one)} lines of {left} and {len(two)} of {right}; "
+                    "give as many of both, line i of one being the translation of line i of the other"
                 )
             found.setdefault(split, list(zip(one, two, strict=True)))
     if not found.get("train"):
@@ -210,12 +229,11 @@ def _lines(source: str, folder: Path, name: str) -> list[str]:
     path = folder / name if (folder / name).is_file() else folder / f"{name}.gz"
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            return (
-                file.read().decode("utf-8").removesuffix("\n").split("\n")
-            )  # not splitlines: U+2028 ends no line here
+            # Not splitlines, which would also split at characters such as U+2028.
+            return file.read().decode("utf-8").removesuffix("\n").split("\n")
     except (OSError, EOFError, ValueError) as error:
         raise UserError(
-            f"data.source {source}: {name} cannot be read ({error}); give UTF-8 text, a sentence a line"
+            f"data.source {source}: {name} cannot be read ({error}); give UTF-8 text with one sentence per line"
         ) from error
 
 
@@ -227,12 +245,13 @@ def _check_sizes(data: SentenceData, wanted: Mapping[str, int], source: Vocabula
     ):
         if wanted.get(name, 0) not in (0, size):
             raise UserError(
-                f"model.{name} is {wanted[name]} but data.source {data.source} has {size} ids: give --model.{name.replace('_', '-')} 0"
+                f"model.{name} is {wanted[name]} but data.source {data.source} has {size} ids: "
+                f"give --model.{name.replace('_', '-')} 0"
             )
 
 
 def _encoded(data: SentenceData, pairs: Pairs, split: str, source: Vocabulary, target: Vocabulary) -> Sentences:
-    """Pairs as padded ids. Raises UserError naming the first pair that is empty or too long."""
+    """Encode the pairs of a split. Raises UserError naming the first pair that is empty or too long."""
     longest = data.lengths[-1]
     ids = np.zeros((len(pairs), longest), np.int32), np.zeros((len(pairs), longest - 1), np.int32)
     for i, texts in enumerate(pairs):
@@ -241,7 +260,8 @@ def _encoded(data: SentenceData, pairs: Pairs, split: str, source: Vocabulary, t
             if not found or found > room:
                 what = "is empty" if not found else f"has {found} words, which is more than {room}"
                 raise UserError(
-                    f"data.source {data.source}: {split}[{i}] {text[:40]!r} {what}; mend it, or raise the last of --data.lengths"
+                    f"data.source {data.source}: {split}[{i}] {text[:40]!r} {what}; "
+                    "mend it, or raise the last of --data.lengths"
                 )
             ids[side][i, :found] = vocabulary.encode(text)
     return Sentences(*ids, data.lengths, data.tokens, split)

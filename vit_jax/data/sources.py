@@ -1,7 +1,7 @@
-"""Where examples come from: scikit-learn's digits, folders, .npz files and prepared TFDS sets.
+"""Sources of labelled images: scikit-learn's digits, folders, .npz files and prepared TFDS sets.
 
-A source knows labels at once and gives images one at a time as they lie there (bytes of a file, or
-pixels), so that `splits` can decode, check, keep and cut all of them in one way.
+A source has all labels in memory, and reads one image at a time, as the bytes of a file or as pixels. Decoding,
+checking and splitting them is the same for all sources and is done in splits.py.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ class Examples(Protocol):
     """The examples of one split of a source."""
 
     labels: np.ndarray  # int32 [n]
-    sealed: bool  # the container checks its own bytes, so that decoding can wait until images are needed
+    sealed: bool  # the container has checksums, so images need not be decoded before they are used
 
     def read(self, i: int) -> bytes | np.ndarray:
-        """Example i's image: an encoded file, or uint8 pixels [h, w] or [h, w, C]."""
+        """The image of example i: the bytes of an image file, or uint8 pixels [h, w] or [h, w, C]."""
 
     def name(self, i: int) -> str:
-        """Where a person finds example i."""
+        """The name of example i in messages."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A named set: its classes and its splits ('train' first, perhaps 'validation' and 'test')."""
+    """A set of images with its classes, and the splits that it comes with."""
 
     name: str
     class_names: tuple[str, ...]
-    splits: dict[str, Examples]
-    notes: tuple[str, ...] = ()
+    splits: dict[str, Examples]  # train, and validation and test if it has them
+    remarks: tuple[str, ...] = ()  # for the user, to be printed once
 
 
-def open_source(data: ImageData) -> Source:
-    """The source that `data.source` names. Raises UserError where there is none or it cannot be used."""
+def open_image_source(data: ImageData) -> Source:
+    """Open the source that `data.source` names. Raises UserError if there is none or it cannot be used."""
     if data.source == "digits":
         return _digits()
     if data.source.startswith("folder:"):
@@ -76,7 +76,7 @@ class Arrays:
 
 
 def _digits() -> Source:
-    """scikit-learn's 1,797 handwritten digits of 8x8 pixels; they come with the package."""
+    """scikit-learn's 1,797 handwritten digits of 8x8 pixels, which are part of its package."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -85,8 +85,8 @@ def _digits() -> Source:
     return Source("digits", tuple(str(name) for name in digits.target_names), {"train": train})
 
 
-_MOST_CLASSES = 1 << 20  # labels beyond are not numbers of classes
-# The names under which people store images and labels, by split.
+_MOST_CLASSES = 1 << 20  # an array with greater labels does not hold class numbers
+# {split: pairs of names that arrays of images and labels often have}.
 _NPZ_NAMES = {
     "train": (("train_images", "train_labels"), ("x_train", "y_train"), ("images", "labels"), ("image", "label")),
     "validation": (("validation_images", "validation_labels"), ("val_images", "val_labels"), ("x_val", "y_val")),
@@ -118,7 +118,8 @@ def _npz(source: str) -> Source:
     names = {split: next((pair for pair in pairs if pair[0] in arrays), None) for split, pairs in _NPZ_NAMES.items()}
     if names["train"] is None:
         raise UserError(
-            f"data.source {source}: its arrays are {', '.join(arrays) or 'none'}; name them images and labels, or train_images, train_labels, ..."
+            f"data.source {source}: its arrays are {', '.join(arrays) or 'none'}; "
+            "name them images and labels, or train_images, train_labels, ..."
         )
     splits = {split: _npz_split(source, arrays, *pair) for split, pair in names.items() if pair}
     if "class_names" in arrays:
@@ -136,12 +137,14 @@ def _npz_split(source: str, arrays: Mapping[str, np.ndarray], images: str, label
         raise UserError(f"data.source {source}: {images} is {pixels.dtype}; store pixels as uint8, 0 to 255")
     if pixels.ndim not in (3, 4) or 0 in pixels.shape[1:] or (pixels.ndim == 4 and pixels.shape[-1] > 4):
         raise UserError(
-            f"data.source {source}: {images} has shape {list(pixels.shape)}; store images as [n, h, w] or [n, h, w, C], with at most 4 channels"
+            f"data.source {source}: {images} has shape {list(pixels.shape)}; "
+            "store images as [n, h, w] or [n, h, w, C], with at most 4 channels"
         )
     if targets.dtype.kind not in "iu" or targets.size != len(pixels):
         shape = list(targets.shape)
         raise UserError(
-            f"data.source {source}: {labels} is {targets.dtype} of shape {shape}; give one integer for each of the {len(pixels)} {images}"
+            f"data.source {source}: {labels} is {targets.dtype} of shape {shape}; "
+            f"give one integer for each of the {len(pixels)} {images}"
         )
     if targets.size and not 0 <= targets.min() <= targets.max() < _MOST_CLASSES:
         raise UserError(
@@ -176,15 +179,15 @@ class Files:
 
 
 def _folder(path: str) -> Source:
-    """train/CLASS/image, with val(idation)/ and test/ beside train/; or CLASS/image alone."""
+    """A folder with train/CLASS/image, and perhaps val/ or validation/ and test/; or with CLASS/image alone."""
     field, root = f"data.source folder:{path}", Path(path).expanduser()
     if not root.is_dir():
         raise UserError(f"{field}: no such folder; give one that holds train/CLASS/image or CLASS/image")
     folders = _listed(root)[0]
-    # A class may be called train, too: a split is told by the folders in it.
+    # A class may be called train, too; a split is a folder of this name that contains folders.
     roots = {name: root / name for name in folders if name in _FOLDERS and _listed(root / name)[0]}
     if not roots and folders and set(folders) <= set(_FOLDERS):
-        raise UserError(f"{field}: {folders[0]}/ holds no class folders; sort its images into one folder a class")
+        raise UserError(f"{field}: {folders[0]}/ holds no class folders; sort its images into one folder per class")
     if roots and "train" not in roots:
         raise UserError(
             f"{field}: {next(iter(roots))}/ has class folders but train/ has none or is missing; add train/CLASS/image"
@@ -192,7 +195,7 @@ def _folder(path: str) -> Source:
     if "val" in roots and "validation" in roots:
         raise UserError(f"{field}: both val/ and validation/ are there; keep one of them")
     ignored = [name for name in folders if roots and name not in roots]
-    notes = (f"folders left out, as only train, val and test are read: {', '.join(ignored)}",) if ignored else ()
+    remarks = (f"folders left out, as only train, val and test are read: {', '.join(ignored)}",) if ignored else ()
     roots = roots or {"train": root}
 
     roots = {
@@ -200,7 +203,7 @@ def _folder(path: str) -> Source:
     }
     classes = {split: _listed(folder)[0] for split, folder in roots.items()}
     if not classes["train"]:
-        raise UserError(f"{field}: holds no class folders; sort its images into one folder a class")
+        raise UserError(f"{field}: holds no class folders; sort its images into one folder per class")
     for split in classes:
         for name in sorted(set(classes[split]) ^ set(classes["train"])):
             there, absent = ("train", split) if name in classes["train"] else (split, "train")
@@ -210,7 +213,7 @@ def _folder(path: str) -> Source:
     splits: dict[str, Examples] = {
         split: _class_folders(field, folder, classes["train"]) for split, folder in roots.items()
     }
-    return Source(root.resolve().name, tuple(classes["train"]), splits, notes)
+    return Source(root.resolve().name, tuple(classes["train"]), splits, remarks)
 
 
 def _class_folders(field: str, folder: Path, classes: Sequence[str]) -> Files:
@@ -226,7 +229,7 @@ def _class_folders(field: str, folder: Path, classes: Sequence[str]) -> Files:
 
 
 def _listed(folder: Path) -> tuple[list[str], list[str]]:
-    """The sorted names of a folder's subfolders and of its files; hidden ones are left out."""
+    """(names of the subfolders, names of the files) of a folder, sorted and without hidden ones."""
     try:
         with os.scandir(folder) as entries:
             shown = [(entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith(".")]
@@ -238,16 +241,16 @@ def _listed(folder: Path) -> tuple[list[str], list[str]]:
 # --------------------------------------------------------------------------------------------- TFDS
 
 
-_ROOM = 256 << 20  # bytes of encoded images that a split keeps from its first reading
+_ROOM = 256 << 20  # bytes of encoded images that stay in memory, per split, when the labels are read
 
 
 @dataclass
 class Records:
-    """Examples of a prepared TFDS set; array_record checks its own bytes."""
+    """Examples of a prepared TFDS set. Its array_record files have checksums."""
 
-    records: Any  # serialized tf.train.Example by index
+    records: Any  # a sequence of serialized tf.train.Example
     labels: np.ndarray
-    first: list[bytes]  # the first images, which were kept when the labels were read
+    first: list[bytes]  # the first images, encoded, in memory since the labels were read
     split: str
     sealed: bool = True
 
@@ -259,14 +262,14 @@ class Records:
 
 
 def _features(record: bytes) -> Any:
-    """The features of a serialized tf.train.Example, by name; parsed here, as TFDS decodes images with it or needs TensorFlow."""
+    """{name: feature} of a serialized tf.train.Example. TFDS's own parser would decode images, or need TensorFlow."""
     from tensorflow_datasets.proto import tf_example_pb2
 
     return tf_example_pb2.Example.FromString(record).features.feature
 
 
 def _tfds(data: ImageData) -> Source:
-    """A prepared TFDS set, opened from its folder: by name, TFDS would insist on the version that its code has."""
+    """A prepared TFDS set, opened by its folder, because by name TFDS accepts no other version than its code has."""
     folder = _prepared(data)
     import tensorflow_datasets as tfds
 
@@ -279,22 +282,25 @@ def _tfds(data: ImageData) -> Source:
         ) from error
     if stored is not tfds.core.file_adapters.FileFormat.ARRAY_RECORD:
         raise UserError(
-            f"data.source {data.source}: {folder} is stored as {stored.value}; prepare it again with file_format='array_record'"
+            f"data.source {data.source}: {folder} is stored as {stored.value}; "
+            "prepare it again with file_format='array_record'"
         )
     image, label, known = features.get("image"), features.get("label"), list(builder.info.splits)
     if not isinstance(image, tfds.features.Image) or not isinstance(label, tfds.features.ClassLabel):
         raise UserError(
-            f"data.source {data.source}: not an image classification set (its features are {', '.join(features)}); choose one with image and label"
+            f"data.source {data.source}: not an image classification set (its features are {', '.join(features)}); "
+            "choose one with image and label"
         )
     if np.dtype(image.np_dtype) not in (np.uint8, np.uint16):
         raise UserError(
-            f"data.source {data.source}: its images are {np.dtype(image.np_dtype)}; choose a set with 8- or 16-bit images"
+            f"data.source {data.source}: its images are {np.dtype(image.np_dtype)}; "
+            "choose a set with 8- or 16-bit images"
         )
     if "train" not in known:
         raise UserError(f"data.source {data.source}: has no train split (only {', '.join(known)}); choose another set")
 
     splits: dict[str, Examples] = {}
-    notes = []
+    remarks = []
     for split in (name for name in ("train", "validation", "test") if name in known):
         try:
             records = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
@@ -303,21 +309,24 @@ def _tfds(data: ImageData) -> Source:
             raise UserError(
                 f"data.source {data.source}: {split} in {folder} cannot be read ({_line(error)}); prepare it again"
             ) from error
-        if split != "train" and len(labels) and (labels == -1).all():  # TFDS's sign for hidden labels
-            notes.append(f"the {split} split has no labels and is left out")
+        if split != "train" and len(labels) and (labels == -1).all():  # TFDS marks unpublished labels so
+            remarks.append(f"the {split} split has no labels and is left out")
         else:
             splits[split] = Records(records, labels, first, split)
-    return Source(data.source.partition(":")[0], tuple(label.names), splits, tuple(notes))
+    return Source(data.source.partition(":")[0], tuple(label.names), splits, tuple(remarks))
 
 
 def _scan(records: Any) -> tuple[np.ndarray, list[bytes]]:
-    """int32 [n] labels, and the first encoded images: reading a small record again costs a third of decoding it."""
+    """(labels int32 [n], the first encoded images, up to _ROOM bytes).
+
+    Reading a small record a second time takes a third of the time of decoding its image.
+    """
     labels = np.empty(len(records), np.int32)
     first: list[bytes] = []
     room = _ROOM
     for start in range(0, len(labels), 1024):
-        some = range(start, min(start + 1024, len(labels)))
-        for i, record in zip(some, records.__getitems__(some), strict=True):
+        indices = range(start, min(start + 1024, len(labels)))
+        for i, record in zip(indices, records.__getitems__(indices), strict=True):
             features = _features(record)
             labels[i] = features["label"].int64_list.value[0]
             if room > 0:
@@ -327,9 +336,9 @@ def _scan(records: Any) -> tuple[np.ndarray, list[bytes]]:
 
 
 def _prepared(data: ImageData) -> Path:
-    """The folder of the newest prepared version of a TFDS set. Raises UserError with what to do instead.
+    """The folder of the newest prepared version of a TFDS set. Raises UserError with a remedy if there is none.
 
-    TFDS itself answers an absent folder with a NotImplementedError about TFRECORD.
+    TFDS itself raises a NotImplementedError about TFRECORD for a missing folder.
     """
     root = Path(data.dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
     name, _, version = data.source.partition(":")
@@ -352,7 +361,8 @@ def _prepared(data: ImageData) -> Path:
     if name.partition("/")[0] not in (*official, *there):
         hint = nearest(name, ["digits", *there, *difflib.get_close_matches(name, official, n=3)])
         raise UserError(
-            f"data.source {data.source}: no such set{hint}; give digits, folder:PATH, FILE.npz or a TFDS set prepared in --data.dir"
+            f"data.source {data.source}: no such set{hint}; "
+            "give digits, folder:PATH, FILE.npz or a TFDS set prepared in --data.dir"
         )
     where = f"not prepared in data.dir {root} (there: {', '.join(there) or 'none'})"
     raise UserError(
@@ -361,5 +371,5 @@ def _prepared(data: ImageData) -> Path:
 
 
 def _line(error: Exception) -> str:
-    """The first line of what an exception says."""
+    """The first line of an exception's message, or its type."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

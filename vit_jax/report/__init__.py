@@ -1,16 +1,11 @@
-"""What people see of a run: the progress line, the metrics files and the figures."""
+"""What a user sees of a run: the progress line (progress), the metrics files (log) and the figures (all others)."""
 
+from .attention import draw_attention, draw_cross_attention
+from .classification import draw_confusion, draw_per_class, draw_wrong
+from .curves import draw_curves
+from .figure import page
 from .log import Log
-from .plots import (
-    draw_attention,
-    draw_confusion,
-    draw_cross_attention,
-    draw_curves,
-    draw_patches,
-    draw_per_class,
-    draw_positions,
-    draw_wrong,
-)
+from .patches import draw_patches, draw_positions
 from .progress import Progress
 
 __all__ = [
@@ -24,4 +19,5 @@ __all__ = [
     "draw_per_class",
     "draw_positions",
     "draw_wrong",
+    "page",
 ]

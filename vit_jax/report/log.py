@@ -1,4 +1,4 @@
-"""Metrics as files: metrics.jsonl always, TensorBoard events and W&B when asked (imported only then)."""
+"""Metrics as files: metrics.jsonl always; TensorBoard and Weights & Biases (W&B) on request, imported only then."""
 
 from __future__ import annotations
 
@@ -14,32 +14,27 @@ from typing import Any
 from ..errors import UserError
 from ..runs import sync_folder
 
-OF_THE_STEP = (
-    "lr",
-    "grad_norm",
-    "param_norm",
-    "update_norm",
-)  # metrics of training that are the step's own, and no means over a batch
-NO_METRICS = frozenset(
-    {"kind", "step", "epoch", "loss", "memory", *OF_THE_STEP}
-)  # what a row of training has besides the task's metrics
+# What the training step itself reports besides the loss: values of one step, where a task's metrics are means.
+STEP_METRICS = ("lr", "grad_norm", "param_norm", "update_norm")
+# Names in a row of training that a task's metrics may not have.
+RESERVED_METRICS = frozenset({"kind", "step", "epoch", "loss", "memory", *STEP_METRICS})
 
 
 class Log:
-    """Appends rows to a run's metrics, wherever they are wanted.
+    """Appends rows of metrics to metrics.jsonl and, on request, to TensorBoard and W&B.
 
-    A row is {"kind": "train" | "eval", "step": int, name: float, ...}; eval rows also have "split" and
-    "weights" ("raw" | "ema"). In TensorBoard and W&B a value is called `train/loss`,
-    `validation/accuracy`, `test_ema/loss`; the whole training split evaluated is `train_split/...`.
+    A row is {"kind": "train" | "eval", "step": int, name: float, ...}; rows of evaluations also have "split" and
+    "weights" ("raw" | "ema"). In TensorBoard and W&B a value is called `train/loss`, `validation/accuracy`,
+    `test_ema/loss`; an evaluation on the training split is called `train_split/...`.
 
     Args:
-        path: metrics.jsonl; rows after `step` are cut off, the run goes on from there.
+        path: metrics.jsonl; rows after `step` are removed, because a resumed run writes them again.
         step: the last step that is done.
         tensorboard: folder for event files; None: no TensorBoard.
         wandb: project name; empty: no W&B.
         name: the run's name in W&B.
-        config: what W&B shows as the run's configuration.
-    Raises UserError where tensorboard or wandb is asked for and not there.
+        config: shown by W&B as the run's configuration.
+    Raises UserError where tensorboard or wandb is requested but not installed, or W&B cannot start.
     """
 
     def __init__(
@@ -62,7 +57,7 @@ class Log:
         self._file = open(path, "a", encoding="utf-8", newline="\n")
 
     def write(self, row: dict[str, Any]) -> None:
-        """Append one row. NaN and infinity become null, which is all that JSON has for them."""
+        """Append one row. NaN and infinity become null, because JSON has no such numbers."""
         row = {name: _plain(value) for name, value in row.items()}
         self._file.write(json.dumps(row, allow_nan=False) + "\n")
         self._file.flush()
@@ -70,14 +65,14 @@ class Log:
             other.write(row["step"], scalars(row))
 
     def close(self) -> None:
-        """Finish all files. May be called twice."""
+        """Close all files. May be called twice."""
         self._file.close()
         while self._others:
             self._others.pop().close()
 
 
 def cut_back(path: Path, step: int) -> None:
-    """Keep the rows of a metrics.jsonl up to `step`, byte for byte; broken lines go. Whole or not at all."""
+    """Remove the rows after `step` and broken lines from a metrics.jsonl, atomically; the others keep their bytes."""
     if not path.is_file():
         return
     old = path.read_bytes()
@@ -94,7 +89,7 @@ def cut_back(path: Path, step: int) -> None:
 
 
 def _step_of(line: bytes) -> float:
-    """A line's step; infinity where it is no row."""
+    """The step of a row; infinity if the line is broken."""
     try:
         row = json.loads(line)
         return row["step"] if isinstance(row["step"], int) else math.inf
@@ -103,14 +98,14 @@ def _step_of(line: bytes) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: 0-d arrays as numbers, what is not finite as None."""
+    """A value for JSON: 0-d arrays become numbers, NaN and infinity None."""
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def scalars(row: dict[str, Any]) -> dict[str, float]:
-    """A row's numbers under the names that TensorBoard and W&B show them by."""
+    """The numbers of a row as {name in TensorBoard and W&B: value}."""
     series = row["kind"]
     if series == "eval":
         split = row.get("split", "eval")
@@ -121,9 +116,9 @@ def scalars(row: dict[str, Any]) -> dict[str, float]:
 
 
 class _TensorBoard:
-    """Writes event files with tensorboard's own record writer.
+    """Writes event files with tensorboard's RecordWriter.
 
-    Not its EventFileWriter: that one starts a thread, and imports TensorFlow wherever it is installed.
+    Its EventFileWriter would start a thread, and import TensorFlow wherever that is installed.
     """
 
     def __init__(self, folder: Path, step: int):
@@ -131,14 +126,14 @@ class _TensorBoard:
             from tensorboard.compat.proto import event_pb2, summary_pb2
             from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError as error:
-            raise UserError("tensorboard is asked for but not installed: pip install 'vit-jax[tensorboard]'") from error
+            raise UserError("tensorboard is set but not installed: pip install 'vit-jax[tensorboard]'") from error
         self._event, self._summary = event_pb2, summary_pb2
         folder.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads a folder's files by name: nanoseconds keep a quick restart in order.
+        # TensorBoard reads the files of a folder in order of their names: nanoseconds order even a quick restart.
         name = f"events.out.tfevents.{time.time_ns() / 1e9:.9f}.{socket.gethostname()}.{os.getpid()}"
         self._records = RecordWriter(open(folder / name, "wb"))
         self._add(file_version="brain.Event:2")
-        # A session that starts at a step makes TensorBoard forget that step and all later ones of older files.
+        # TensorBoard drops this step and all later ones of older files when a session starts at it.
         self._add(step=step + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
 
     def _add(self, **fields: Any) -> None:
@@ -156,32 +151,32 @@ class _TensorBoard:
 
 
 class _Wandb:
-    """Sends rows to Weights & Biases; the run's id is kept beside its files, so that a resumed run goes on there."""
+    """Sends rows to Weights & Biases. The id there is stored in the run's folder: a resumed run continues there."""
 
     def __init__(self, folder: Path, project: str, name: str, config: dict[str, Any] | None):
         try:
             import wandb
         except ImportError as error:
-            raise UserError("wandb is asked for but not installed: pip install 'vit-jax[wandb]'") from error
-        place = folder / "wandb" / "id"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if not place.is_file():
-            place.write_text(secrets.token_hex(8), encoding="ascii")
+            raise UserError("wandb is set but not installed: pip install 'vit-jax[wandb]'") from error
+        id_file = folder / "wandb" / "id"
+        id_file.parent.mkdir(parents=True, exist_ok=True)
+        if not id_file.is_file():
+            id_file.write_text(secrets.token_hex(8), encoding="ascii")
         try:
             self._run = wandb.init(
                 project=project,
                 name=name or None,
                 config=config,
-                id=place.read_text(encoding="ascii"),
+                id=id_file.read_text(encoding="ascii"),
                 resume="allow",
                 dir=str(folder),
             )
-        except Exception as error:  # not logged in, no network, a bad project name: all of it is the environment's
+        except Exception as error:  # not logged in, no network, a bad project name: none of them is a bug here
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(
                 f"wandb {project!r}: cannot start ({reason}); run `wandb login`, or set WANDB_MODE=offline"
             ) from error
-        # What W&B has from before an interruption cannot be taken back, and is the same: a run repeats its steps exactly.
+        # Rows that W&B has from before an interruption cannot be removed, and need not be: a run repeats its steps.
         self._first = getattr(self._run, "starting_step", 0)
 
     def write(self, step: int, values: dict[str, float]) -> None:

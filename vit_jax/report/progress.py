@@ -1,4 +1,4 @@
-"""The line that says how a run goes: a live bar on a terminal, plain lines in a file or a pipe."""
+"""The progress of a run: a live bar on a terminal, plain lines in a file or a pipe."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-TICK = 0.125  # seconds between redraws; no thread redraws on its own, it would compete with XLA for the cores
+TICK = 0.125  # seconds between redraws, which happen in `update`: a thread would compete with XLA for the cores
 PLAIN = 10.0  # seconds between plain lines
-WINDOW = 20.0  # seconds of the past from which speed is taken
+WINDOW = 20.0  # the speed is that of the last so many seconds
 
-# What the bar shows, from wide to narrow: the first row that leaves its bar the least width is taken.
-# least bar, long words, columns
+# Layouts of the live line from wide to narrow: (least width of the bar, long labels, columns). The first one is used
+# whose bar gets at least that width on the terminal.
 LAYOUTS: tuple[tuple[int, bool, tuple[str, ...]], ...] = (
     (24, True, ("epoch", "bar", "step", "loss", "metric", "speed", "eta")),
     (8, True, ("epoch", "bar", "loss", "metric", "speed", "eta")),
@@ -32,17 +32,18 @@ STYLES = {"epoch": "bold", "step": "dim", "speed": "dim", "eta": "cyan"}
 
 
 class Progress:
-    """Shows a run from its first step to its last; a context manager.
+    """Shows the progress of a run, as a context manager around its steps.
 
-    Steps are global and count from 1: update(n) says that step n is done.
+    Steps are counted from 1, over the run with all its resumptions.
 
     Args:
-        epochs: of the whole run.
+        epochs: number of epochs of the run.
         steps_per_epoch: at least 1.
-        start: the first step to run (1, or later when a run goes on).
-        batch: examples a step, and `unit` what they are; gives their speed where the caller passes none.
-        stop: the last step, of the budget or (None) of the run.
-        console: a rich Console to draw on, live where it is a terminal; None: stdout.
+        start: the first step to be done: 1, or later if the run is resumed.
+        batch: examples per step, for the speed where `update` is given none.
+        stop: the last step to be done; None: the last of the run.
+        unit: what an example is called, in the plural.
+        console: the rich Console to write to, with a live bar if it is a terminal; None: stdout.
     """
 
     def __init__(
@@ -88,9 +89,10 @@ class Progress:
             self._print_line()
 
     def update(self, step: int, values: dict[str, float] | None = None, speed: float | None = None) -> None:
-        """Say that `step` is done. `values` are the loss and the task's metrics; the first of these is shown beside it.
+        """Report that `step` is done.
 
-        What is None is unchanged since the last call.
+        `values` are the loss and the task's metrics, of which the first is shown; `speed` is in examples per second.
+        None: as in the last call.
         """
         self.step = step
         if values is not None:
@@ -104,21 +106,21 @@ class Progress:
             self._print_line()
 
     def say(self, text: str) -> None:
-        """Print a line above the bar; it is never wrapped by us, so that commands can be copied."""
+        """Print a line above the bar. Long lines are left to the terminal to wrap, so that commands can be copied."""
         if self._live is not None and self._console is not None:
             self._console.print(_printable(text, self._console.encoding), markup=False, highlight=False, soft_wrap=True)
         else:
             self._print(text)
 
     def _tick(self, now: float) -> None:
-        """Note the speed and redraw, or print a plain line when one is due."""
+        """Update the speed and redraw, or print a plain line if one is due."""
         self._tick_due = now + TICK
         self._past.append((now, self.step))
         while len(self._past) > 2 and self._past[1][0] < now - WINDOW:
             self._past.popleft()
         if self._live is not None:
             self._live.update(self._bar(), refresh=True)
-        elif now >= self._line_due and self.step % self.steps_per_epoch:  # an epoch's end has its own line
+        elif now >= self._line_due and self.step % self.steps_per_epoch:  # `update` prints the line of an epoch's end
             self._print_line()
 
     def _print_line(self) -> None:
@@ -131,14 +133,14 @@ class Progress:
         print(_printable(text, getattr(file, "encoding", None)), file=file, flush=True)
 
     def _speed(self) -> float | None:
-        """Steps a second over the recent past; None before it is known."""
+        """Steps per second over the last seconds; None before two times are known."""
         if len(self._past) < 2:
             return None
         (then, first), (now, last) = self._past[0], self._past[-1]
         return (last - first) / (now - then) if last > first and now > then else None
 
     def _cells(self, words: bool) -> dict[str, str]:
-        """The text of each column whose value is known; `words`: spelt out, or short."""
+        """{column: its text} of the columns whose values are known, with long labels or (not `words`) short ones."""
         epoch = min((max(self.step, 1) - 1) // self.steps_per_epoch + 1, self.epochs)
         speed = self._speed()
         examples = self.examples_per_second if self.examples_per_second is not None else speed and speed * self.batch
@@ -159,7 +161,7 @@ class Progress:
         return cells
 
     def _bar(self) -> Text:
-        """The live line, one row of at most the console's width."""
+        """The live line, at most as wide as the console."""
         from rich.text import Text
 
         options = self._console.options  # type: ignore[union-attr]  # there is a bar only where there is a console
@@ -185,7 +187,7 @@ class Progress:
 
 
 def _terminal() -> Console | None:
-    """A rich console where stdout is a terminal that can redraw a line, else None (and rich is not imported)."""
+    """A rich console if stdout is a terminal that can redraw a line, else None."""
     if not sys.stdout.isatty():
         return None
     from rich.console import Console
@@ -195,19 +197,19 @@ def _terminal() -> Console | None:
 
 
 def _printable(text: str, encoding: str | None) -> str:
-    """The text with a '?' for each character that the encoding lacks."""
+    """The text with '?' for each character that the encoding lacks."""
     return text.encode(encoding or "utf-8", "replace").decode(encoding or "utf-8")
 
 
 def _number(value: float, words: bool) -> str:
-    """A loss in four decimals, or short in three figures; both keep their width from one value to the next."""
+    """A loss with four decimals, or (not `words`) three digits; the width hardly changes from one value to the next."""
     if abs(value) < 100:
         return f"{value:.4f}" if words else f"{value:#.3g}"
     return f"{value:.4g}" if words else f"{value:.3g}"
 
 
 def _clock(seconds: float) -> str:
-    """A duration as m:ss, h:mm:ss or, from a day on, days and hours."""
+    """A duration as m:ss, h:mm:ss or, from 24 hours on, "1d 2h"."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     if hours >= 24:

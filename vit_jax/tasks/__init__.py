@@ -1,4 +1,4 @@
-"""Every task: what it computes. Its row, with all that help and convert have to know, is in config/tasks.py under the same name.
+"""The computation of every task. What other code needs to know of a task without jax is in its row, in config/tasks.py.
 
 Read contract.py, then classify.py.
 """
@@ -8,14 +8,14 @@ from typing import Any
 
 from ..config import RunConfig
 from .classify import Classify
-from .contract import Answer, Batch, Evaluation, Load, Ready, Record, Task
+from .contract import Answer, Batch, Evaluation, Load, Predictor, Task, Trained
 from .translate import Translate
 
 TASKS: dict[str, type[Task]] = {"classify": Classify, "translate": Translate}
 
-__all__ = ["TASKS", "Answer", "Batch", "Evaluation", "Load", "Ready", "Record", "Task", "task"]
+__all__ = ["TASKS", "Answer", "Batch", "Evaluation", "Load", "Predictor", "Task", "Trained", "task_of"]
 
 
-def task(run: RunConfig, kept: Mapping[str, Any]) -> Task:
-    """The task of a run whose config.json keeps this."""
-    return TASKS[run.task].of(run, kept)
+def task_of(run: RunConfig, metadata: Mapping[str, Any]) -> Task:
+    """The task of a run, from the metadata of its data: see `Task.from_run`."""
+    return TASKS[run.task].from_run(run, metadata)

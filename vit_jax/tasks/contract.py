@@ -1,6 +1,15 @@
-"""What a task has, for the engine, the loop and the doors: they know no task by name.
+"""The interface of a task. Everything outside vit_jax/tasks works through it and names no task.
 
-Letters: B batch, n examples of a split. A batch is {name: array [B, ...]}; parameters are a nested dict.
+To add a task, write a class with the members of `Task` (classify.py is the plainest example) and a `Predictor` for its
+trained networks; CONTRIBUTING.md lists the other steps. In order of their calls:
+
+    training    open_data, from_run, load_frozen; each step: prepare, denominator, loss; at the end: pictures
+    evaluation  open_data, from_run, load_frozen; each batch: outputs; once per split: score
+    prediction  from_run, predictor; then `Predictor.answer` and `Predictor.draw_attention`
+
+B is the number of examples of a batch, n that of a split. A batch is {name: array [B, ...]}, with the names and dtypes
+that the task's own splits return (vit_jax/data/contract.py). An array that a network takes as ids has the name of
+the network's argument, so that the values can be checked against the rows of the embedding table.
 """
 
 from __future__ import annotations
@@ -18,113 +27,131 @@ from ..data import Data
 from ..runs import Run
 
 Batch = dict[str, Any]
-# A run's folder or name, or a file of any layout -> its config and its weights {dotted name: array}. Raises UserError.
+# The path of a run, or of a weight file of any layout -> (the network's config, {dotted parameter name: array}).
+# Raises UserError.
 Load = Callable[[str], tuple[ModelConfig, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a network did on a split of n examples."""
+    """The result of a network on the n examples of a split. A task may return a subclass with more fields."""
 
-    metrics: dict[str, float]
-    predicted: np.ndarray  # [n, ...]
+    metrics: dict[str, float]  # "loss" and the task's own metrics
+    predicted: np.ndarray  # [n, ...]: the network's output for each example, in the order of the split
 
 
 @dataclass(frozen=True)
-class Record:
-    """What belongs to trained weights: the run, what its config.json keeps of its data, and the step that they are of."""
+class Trained:
+    """Facts about trained weights."""
 
     run: RunConfig
-    kept: Mapping[str, Any]
-    step: int
+    metadata: Mapping[str, Any]  # has the entries of `Data.metadata`
+    step: int  # after so many training steps; 0 if unknown
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a network says to one input: as a value, as a line to print, and as rows of a table under `Ready.header`."""
+    """The prediction for one input."""
 
-    input: Any
-    value: Any
-    line: str
-    rows: list[tuple[str | int, ...]]
+    input: Any  # as it was given to `Predictor.answer`
+    value: Any  # the prediction, as a Python caller wants it
+    line: str  # the same as a line to print
+    rows: list[tuple[str | int, ...]]  # the same as rows of a CSV table with the columns `Predictor.header`
 
 
-class Ready(Protocol):
-    """A trained network with all that it takes to use it."""
+class Predictor(Protocol):
+    """A trained network with all that prediction needs, as `vit_jax.load` returns and `vit_jax.predict` uses it."""
 
-    header: ClassVar[tuple[str, ...]]
+    header: ClassVar[tuple[str, ...]]  # names of the columns of `Answer.rows`
 
     def answer(self, inputs: Sequence[Any], top: int = 3) -> Iterable[Answer]:
-        """An Answer for each input (a file's path or a text), in order; `top` is how many choices it names, where it has any.
+        """One Answer per input, in order. An input is a file's path or a text, as `takes` of the task's row states.
 
-        What can be told of all inputs at once is said before the first is answered. Raises UserError.
+        `top` is the number of alternatives to return, for tasks that have alternatives. Raises UserError for an input
+        that cannot be used; where that can be seen beforehand, before the first answer is computed.
         """
 
     def draw_attention(self, inputs: Sequence[Any], path: Path) -> None:
-        """Where the network looked, as one PNG. Raises UserError."""
+        """Draw the network's attention on the first inputs and write it to `path` as a PNG.
+
+        Raises UserError where the network has no attention.
+        """
 
 
 class Task(Protocol):
-    """One task of one run: a frozen dataclass.
+    """A task of one run, as a frozen dataclass: its fields are the settings that the compiled functions depend on.
 
-    `frozen` is a tree of arrays that take part in the loss and are neither trained nor saved, such as a teacher's
-    weights: a field of the task where it has any, else an empty dict. It is empty until `bring`. The arrays are handed
-    to the compiled step as an argument; inside it, `frozen` holds what arrived there. A run keeps their digest, and
-    does not go on with others.
-
-    The names of a batch are the task's own; ids carry the name of the argument of the network that takes them, so that
-    they can be compared with its tables.
+    `prepare`, `denominator`, `loss` and `outputs` are traced by jax.jit, so they must be pure; `model` is an nnx module
+    with the parameters merged in. All other methods run on the host.
     """
 
-    unit: ClassVar[str]  # what an example is called
-    chosen: ClassVar[
-        tuple[str, int]
-    ]  # the metric of `score` that chooses among checkpoints, and 1 where more is better, -1 where less is
+    unit: ClassVar[str]  # what an example is called, in the plural: "images"; the log has {unit}_per_second
+    # The metric of `score` by which the best checkpoint is selected, and 1 if larger is better, -1 if smaller is.
+    selection_metric: ClassVar[tuple[str, int]]
 
     @property
-    def frozen(self) -> Any: ...
+    def frozen(self) -> Any:
+        """Arrays of the loss that are neither trained nor saved, as a dict (nested if need be): a teacher's weights.
 
-    @classmethod
-    def open(cls, run: RunConfig) -> Data:
-        """The data of a run, checked and split. Raises UserError."""
-
-    @classmethod
-    def of(cls, run: RunConfig, kept: Mapping[str, Any]) -> Self:
-        """The task of a run whose config.json keeps this."""
-
-    def bring(self, load: Load) -> Self:
-        """The task with its frozen arrays, for training and evaluation; using a trained network needs none. Raises UserError."""
-
-    def prepare(self, batch: Batch, keys: Array) -> Batch:
-        """A training batch as the loss sees it: {name: [B, ...]} to {name: [B, ...]}, with one key an example.
-
-        It sees the whole batch, before accumulation or devices cut it, so it may mix examples; what it returns is cut along
-        axis B. uint8 may stay uint8: a batch waits in memory while its parts are computed.
+        An empty dict for most tasks; otherwise a field of the dataclass, which stays empty until `load_frozen`. The
+        compiled step receives the arrays as an argument, and `self.frozen` holds them while it is traced. A run stores
+        their digest, and resumes only with the same arrays.
         """
 
-    def size(self, batch: Batch) -> Any:
-        """What the loss of a batch is a mean over, [], where that is not its examples; None: a mean over examples."""
+    @classmethod
+    def open_data(cls, run: RunConfig) -> Data:
+        """Open, check and split the data of a run. Called first, before there is a task. Raises UserError."""
 
-    def loss(self, model: Any, batch: Batch, keys: Array, size: Any) -> tuple[Array, dict[str, Array]]:
-        """(loss [], {metric: []}) of a prepared batch or a part of one, each a mean over it; keys [B] draw dropout.
+    @classmethod
+    def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Self:
+        """The task of a run. `metadata` has the entries of `Data.metadata`, among others if it is a config.json."""
 
-        The first metric is shown beside the loss. Their names are not those that the step has itself.
+    def load_frozen(self, load: Load) -> Self:
+        """A copy of the task with `frozen` filled, or the task itself. Called for training and evaluation only.
 
-        `size` is that of the whole batch divided by the number of its parts: sums are divided by it.
+        `load` reads the weights of a run or a file. Raises UserError.
+        """
+
+    def prepare(self, batch: Batch, keys: Array) -> Batch:
+        """The batch with augmentation applied, for training only: {name: [B, ...]} to {name: [B, ...]}.
+
+        `keys` [B] holds one PRNG key per example. Called on the global batch, before it is divided among devices and
+        accumulation steps, so it may mix examples. The result is divided along axis 0 and held in memory until its last
+        part is computed: leave uint8 images uint8.
+        """
+
+    def denominator(self, batch: Batch) -> Any:
+        """What the sums of a loss are divided by, as a scalar array []: the number of tokens of a batch, for example.
+
+        It must be a sum over the examples, because it may be taken of one device's part of a prepared batch. None if
+        the loss is a mean over examples; then `loss` receives None.
+        """
+
+    def loss(self, model: Any, batch: Batch, keys: Array, denominator: Any) -> tuple[Array, dict[str, Array]]:
+        """(loss [], {metric name: []}) of a prepared batch, or of one part of it; `keys` [B] are for dropout.
+
+        Each value is the mean over the given examples, or, where `denominator` is not None, a sum divided by it:
+        `denominator` is then that of the global batch divided by its number of parts, so the mean over all parts is
+        the value for the global batch. The first metric is shown in the progress line, beside the loss. No metric may
+        have a name of `report.log.RESERVED_METRICS`.
         """
 
     def outputs(self, model: Any, batch: Batch) -> dict[str, Array]:
-        """{name: [B, ...]} of an evaluation batch: all that `score` needs of each example."""
+        """{name: [B, ...]}: all that `score` needs of each example of an evaluation batch, without dropout."""
 
     def score(self, config: Any, split: Any, out: dict[str, np.ndarray]) -> Evaluation:
-        """Metrics of a split, `loss` among them, from the outputs {name: [n, ...]} of all its examples."""
+        """The metrics of a split, "loss" among them.
 
-    def ready(self, network: Any, record: Record) -> Ready:
-        """A trained network for use."""
+        `out` is {name: [n, ...]}, the concatenated `outputs` of all its examples in order; `config` is the network's.
+        """
+
+    def predictor(self, network: Any, trained: Trained) -> Predictor:
+        """The Predictor of a network that has its trained weights."""
 
     def pictures(self, network: Any, data: Any, result: Any, folder: Run) -> str:
-        """Write what there is to see of a trained network to folder.plots and folder.samples, which exist.
+        """Draw a trained network: write PNGs to folder.plots and sample inputs to folder.samples (both exist).
 
-        `result` is the Evaluation of the test split; without it nothing that needs test is drawn. Returns something to
-        predict: a text, or the name of a file inside the folder; '' where there is none.
+        `data` is what `open_data` returned. `result` is the Evaluation of the test split, or None if that was not
+        evaluated. Returns an input for the command `vit_jax.predict` to show to the user: a text, or a file's path
+        relative to folder.path; '' if there is none.
         """

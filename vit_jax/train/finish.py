@@ -1,4 +1,4 @@
-"""The end of a run: test, pictures, summary, and what one may do next."""
+"""The end of a run: test, figures, summary and the commands to go on with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .. import runs
 from ..config import task_row
 from ..errors import Interrupted, UserError
-from .loop import chosen_split, evaluate_all
+from .loop import measure_and_log, watched_split
 from .session import Session
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def finish(s: Session, status: str) -> dict[str, Any]:
-    """Read the test split once, draw the pictures, write summary.json and say where things are.
+    """Evaluate the test split, draw figures, write summary.json and print the results; returns the summary.
 
-    Raises Interrupted where a signal ended the loop; everything is saved by then.
+    `status` is what `loop` returned. Raises Interrupted if a signal ended the loop; everything is saved by then.
     """
     if s.caught.name:
         done = f"saved at step {s.step}" if s.saved == s.step else "nothing was to be saved yet"
@@ -27,19 +27,19 @@ def finish(s: Session, status: str) -> dict[str, Any]:
             s.caught.name,
         )
     summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
-    watched, split = chosen_split(s)
+    watched, split = watched_split(s)
     if split is not None:
         rows = [r for r in s.folder.metrics() if r["kind"] == "eval" and r.get("split") == watched]
         last = {r["weights"]: r for r in rows}
         summary[watched] = {weights: _numbers(r) for weights, r in last.items()}
     result = None
-    for name, part in s.setup.dataset.splits.items():
+    for name, split in s.setup.dataset.splits.items():
         if name in ("train", "validation") or status != "finished" or s.run.overfit_batches:
             continue
-        results = evaluate_all(s, name, part)
+        results = measure_and_log(s, name, split)
         summary[name] = {"last" if w == "raw" else "last_ema": r.metrics for w, r in results.items()}
         result = results["raw"] if name == "test" else result
-        if s.best is not None and (best := _best(s, part, results)) is not None:
+        if s.best is not None and (best := _best(s, split, results)) is not None:
             summary[name]["best"] = best.metrics
     summary["sample"] = draw(s, result)
     runs.write_json(s.folder.summary_file, summary)
@@ -48,19 +48,23 @@ def finish(s: Session, status: str) -> dict[str, Any]:
 
 
 def draw(s: Session, result: Evaluation | None) -> str:
-    """The curves, and what the task has to show of the weights; `result` is the evaluation of the test split. Returns something to predict."""
+    """Draw the training curves and the task's figures; returns a sample input, as `Task.pictures` does.
+
+    `result` is the Evaluation of the test split, or None.
+    """
     from ..layers import merge
     from ..report import draw_curves
 
-    for place in (s.folder.plots, s.folder.samples):
-        place.mkdir(exist_ok=True)
-    draw_curves(s.folder.metrics(), s.folder.plots / "curves.png", s.run.loss.label_smoothing, s.task.chosen[0])
+    for folder in (s.folder.plots, s.folder.samples):
+        folder.mkdir(exist_ok=True)
+    smoothing, metric = s.run.loss.label_smoothing, s.task.selection_metric[0]
+    draw_curves(s.folder.metrics(), s.folder.plots / "curves.png", smoothing, metric)
     network = merge(s.engine.definition, s.engine.gather(s.state).parameters)
     return s.task.pictures(network, s.setup.dataset, result, s.folder)
 
 
 def _best(s: Session, test: Any, results: dict[str, Evaluation]) -> Evaluation | None:
-    """The test result of the weights that validation chose; None, and a line that says so, where they are lost."""
+    """The result on a split of the weights with the best validation; None, with a printed reason, if they are lost."""
     assert s.best is not None
     if s.best["step"] == s.step:
         return results.get("ema", results["raw"])
@@ -70,7 +74,7 @@ def _best(s: Session, test: Any, results: dict[str, Evaluation]) -> Evaluation |
         print(f"skipped  the test of the best weights: {error}")
         return None
     tree = saved.state.ema if saved.state.ema is not None else saved.state.parameters
-    return s.setup.evaluator.evaluate(s.setup.evaluator.place(tree), test, s.run.batch)
+    return s.setup.evaluator.measure(s.setup.evaluator.to_devices(tree), test, s.run.batch)
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:
@@ -78,7 +82,7 @@ def _numbers(row: dict[str, Any]) -> dict[str, float]:
 
 
 def splits(summary: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
-    """The results in a summary, {split: {weights: metrics}}, train and validation first."""
+    """The results in a summary, as {split: {weights: metrics}}, with train and validation first."""
     found = {
         name: value
         for name, value in summary.items()
@@ -88,21 +92,21 @@ def splits(summary: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def show(folder: runs.Run, summary: dict[str, Any]) -> None:
-    """The result, where things are, and what one may do next."""
+    """Print the results of a run, the folder of its figures, and commands to go on with."""
     headlines = task_row(folder.config().task).headlines
     for split, results in splits(summary).items():
         for weights, m in results.items():
-            told = "  ".join(f"{word} {m[name]:.4f}" for name, word in headlines.items() if name in m)
-            print(f"{split:10} {'last' if weights == 'raw' else weights:8} {told}")
+            values = "  ".join(f"{word} {m[name]:.4f}" for name, word in headlines.items() if name in m)
+            print(f"{split:10} {'last' if weights == 'raw' else weights:8} {values}")
     print(
-        f"{summary['status']} at step {summary['step']} after {summary['seconds']:.0f} s; pictures are in {folder}/plots"
+        f"{summary['status']} at step {summary['step']} after {summary['seconds']:.0f} s; figures are in {folder}/plots"
     )
-    place = shlex.quote(str(folder))
+    path = shlex.quote(str(folder))
     print("next:")
     if sample := summary.get("sample"):
         file = folder.path / sample
-        print(f"  python -m vit_jax.predict {place} {shlex.quote(str(runs.Run(file)) if file.is_file() else sample)}")
-    print(f"  python -m vit_jax.evaluate {place}")
+        print(f"  python -m vit_jax.predict {path} {shlex.quote(str(runs.Run(file)) if file.is_file() else sample)}")
+    print(f"  python -m vit_jax.evaluate {path}")
     if summary["status"] != "finished":
         more = " --max-steps 0" if summary["status"] == "stopped: max_steps" else ""
-        print(f"  python -m vit_jax.train --resume {place}{more}")
+        print(f"  python -m vit_jax.train --resume {path}{more}")

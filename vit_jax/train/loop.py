@@ -1,4 +1,4 @@
-"""The loop: batch, step, log, evaluate when due, save when due."""
+"""The training loop: take a batch, do a step, then log, evaluate and save when due."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import backend
 from ..errors import CheckFailed, Interrupted
-from ..report.log import OF_THE_STEP
+from ..report.log import STEP_METRICS
 from .session import Caught, Session
 
 if TYPE_CHECKING:
@@ -22,21 +22,22 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def signals() -> Iterator[Caught]:
-    """Note SIGINT and SIGTERM for the loop to see; where it would not, and on a second SIGINT, end at once.
+    """Catch SIGINT and SIGTERM within the block, so that the loop can save and end.
 
-    Raises Interrupted then. Outside the main thread Python cannot catch signals; nothing changes there.
+    A signal while `Caught.waits` is False, or a second SIGINT, ends the block at once with Interrupted. Outside the
+    main thread Python cannot catch signals, so this does nothing there.
     """
     caught = Caught()
 
-    def note(number: int, frame: Any) -> None:
+    def on_signal(number: int, frame: Any) -> None:
         again = caught.name == "SIGINT" and number == signal.SIGINT
         caught.name = signal.Signals(number).name
         if again or not caught.waits:
-            raise KeyboardInterrupt  # no Exception, or something on the way might take it for a failure of its own
+            raise KeyboardInterrupt  # not an Exception, which a library on the stack might catch
 
     old = {}
     with contextlib.suppress(ValueError):
-        old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        old = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield caught
     except KeyboardInterrupt:
@@ -51,12 +52,12 @@ def signals() -> Iterator[Caught]:
 
 
 def loop(s: Session) -> str:
-    """Run steps until the end, a budget or early stopping, and return which. Everything is saved then."""
+    """Do steps until the run ends, and return why, as `why_end` does. By then everything is saved."""
     from ..data import batches
 
     if s.due:
-        evaluate_epoch(s)
-        s.checkpoints.note(s.step, notes(s))
+        measure_epoch(s)
+        s.checkpoints.note(s.step, checkpoint_notes(s))
     if ending := why_end(s):
         return ending
     with (
@@ -81,7 +82,7 @@ def loop(s: Session) -> str:
 
 
 def first_step(s: Session, batch: dict[str, Any]) -> Meter:
-    """The step that compiles; its time is said, and left out of the speed."""
+    """Do the first step of this process, which compiles; its time is printed and does not count in the speed."""
     meter, began = Meter(s.setup.order.batch, s.task.unit, s.totals), time.monotonic()
     s.progress.say("compiling the training step ...")
     s.state, metrics = s.engine.train(s.state, batch)
@@ -94,7 +95,7 @@ def first_step(s: Session, batch: dict[str, Any]) -> Meter:
 
 
 def after_step(s: Session, meter: Meter) -> None:
-    """Log and evaluate, where they are due."""
+    """Log and evaluate if due."""
     epoch_ends = s.step % s.setup.order.steps_per_epoch == 0
     in_turn = s.step % s.run.log_every == 0 or epoch_ends
     if in_turn or s.step == s.setup.stop:
@@ -106,12 +107,12 @@ def after_step(s: Session, meter: Meter) -> None:
         s.progress.update(s.step)
     s.due = evaluation_due(s)
     if s.due and not s.caught.name:
-        with contextlib.suppress(KeyboardInterrupt):  # a run that is told to end evaluates when it goes on
-            evaluate_epoch(s)
+        with contextlib.suppress(KeyboardInterrupt):  # an interrupted evaluation is repeated on resumption
+            measure_epoch(s)
 
 
 def why_end(s: Session) -> str:
-    """Why the run ends after this step; '' where it goes on."""
+    """Why the loop ends after this step, as the status of summary.json: "finished" or "stopped: ..."; else ''."""
     if not s.due and (s.step >= s.setup.steps or (s.run.patience and s.stale >= s.run.patience)):
         return "finished"
     if s.caught.name:
@@ -122,10 +123,10 @@ def why_end(s: Session) -> str:
 
 
 class Meter:
-    """Collects the device's metrics one step late, so that the host never waits for the step just sent.
+    """Reads each step's metrics once the next step has been sent, so that the host never waits for the newest step.
 
-    `totals` counts steps and sums the loss and the task's metrics since the last line of the log; checkpoints
-    keep it, so that a run that goes on writes the lines that it would have written.
+    `totals` counts the steps and sums the loss and the task's metrics since the last row of metrics.jsonl. Checkpoints
+    contain it, so that a resumed run writes the same rows as an uninterrupted one.
     """
 
     def __init__(self, batch: float, unit: str, totals: dict[str, float]):
@@ -135,18 +136,18 @@ class Meter:
         self.restart()
 
     def restart(self) -> None:
-        """Leave out of the speed what happened since the last step."""
+        """Start to measure the speed anew, without the time since the last step."""
         self.clock, self.counted = time.monotonic(), 0
 
     def add(self, step: int, metrics: dict[str, Any]) -> tuple[int, dict[str, float]] | None:
-        """Take a step's metrics; read those of the step before it: (step, metrics)."""
-        read = self.settle()
+        """Store a step's metrics on the device, and return (step, metrics) of the step before, if any."""
+        previous = self.settle()
         self.pending = (step, metrics)
         self.counted += 1
-        return read
+        return previous
 
     def settle(self) -> tuple[int, dict[str, float]] | None:
-        """Read what is pending, waiting for it."""
+        """Wait for the stored metrics and return (step, metrics), or None if they were read already."""
         import jax
 
         if self.pending is None:
@@ -161,11 +162,14 @@ class Meter:
 
     @property
     def means(self) -> list[str]:
-        """The metrics that are means over a batch: the loss, then the task's own."""
-        return ["loss", *(name for name in self.last if name not in ("loss", *OF_THE_STEP))]
+        """The names of the metrics that are means over a batch: the loss, then the task's own."""
+        return ["loss", *(name for name in self.last if name not in ("loss", *STEP_METRICS))]
 
     def row(self, step: int, epoch: float, in_turn: bool) -> dict[str, Any]:
-        """One line of metrics.jsonl: the loss and the task's metrics are means since the last line that came in turn."""
+        """A row of metrics.jsonl, with the loss and the task's metrics as means over the steps since the last row.
+
+        `in_turn` is False for a row that a budget adds out of turn; then the means continue in the next row.
+        """
         means = {name: self.totals[name] / self.totals["steps"] for name in self.means}
         speed = self.counted * self.batch / max(time.monotonic() - self.clock, 1e-9) if self.counted else None
         if in_turn:
@@ -174,70 +178,73 @@ class Meter:
         return {"kind": "train", "step": step, "epoch": epoch, **self.last, **means, self.speed: speed}
 
 
-def check_finite(s: Session, read: tuple[int, dict[str, float]] | None) -> None:
-    """Raise CheckFailed where a step's loss, or the weights that it led to, are NaN or infinite."""
-    if read is None:
+def check_finite(s: Session, step_metrics: tuple[int, dict[str, float]] | None) -> None:
+    """Raise CheckFailed if a step's loss, or the weights after it, are NaN or infinite; None is not checked."""
+    if step_metrics is None:
         return
-    step, metrics = read
+    step, metrics = step_metrics
     for name, what in (("loss", "loss"), ("param_norm", "norm of the weights")):
         if not math.isfinite(metrics[name]):
             raise not_finite(s, what, metrics[name], step)
 
 
 def not_finite(s: Session, what: str, value: float, step: int) -> CheckFailed:
-    """What to say of a NaN: the step, the last good checkpoint and advice."""
-    kept = s.folder.sound_steps()
-    where = f"the last good checkpoint is step {kept[0]}" if kept else "nothing had been saved yet"
+    """The error for a value that is NaN or infinite, with its step, the last good checkpoint and advice."""
+    saved = s.folder.complete_steps()
+    where = f"the last good checkpoint is step {saved[0]}" if saved else "nothing had been saved yet"
     return CheckFailed(
-        f"the {what} is {value} at step {step}; {where} in {s.folder}; "
-        f"try a lower --optim.lr (now {s.run.optim.lr}), a longer --optim.warmup, or --optim.clip 1 under another --name"
+        f"the {what} is {value} at step {step}; {where} in {s.folder}; try a lower --optim.lr (now {s.run.optim.lr}), "
+        "a longer --optim.warmup, or --optim.clip 1 under another --name"
     )
 
 
 def evaluation_due(s: Session) -> bool:
-    """After every epoch; when overfitting, whose epochs are a few steps, about every ten steps."""
+    """Whether this step is followed by an evaluation: the last of an epoch; with overfit_batches about every tenth."""
     epochs = max(1, 10 // s.setup.order.steps_per_epoch) if s.run.overfit_batches else 1
     return s.step % (epochs * s.setup.order.steps_per_epoch) == 0
 
 
-def evaluate_epoch(s: Session) -> None:
-    """Evaluate on validation (on the batches learnt by heart, when overfitting) and remember the best."""
-    name, split = chosen_split(s)
-    results = {} if split is None else evaluate_all(s, name, split)
+def measure_epoch(s: Session) -> None:
+    """Measure the weights on the watched split, update the best result of validation and print the metrics."""
+    name, split = watched_split(s)
+    results = {} if split is None else measure_and_log(s, name, split)
     s.due = False
     if not results:
         return
-    chosen, sign = s.task.chosen
+    metric, sign = s.task.selection_metric
     metrics = results["ema" if "ema" in results else "raw"].metrics
     if name == "validation":
-        now = {"step": s.step, chosen: metrics[chosen], "loss": metrics["loss"]}
-        better = s.best is None or sign * now[chosen] > sign * s.best[chosen]
-        # Of equals the one with the lower loss: where all are right, the first of them is not the best.
-        equal = s.best is not None and now[chosen] == s.best[chosen] and now["loss"] < s.best["loss"]
-        s.best = now if better or equal else s.best
+        now = {"step": s.step, metric: metrics[metric], "loss": metrics["loss"]}
+        better = s.best is None or sign * now[metric] > sign * s.best[metric]
+        # The loss decides between equal metrics: once all examples are right, training still improves it.
+        tie = s.best is not None and now[metric] == s.best[metric] and now["loss"] < s.best["loss"]
+        s.best = now if better or tie else s.best
         s.stale = 0 if better else s.stale + 1
     s.progress.say(
         f"epoch {s.step // s.setup.order.steps_per_epoch}: "
         + "  ".join(
-            f"{name}{' ' + weights if weights != 'raw' else ''} {_headline(chosen, e.metrics)}"
+            f"{name}{' ' + weights if weights != 'raw' else ''} {_headline(metric, e.metrics)}"
             for weights, e in results.items()
         )
     )
 
 
-def _headline(chosen: str, metrics: dict[str, float]) -> str:
-    """The metric that chooses and the loss, in words."""
-    told = {chosen.replace("_", " "): metrics[chosen], "loss": metrics["loss"]}
-    return " ".join(f"{name} {value:.4f}" for name, value in told.items())
+def _headline(metric: str, metrics: dict[str, float]) -> str:
+    """The selection metric and the loss, as printed."""
+    values = {metric.replace("_", " "): metrics[metric], "loss": metrics["loss"]}
+    return " ".join(f"{name} {value:.4f}" for name, value in values.items())
 
 
-def evaluate_all(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
-    """Evaluate the weights and their average on a split, and log both. A signal breaks it off, with nothing logged."""
+def measure_and_log(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
+    """Measure the weights ("raw") and their average ("ema", if the run has one) on a split, and log both.
+
+    A signal interrupts it before anything is logged. Raises CheckFailed if a loss is NaN or infinite.
+    """
     state, results = s.engine.gather(s.state), {}
     with s.caught.waiting(False):
         for weights, tree in (("raw", state.parameters), ("ema", state.ema)):
             if tree is not None:
-                results[weights] = s.setup.evaluator.evaluate(tree, split, s.run.batch)
+                results[weights] = s.setup.evaluator.measure(tree, split, s.run.batch)
     for weights, result in results.items():
         if not math.isfinite(result.metrics["loss"]):
             raise not_finite(s, f"{name} loss ({weights} weights)", result.metrics["loss"], s.step)
@@ -248,26 +255,29 @@ def evaluate_all(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
     return results
 
 
-def chosen_split(s: Session) -> tuple[str, Any]:
-    """The split that is watched during training."""
+def watched_split(s: Session) -> tuple[str, Any]:
+    """(name, split) that is evaluated during training: validation, or the training batches of overfit_batches.
+
+    The split is None if the data has no validation split.
+    """
     if s.run.overfit_batches:
-        return "train", s.setup.dataset.splits["train"].part(np.arange(s.setup.order.n))
+        return "train", s.setup.dataset.splits["train"].subset(np.arange(s.setup.order.n))
     return "validation", s.setup.dataset.splits.get("validation")
 
 
 def save(s: Session) -> None:
-    """Checkpoint this step, once."""
+    """Save a checkpoint of this step, unless there is one."""
     if s.saved == s.step:
         return
     now = time.monotonic()
     s.seconds, s.clock = s.seconds + now - s.clock, now
-    s.checkpoints.save(s.engine.gather(s.state), notes(s), s.best["step"] if s.best else None, s.run.keep)
+    s.checkpoints.save(s.engine.gather(s.state), checkpoint_notes(s), s.best["step"] if s.best else None, s.run.keep)
     s.saved = s.step
 
 
-def notes(s: Session) -> dict[str, Any]:
-    """What a checkpoint says beside its arrays: all else that a run needs to go on as if never stopped."""
+def checkpoint_notes(s: Session) -> dict[str, Any]:
+    """The JSON part of a checkpoint: all but the arrays that a run needs to resume as if it had never stopped."""
     return {
-        "optimizer": s.run.optim.name, "best": s.best, "stale": s.stale, "due": s.due, "totals": s.totals, "seconds": s.seconds,
-        "data": s.setup.dataset.identity, "environment": s.setup.environment,
+        "optimizer": s.run.optim.name, "best": s.best, "stale": s.stale, "due": s.due, "totals": s.totals,
+        "seconds": s.seconds, "data": s.setup.dataset.identity, "environment": s.setup.environment,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Setting a run up: its data, network and state, and the folder that they are kept in."""
+"""Everything before the first step: data, network, compiled steps, starting state, and the run's folder."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from ..step import Engine, Evaluator, State
     from ..tasks import Task
 
-OVERFIT_STEPS = 100
+OVERFIT_STEPS = 100  # steps of a run with overfit_batches and no max_steps
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What follows from a run's config and its data alone."""
+    """What is determined by a run's config and its data."""
 
-    stated: RunConfig  # as the user gave it, with the sizes that the data decides
-    run: RunConfig  # as it is run: overfitting resolved
+    stated: RunConfig  # as the user gave it, with the sizes that the data determines
+    run: RunConfig  # as it is trained: the same without overfit_batches, else changed by `plan`
     dataset: Data
     order: Order
     epochs: int
@@ -43,35 +43,34 @@ class Setup:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a run keeps to tell whether it goes on with what it began with: its data, and the task's frozen arrays if it has any."""
+        """JSON values of config.json by which a run resumes only with the data and frozen arrays that it began with."""
         frozen = {name: runs.array_digest(np.asarray(x)) for name, x in runs.flatten(self.task.frozen).items()}
         return {"data": self.dataset.identity, **({"frozen": runs.text_digest(frozen)} if frozen else {})}
 
     @property
     def steps(self) -> int:
-        """Updates of the whole run."""
+        """Training steps of the run."""
         return self.epochs * self.order.steps_per_epoch
 
     @property
     def stop(self) -> int:
-        """The step at which this process ends."""
+        """The step after which this process ends, because of the budget max_steps or the end of the run."""
         return min(self.steps, self.run.max_steps or self.steps)
 
 
 @dataclass
 class Caught:
-    """The signal that asked the run to end, if one did.
+    """The signal that was caught, if any.
 
-    While steps run there is something to save, so the signal waits for the loop to do so; at all
-    other times it ends the process at once.
+    During training steps it waits until the loop has saved a checkpoint; at other times it ends the process at once.
     """
 
-    name: str = ""
+    name: str = ""  # "SIGINT", "SIGTERM"; '' for none
     waits: bool = False
 
     @contextlib.contextmanager
     def waiting(self, waits: bool = True) -> Iterator[None]:
-        """Let a signal wait, or not, for the time of a block."""
+        """Within the block, let signals wait, or not."""
         before, self.waits = self.waits, waits
         try:
             yield
@@ -81,7 +80,7 @@ class Caught:
 
 @dataclass
 class Session:
-    """A run in training: what is fixed, and what the loop moves on."""
+    """A run in training: its setup, its files, and the state that the loop updates."""
 
     setup: Setup
     folder: runs.Run
@@ -89,18 +88,17 @@ class Session:
     log: Log
     progress: Progress
     caught: Caught
-    deadline: float  # of time.monotonic()
-    state: State
-    step: int  # updates done
-    saved: int  # the step of the newest checkpoint, or -1
-    best: dict[str, Any] | None = None  # {step, and the metric that chooses} of the weights that validation likes most
-    stale: int = 0  # epochs since then
-    due: bool = False  # an evaluation was put off because the process had to end
-    totals: dict[str, float] = field(
-        default_factory=lambda: {"steps": 0}
-    )  # and the sum of each metric, since the last line of the log
+    deadline: float  # in time.monotonic()
+    state: State  # on the devices
+    step: int  # steps done
+    saved: int  # step of the newest checkpoint, or -1
+    best: dict[str, Any] | None = None  # {"step", the selection metric, "loss"} of the best validation so far
+    stale: int = 0  # epochs since the best validation
+    due: bool = False  # the evaluation after this step has not been done yet
+    # {"steps": number of steps, metric: its sum over them} since the last row of metrics.jsonl.
+    totals: dict[str, float] = field(default_factory=lambda: {"steps": 0})
     seconds: float = 0.0  # spent on the run up to the newest checkpoint, by all processes
-    clock: float = field(default_factory=time.monotonic)  # when `seconds` was counted
+    clock: float = field(default_factory=time.monotonic)  # when `seconds` was last updated
 
     @property
     def run(self) -> RunConfig:
@@ -116,18 +114,21 @@ class Session:
 
     @property
     def epoch(self) -> float:
-        """Epochs done."""
+        """Epochs done, with fractions."""
         return self.step / self.setup.order.steps_per_epoch
 
 
-def set_up(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) -> Session:
-    """Open the data, build or restore the state, and say what is about to happen. Raises UserError."""
+def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) -> Session:
+    """Set a run up, restore or initialise its state, create its folder if it is new, and print what will be trained.
+
+    `preset` is the preset's name for config.json. Raises UserError.
+    """
     import jax
 
     from ..checkpoint import Checkpoints
     from ..report import Log, Progress
 
-    setup = prepare(run)
+    setup = set_up(run)
     run = setup.run
     announce(setup)
     checkpoints = Checkpoints(folder)
@@ -138,13 +139,13 @@ def set_up(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) -> Ses
             runs.record_of(
                 setup.stated,
                 preset,
-                **setup.dataset.record(),
+                **setup.dataset.metadata(),
                 **setup.identity,
                 environment=setup.environment,
             )
         )
-    kept = {name: notes[name] for name in ("best", "stale", "due", "totals", "seconds") if name in notes}
-    folder.drop_metrics(lambda row: comes_again(row, step, notes))
+    restored = {name: notes[name] for name in ("best", "stale", "due", "totals", "seconds") if name in notes}
+    folder.drop_metrics(lambda row: is_rewritten(row, step, notes))
     tensorboard = folder.path / "tensorboard" if run.tensorboard else None
     log = Log(folder.metrics_file, step, tensorboard, run.wandb, folder.path.name, to_dict(setup.stated))
     progress = Progress(
@@ -157,51 +158,67 @@ def set_up(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) -> Ses
         flush=True,
     )
     return Session(
-        setup, folder, checkpoints, log, progress, caught, deadline, state, step, saved=step if notes else -1, **kept
+        setup,
+        folder,
+        checkpoints,
+        log,
+        progress,
+        caught,
+        deadline,
+        state,
+        step,
+        saved=step if notes else -1,
+        **restored,
     )
 
 
-def prepare(run: RunConfig) -> Setup:
-    """Open the data and build the compiled steps. Raises UserError."""
+def set_up(run: RunConfig) -> Setup:
+    """Open a run's data and build its network, training step and evaluation step. Raises UserError."""
     from ..models import definition
     from ..optim import Optimizer
     from ..step import Engine, Evaluator, check_divisible
-    from ..tasks import TASKS, task
+    from ..tasks import TASKS, task_of
     from ..weights import read
 
-    dataset = TASKS[run.task].open(run)
+    dataset = TASKS[run.task].open_data(run)
     stated = replace(run, model=with_sizes(run.model, dataset.sizes))
     run, order, epochs = plan(stated, dataset)
-    its = task(run, dataset.record()).bring(lambda path: read(path, run.dir))
+    task = task_of(run, dataset.metadata()).load_frozen(lambda path: read(path, run.dir))
     network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
-    # The schedule spans the whole run, whatever the budget.
+    # The schedule spans the run with all its resumptions, whatever the budget of this process is.
     optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch, parameters(run.model))
-    engine = Engine(run, network, its, optimizer)
+    engine = Engine(run, network, task, optimizer)
     check_divisible(dataset.step_sizes(run.batch), len(engine.devices), run.accumulate)
     environment = backend.environment() | {"accumulate": run.accumulate, "parallel": run.parallel}
-    return Setup(stated, run, dataset, order, epochs, its, engine, Evaluator(run.model, network, its), environment)
+    return Setup(stated, run, dataset, order, epochs, task, engine, Evaluator(run.model, network, task), environment)
 
 
 def parameter_dtype(run: RunConfig) -> str:
-    """float32, or float64 where everything is."""
+    """The dtype of a run's parameters: float64 if its compute_dtype is, else float32."""
     return "float64" if run.compute_dtype == "float64" else "float32"
 
 
 def plan(run: RunConfig, dataset: Data) -> tuple[RunConfig, Order, int]:
-    """(the run, the order of its examples, its epochs); overfitting changes all three.
+    """(the run as it is trained, the order of its examples, its epochs).
 
-    Raises UserError where the training set is smaller than a batch.
+    With overfit_batches the run has no augmentation, dropout, weight decay, schedule and early stopping. Raises
+    UserError if the training set is smaller than a batch.
     """
     order = dataset.order(run.batch, run.seed, run.overfit_batches)
     if not run.overfit_batches:
         return run, order, run.epochs
-    quiet = task_row(run.task).quiet(run)
-    run = replace(quiet, optim=replace(run.optim, schedule="constant", warmup=0.0, weight_decay=0.0), patience=0)
+    deterministic = task_row(run.task).quiet(run)
+    run = replace(
+        deterministic, optim=replace(run.optim, schedule="constant", warmup=0.0, weight_decay=0.0), patience=0
+    )
     return run, order, math.ceil((run.max_steps or OVERFIT_STEPS) / order.steps_per_epoch)
 
 
 def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> tuple[State, dict[str, Any]]:
-    """The state to go on from and the notes saved with it, or a fresh one and no notes. Raises UserError."""
+    """(state on the devices, the notes of its checkpoint); for a new run the initial state and no notes.
+
+    Raises UserError if the run in the folder is another one, or cannot be continued.
+    """
     import jax
 
     from ..models import start
@@ -211,13 +228,15 @@ def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> 
     if folder.exists():
         runs.same_identity(folder, setup.stated)
         record = folder.record()
-        if record["data"] not in (None, setup.dataset.identity):  # none: of a converted run, whose file did not say
+        if record["data"] not in (None, setup.dataset.identity):  # None: a converted run, whose data is not known
             raise UserError(
-                f"{folder}: data.source {run.data.source} is not the data that this run began with; restore it, or choose another --name"
+                f"{folder}: data.source {run.data.source} is not the data that this run began with; "
+                "restore it, or choose another --name"
             )
         if (frozen := record.get("frozen")) and frozen != setup.identity.get("frozen"):
             raise UserError(
-                f"{folder}: its frozen arrays (a teacher) are not those that this run began with; restore them, or choose another --name"
+                f"{folder}: its frozen arrays (a teacher) are not those that this run began with; "
+                "restore them, or choose another --name"
             )
         if reason := cannot_go_on(record):
             raise UserError(
@@ -229,20 +248,21 @@ def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> 
             print(f"skipped  {reason}")
         if saved is not None:
             compare_environments(setup.environment, saved.notes["environment"])
-            checkpoints.prune(saved.step, (saved.notes["best"] or {}).get("step"), run.keep)  # what a kill left undone
-            return setup.engine.place(saved.state), saved.notes
+            # A process that was killed after saving may not have removed its old checkpoints.
+            checkpoints.prune(saved.step, (saved.notes["best"] or {}).get("step"), run.keep)
+            return setup.engine.to_devices(saved.state), saved.notes
     fresh = start(run.model, jax.random.key(run.seed), dtype)
     if run.init:
-        given = starting_weights(run, runs.flatten(fresh), setup.dataset.record())
+        given = starting_weights(run, runs.flatten(fresh), setup.dataset.metadata())
         fresh = runs.unflatten({name: jax.numpy.asarray(x, dtype) for name, x in given.items()})
     return setup.engine.start(fresh), {}
 
 
-def comes_again(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
-    """Whether a line of the log will be written again by a run that goes on from a checkpoint.
+def is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
+    """Whether a row of metrics.jsonl will be written again by a run that resumes from the checkpoint of `step`.
 
-    Later steps apart (those the log cuts off itself): the test and other splits that are read once, an evaluation that the notes call
-    due, and the line that a spent budget wrote out of turn.
+    Of the rows of that step (Log removes those of later steps) these are: evaluations at the end of a run, the
+    evaluation that the notes list as due, and the row that was written out of turn when a budget ended the process.
     """
     if row["step"] != step:
         return False
@@ -252,7 +272,7 @@ def comes_again(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
 
 
 def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
-    """Say what has changed since a checkpoint was written and can change the last bits; of a converted one nothing is known."""
+    """Print the changes since a checkpoint was written (unless it is a converted one) that may change the last bits."""
     was = {**then, **then["versions"]}
     changed = [
         f"{k} {was.get(k)} -> {v}"
@@ -260,11 +280,14 @@ def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
         if was and k != "versions" and v != was.get(k)
     ]
     if changed:
-        print(f"note     not bit for bit what an uninterrupted run gives, because these changed: {', '.join(changed)}")
+        print(
+            "note     results may differ in their last bits from an uninterrupted run, because of: "
+            + ", ".join(changed)
+        )
 
 
 def announce(setup: Setup) -> None:
-    """Print what will be trained, on what, with what."""
+    """Print the network, data, memory, device and versions of a run."""
     run, environment = setup.run, setup.environment
     what, cost = network_of(run.model).describe(run.model)
     count, width = sum(map(math.prod, shapes(run.model).values())), 8 if parameter_dtype(run) == "float64" else 4
@@ -274,16 +297,14 @@ def announce(setup: Setup) -> None:
     print(f"model    {what}")
     print(f"         {count:,} parameters, {cost}")
     print(f"data     {setup.dataset.name}: {setup.dataset.contents}; {sizes}")
-    for note in setup.dataset.notes:
-        print(f"         {note}")
+    for remark in setup.dataset.remarks:
+        print(f"         {remark}")
     print(f"memory   {copies * count * width / 1e6:,.1f} MB for weights, gradients and optimizer, before activations")
-    print(
-        f"device   {environment['devices']} x {environment['device']}, {environment['cores']} cores; {run.parallel}, {run.compute_dtype}"
-    )
-    print(
-        f"versions python {versions['python']}, jax {versions['jax']}, flax {versions['flax']}, optax {versions['optax']}"
-    )
+    devices = f"{environment['devices']} x {environment['device']}, {environment['cores']} cores"
+    print(f"device   {devices}; {run.parallel}, {run.compute_dtype}")
+    print("versions " + ", ".join(f"{name} {versions[name]}" for name in ("python", "jax", "flax", "optax")))
     if backend.unused_gpu():
         print(
-            "warning  there is an NVIDIA GPU but jax runs on the CPU: install vit-jax[cuda12], or [cuda13] beside PyTorch"
+            "warning  there is an NVIDIA GPU but jax runs on the CPU: "
+            "install vit-jax[cuda12], or vit-jax[cuda13] if PyTorch is installed"
         )

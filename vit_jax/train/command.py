@@ -1,4 +1,4 @@
-"""The command `python -m vit_jax.train`: presets, fields, and what is only printed."""
+"""The command `python -m vit_jax.train`: its arguments, its help, and what it does besides training."""
 
 from __future__ import annotations
 
@@ -13,37 +13,45 @@ from typing import Any
 
 from .. import backend, runs
 from ..config import RunConfig, check_run, to_dict
-from ..errors import DONE, UserError, door
+from ..errors import DONE, UserError, run_command
 from . import train, train_seeds
-from .session import announce, prepare
+from .session import announce, set_up
 
 
 @dataclass(frozen=True)
 class Options(RunConfig):
-    """What the command takes besides a run's own fields."""
+    """The arguments of the command: the fields of a run, and these."""
 
     seeds: int = field(
         default=0,
-        metadata={"help": "train this many runs, of seeds seed, seed+1, ..., and report mean and spread; 0: one run"},
+        metadata={
+            "help": "train this many runs with the seeds seed, seed+1, ... and report the mean and standard deviation "
+            "of their results; 0: one run"
+        },
     )
     resume: str = field(
         default="",
-        metadata={"help": "go on with this run (a folder or a name); its config is the default of all other fields"},
+        metadata={
+            "help": "continue this run (a folder, or a name inside dir), with its config as the defaults of all flags"
+        },
     )
-    print_config: bool = field(default=False, metadata={"help": "print the run's config as JSON and end"})
+    print_config: bool = field(default=False, metadata={"help": "print the run's config as JSON and exit"})
     dry_run: bool = field(
         default=False,
-        metadata={"help": "open the data, build the network, print what would be trained, and end; nothing is written"},
+        metadata={"help": "open the data, build the network, print what would be trained and exit, writing nothing"},
     )
-    version: bool = field(default=False, metadata={"help": "print the version and end"})
+    version: bool = field(default=False, metadata={"help": "print the version and exit"})
 
     def run(self) -> RunConfig:
-        """The run's fields alone."""
+        """The config of the run."""
         return RunConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(RunConfig)})
 
 
 def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
-    """Command-line arguments to (preset's name, options, the run to resume). Raises UserError; the parser itself exits with 2."""
+    """Parse command-line arguments to (name of the preset, options, the run to resume or None).
+
+    Raises UserError, or SystemExit(2) from the parser.
+    """
     import tyro
 
     from ..presets import PRESETS, preset
@@ -52,7 +60,7 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     name = arguments.pop(0) if arguments and not arguments[0].startswith("-") else ""
     resume = _value(arguments, "--resume")
     if resume and name:
-        raise UserError(f"--resume {resume} brings its own config: leave out the preset {name!r}")
+        raise UserError(f"--resume {resume} uses the config of that run: leave out the preset {name!r}")
     folder = None
     if resume:
         folder = runs.find(resume, _value(arguments, "--dir") or RunConfig.dir)
@@ -60,11 +68,11 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     else:
         name = name or "digits"
         base = preset(name).run
-    # Shallow: the parts of a config stay dataclasses.
+    # Not dataclasses.asdict, which would turn the nested configs into dicts.
     default = Options(**{f.name: getattr(base, f.name) for f in dataclasses.fields(RunConfig)}, resume=resume)
     program = "python -m vit_jax.train" + ("" if resume else f" {name}")
-    # AvoidSubcommands: the kind of network is the preset's.
-    options, strays = tyro.cli(
+    # AvoidSubcommands: the preset determines the type of model, so there is no choice to make on the command line.
+    options, unknown = tyro.cli(
         Options,
         args=arguments,
         default=default,
@@ -73,36 +81,34 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
         return_unknown_args=True,
         config=(tyro.conf.AvoidSubcommands,),
     )
-    if strays and strays[0] in PRESETS:
+    if unknown and unknown[0] in PRESETS:
         raise UserError(
-            f"the preset {strays[0]!r} comes too late: it is the first argument, before any --field, and the only one"
+            f"the preset {unknown[0]!r} is not the first argument: give one preset only, before all --field flags"
         )
-    if strays:
-        raise UserError(
-            f"there is no field {strays[0]}{_nearest(strays[0], default)}"
-            if strays[0].startswith("-")
-            else f"{strays[0]!r} belongs to no --field"
-        )
+    if unknown and unknown[0].startswith("-"):
+        raise UserError(f"there is no field {unknown[0]}{_nearest(unknown[0], default)}")
+    if unknown:
+        raise UserError(f"the argument {unknown[0]!r} follows no --field: name its field, or leave it out")
     return name, options, folder
 
 
 def _nearest(flag: str, options: Options) -> str:
-    """A clause naming the fields most like a mistaken one, by their names or by what their help says."""
+    """A clause with the fields that are most similar to an unknown one, by their names or by their help texts."""
     wanted = flag.lstrip("-").partition("=")[0].replace("_", "-")
     words = wanted.rpartition(".")[2].replace("-", " ")
 
-    def likeness(name: str, text: str) -> float:
+    def similarity(name: str, text: str) -> float:
         pairs = ((wanted, name), (words, name.rpartition(".")[2].replace("-", " ")))
-        said = 0.7 + 0.3 * len(words) / len(text) if f" {words} " in f" {text} " else 0.0
-        return max(said, *(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs))
+        in_help = 0.7 + 0.3 * len(words) / len(text) if f" {words} " in f" {text} " else 0.0
+        return max(in_help, *(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs))
 
-    found = sorted(((likeness(name, text), name) for name, text in _help_texts(options).items()), reverse=True)
+    found = sorted(((similarity(name, text), name) for name, text in _help_texts(options).items()), reverse=True)
     close = [f"--{name}" for score, name in found if score >= max(0.6, found[0][0] - 0.2)][:3]
     return f"; nearest: {', '.join(close)}" if close else "; --help lists them"
 
 
 def _help_texts(config: Any, prefix: str = "") -> dict[str, str]:
-    """{field of a config as a flag spells it: its help text}."""
+    """{field of a config, spelt as in its flag: its help text}, nested configs included."""
     texts: dict[str, str] = {}
     for f in dataclasses.fields(config):
         if dataclasses.is_dataclass(part := getattr(config, f.name)):
@@ -113,7 +119,7 @@ def _help_texts(config: Any, prefix: str = "") -> dict[str, str]:
 
 
 def _description(name: str) -> str:
-    """What --help says before the fields, as wide as the terminal."""
+    """The text of --help before the fields, as wide as the terminal."""
     from ..presets import PRESETS, preset
 
     width, gap = shutil.get_terminal_size().columns - 2, " " * 20
@@ -121,17 +127,19 @@ def _description(name: str) -> str:
         textwrap.fill(preset(n).help, max(width, 50), initial_indent=f"  {n:18}", subsequent_indent=gap)
         for n in PRESETS
     ]
-    # A paragraph each: tyro joins the lines of one.
+    # Separate paragraphs, because tyro joins the lines of each.
     usage = [
         "Train a network: python -m vit_jax.train [PRESET] [--field value ...].",
         "",
         f"The defaults below are those of {name}.",
+        "",
+        "PRESET --help shows those of another preset.",
     ]
     return "\n".join([*usage, "", "Presets:", *listing])
 
 
 def _value(arguments: list[str], flag: str) -> str:
-    """The value that a flag has on the command line, or ''."""
+    """The value of a flag on the command line, or ''."""
     for i, argument in enumerate(arguments):
         if argument == flag and i + 1 < len(arguments):
             return arguments[i + 1]
@@ -141,7 +149,7 @@ def _value(arguments: list[str], flag: str) -> str:
 
 
 def command(arguments: list[str]) -> int:
-    """The command's body: parse, then train."""
+    """Parse the arguments and train, or print what they ask for; returns the exit code. Raises UserError."""
     name, options, folder = parse(arguments)
     run = options.run()
     if options.version:
@@ -155,9 +163,12 @@ def command(arguments: list[str]) -> int:
         return DONE
     if options.dry_run:
         return dry_run(run)
-    if options.seeds < 0 or (options.seeds and folder):
+    if options.seeds < 0:
+        raise UserError(f"seeds is {options.seeds}: give a number of runs, or 0 for one run")
+    if options.seeds and folder:
         raise UserError(
-            f"seeds is {options.seeds}: give a number of runs, and no --resume; repeat the command with --seeds to go on with such a group"
+            f"seeds is {options.seeds} and resume is {options.resume}: leave one of them out; "
+            "to continue runs that were started with --seeds, repeat their command"
         )
     if options.seeds:
         train_seeds(run, options.seeds, preset=name)
@@ -169,15 +180,15 @@ def command(arguments: list[str]) -> int:
 
 
 def dry_run(run: RunConfig) -> int:
-    """Everything up to the first step, keeping nothing."""
-    backend.prepare()
+    """Set a run up and print it, without training or writing anything; returns the exit code. Raises UserError."""
+    backend.configure_jax()
     with backend.precision(run.compute_dtype):
-        setup = prepare(run)
+        setup = set_up(run)
         announce(setup)
     print(f"dry run  {setup.epochs} epochs of {setup.order.steps_per_epoch} steps; nothing was written")
     return DONE
 
 
 def main() -> int:
-    """`python -m vit_jax.train`: exit codes are those of errors.py."""
-    return door(lambda: command(sys.argv[1:]))
+    """The command `python -m vit_jax.train`; returns an exit code of errors.py."""
+    return run_command(lambda: command(sys.argv[1:]))

@@ -1,0 +1,161 @@
+"""The arguments of the commands, and what they state about a source."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from typing import TYPE_CHECKING, Any
+
+from vit_jax.errors import UserError
+
+from .terminal import wrapped
+
+if TYPE_CHECKING:
+    from ..recognise.reading import Options
+
+PURPOSE = {
+    "": "Write the weights in SRC to DST in the layout of --to: every tensor is accounted for, and read back.",
+    "inspect": "Show what a file or a folder is: layout, config and tensors. Reads headers only.",
+    "verify": "Compare two files as functions: outputs, every block, gradients, and all tensors.",
+    "formats": "List the layouts, which of them hold the same networks, and what --adapt can do.",
+}
+ALSO = {
+    "inspect PATH": "what a file or folder is: layout, config, tensors (reads headers only)",
+    "verify A B": "whether two files are the same function",
+    "formats": "the layouts, which goes to which, and all that --adapt can do",
+}
+SOURCE = "a file, a folder, a run of vit-jax, or hf://owner/name"
+FLOATS = ["float64", "float32", "float16", "bfloat16"]
+
+
+def parser(command: str, prog: str) -> argparse.ArgumentParser:
+    """The arguments of a command: "" (convert), inspect, verify or formats."""
+    others = [wrapped(f"  {prog} {name:12}  {what}", 6) for name, what in ALSO.items()]
+    out = argparse.ArgumentParser(
+        f"{prog} {command}".rstrip(),
+        description=wrapped(PURPOSE[command], 0),
+        epilog="" if command else "\n".join(["also:", *others]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = out.add_argument
+    if command == "formats":
+        add("--pairs", action="store_true", help="why each pair of layouts without a common network has none")
+        return out
+    if command == "verify":
+        add("a", metavar="A", help=SOURCE)
+        add("b", metavar="B", help=SOURCE)
+    else:
+        add("src", metavar="SRC", help=SOURCE)
+    if not command:
+        suffixes = ".safetensors .pt .pth .bin .npz .msgpack"
+        add("dst", metavar="DST", help=f"a file ({suffixes}), or a folder with the files its library wants")
+    about_source(add, "A" if command == "verify" else "SRC")
+    if not command:
+        about_target(add)
+    if command == "verify":
+        about_comparison(add)
+    return out
+
+
+def about_source(add: Any, source: str) -> None:
+    """The arguments that state what a source is."""
+    names = f"the layout of {source}, where its names do not tell: timm, vit-pytorch@1.4, ..."
+    fields = "state a field of the config: heads=12, eps=1e-6, image=224, mean=0.5,0.5,0.5; repeatable"
+    accept = "convert although the result is another function; the message that asks for it names WHAT"
+    add("--from", dest="layout", default="", metavar="LAYOUT", help=names)
+    add(
+        "--model",
+        default="",
+        metavar="NAME",
+        help="a published model, such as vit_base_patch16_224: it states the rest",
+    )
+    add("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE", help=fields)
+    add("--file", default="", metavar="NAME", help="which file of a folder that holds several")
+    add("--step", type=int, metavar="N", help="which step of a run or a folder of checkpoints")
+    add(
+        "--key",
+        default="",
+        metavar="NAME",
+        help="which of several sets of weights in one file: model_ema, teacher, ...",
+    )
+    add("--accept", action="append", default=[], metavar="WHAT", help=accept)
+
+
+def about_target(add: Any) -> None:
+    """The arguments that only a conversion has."""
+    adapt = (
+        "change the network on the way: resize=384x384:timm, head=drop, eps=1e-6, ... (`formats` lists all); "
+        "repeatable, and recorded in the file"
+    )
+    preset = "the preset that trained SRC, where SRC holds an optimizer's state and does not state it"
+    certificate = "compare source and target as functions, and leave DST.certificate.json"
+    add("--to", default="", metavar="LAYOUT", help="the layout of DST (default: vit-jax)")
+    add("--adapt", action="append", default=[], metavar="OP=VALUE", help=adapt)
+    add(
+        "--dtype", default="", choices=FLOATS, metavar="DTYPE", help=f"round to {', '.join(FLOATS)} (default: as it is)"
+    )
+    add("--preset", default="", metavar="NAME", help=preset)
+    add(
+        "--weights-only",
+        action="store_true",
+        help="without an optimizer's state, and without files that DST's library wants",
+    )
+    add("--allow-nonfinite", action="store_true", help="convert weights with NaN or infinity")
+    add("--verify", action="store_true", help=certificate)
+    add("--force", action="store_true", help="replace DST")
+
+
+def about_comparison(add: Any) -> None:
+    """The arguments that only verify has."""
+    images = "an image, a folder of images or a .npy array to compare on (default: noise)"
+    add("--images", default="", metavar="PATH", help=images)
+    add("--steps", type=int, default=0, metavar="N", help="also compare N steps of an optimizer")
+    add("--json", default="", metavar="FILE", help="write the comparison as JSON")
+    add("--markdown", default="", metavar="FILE", help="write the comparison as Markdown")
+
+
+def options(arguments: argparse.Namespace) -> Options:
+    """What the arguments state about the source. Raises UserError."""
+    from ..recognise.layouts import check_accepted
+    from ..recognise.reading import Options
+
+    check_accepted(arguments.accept)
+    return Options(
+        layout=arguments.layout,
+        model=arguments.model,
+        sets=settings(arguments.sets),
+        file=arguments.file,
+        step=arguments.step,
+        key=arguments.key,
+        accept=tuple(arguments.accept),
+    )
+
+
+def settings(texts: list[str]) -> dict[str, Any]:
+    """{key: value} of KEY=VALUE texts: numbers, booleans, 8x12 as a size, numbers with commas, else text.
+
+    Raises UserError on a text without a value, and on a key that is given twice.
+    """
+    out: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key or not value:
+            raise UserError(f"--set {text}: give KEY=VALUE, such as heads=12")
+        if key in out:
+            raise UserError(f"--set {key}: is given twice; give it once")
+        out[key] = _value(value)
+    return out
+
+
+def _value(text: str) -> Any:
+    rows, x, columns = text.partition("x")
+    if x and rows.isdecimal() and columns.isdecimal():
+        return int(rows), int(columns)
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+    return value if isinstance(value, int | float | tuple) else text

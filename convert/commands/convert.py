@@ -1,0 +1,111 @@
+"""`python -m convert SRC DST`: read, plan, write, and what is printed of each."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from vit_jax.errors import DONE, Interrupted, UserError, print_line
+from vit_jax.presets import preset
+
+from ..adapt import operation
+from ..containers import writer
+from ..plan.plan import Plan, plan
+from ..recognise.layouts import find
+from ..recognise.reading import Reading, read
+from ..recognise.weights_in import tied
+from ..write.write import Written, write
+from .arguments import options
+
+LARGE = 200 << 20  # bytes from which on a conversion shows its progress
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Convert SRC to DST."""
+    began = time.monotonic()
+    check_words(arguments)
+    named = preset(arguments.preset).run if arguments.preset else None
+    reading = read(arguments.src, replace(options(arguments), otherwise=named.model if named else None))
+    with reading.source:
+        if named and "optimizer" not in reading.source.tree:
+            lacks = f"{reading.path} holds no optimizer's state for it"
+            raise UserError(f"--preset {arguments.preset}: {lacks}; leave the flag out")
+        print_line(described(reading))
+        planned = plan(
+            reading,
+            arguments.to or "vit-jax",
+            adapt=arguments.adapt,
+            dtype=arguments.dtype,
+            weights_only=arguments.weights_only,
+            allow_nonfinite=arguments.allow_nonfinite,
+        )
+        for adaptation in planned.adaptations:
+            print_line(f"adapted   {adaptation.text}: {adaptation.says}")
+        size = sum(spec.nbytes for spec in planned.specs.values())
+        written = write(planned, arguments.dst, arguments.force, arguments.weights_only, progress(size), named)
+        print_line(report(written, planned.layout.name, size, time.monotonic() - began))
+        check(planned, written, arguments.verify)
+    return DONE
+
+
+def check_words(arguments: argparse.Namespace) -> None:
+    """Raise UserError on a --to, an --adapt or a suffix of DST that means nothing, before the source is opened."""
+    if arguments.to:
+        find(arguments.to, "--to")
+    for text in arguments.adapt:
+        operation(text)
+    if os.path.splitext(arguments.dst)[1]:
+        writer(arguments.dst)
+
+
+def check(planned: Plan, written: Written, certificate: bool) -> None:
+    """Compare what was written with its source, if asked; else tell how far adaptations move the outputs."""
+    if certificate:
+        from ..verify import certify
+
+        try:
+            certify(planned, written)
+        except KeyboardInterrupt:
+            raise Interrupted(f"interrupted: {written.path} was written, and is not verified", "SIGINT") from None
+    elif any("the function changes" in adaptation.says for adaptation in planned.adaptations):
+        from ..verify import moved
+
+        for note in moved(planned):
+            print_line(f"note      {note}")
+
+
+def described(reading: Reading) -> str:
+    """The lines that describe a source: its layout and size, what is left out, tied names, notes."""
+    count = sum(t.nbytes // t.dtype.itemsize for t in reading.tensors.values())
+    lines = [f"source    {reading.path}: {reading.layout.name}, {len(reading.tensors)} tensors, {count:,} parameters"]
+    lines += [f"left out  {what}" for what in reading.left_out]
+    lines += [f"tied      {', '.join(names)}" for names in tied(reading.source, reading.tensors)]
+    lines += [f"note      {what}" for what in reading.facts.notes]
+    return "\n".join(lines)
+
+
+def report(written: Written, layout: str, size: int, seconds: float) -> str:
+    """The lines that list what was written."""
+    lines = [f"written   {written.path}: {layout}, {size / 1e6:,.1f} MB in {seconds:.1f} s"]
+    lines += [f"          {path}" for path in written.files if path != written.path]
+    return "\n".join([*lines, *(f"note      {note}" for note in written.notes)])
+
+
+def progress(size: int) -> Callable[[int], None]:
+    """Called with the bytes written so far: shows them on a terminal, where there are many."""
+    if size < LARGE or not sys.stderr.isatty():
+        return lambda done: None
+    last = 0.0
+
+    def show(done: int) -> None:
+        nonlocal last
+        if done >= size or time.monotonic() - last > 0.1:
+            last = time.monotonic()
+            end = "\n" if done >= size else ""
+            print(f"\r{done / 1e6:,.0f} of {size / 1e6:,.0f} MB", end=end, file=sys.stderr, flush=True)
+
+    return show

@@ -1,0 +1,79 @@
+"""Who builds a file's network independently of our tables: a library that reads the file's own names.
+
+LIBRARIES has, for every dialect or single layout of it, who does so for `--verify` and for tests/parity alike. Nobody
+is named for layouts whose modules no installable version of a library has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...layout import Layout
+from ..weights import Weights
+from . import timm, torch_nn, torch_ref, transformers, vit_pytorch
+from .built import Built, Refused, Unavailable, load
+
+__all__ = ["LIBRARIES", "OURS", "Built", "Library", "Refused", "Unavailable", "build", "library_of", "load", "stand_in"]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library by its name, and the function that has it build a file's network.
+
+    The function raises Unavailable where the library has no such network, Refused where it does not load the file, and
+    ImportError where it is not installed.
+    """
+
+    name: str
+    build: Callable[[Weights], Built]
+
+
+OURS = ("vit-jax", "torch-ref")  # dialects of this project: each of its two networks is the other's independent check
+_NEWER = Library("vit-pytorch", vit_pytorch.vit_pytorch)
+_WRAPPER = Library("vit-pytorch", vit_pytorch.distilled)
+_GOOGLE = Library("timm", timm.google)
+_SENTENCES = Library("transformers", transformers.sentences)
+LIBRARIES: dict[str, Library] = {
+    "vit-jax": Library("torch_ref", torch_ref.own_file),
+    "torch-ref": Library("torch_ref", torch_ref.torch_file),
+    "timm": Library("timm", timm.own_file),
+    "torchvision": Library("torchvision", torch_nn.torchvision),
+    "clip": Library("timm", timm.clip),
+    "dinov2": Library("timm", timm.dinov2),
+    "augreg": _GOOGLE,
+    "big-vision": _GOOGLE,
+    **dict.fromkeys(("vit-pytorch@1.4", "vit-pytorch@1.16", "vit-pytorch@1.16.1", "simple-vit@1.4.1"), _NEWER),
+    **dict.fromkeys(("vit-pytorch-distill@1.4", "vit-pytorch-distill@1.16.5"), _WRAPPER),
+    "huggingface": Library("transformers", transformers.images),
+    "huggingface-flax": Library("transformers", transformers.flax_images),
+    **dict.fromkeys(("marian", "bart", "mbart"), _SENTENCES),
+    "flax-seq2seq": Library("transformers", transformers.flax_sentences),
+    "torch-transformer": Library("torch", torch_nn.torch_transformer),
+}
+
+
+def library_of(layout: Layout) -> Library | None:
+    """Who builds files of a layout independently of our table; None where nobody does."""
+    return LIBRARIES.get(layout.name) or LIBRARIES.get(layout.dialect)
+
+
+def build(weights: Weights) -> tuple[Built | None, str]:
+    """The file's network as its library builds it; or None and why that is not done, a clause.
+
+    Raises Refused where the library does not load the file.
+    """
+    library = library_of(weights.layout)
+    if library is None:
+        return None, f"nobody is known to build {weights.layout.name}"
+    try:
+        return library.build(weights), ""
+    except ImportError as error:
+        return None, f"{library.name} cannot be imported ({error})"
+    except Unavailable as error:
+        return None, str(error)
+
+
+def stand_in(weights: Weights) -> Built:
+    """torch_ref's network with what our table read: it checks our two networks, not the table. Raises Unavailable."""
+    return torch_ref.with_parameters(weights.config, weights.parameters)

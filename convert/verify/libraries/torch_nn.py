@@ -1,0 +1,85 @@
+"""torch.nn.Transformer and its encoder, and torchvision's VisionTransformer."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from typing import Any
+
+from vit_jax.config import ViTConfig, pair
+
+from ...dialects import LAYOUTS
+from ..weights import Weights
+from .built import Built, Places, filled, load, of_images, tensors, versioned
+
+
+def vision(c: ViTConfig) -> Any:
+    """torchvision's network of a config, with random weights. Raises ImportError."""
+    load("torchvision")
+    from torch import nn
+
+    hidden = {"representation_size": c.head_hidden} if c.head_hidden else {}
+    norm = functools.partial(nn.LayerNorm, eps=c.eps)
+    cls = importlib.import_module("torchvision.models.vision_transformer").VisionTransformer
+    sizes = pair(c.image)[0], pair(c.patch)[0], c.depth, c.heads, c.width, c.hidden
+    module = cls(*sizes, num_classes=c.classes, norm_layer=norm, **hidden)
+    if c.channels != 3:  # its constructor knows no other
+        module.conv_proj = nn.Conv2d(c.channels, c.width, pair(c.patch), pair(c.patch))
+    return module
+
+
+def torchvision(weights: Weights) -> Built:
+    """torchvision's VisionTransformer, which renames the older mlp names itself."""
+    c: Any = weights.config
+    module = filled(vision(c), tensors(weights.tensors))
+    blocks = "encoder.layers.encoder_layer_"
+    places: Places = {
+        "tokens": (f"{blocks}0", "in"),
+        **{f"blocks.{i}": (f"{blocks}{i}", "out") for i in range(c.depth)},
+        "features": ("encoder.ln", "out"),
+    }
+    return Built(versioned("torchvision"), module, LAYOUTS["torchvision@2"].rows(c), of_images, places)
+
+
+def torch_transformer(weights: Weights) -> Built:
+    """torch.nn.Transformer or TransformerEncoder, with the masks that our config implies."""
+    import torch
+
+    c: Any = weights.config
+    acts: dict[str, Any] = {
+        "gelu": torch.nn.functional.gelu, "relu": torch.nn.functional.relu, "silu": torch.nn.functional.silu,
+        "gelu_tanh": functools.partial(torch.nn.functional.gelu, approximate="tanh"),
+        "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    }  # fmt: skip
+    common: dict[str, Any] = {
+        "activation": acts[c.activation], "layer_norm_eps": c.eps, "batch_first": True, "norm_first": c.norm_first,
+        "bias": c.bias,
+    }  # fmt: skip
+    library = f"torch {torch.__version__}"
+    with warnings.catch_warnings(action="ignore"):  # torch lists the fast paths that it will not take
+        if not c.decoder_depth:
+            norm = torch.nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.final_norm else None
+            layer = torch.nn.TransformerEncoderLayer(c.width, c.heads, c.hidden, 0.0, **common)
+            encoder = torch.nn.TransformerEncoder(layer, c.encoder_depth, norm)
+            layers: Places = {f"encoder.blocks.{i}": (f"layers.{i}", "out") for i in range(c.encoder_depth)}
+            return Built(library, filled(encoder, tensors(weights.tensors)), weights.rows, _encoder, layers)
+        module = torch.nn.Transformer(c.width, c.heads, c.encoder_depth, c.decoder_depth, c.hidden, 0.0, **common)
+    places: Places = {
+        f"{stack}.blocks.{i}": (f"{stack}.layers.{i}", "out")
+        for stack, depth in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth))
+        for i in range(depth)
+    }
+
+    def call(module: Any, source: Any, target: Any, source_padding: Any) -> Any:
+        t = target.shape[1]
+        future = torch.ones(t, t, dtype=torch.bool).triu(1) if c.causal else None
+        paddings = {"src_key_padding_mask": ~source_padding, "memory_key_padding_mask": ~source_padding}
+        return module(source, target, tgt_mask=future, **paddings)
+
+    places |= {"memory": ("encoder", "out")}
+    return Built(library, filled(module, tensors(weights.tensors)), weights.rows, call, places)
+
+
+def _encoder(module: Any, source: Any, source_padding: Any) -> Any:
+    return module(source, src_key_padding_mask=~source_padding)

@@ -1,0 +1,164 @@
+"""transformers: ViT and DeiT, Marian, BART and mBART, of its torch files and of those of its former Flax classes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from vit_jax.config import TransformerConfig, ViTConfig
+
+from ... import rules
+from ...dialects import LAYOUTS
+from ...layout import Facts
+from ..weights import Weights
+from .built import Built, Places, Refused, load, tensors, versioned
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "quick_gelu": "quick_gelu",
+}
+
+
+def network(c: ViTConfig) -> Any:
+    """A classifier of ViT or DeiT of a config, with random weights. Raises ImportError."""
+    transformers = load("transformers")
+    family = "DeiT" if c.distill_token else "ViT"
+    config = getattr(transformers, f"{family}Config")(
+        image_size=c.image, patch_size=c.patch, num_channels=c.channels, hidden_size=c.width,
+        num_hidden_layers=c.depth, num_attention_heads=c.heads, intermediate_size=c.hidden, num_labels=c.classes,
+        layer_norm_eps=c.eps, qkv_bias=c.query_bias, hidden_act=ACTIVATIONS[c.activation],
+        attn_implementation="sdpa",  # its eager attention casts to float32
+    )  # fmt: skip
+    return getattr(transformers, f"{family}ForImageClassification{'WithTeacher' * c.distill_head}")(config)
+
+
+def images(weights: Weights) -> Built:
+    """ViT and DeiT, by the config.json that we write and from_pretrained's own reading of names."""
+    c: Any = weights.config
+    module = _pretrained(weights, **({} if c.classes else {"add_pooling_layer": bool(c.head_hidden)}))
+    body = next((name for name, _ in module.named_children() if name in ("vit", "deit")), "")
+    at = f"{body}." if body else ""
+    places: Places = {
+        "tokens": (f"{at}layers.0", "in"),
+        **{f"blocks.{i}": (f"{at}layers.{i}", "out") for i in range(c.depth)},
+        "features": (f"{at}layernorm", "out"),
+    }
+    rows = rules.narrow(LAYOUTS["huggingface@v5"].rows(c), module.state_dict())
+
+    def call(module: Any, images: Any) -> Any:
+        out = module(pixel_values=images.permute(0, 3, 1, 2))
+        return out.logits if c.classes else out.pooler_output if c.head_hidden else out.last_hidden_state[:, 0]
+
+    return Built(versioned("transformers"), module, rows, call, places)
+
+
+def sentences(weights: Weights) -> Built:
+    """Marian, BART and mBART."""
+    c: Any = weights.config
+    module = _pretrained(weights)
+    _whole_gradients(module)
+    exact_sinusoids(module, c)
+    body = "model." if c.outputs else ""
+    places: Places = {
+        f"{stack}.blocks.{i}": (f"{body}{stack}.layers.{i}", "out")
+        for stack, depth in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth))
+        for i in range(depth)
+    }
+
+    def call(module: Any, source: Any, target: Any, source_padding: Any) -> Any:
+        ids = {"input_ids": source, "decoder_input_ids": target}
+        out = module(**ids, attention_mask=source_padding.long(), use_cache=False)
+        return out.logits if c.outputs else out.last_hidden_state
+
+    layout = LAYOUTS[module.config.model_type + ("" if c.outputs else "@base")]
+    return Built(versioned("transformers"), module, rules.narrow(layout.rows(c), module.state_dict()), call, places)
+
+
+def flax_images(weights: Weights) -> Built:
+    """ViT of its former Flax classes."""
+    return images(replace(weights, tensors=from_flax(weights.tensors)))
+
+
+def flax_sentences(weights: Weights) -> Built:
+    """Marian, BART and mBART of its former Flax classes."""
+    return sentences(replace(weights, tensors=from_flax(weights.tensors)))
+
+
+def from_flax(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A Flax file's arrays under torch's names, by the rule of transformers 4 (load_flax_weights_in_pytorch_model)."""
+    out = {}
+    for name, array in arrays.items():
+        path, _, leaf = name.rpartition("/")
+        if leaf == "kernel":
+            array = array.transpose((3, 2, 0, 1) if array.ndim == 4 else None)
+        leaf = "weight" if leaf in ("kernel", "scale", "embedding") else leaf
+        out[f"{path}/{leaf}".lstrip("/").replace("/", ".")] = array
+    return out
+
+
+def _whole_gradients(module: Any) -> None:
+    """Of every row of an embedding: torch drops that of the padding's, which no other function of the weights does."""
+    import torch
+
+    for each in module.modules():
+        if isinstance(each, torch.nn.Embedding):
+            each.padding_idx = None
+
+
+def exact_sinusoids(module: Any, c: TransformerConfig) -> None:
+    """Put the sinusoids of Marian's paper in the place of its table, which holds them rounded to float32."""
+    import torch
+
+    if c.position != "concatenated":
+        return
+    angles = np.arange(c.max_length)[:, None] * 10000.0 ** (-2 * np.arange(c.width // 2) / c.width)
+    exact = torch.from_numpy(np.concatenate([np.sin(angles), np.cos(angles)], axis=1))
+    for stack in (module.get_encoder(), module.get_decoder()):
+        table = stack.embed_positions.weight
+        if table.shape == exact.shape and (table - exact).abs().max() < 1e-4:
+            table.data = exact.to(table.dtype)
+
+
+def _pretrained(weights: Weights, **more: Any) -> Any:
+    """A model of transformers from our side files. Raises Refused where it does not take every tensor."""
+    transformers = load("transformers")
+    extra = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 2, **weights.facts.extra}
+    side = weights.layout.write_side(weights.config, Facts(extra=extra))["config.json"]
+    architecture = side.pop("architectures")[0]
+    config = transformers.AutoConfig.for_model(**side)
+    torch, log = importlib.import_module("torch"), importlib.import_module("transformers.utils.logging")
+    # It reads files, and nothing but from_pretrained knows the older names.
+    with tempfile.TemporaryDirectory() as folder, _silent(log):
+        save = importlib.import_module("safetensors.torch").save_file
+        save(tensors(weights.tensors), f"{folder}/model.safetensors", {"format": "pt"})
+        config.save_pretrained(folder)
+        # Its eager attention casts to float32.
+        options: dict[str, Any] = {"dtype": torch.float64, "attn_implementation": "sdpa", "output_loading_info": True}
+        module, loaded = getattr(transformers, architecture).from_pretrained(folder, **options, **more)
+    bad = {what: sorted(map(str, names)) for what, names in loaded.items() if names and what != "error_msgs"}
+    if bad:
+        raise Refused(f"transformers reports {bad}")
+    return module
+
+
+@contextlib.contextmanager
+def _silent(log: Any) -> Iterator[None]:
+    """transformers without warnings and progress bars."""
+    level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if bars:
+            log.enable_progress_bar()

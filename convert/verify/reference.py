@@ -1,0 +1,78 @@
+"""Our network, which every other side is compared with; and the comparison of one that a library built."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from vit_jax.config import ModelConfig, network_of
+
+from .checks import Check, gradients, stepped, values
+from .libraries.built import Built
+from .sides import ByRows, Ours
+from .weights import Arrays, Inputs, Weights, noise
+
+
+class Reference:
+    """Our network of a config on given inputs (default: noise). What it has computed is not computed again."""
+
+    def __init__(self, name: str, config: ModelConfig, parameters: Arrays, inputs: Inputs | None = None):
+        self.name, self.config, self.parameters = name, config, parameters
+        self.inputs, self.outputs = noise(config) if inputs is None else inputs, network_of(config).captured(config)[-1]
+        self._values: dict[str, Arrays] = {}
+        self._gradients: Arrays | None = None
+
+    def values(self, dtype: str) -> Arrays:
+        """Of the forward pass, in its order."""
+        if dtype not in self._values:
+            self._values[dtype] = self._side(dtype).capture(self.inputs)
+        return self._values[dtype]
+
+    @property
+    def cotangent(self) -> np.ndarray:
+        """What the outputs are weighted with where one number is needed: for gradients, and as a target of steps."""
+        return np.random.default_rng(1).standard_normal(self.values("float64")[self.outputs].shape)
+
+    def gradients(self) -> Arrays:
+        """Of every parameter and every floating-point input."""
+        if self._gradients is None:
+            self._gradients = self._side("float64").gradients(self.inputs, self.cotangent)
+        return self._gradients
+
+    def steps(self, n: int, trained: frozenset[str]) -> Arrays:
+        """The trained parameters after n steps."""
+        return self._side("float64").steps(self.inputs, self.cotangent, n, trained)
+
+    def _side(self, dtype: str) -> Ours:
+        return Ours.network(self.config, self.parameters, dtype, compiled=True)
+
+
+def compared(weights: Weights, reference: Reference, built: Built, steps: int = 0) -> Iterator[Check]:
+    """A file's network, as a library built it, against ours: outputs, blocks, gradients, steps."""
+    subject, against, out = f"{weights.name} in {built.library}", reference.name, reference.outputs
+    theirs = ByRows(built, weights.config)
+    found = theirs.capture(reference.inputs)
+    yield forward(subject, reference, found, "float64")
+    if found[out].shape != reference.values("float64")[out].shape:
+        return  # other classes: nothing that is computed of outputs can be compared
+    alone = theirs.capture({k: v[:1] for k, v in reference.inputs.items()})
+    batch = "a batch of one"
+    yield values(subject, "itself", "forward, float64", {batch: alone[out]}, {batch: found[out][:1]}, "float64")
+    slopes = theirs.gradients(reference.inputs, reference.cotangent)
+    yield from gradients(subject, against, slopes, {n: g for n, g in reference.gradients().items() if n in slopes})
+    if steps:  # on a copy, which they change
+        trained = ByRows(replace(built, module=copy.deepcopy(built.module)), weights.config)
+        ends = trained.steps(reference.inputs, reference.cotangent, steps)
+        expected = reference.steps(steps, trained.trained)
+        yield stepped(subject, against, ends, expected, reference.parameters, steps)
+    yield forward(subject, reference, ByRows(built, weights.config, "float32").capture(reference.inputs), "float32")
+
+
+def forward(subject: str, reference: Reference, found: Arrays, dtype: str) -> Check:
+    """A forward pass against ours: its outputs, and those inner values that its library shows."""
+    expected = {n: value for n, value in reference.values(dtype).items() if n in found}
+    found = {n: found[n] for n in expected}
+    return values(subject, reference.name, f"forward, {dtype}", found, expected, dtype)

@@ -1,0 +1,83 @@
+"""A plan whose target is our own layout, written as a run's folder: one that goes on, or one that has not begun."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vit_jax.config import RunConfig, task_row, untrained
+from vit_jax.config.formats import cannot_go_on
+from vit_jax.errors import UserError
+from vit_jax.runs import Run
+
+from ..containers.run_folder import write_run
+from ..containers.source import Spec
+from ..layout import Facts, Json
+from ..optimizer import Moments
+from ..plan.plan import Plan
+from ..recognise.preprocessing import unprepared
+from .training import Named, Training, converted, moving_rows
+
+
+def into_run(plan: Plan, state: Training | None, path: str, weights: Named) -> list[str]:
+    """Write a run's folder at `path`, new or empty; returns notes for the user, a clause each.
+
+    `weights` are (our name, array) pairs. Without a `state` the run starts at step 0. Raises UserError where the
+    optimizer's state cannot be converted, and where the source lacks what the task needs.
+    """
+    source = plan.reading.source
+    if state and source.container == "orbax" and (reason := cannot_go_on(Run(plan.reading.path).record())):
+        raise UserError(f"{plan.reading.path}: {reason}, so its optimizer's state cannot go along; add --weights-only")
+    rows, notes = (moving_rows(plan), []) if state else ([], [])
+    if state:
+        step = f"at step {state.moments.step}"
+        notes.append(f"the optimizer's state goes along, {step}; the best step so far and the log start anew")
+    state = state or Training(untrained(plan.config), {}, Moments(0, {}), None)
+    stated, defaults = task_metadata(state.run, plan.facts, plan.reading.path)
+    items = {"model": (plan.specs, weights), "optimizer": optimizer_item(plan, state)}
+    if state.run.ema:
+        notes += [] if state.ema else ["the average of the weights starts anew"]
+        current = {name: plan.reading.tensors[name] for row in rows for name in row.theirs}
+        items["ema"] = converted(plan, rows, state.ema or current)
+    beside = {"preset": state.beside.get("preset", "converted"), "data": state.beside.get("data"), **stated}
+    write_run(path, state.run, beside, state.moments.step, items)
+    return [*defaults, *notes]
+
+
+def optimizer_item(plan: Plan, state: Training) -> tuple[dict[str, Spec], Named]:
+    """({name: Spec}, the arrays) of a run's optimizer: its step, and each role's moments under ROLE.NAME."""
+    rows = moving_rows(plan) if state.moments.roles else []
+    moments = {role: converted(plan, rows, tensors) for role, tensors in state.moments.roles.items()}
+    specs = {"step": Spec(np.dtype(np.int32), ())}
+    specs |= {f"{role}.{name}": spec for role, (found, _) in moments.items() for name, spec in found.items()}
+
+    def arrays() -> Named:
+        yield "step", np.asarray(state.moments.step, np.int32)
+        for role, (_, values) in moments.items():
+            yield from ((f"{role}.{name}", array) for name, array in values)
+
+    return specs, arrays()
+
+
+def task_metadata(run: RunConfig, facts: Facts, path: str) -> tuple[Json, list[str]]:
+    """({key: value} that config.json has to hold so that the network can be used, notes on values that are defaults).
+
+    Raises UserError on a value that is not stated and has no default.
+    """
+    stated = {**facts.extra, "preprocess": facts.preprocess, "class_names": facts.class_names}
+    out: Json = {}
+    notes = []
+    for name, entry in task_row(run.task).metadata.items():
+        if stated.get(name) and entry.fits(stated[name], run.model):
+            out[name] = stated[name]
+        elif entry.default is not None:
+            try:
+                out[name], note = entry.default(run.model)
+            except UserError as error:
+                raise UserError(f"{path}: {error}") from error
+            notes.append(note)
+        elif name == "preprocess":
+            raise unprepared(path, facts, "write FILE.safetensors with --weights-only")
+        else:
+            what = f"does not state its {name}, which a run of the task {run.task} keeps"
+            raise UserError(f"{path}: {what}; write FILE.safetensors with --weights-only")
+    return out, notes

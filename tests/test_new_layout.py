@@ -1,0 +1,87 @@
+"""The example layout in CONTRIBUTING.md, added as described there: it converts, asks for fields, and is unproven."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from convert import rules
+from convert.__main__ import main
+from convert.commands.formats import pairs
+from convert.dialects import LAYOUTS
+from convert.layout import Layout
+from vit_jax.config import ViTConfig
+
+PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
+CONFIG = ViTConfig(image=8, patch=4, channels=3, width=8, depth=2, heads=2, hidden=12, classes=3)
+
+
+@pytest.fixture
+def ann(monkeypatch) -> Iterator[Layout]:
+    """The page's file, in the list of layouts."""
+    (code,) = re.findall(r"## A layout.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    module = types.ModuleType("convert.dialects.ann")
+    module.__package__ = "convert.dialects"
+    exec(compile(code, str(PAGE), "exec"), module.__dict__)
+    (layout,) = module.LAYOUTS
+    monkeypatch.setitem(LAYOUTS, layout.name, layout)
+    pairs.cache_clear()
+    yield layout
+    pairs.cache_clear()
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def command(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["convert", *map(str, words)])
+        return main(), *capsys.readouterr()
+
+    return command
+
+
+def file(layout: Layout, path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    shapes = rules.file_shapes(layout.rows(CONFIG))
+    save_file({name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}, path)
+    return path
+
+
+def test_a_file_of_it_goes_to_timm_and_back_to_the_bit(ann, run, tmp_path):
+    source = file(ann, tmp_path / "ann.safetensors")
+    asked, there, back = tmp_path / "no", tmp_path / "timm.safetensors", tmp_path / "back.safetensors"
+    code, _, error = run(source, asked, "--to", "timm")
+    assert code == 2 and "its tensors cannot tell image, heads, activation; give --model NAME" in error
+    flags = [
+        "--set",
+        "image=8",
+        "--set",
+        "heads=2",
+        "--set",
+        "activation=gelu",
+        "--set",
+        "mean=0.5",
+        "--set",
+        "std=0.5",
+    ]
+    assert run(source, there, "--to", "timm", *flags)[0] == 0
+    assert run(there, back, "--to", "ann")[0] == 0
+    a, b = load_file(source), load_file(back)
+    assert a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)
+    assert "ann, 32 tensors" in run(source, tmp_path / "x.safetensors", *flags)[1]
+
+
+def test_a_network_that_it_cannot_hold_is_refused_in_one_sentence(ann):
+    assert ann.cannot(ViTConfig(classes=0)) == ["classes is 0, but the layout always has a head"]
+    assert ann.cannot(ViTConfig(classes=3, registers=2)) == ["registers is 2, but the layout has only 0"]
+
+
+def test_the_list_of_layouts_shows_it_as_unproven(ann, run):
+    code, out, _ = run("formats")
+    (line,) = [line for line in out.splitlines() if line.startswith("  ann ")]
+    assert code == 0 and "unproven" in line and "Ann's ViT" in line

@@ -1,0 +1,61 @@
+"""How images are prepared, as config.json and converted files hold it: its fields, and what each of them may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .images import FITS, KERNELS
+
+# Bounds of a std and of a mean: beyond them a normalised float32 pixel is zero or infinite.
+SMALLEST, LARGEST = 1e-6, 1e6
+
+
+def preprocess_fields(
+    height: int, width: int, channels: int, largest: int | None = None
+) -> dict[str, tuple[Callable[[Any], bool], str]]:
+    """{field: (whether a value is valid, what it has to be)} of a preprocessing for images of this shape.
+
+    `largest` bounds `size`, the shorter side in pixels that an image is scaled to first; None: no bound.
+    """
+    numbers = f"{channels} numbers, one a channel, such as {','.join(['0.5'] * channels)}"
+    pixels = "a whole number of pixels" + (f", at most {largest}" if largest else "")
+    return {
+        "image": (
+            lambda v: _numbers(v, 2) and list(v) == [height, width] and all(type(each) is int for each in v),
+            f"{height}x{width} pixels, which the network takes",
+        ),
+        "channels": (lambda v: type(v) is int and v == channels, f"{channels}, which the network takes"),
+        "fit": (lambda v: v in FITS, f"one of {', '.join(FITS)}"),
+        "interpolation": (lambda v: v in KERNELS, f"one of {', '.join(KERNELS)}"),
+        "size": (lambda v: type(v) is int and 0 <= v <= (v if largest is None else largest), pixels),
+        "background": (lambda v: type(v) is int and 0 <= v <= 255, "a grey level from 0 to 255"),
+        "mean": (lambda v: _numbers(v, channels) and all(abs(each) <= LARGEST for each in v), numbers),
+        "std": (
+            lambda v: _numbers(v, channels) and all(SMALLEST <= each <= LARGEST for each in v),
+            f"{numbers}, all above 0",
+        ),
+    }
+
+
+def preprocess_fault(value: Any, shape: tuple[int, int, int], largest: int | None = None) -> tuple[str, str]:
+    """(the first field that is not valid for images of a shape (h, w, C), what it has to be); empty texts if all are.
+
+    The field is "preprocess" where the value as a whole is not an object of these fields.
+    """
+    fields = preprocess_fields(*shape, largest)
+    if not isinstance(value, Mapping) or value.keys() != fields.keys():
+        return "preprocess", f"an object of {', '.join(fields)}"
+    return next(((name, must) for name, (valid, must) in fields.items() if not valid(value[name])), ("", ""))
+
+
+def is_preprocess(value: Any) -> bool:
+    """Whether a JSON value is a preprocessing, as `data.images.Preprocess.to_dict` writes it."""
+    if not isinstance(value, Mapping) or not _numbers(value.get("image"), 2):
+        return False
+    shape = (*value["image"], value.get("channels"))
+    return all(type(n) is int and n > 0 for n in shape) and not any(preprocess_fault(value, shape))
+
+
+def _numbers(value: Any, count: int) -> bool:
+    return isinstance(value, list | tuple) and len(value) == count and all(type(each) in (int, float) for each in value)

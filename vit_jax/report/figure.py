@@ -1,0 +1,109 @@
+"""What all figures share: pages that become PNGs, colours, and pictures placed on a page.
+
+Figures use matplotlib's Figure on the Agg canvas and never pyplot, so they need no display. The colours are those of
+Okabe and Ito, which colour-blind readers can tell apart, and matplotlib's Blues, viridis and inferno.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DPI = 120
+BLUE, ORANGE, GREEN, SKY, GREY = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#777777"
+STYLE: dict[str, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "figure.titlesize": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#E0E0E0",
+    "legend.frameon": False,
+    "text.parse_math": False,  # a class may be called $x$
+}
+AnyPath = str | os.PathLike[str]
+
+
+@contextlib.contextmanager
+def page(
+    path: AnyPath, width: float, height: float, layout: Literal["constrained"] | None = "constrained"
+) -> Iterator[Figure]:
+    """A figure of width x height inches. When the block ends it is written to `path` as a PNG, atomically.
+
+    The user's matplotlibrc has no effect.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # missing glyphs and tight layouts are of no use to the user
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)  # type: ignore[arg-type]
+        figure = Figure(figsize=(width, height), dpi=DPI, layout=layout)
+        FigureCanvasAgg(figure)
+        yield figure
+        try:
+            figure.savefig(temporary, format="png")
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def message_page(path: AnyPath, text: str) -> None:
+    """A figure of one sentence, for when there is nothing to draw."""
+    with page(path, 6, 2) as figure:
+        figure.text(0.5, 0.5, text, ha="center", va="center", size=13, color=GREY)
+
+
+@contextlib.contextmanager
+def sheet(path: AnyPath, width: float, height: float) -> Iterator[Axes]:
+    """A page as one Axes whose units are inches from the upper left corner; `put` places pictures on it.
+
+    Drawing many pictures on one Axes is much faster than an Axes per picture.
+    """
+    with page(path, width, height, layout=None) as figure:
+        ax = figure.add_axes((0, 0, 1, 1))
+        ax.set(xlim=(0, width), ylim=(height, 0))
+        ax.axis("off")
+        yield ax
+
+
+def put(ax: Axes, picture: np.ndarray, x: float, y: float, w: float, h: float, **options: Any) -> None:
+    """Place a picture, [rows, columns] or [rows, columns, 1 or 3], with its upper left corner at (x, y) of a sheet.
+
+    Up to 128 pixels wide and high it is enlarged without smoothing. `options` are those of `Axes.imshow`.
+    """
+    picture = to_rgb(picture) if picture.ndim == 3 else picture
+    interpolation = "nearest" if max(picture.shape[:2]) <= 128 else "auto"
+    ax.imshow(picture, extent=(x, x + w, y + h, y), aspect="auto", **{"interpolation": interpolation} | options)
+
+
+def to_rgb(image: np.ndarray) -> np.ndarray:
+    """[h, w, 1 or 3] -> [h, w, 3]."""
+    return np.broadcast_to(image, (*image.shape[:2], 3))
+
+
+def aspect(images: np.ndarray) -> float:
+    """Height over width of images [..., h, w, C], limited to 0.3..3 so that they fit on a page."""
+    return min(max(images.shape[-3] / images.shape[-2], 0.3), 3)
+
+
+def shortened(name: str, most: int) -> str:
+    """A name, cut to at most `most` characters with an ellipsis."""
+    return name if len(name) <= most else name[: most - 1] + "…"
