@@ -15,7 +15,7 @@
 
 TORCH ?= yes
 # The tests that load a library of the extra parity, or skip without it.
-LIBRARY_TESTS = $(shell grep -lE 'verify\.libraries|parity\.libraries|huggingface_hub' tests/test_*.py)
+LIBRARY_TESTS = $(shell grep -lE '^ *(from|import) .*libraries|importorskip."huggingface_hub' tests/test_*.py)
 comma := ,
 
 ifeq ($(strip $(PYTHON)),)
@@ -76,6 +76,7 @@ parity: .venv/.parity
 
 lint: .venv/.dev
 	.venv/bin/python -m ruff check
+	.venv/bin/python -m ruff format --check
 	.venv/bin/python -m mypy
 
 clean:

@@ -100,7 +100,7 @@ class Layout:
     a leading "!", none. `rows(config)` are the tensors. `fields` says where each field of our config comes from.
     `refusals` are the exceptions, each with its stage. `read_side({file name: JSON}) -> Facts` and
     `write_side(config, facts) -> {file name: JSON}` are the files that the layout's library wants beside the weights.
-    `beside` are regular expressions of tensors in such files that are no part of the network: left out, and reported.
+    `outside` are regular expressions of tensors in such files that are no part of the network: left out, and reported.
     """
 
     dialect: str  # the file in dialects/, with dashes
@@ -110,14 +110,11 @@ class Layout:
     fields: Mapping[str, Field]
     rows: Callable[[Any], list[Row]]
     signature: tuple[str, ...]
-    containers: tuple[str, ...] = (
-        "safetensors",
-        "torch",
-    )  # what its files come in; the first is that of a folder we write
+    containers: tuple[str, ...] = ("safetensors", "torch")  # of its files; the first is that of a folder we write
     refusals: tuple[Refusal, ...] = ()
     read_side: Callable[[Mapping[str, Json]], Facts] = lambda files: Facts()
     write_side: Callable[[Any, Facts], dict[str, Json]] = lambda config, facts: {}
-    beside: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()  # the keys of Facts.extra that write_side cannot do without: --set may give them
     proven: str = ""  # the third party whose forward pass was compared, in tests/parity; empty: none was
 
@@ -136,12 +133,12 @@ class Layout:
         return [clause for refusal in self.refusals if refusal.stage == stage for clause in refusal.clauses(given)]
 
     def recognises(self, names: Names) -> bool:
-        """Whether names and shapes are those of this layout."""
-        return matches(names, self.signature) and not self.refuses("shapes", names)
+        """Whether names and shapes are those of this layout; one without a signature recognises nothing."""
+        return bool(self.signature) and matches(names, self.signature) and not self.refuses("shapes", names)
 
     def left_out(self, names: Iterable[str]) -> list[str]:
         """Those of the names that are no part of the network."""
-        return [name for name in names if any(re.fullmatch(pattern, name) for pattern in self.beside)]
+        return [name for name in names if any(re.fullmatch(pattern, name) for pattern in self.outside)]
 
     def cannot(self, config: Any, weights_only: bool = False) -> list[str]:
         """Why a config has no file of this layout, a clause each; empty where it has one."""

@@ -19,7 +19,7 @@ from vit_jax.config import OptimConfig, Parameter, roles
 from vit_jax.errors import UserError
 
 from .containers.source import Spec, Tensor, TreePath
-from .recognise.weights_in import MODULES
+from .recognise.weights_in import WRAPPER_MODULES
 from .rules import CARRIED, Constant, Row, Tie, narrow
 
 TORCH_NAMES = {"mu": "exp_avg", "nu": "exp_avg_sq", "trace": "momentum_buffer"}  # {role: torch's name of the moment}
@@ -181,7 +181,7 @@ def _decaying(rows: Iterable[Row], c: OptimConfig, table: Table) -> dict[str, bo
 
 def _bare(name: str, weights: Mapping[str, Tensor]) -> str:
     """A parameter's name without the prefixes of wrappers such as torch.compile."""
-    while name not in weights and name.startswith(tuple(f"{module}." for module in MODULES)):
+    while name not in weights and name.startswith(tuple(f"{module}." for module in WRAPPER_MODULES)):
         name = name.partition(".")[2]
     return name
 

@@ -182,6 +182,24 @@ def test_kernels_are_told_apart_by_what_they_make():
             assert np.abs(made[a] - made[b]).max() > 0.05, (a, b)
 
 
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("hf", dict(align_corners=False)),
+        ("timm", dict(align_corners=False, antialias=True)),
+        ("torchvision", dict(align_corners=True)),
+    ],
+)
+def test_cubic_kernels_are_those_of_torch(name, how):
+    """transformers, timm, torchvision resample with torch's bicubic: slope -0.75, or -0.5 where it is antialiased."""
+    torch = pytest.importorskip("torch")
+    table = np.random.default_rng(0).standard_normal((16, 5))
+    image = torch.from_numpy(table.T.reshape(1, 5, 4, 4))
+    for size in ((6, 6), (3, 3)):
+        there = torch.nn.functional.interpolate(image, size, mode="bicubic", **how)[0].numpy()  # [5, h, w]
+        assert np.abs(resample(table, (4, 4), size, POSITIONS[name]) - there.reshape(5, -1).T).max() < 1e-13
+
+
 @pytest.mark.parametrize("kernel", POSITIONS)
 def test_a_constant_table_stays_constant(kernel):
     for size in ((7, 7), (3, 3), (1, 1), (12, 12)):

@@ -468,9 +468,9 @@ def test_a_file_gets_its_name_once_the_disk_holds_it(run, source, tmp_path, monk
 
     def listening(move):
         def listen(old, new):
-            files = [p for p in (Path(old), *Path(old).rglob("*")) if p.is_file()]
-            assert held >= {p.stat().st_ino for p in files}, f"{old} becomes {new} before it is on the disk"
-            named.update(p.stat().st_ino for p in files)
+            paths = [Path(old), *Path(old).rglob("*")]
+            assert held >= {p.stat().st_ino for p in paths}, f"{old} becomes {new} before it is on the disk"
+            named.update(p.stat().st_ino for p in paths)
             move(old, new)
 
         return listen

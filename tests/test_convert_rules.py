@@ -120,6 +120,14 @@ def test_tied_copies_are_equal_in_every_bit():
             rules.Tie(2).read([zero, other])
 
 
+def test_tensors_of_two_dtypes_do_not_become_one():
+    """numpy would widen the narrower, and the way back would not be exact."""
+    parts = [np.zeros(2, np.float32), np.zeros(2, np.float16)]
+    for operation in (rules.Concat(0, (2, 2)), rules.Stack(2)):
+        with pytest.raises(ValueError, match="dtypes float16, float32"):
+            operation.write(parts)
+
+
 def test_the_heads_of_an_attention_are_one_matrix():
     heads = [np.full((2, 3), h) for h in range(4)]
     operation = rules.Reversed(rules.Concat(0, (2,) * 4))

@@ -313,6 +313,9 @@ def test_a_scale_of_its_own_goes_into_the_statistics():
     )
     assert preprocess["mean"] == pytest.approx([0.5] * 3) and preprocess["std"] == pytest.approx([0.5] * 3)
     assert read(image_processor_type="ViTImageProcessor", do_normalize=False)[0]["std"] == [1.0] * 3
+    levels = dict(image_mean=[127.5] * 3, image_std=[51.0] * 3)  # of pixels from 0 to 255, which are not divided
+    preprocess, _ = read(image_processor_type="ViTImageProcessor", do_rescale=False, **levels)
+    assert preprocess["mean"] == pytest.approx([0.5] * 3) and preprocess["std"] == pytest.approx([0.2] * 3)
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,20 @@ def test_layer_scales_as_gamma_are_nobodys_until_said_whose():
     assert which_layout("file", Recognition.of(names), "timm@deit3", "") is LAYOUTS["timm@deit3"]
 
 
+def test_norms_and_gates_are_where_their_publishers_have_them():
+    """CLIP: ln_1 before attention, ln_2 before the mlp (clip/model.py). timm's SwiGLUPacked: the gate first."""
+    c = replace(SMALL, depth=1, gated=True, activation="silu", hidden=12)
+    clip = replace(c, gated=False, stem_bias=False, pre_norm=True, head_bias=False)
+    found = {name: r for r in LAYOUTS["clip"].rows(clip) for name in r.theirs}
+    for theirs, ours in (("ln_1.weight", "norm1.scale"), ("ln_1.bias", "norm1.bias"), ("ln_2.weight", "norm2.scale")):
+        assert found[f"transformer.resblocks.0.{theirs}"].ours == (f"blocks.0.{ours}",)
+    packed = np.arange(2 * 12 * c.width, dtype=np.float32).reshape(24, c.width)  # [out, in]
+    (fc1,) = [r for r in TIMM.rows(c) if r.theirs == ("blocks.0.mlp.fc1.weight",)]
+    made = dict(zip(fc1.ours, fc1.read([packed]), strict=True))
+    assert np.array_equal(made["blocks.0.mlp.gate.kernel"], packed[:12].T)
+    assert np.array_equal(made["blocks.0.mlp.fc1.kernel"], packed[12:].T)
+
+
 def test_clip_and_dinov2_are_told_from_timm():
     clip = ViTConfig(
         image=8,

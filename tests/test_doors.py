@@ -557,6 +557,9 @@ def test_patience_ends_a_run(place, plain, capsys):
     capsys.readouterr()
     assert train("--epochs", 60, "--patience", 1, "--name", "patient") == 0
     assert "this run is finished" in capsys.readouterr().out
+    folder.summary_file.unlink()  # as after a crash at the end: the checkpoint knows that patience is over
+    assert train("--epochs", 60, "--patience", 1, "--name", "patient") == 0
+    assert folder.summary()["step"] == summary["step"]
 
 
 @pytest.fixture

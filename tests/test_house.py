@@ -51,7 +51,6 @@ NAMED_IN = (
 WAY = [
     "containers",
     "rules",
-    "signature",
     "layout",
     "dialects",
     "recognise",

@@ -4,8 +4,10 @@ import contextlib
 import csv
 import dataclasses
 import io
+import json
 import re
 import shlex
+import shutil
 import sys
 from types import SimpleNamespace
 
@@ -420,6 +422,16 @@ def test_what_else_predict_refuses_of_weights(converted, tmp_path):
     ) and f"python -m convert {tmp_path / 'a.pt'} X.safetensors" in told(tmp_path / "a.pt")
     converted("runs/digits", tmp_path / "b.pt", "--to", "timm", "--adapt", "head=drop")
     assert "has no head" in told(tmp_path / "b.pt")
+
+
+def test_evaluation_on_other_data_than_that_of_the_run_is_refused(place, tmp_path):
+    """Images that it was trained on would be among those that it is measured on."""
+    shutil.copytree(place / "runs" / "digits", tmp_path / "other")
+    record = json.loads((tmp_path / "other" / "config.json").read_text())
+    record["data"]["content"] = "0" * 32
+    (tmp_path / "other" / "config.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match="is not the data that this run was trained on; restore it"):
+        evaluate.evaluate(str(tmp_path / "other"))
 
 
 def test_evaluation_says_that_weights_are_no_run(converted, tmp_path):

@@ -12,7 +12,7 @@ from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.plan.groups import stream
 from convert.plan.plan import plan
-from convert.recognise.preprocessing import fitting, statistics
+from convert.recognise.preprocessing import fitting, preprocessing
 from convert.recognise.reading import Options, read
 from convert.write.write import write
 from vit_jax.config import ViTConfig, shapes
@@ -165,7 +165,7 @@ def test_a_list_of_files_removes_none_outside_its_folder(tmp_path):
 )
 def test_a_preprocessing_that_cannot_be_is_refused_by_its_flag(name, value):
     with pytest.raises(UserError, match=rf"^--set {name}=.*: give "):
-        statistics(CONFIG, {"mean": 0.5, "std": 0.5, name: value}, None)
+        preprocessing(CONFIG, {"mean": 0.5, "std": 0.5, name: value}, None)
     stated = HOW | {name: value}
     facts = fitting(Facts(preprocess=stated), CONFIG)
     assert facts.preprocess is None and name in facts.notes[0]

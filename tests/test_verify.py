@@ -268,7 +268,7 @@ def test_where_nobody_builds_a_network_and_nobody_compared_its_table_it_is_unpro
     report = against_ours(LAYOUTS["notebook-48"], HEADS)
     assert report.verdict == "the same tensors; the table of notebook-48 is unproven"
     assert report.notes == [
-        "b: nobody is known to build notebook-48; torch_ref computed it, from what our table read",
+        "b: no library is known to build notebook-48; torch_ref computed it, from what our table read",
     ]
     assert report.computed == {"a"} and "the table of notebook-48 is unproven" in report.text()
 

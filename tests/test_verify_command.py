@@ -88,7 +88,7 @@ def test_verify_compares_two_files_and_leaves_what_was_asked_for(timm, tmp_path,
         == 0
     )
     out = capsys.readouterr().out
-    assert "B does not say its config: it was read by that of A" in out and out.endswith(
+    assert "B does not state its config: it was read by that of A" in out and out.endswith(
         "verdict   the same function\n"
     )
     said = json.loads((tmp_path / "v.json").read_text())

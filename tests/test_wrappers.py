@@ -182,7 +182,21 @@ def test_a_second_set_may_hold_more_than_the_first():
     )
 
 
-@pytest.mark.parametrize("moments", ["opt_state", "optimizer", "optimizer_state_dict", "mu", "exp_avg"])
+@pytest.mark.parametrize(
+    "moments",
+    [
+        "opt",
+        "opt_state",
+        "optimizer",
+        "optimizer_state_dict",
+        "mu",
+        "nu",
+        "trace",
+        "exp_avg",
+        "exp_avg_sq",
+        "momentum_buffer",
+    ],
+)
 def test_moments_have_the_names_of_weights_and_are_none(moments):
     tree = {"params": {"patch": {"weight": tensor()}}, moments: {"0": {"params": {"patch": {"weight": tensor()}}}}}
     assert chosen(tree, container="msgpack")[:2] == ("params", {"patch/weight"})

@@ -39,6 +39,7 @@ from vit_jax.config import (
 from vit_jax.data import batches
 from vit_jax.errors import DONE, CheckFailed, UserError, run_command
 from vit_jax.presets import preset
+from vit_jax.runs import sync_file, sync_folder
 
 from . import Model, build, load, named
 from .tasks import task_of
@@ -239,8 +240,10 @@ class Trainer:
         torch.save(state, partial)
         weights = path.with_suffix(".safetensors")
         save_file(named(self.model, self.model.state_dict()), f"{weights}.tmp")
-        os.replace(f"{weights}.tmp", weights)
-        os.replace(partial, path)
+        for temporary, final in ((Path(f"{weights}.tmp"), weights), (partial, path)):
+            sync_file(temporary)
+            os.replace(temporary, final)
+        sync_folder(path.parent)
 
 
 def starting_weights(trainer: Trainer, path: str) -> None:

@@ -330,6 +330,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def sync_file(path: Path) -> None:
+    """Have the disk hold a file that was written, so that it may be renamed over another."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
 def sync_folder(path: Path) -> None:
     """Make renames inside a folder durable (a no-op on Windows)."""
     if os.name == "nt":

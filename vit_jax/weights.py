@@ -20,7 +20,7 @@ from .errors import UserError
 from .interop import convert_first, converted
 from .layers import merge
 from .models import definition
-from .runs import Run, find, flatten, is_foreign, unflatten
+from .runs import Run, find, flatten, is_foreign, sync_file, sync_folder, unflatten
 from .tasks import Predictor, Trained, task_of
 
 
@@ -150,7 +150,9 @@ def export(
     save_file(
         tensors, partial, metadata={"format": "vit-jax", "config": json.dumps(to_dict(run)), "kept": json.dumps(values)}
     )
+    sync_file(partial)
     os.replace(partial, file)
+    sync_folder(file.parent)
 
 
 def read(path: str, runs_dir: str = "runs") -> tuple[ModelConfig, dict[str, Any]]:

@@ -117,10 +117,10 @@ def about_comparison(add: Any) -> None:
 
 def options(arguments: argparse.Namespace) -> Options:
     """What the arguments state about the source. Raises UserError."""
-    from ..recognise.layouts import check_accepted
+    from ..recognise.layouts import check_accept_flags
     from ..recognise.reading import Options
 
-    check_accepted(arguments.accept)
+    check_accept_flags(arguments.accept)
     return Options(
         layout=arguments.layout,
         model=arguments.model,

@@ -18,9 +18,9 @@ from ..verify.libraries import OURS, library_of
 from .terminal import wrapped
 
 COLUMNS = (
-    "built by: the library that --verify has build a file's network, independently of our table of the layout (-: no "
-    "installable library does). compared with: what the table's networks were compared with in tests/parity, else it "
-    "is unproven. --verify calls two files the same function only where both were built independently."
+    "built by: the library with which --verify builds a file's network, independently of our table of the layout "
+    "(-: no installable library does). compared with: what the table's networks were compared with in tests/parity, "
+    "else it is unproven. --verify calls two files the same function only where both were built independently."
 )
 
 

@@ -13,7 +13,7 @@ from ..containers.folder import candidates
 from ..containers.source import Source, Tensor
 from ..recognise import weights_in
 from ..recognise.layouts import Recognition, closest, recognise
-from ..recognise.preprocessing import statistics
+from ..recognise.preprocessing import preprocessing
 from ..recognise.reading import Options, identify
 from ..recognise.weights_in import Chosen
 from .terminal import wrapped
@@ -65,7 +65,7 @@ def config(source: Source, options: Options, chosen: Chosen[Recognition]) -> Non
     training = network_of(reading.config).training
     values = {k: v for k, v in to_dict(reading.config).items() if k not in training and (k in ALWAYS or v != plain[k])}
     print(wrapped(f"config     {type(reading.config).__name__}: {_listed(values)}; the rest by default", INDENT))
-    if images := statistics(reading.config, reading.statistics, reading.facts.preprocess):
+    if images := preprocessing(reading.config, reading.statistics, reading.facts.preprocess):
         print(wrapped(f"images     {_listed(images)}", INDENT))
     if made := reading.provenance.get("source"):
         print(f"made from  {made.get('name')} ({made.get('layout')}, sha256 {made.get('sha256')})", end="")

@@ -12,9 +12,9 @@ from vit_jax.errors import UserError
 from . import limits
 from .positional import PositionalFile
 from .source import Source, Writer
-from .zips import members
+from .zips import zip_members
 
-MODULES = {"safetensors": "safetensors", "torch": "torch_file", "npz": "npz", "msgpack": "msgpack"}
+READERS = {"safetensors": "safetensors", "torch": "torch_file", "npz": "npz", "msgpack": "msgpack"}
 SUFFIXES = {
     ".safetensors": "safetensors",
     ".pt": "torch",
@@ -40,13 +40,13 @@ FOREIGN = (  # other files that are found under such names: their first bytes, w
 
 def open_file(path: str) -> Source:
     """Open one file. Raises UserError where there is none, it holds no weights, or is damaged."""
-    module = import_module(f".{MODULES[container(path)]}", __package__)
+    module = import_module(f".{READERS[container(path)]}", __package__)
     opened: Source = module.open_file(path)
     return opened
 
 
 def container(path: str) -> str:
-    """The container of a file, a key of MODULES, by its first bytes. Raises UserError saying what it is instead."""
+    """The container of a file, a key of READERS, by its first bytes. Raises UserError saying what it is instead."""
     check_file(path)
     with open(path, "rb") as opened:
         head = opened.read(FIRST_BYTES)
@@ -83,7 +83,7 @@ def _numpy_archive(path: str) -> bool:
     """Whether a zip file holds .npy members only."""
     file = PositionalFile(path)
     try:
-        return all(name.endswith(".npy") for name in members(file))
+        return all(name.endswith(".npy") for name in zip_members(file))
     finally:
         file.close()
 
@@ -107,5 +107,5 @@ def writer(path: str) -> tuple[str, Writer]:
         found = f"{suffix} is not the suffix of a container" if suffix else "the name has no suffix"
         raise UserError(f"{path}: {found}; end the name with one of {', '.join(WRITTEN)}")
     name = SUFFIXES[suffix]
-    write: Callable[..., None] = import_module(f".{MODULES[name]}", __package__).write
+    write: Callable[..., None] = import_module(f".{READERS[name]}", __package__).write
     return name, write

@@ -287,7 +287,7 @@ def write(
     `metadata` is not written: the format has none. Raises ValueError on a value that the format cannot hold.
     """
     del metadata
-    plan = Plan()
+    plan = FileLayout()
     plan.value(tree, ())
     with open(path, "wb") as file:
         for offset, data in plan.fixed:
@@ -306,7 +306,7 @@ def write(
         raise ValueError(f"no values came for {', '.join(map(str, plan.slots))}")
 
 
-class Plan:
+class FileLayout:
     """The layout of a file: `fixed` [(offset, bytes)], and by Spec the `slots` [(offset, size)] of its values."""
 
     def __init__(self) -> None:

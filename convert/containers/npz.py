@@ -17,7 +17,7 @@ from vit_jax.errors import UserError
 from . import limits
 from .positional import CHUNK, PositionalFile
 from .source import Shape, Source, Spec, Tensor, TreePath, check_names, check_shape, raw
-from .zips import Member, members
+from .zips import Member, zip_members
 
 MAGIC, SUFFIX = b"\x93NUMPY", ".npy"
 FEW = 4096  # bytes that are enough to unpack the beginning of a deflated member
@@ -37,7 +37,7 @@ def open_file(path: str) -> Source:
     """Open a file; reads the headers of all members, no values. Raises UserError."""
     file = PositionalFile(path)
     try:
-        found = members(file)
+        found = zip_members(file)
         for member in found.values():
             _check_member(path, member)
         check_names([name.removesuffix(SUFFIX) for name in found], path)

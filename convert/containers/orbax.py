@@ -115,7 +115,7 @@ def _item(folder: Folder, size: int) -> tuple[dict[str, Tensor], list[str]]:
 
 
 def _metadata(folder: Folder) -> dict[str, Any]:
-    """An item's _METADATA. Raises UserError where Orbax does not write such."""
+    """An item's _METADATA. Raises UserError where it is not as Orbax writes it."""
     file = folder / METADATA
     try:
         if file.stat().st_size > limits.HEADER:

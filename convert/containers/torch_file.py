@@ -23,7 +23,7 @@ from .pickles import Pickle
 from .positional import CHUNK, PositionalFile
 from .source import Marker, Shape, Source, Tensor, check_shape
 from .torch_writer import write
-from .zips import Member, members
+from .zips import Member, zip_members
 
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # begin a file of the older format
 OTHER_ARCHIVES = (  # a pattern of members that such an archive has, what it is and the remedy
@@ -72,7 +72,7 @@ def open_file(path: str) -> Source:
 
 
 def _zip(file: PositionalFile) -> Source:
-    found = members(file)
+    found = zip_members(file)
     for pattern, what in OTHER_ARCHIVES:
         if any(re.fullmatch(pattern, name) for name in found):
             raise UserError(f"{file.path}: is {what}")

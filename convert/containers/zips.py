@@ -27,7 +27,7 @@ class Member:
     method: int
 
 
-def members(file: PositionalFile) -> dict[str, Member]:
+def zip_members(file: PositionalFile) -> dict[str, Member]:
     """{name: Member} in the order of the directory, without folders.
 
     Raises UserError on a file that is cut off or has bytes outside its members, on names that occur twice or lead out

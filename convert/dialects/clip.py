@@ -86,7 +86,7 @@ def layout(version: str, prefix: str, title: str) -> Layout:
         signature=signature,
         containers=("torch", "safetensors"),
         refusals=(Refusal("network", cannot_hold),),
-        beside=(*TEXT, *SETTINGS) if prefix else (),
+        outside=(*TEXT, *SETTINGS) if prefix else (),
         proven="timm 1.0.31",
     )
 

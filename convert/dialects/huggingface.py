@@ -275,7 +275,7 @@ def _layout(version: str, title: str) -> Layout:
         rows=functools.partial(rows, version=version),
         signature=tuple(rf"(vit\.|deit\.)?{n}" for n in below),
         refusals=(Refusal("network", cannot_hold),),
-        beside=(r"decoder\.0\.(weight|bias)",),
+        outside=(r"decoder\.0\.(weight|bias)",),
         read_side=read_side,
         write_side=write_side,
         proven="transformers 5.23.0",

@@ -14,7 +14,7 @@ from vit_jax.errors import UserError
 from ..containers.source import Source
 from ..layout import Facts, Json
 
-KEPT_KEYS = ("preset", "data", *sorted(metadata_checks()))  # keys of a run's config.json besides `config`
+KEPT_FIELDS = ("preset", "data", *sorted(metadata_checks()))  # keys of a run's config.json besides `config`
 
 
 def own_record(tree: Mapping[str, Any]) -> Json:
@@ -22,7 +22,7 @@ def own_record(tree: Mapping[str, Any]) -> Json:
     config = tree.get("config")
     if not isinstance(config, Mapping) or not {"task", "model", "optim"} <= config.keys():
         return {}
-    return {key: as_json(tree[key]) for key in ("config", *KEPT_KEYS) if key in tree}
+    return {key: as_json(tree[key]) for key in ("config", *KEPT_FIELDS) if key in tree}
 
 
 def own_layout(source: Source) -> str:

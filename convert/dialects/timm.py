@@ -291,6 +291,6 @@ TIMM = Layout(
     read_side=read_side,
     write_side=write_side,
     proven="timm 1.0.31",
-    beside=TRAINING_ONLY,
+    outside=TRAINING_ONLY,
 )
 LAYOUTS = (OLDEST, DEIT3, APART, TIMM)

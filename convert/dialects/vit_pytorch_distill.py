@@ -88,7 +88,7 @@ def _layout(m: Modules) -> Layout:
         signature=(*vit_pytorch.signature(m), TOKEN, SECOND_HEAD.replace(".", r"\.") + r"\.weight"),
         containers=("torch", "safetensors"),
         refusals=refusals(m),
-        beside=(r"teacher\..*",),
+        outside=(r"teacher\..*",),
         proven="" if ends_before(m, "1.4") else "vit-pytorch 1.26.11",
     )
 

@@ -20,7 +20,7 @@ from ..adapt import adaptations as adaptations_of
 from ..containers.source import Spec
 from ..layout import Facts, Layout
 from ..recognise.layouts import find
-from ..recognise.preprocessing import statistics
+from ..recognise.preprocessing import preprocessing
 from ..recognise.reading import Reading
 from ..rules import CARRIED, Row, ghost
 
@@ -69,7 +69,7 @@ def plan(
     facts = reading.facts
     for adaptation in adaptations:
         facts = adaptation.facts(facts)
-    facts = replace(facts, preprocess=statistics(config, reading.statistics, facts.preprocess))
+    facts = replace(facts, preprocess=preprocessing(config, reading.statistics, facts.preprocess))
     return Plan(reading, adaptations, layout, config, rows, specs, rounded, facts, allow_nonfinite)
 
 

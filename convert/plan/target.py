@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vit_jax.errors import UserError
-from vit_jax.runs import sync_folder
+from vit_jax.runs import sync_file, sync_folder
 
 from ..containers import open_source
 from ..containers.source import CARRIED_SUFFIX, CERTIFICATE, DIGESTED, PROVENANCE, Source
@@ -82,17 +82,17 @@ class Target:
             return set()
 
     @contextlib.contextmanager
-    def room(self) -> Iterator[Path]:
+    def workspace(self) -> Iterator[Path]:
         """A temporary folder beside the target; removed afterwards, and parent folders with it if they stay empty."""
         made = [folder for folder in self.path.absolute().parents if not folder.exists()]
-        room = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        workspace = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         try:
             with self.failures():
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                room.mkdir()
-                yield room
+                workspace.mkdir()
+                yield workspace
         finally:
-            clear(room)
+            clear(workspace)
             if not os.path.lexists(self.path):
                 with contextlib.suppress(OSError):
                     for folder in made:
@@ -115,20 +115,19 @@ class Target:
                 "check the path, its permissions and the disk, nothing was changed"
             ) from error
 
-    def settle(self, room: Path) -> list[Path]:
+    def settle(self, workspace: Path) -> list[Path]:
         """Move the temporary folder's files to their names, durably, and remove what an earlier conversion left."""
-        for path in room.rglob("*"):
-            if path.is_file():
-                sync(path)
-        names = sorted(p.name for p in room.iterdir())
+        for path in (workspace, *workspace.rglob("*")):
+            (sync_folder if path.is_dir() else sync_file)(path)
+        names = sorted(p.name for p in workspace.iterdir())
         place = self.path if self.folder else self.path.parent
         stale = [self.path / name for name in self.listed()] if self.folder else []
         if self.folder and not self.path.exists():
-            os.rename(room, self.path)
+            os.rename(workspace, self.path)
             sync_folder(self.path.parent)
         else:
             for name in names:
-                os.replace(room / name, place / name)
+                os.replace(workspace / name, place / name)
         for path in (*stale, *self.beside):
             if path.name not in names or path.parent != place:
                 path.unlink(missing_ok=True)
@@ -155,17 +154,11 @@ def was_converted(path: Path) -> bool:
         return False
 
 
-def sync(path: Path) -> None:
-    """Have the disk hold a file that was written."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
-def clear(room: Path) -> None:
+def clear(workspace: Path) -> None:
     """Remove a folder, also while threads of an interrupted write still write in it."""
     for _ in range(50):
-        shutil.rmtree(room, ignore_errors=True)
-        if not room.exists():
+        shutil.rmtree(workspace, ignore_errors=True)
+        if not workspace.exists():
             return
         time.sleep(0.1)
 

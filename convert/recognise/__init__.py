@@ -1,1 +1,1 @@
-"""Which tensors of a file are its weights, of which layout and which config, said by whom: asked once a file."""
+"""Finds the weights in a file, their layout and their config, each from a source that is known; once a file."""

@@ -86,7 +86,7 @@ def unknown(names: Names, config: Any) -> str:
     return f"its {len(names)} tensors ({some}, ...) have no known layout{maybe}"
 
 
-def check_accepted(flags: Iterable[str]) -> None:
+def check_accept_flags(flags: Iterable[str]) -> None:
     """Raise UserError on an --accept that no layout asks for."""
     there = sorted({flag for layout in LAYOUTS.values() for flag in layout.flags})
     for flag in flags:
@@ -122,7 +122,7 @@ def closest(names: Iterable[str]) -> str:
     for layout in LAYOUTS.values():
         plain = parts(p.replace("\\", "").replace("d+", "0") for p in layout.signature if not p.startswith("!"))
         shares = [max((len(a & b) / len(a | b) for a in given), default=0) for b in plain]
-        likeness[layout] = sum(shares) / len(shares)
+        likeness[layout] = sum(shares) / max(len(shares), 1)
     best = max(likeness, key=likeness.__getitem__)
     newest = [each for each in likeness if each.dialect == best.dialect and likeness[each] == likeness[best]][-1]
     return f"; the nearest is {newest.name}" if likeness[best] > 0.3 else ""

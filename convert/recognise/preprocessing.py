@@ -13,7 +13,7 @@ from vit_jax.errors import UserError
 
 from ..layout import Facts, Json
 
-STATISTICS = ("mean", "std", "fit", "size", "interpolation", "background")  # fields of preprocessing that --set gives
+SETTABLE = ("mean", "std", "fit", "size", "interpolation", "background")  # fields of preprocessing that --set gives
 DEFAULTS = {"fit": "stretch", "interpolation": "bicubic"}  # where only mean and std are given
 SCALED = 16  # `size` is at most this many times an image's longer side: more takes memory and shows no more
 
@@ -49,7 +49,7 @@ def unprepared(path: str, facts: Facts, otherwise: str) -> UserError:
 
 
 def assumed(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
-    """A sentence about the defaults that `statistics` takes; none where --set or the source states all of it."""
+    """A sentence about the defaults that `preprocessing` takes; none where --set or the source states all of it."""
     defaults = {name: value for name, value in DEFAULTS.items() if name not in sets}
     if stated or "mean" not in sets or not defaults:
         return []
@@ -58,12 +58,12 @@ def assumed(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
     return [f"the source does not state how images are fitted, so {written} is written; change it with {flags}"]
 
 
-def statistics(c: ModelConfig, sets: Mapping[str, Any], stated: Json | None) -> Json | None:
+def preprocessing(c: ModelConfig, sets: Mapping[str, Any], stated: Json | None) -> Json | None:
     """The preprocessing that a source states, with the fields of --set over it; None where there is neither.
 
     Raises UserError where --set gives half of it, or a value that the network's images cannot have.
     """
-    given = {k: sets[k] for k in STATISTICS if k in sets}
+    given = {k: sets[k] for k in SETTABLE if k in sets}
     shape = pixels(c)
     if shape is None or not (given or stated):
         return None

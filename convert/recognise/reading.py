@@ -25,7 +25,7 @@ from ..rules import Row
 from . import weights_in
 from .config import FALLBACK, OWN_METADATA, check_fields, resolve
 from .layouts import Recognition, extras, recognise, shapes, which_layout
-from .preprocessing import STATISTICS, fitting
+from .preprocessing import SETTABLE, fitting
 from .provenance import CHECKPOINTS, read_provenance, remedy, side_file, with_digests
 from .weights_in import Chosen
 
@@ -122,7 +122,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
         raise UserError(f"{source.path}: its provenance is damaged ({own_facts.notes[0]}); {remedy(side)}")
     extra = {k: options.sets[k] for k in options.sets if k in extras(layout.network)}
     facts = joined(own_facts, fitting(stated, config), fitting(model, config), extra)
-    statistics = {k: options.sets[k] for k in STATISTICS if k in options.sets}
+    statistics = {k: options.sets[k] for k in SETTABLE if k in options.sets}
     left_out = [*left_out, *aside, *source.skipped]
     return Reading(source, layout, config, tensors, rows, facts, left_out, provenance, statistics)
 
@@ -146,7 +146,7 @@ def all_stated(
 
     Raises UserError on a --set that names no field.
     """
-    no_fields = {*STATISTICS, *extras(layout.network)}  # what --set gives beside fields of the config
+    no_fields = {*SETTABLE, *extras(layout.network)}  # what --set gives beside fields of the config
     sets = {k: v for k, v in options.sets.items() if k not in no_fields}
     check_fields(sets, layout)
     return [

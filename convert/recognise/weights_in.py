@@ -11,7 +11,7 @@ from vit_jax.errors import UserError
 
 from ..containers.source import Marker, Source, Tensor, TreePath, check_names
 
-Weights = dict[str, Tensor]
+TensorSet = dict[str, Tensor]
 Found = TypeVar("Found")  # what is known of a set of tensors: false where that is nothing
 
 # Keys under which files keep weights, and prefixes that modules around a model put before its names.
@@ -20,14 +20,18 @@ WRAPPERS = (
     "ema_model", "ema_params", "module", "net", "network", "student", "teacher", "weights", "params", "opt/target",
     "target", "state", "variables",
 )  # fmt: skip
-MODULES = ("module", "_orig_mod")  # DistributedDataParallel and torch.compile: before every name of a model's
+WRAPPER_MODULES = ("module", "_orig_mod")  # DistributedDataParallel and torch.compile: before every name of a model's
 PREFIXES = (
-    *MODULES, "model", "net", "backbone", "visual.trunk", "student", "teacher", "ema", "ema_model", "params",
+    *WRAPPER_MODULES, "model", "net", "backbone", "visual.trunk", "student", "teacher", "ema", "ema_model", "params",
     "opt/target", "target", "img",
 )  # fmt: skip
 # Parts of names under which an optimizer's moments lie: they have the names and shapes of the weights.
 OPTIMIZER = r"opt|opt_.*|optim.*|mu|nu|trace|exp_avg.*|momentum.*"
-INSIDE = {MODULES[1], "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}  # added within names, around submodules
+INSIDE = {
+    WRAPPER_MODULES[1],
+    "_checkpoint_wrapped_module",
+    "_fsdp_wrapped_module",
+}  # added within names, around submodules
 STRIPPED, SETS = 6, 200  # at most so many wrappers and prefixes around each other, and sets in one file
 PLACES, SHOWN = 30, 5  # prefixes under which weights are looked for that no known wrapper holds; shown of a long list
 TOP = "."  # the label of a file's own names
@@ -40,12 +44,12 @@ class Chosen(NamedTuple, Generic[Found]):
     """The weights of a source, what was left out, and what is known of the tensors."""
 
     label: str  # where they lie in the source; "." is the top
-    tensors: Weights
+    tensors: TensorSet
     left_out: list[str]
     found: Found
 
 
-def choose(source: Source, recognise: Callable[[Weights], Found], key: str = "") -> Chosen[Found]:
+def choose(source: Source, recognise: Callable[[TensorSet], Found], key: str = "") -> Chosen[Found]:
     """The weights of a source, with wrappers and prefixes off their names.
 
     `recognise` gives what is known of a set of tensors. The only known set is taken; where there is none, the largest,
@@ -76,7 +80,7 @@ def choose(source: Source, recognise: Callable[[Weights], Found], key: str = "")
     return Chosen(label, weights, _left_out(source, label, {id(tensor) for tensor in weights.values()}), found)
 
 
-def hint(source: Source, recognise: Callable[[Weights], Any]) -> str:
+def hint(source: Source, recognise: Callable[[TensorSet], Any]) -> str:
     """A clause naming prefixes, of no known wrapper, under which `recognise` knows the weights; empty where none is."""
     separator = source.separator
     every = {
@@ -117,7 +121,7 @@ def elsewhere(source: Source) -> str:
     return f"its tensors lie under {places}{more}; name the weights with --key {counts[0][0]}"
 
 
-def tied(source: Source, weights: Weights) -> list[tuple[str, ...]]:
+def tied(source: Source, weights: TensorSet) -> list[tuple[str, ...]]:
     """The names that are one storage, of those alone that the weights have."""
     chosen = {tensor.name for tensor in weights.values()}
     return [some for names in source.tied if len(some := tuple(name for name in names if name in chosen)) > 1]
@@ -147,7 +151,7 @@ def _under(source: Source, members: Members, key: str) -> Members:
 
 
 def _sets(
-    source: Source, members: Members, top: str, recognise: Callable[[Weights], Found], key: str
+    source: Source, members: Members, top: str, recognise: Callable[[TensorSet], Found], key: str
 ) -> dict[str, tuple[Members, Found]]:
     """{label: (its direct members, what is known of them)}, outermost first, of members that lie at a label."""
     separator = source.separator
@@ -257,7 +261,7 @@ def _values(value: Any, path: TreePath = (), lists: bool = False) -> Iterator[tu
             yield from _values(each, (*path, i), lists)
 
 
-def _tensors(members: Members) -> Weights:
+def _tensors(members: Members) -> TensorSet:
     return {name: value for name, (_, value) in members.items() if isinstance(value, Tensor)}
 
 

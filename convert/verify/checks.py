@@ -21,7 +21,7 @@ FORWARD = {"float64": 1e-12, "float32": 1e-5}
 OWN, MODEL, SIZEABLE = 1e-11, 1e-12, 1e-3
 STEPS = 1e-10  # of parameters after steps, as a share of the largest change of one
 BITS = "tensors, bit for bit"
-Named = Mapping[str, np.ndarray]
+Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def statistics(a: str, b: str, first: Facts, second: Facts) -> Check:
     return Check(a, b, "statistics of pixels, where both state them", apart[where], 1e-6, where)
 
 
-def bits(subject: str, against: str, found: Named, expected: Named, quantity: str = BITS) -> Check:
+def bits(subject: str, against: str, found: Arrays, expected: Arrays, quantity: str = BITS) -> Check:
     """Names, shapes, dtypes and bits: what outputs cannot tell apart (a lost key bias, permuted heads)."""
     if found.keys() != expected.keys():
         only = ", ".join(sorted(found.keys() ^ expected.keys())[:3])
@@ -91,9 +91,9 @@ def bits(subject: str, against: str, found: Named, expected: Named, quantity: st
 
 
 def values(
-    subject: str, against: str, quantity: str, found: Named, expected: Named, dtype: str, limit: float | None = None
+    subject: str, against: str, quantity: str, found: Arrays, expected: Arrays, dtype: str, limit: float | None = None
 ) -> Check:
-    """Named arrays in the order of the forward pass, each of this dtype; names the first that is beyond the limit."""
+    """Arrays arrays in the order of the forward pass, each of this dtype; names the first that is beyond the limit."""
     limit = FORWARD[dtype] if limit is None else limit
     if list(found) != list(expected):
         names = sorted(found.keys() ^ expected.keys()) or list(found)
@@ -103,7 +103,7 @@ def values(
     return Check(subject, against, quantity, apart.get(where, 0.0), limit, where)
 
 
-def gradients(subject: str, against: str, found: Named, expected: Named) -> list[Check]:
+def gradients(subject: str, against: str, found: Arrays, expected: Arrays) -> list[Check]:
     """Float64 gradients of one number, by both limits."""
     if found.keys() != expected.keys():
         names = f"names {sorted(found.keys() ^ expected.keys())}"
@@ -121,7 +121,7 @@ def gradients(subject: str, against: str, found: Named, expected: Named) -> list
     return checks
 
 
-def stepped(subject: str, against: str, found: Named, expected: Named, start: Named, n: int) -> Check:
+def stepped(subject: str, against: str, found: Arrays, expected: Arrays, start: Arrays, n: int) -> Check:
     """Parameters after n steps of an optimizer, from the same start."""
     changes = (float(np.abs(expected[name] - start[name].astype(np.float64)).max(initial=0.0)) for name in expected)
     largest = max(changes, default=0.0) or 1.0

@@ -105,7 +105,7 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
 
 
 def second(path: str, options: Options, a: Reading) -> tuple[Reading, str]:
-    """B, and a note: where its own files do not state its config, it is read by A's, and the note tells so."""
+    """B, and a note where its own files do not state its config: it is then read by the config of A."""
     from ..recognise.reading import Options, read
 
     try:
@@ -115,7 +115,7 @@ def second(path: str, options: Options, a: Reading) -> tuple[Reading, str]:
         try:
             return read(
                 path, Options(accept=options.accept, sets={**fields, **options.sets})
-            ), "B does not say its config: it was read by that of A"
+            ), "B does not state its config: it was read by that of A"
         except UserError:
             raise error from None
 
@@ -152,7 +152,9 @@ def pictures(path: str, shape: tuple[int, ...], preprocess: Json | None) -> np.n
             raise UserError(f"--images {path}: cannot be read ({error}); give a .npy file of numbers") from error
         if given.ndim != 4 or given.shape[1:] != shape or given.dtype.kind != "f" or not len(given):
             wanted = f"[B, {', '.join(map(str, shape))}] of floating-point numbers"
-            raise UserError(f"--images {path}: {given.dtype.name} {list(given.shape)} is not {wanted}; give such")
+            raise UserError(
+                f"--images {path}: {given.dtype.name} {list(given.shape)} is not {wanted}; give an array of that kind"
+            )
         if not np.isfinite(given).all():
             raise UserError(
                 f"--images {path}: holds NaN or infinity, on which no two networks are equal; give finite numbers"

@@ -11,7 +11,7 @@ from vit_jax.config import ModelConfig, network_of
 
 from .. import adapt as adapting
 from .checks import Check, bits, configs, relative, returned, statistics
-from .libraries import Refused, Unavailable, build, stand_in
+from .libraries import NotLoaded, Unavailable, build, stand_in
 from .reference import Reference, compared
 from .report import Report
 from .weights import Inputs, Weights
@@ -69,6 +69,7 @@ def verify(
 
 def of_one(weights: Weights, reference: Reference, report: Report, steps: int = 0) -> list[Check]:
     """A file, computed by its library, against ours; by torch_ref from what our table read where no library does it."""
+    why = ""
     try:
         built, why = build(weights)
         if built is None:
@@ -76,10 +77,10 @@ def of_one(weights: Weights, reference: Reference, report: Report, steps: int = 
             report.notes.append(f"{weights.name}: {why}; torch_ref computed it, from what our table read")
         else:
             report.computed.add(weights.name)
-    except Refused as error:
+    except NotLoaded as error:
         return [Check(weights.name, "its own library", "loading", float("inf"), 0.0, str(error))]
     except Unavailable as error:
-        note = f"forward not compared: {error}"
+        note = f"forward not compared: {'; '.join(dict.fromkeys(filter(None, (why, str(error)))))}"
         report.notes += [note] if note not in report.notes else []
         return []
     return list(compared(weights, reference, built, steps))

@@ -69,7 +69,9 @@ class Report:
             for name, layout in layouts.items()
             if layout.dialect not in OURS
         ]
-        return " and ".join(clauses) or "no forward pass was compared"
+        if not self.computed:
+            clauses = clauses or ["no forward pass was compared"]
+        return " and ".join(clauses) or f"{' and '.join(layouts)} was not computed independently"
 
     @property
     def _files(self) -> list[tuple[Weights, str]]:
@@ -133,11 +135,16 @@ class Report:
             )
             differences[f"{of}: {c.quantity}"] = _finite(c.difference)
         return {
-            "format": 1, "source": files[0], "target": files[1],
+            "format": 1,
+            "source": files[0],
+            "target": files[1],
             "config": {"network": network_of(self.config).name, "fields": to_dict(self.config)},
-            "adaptations": list(self.adaptations), "differences": differences, "versions": versions(),
-            "verdict": self.verdict, "notes": list(self.notes),
-        }  # fmt: skip
+            "adaptations": list(self.adaptations),
+            "differences": differences,
+            "versions": versions(),
+            "verdict": self.verdict,
+            "notes": list(self.notes),
+        }
 
 
 def versions() -> dict[str, str]:

@@ -69,7 +69,9 @@ class Ours:
         """The inputs as jax's arrays, floating-point ones in the side's dtype."""
         import jax.numpy as jnp
 
-        return {k: jnp.asarray(v) if isinstance(v, np.ndarray) else v for k, v in cast(inputs, self.dtype).items()}
+        return {
+            k: jnp.asarray(v) if isinstance(v, np.ndarray) else v for k, v in cast_inputs(inputs, self.dtype).items()
+        }
 
     def forward(self, inputs: Inputs) -> np.ndarray:
         with on_cpu(self.dtype):
@@ -166,7 +168,7 @@ class Torch:
 
         return {
             k: torch.from_numpy(np.ascontiguousarray(v)) if isinstance(v, np.ndarray) else v
-            for k, v in cast(inputs, self.dtype).items()
+            for k, v in cast_inputs(inputs, self.dtype).items()
         }
 
     def run(self, given: dict[str, Any]) -> Any:
@@ -278,7 +280,7 @@ def on_cpu(dtype: str) -> Iterator[None]:
         yield
 
 
-def cast(inputs: Inputs, dtype: str) -> Inputs:
+def cast_inputs(inputs: Inputs, dtype: str) -> Inputs:
     """Floating-point inputs in this dtype; ids and masks as they are."""
     return {k: v.astype(dtype) if isinstance(v, np.ndarray) and v.dtype.kind == "f" else v for k, v in inputs.items()}
 

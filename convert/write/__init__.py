@@ -1,1 +1,1 @@
-"""A plan carried out: weights, runs in training, and what the written files say of themselves."""
+"""A plan carried out: weights, runs in training, and the provenance of the written files."""

@@ -30,7 +30,7 @@ def into_run(plan: Plan, state: Training | None, path: str, weights: Named) -> l
     rows, notes = (moving_rows(plan), []) if state else ([], [])
     if state:
         step = f"at step {state.moments.step}"
-        notes.append(f"the optimizer's state goes along, {step}; the best step so far and the log start anew")
+        notes.append(f"the optimizer's state is converted, {step}; the best step so far and the log start anew")
     state = state or Training(untrained(plan.config), {}, Moments(0, {}), None)
     stated, defaults = task_metadata(state.run, plan.facts, plan.reading.path)
     items = {"model": (plan.specs, weights), "optimizer": optimizer_item(plan, state)}

@@ -50,7 +50,7 @@ def into_torch(plan: Plan, state: Training, path: str, weights: Named) -> list[s
         yield from ((("ema", name), array) for name, array in (ema[1] if ema else ()))
 
     write_compared(path, tree, arrays())
-    return [f"the optimizer's state goes along, at step {step}; the best step so far and the log stay behind"]
+    return [f"the optimizer's state is converted, at step {step}; the best step so far and the log stay behind"]
 
 
 def write_compared(path: str, tree: Json, arrays: Placed) -> None:

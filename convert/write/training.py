@@ -19,7 +19,7 @@ from vit_jax.runs import Run
 from .. import optimizer
 from ..containers.run_folder import run_of
 from ..containers.source import Source, Spec, Tensor, leaves
-from ..dialects.own import KEPT_KEYS, own_record
+from ..dialects.own import KEPT_FIELDS, own_record
 from ..layout import Json
 from ..optimizer import Moments
 from ..plan.groups import stream
@@ -65,14 +65,14 @@ def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
     run = dataclasses.replace(run, model=reading.config)
     ema = averaged if run.ema and averaged else None
     if reading.source.container == "orbax":
-        beside = {key: value for key, value in Run(path).record().items() if key in KEPT_KEYS}
+        beside = {key: value for key, value in Run(path).record().items() if key in KEPT_FIELDS}
         return Training(run, beside, our_moments(saved, run.optim, path), ema)
     # The step of another training loop may count anything; torch's Adam keeps its own.
     counted = bool(own_record(tree)) or run.optim.name in ("sgd", "momentum")
     step = tree["step"] if counted and isinstance(tree.get("step"), int) else None
     table, grouped = parameters(run.model), reading.layout.dialect == "torch-ref"
     moments = optimizer.from_torch(saved, reading.rows, reading.tensors, run.optim, table, path, step, grouped)
-    return Training(run, {key: value for key, value in own_record(tree).items() if key in KEPT_KEYS}, moments, ema)
+    return Training(run, {key: value for key, value in own_record(tree).items() if key in KEPT_FIELDS}, moments, ema)
 
 
 def run_config(source: Source) -> RunConfig | None:

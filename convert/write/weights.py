@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from vit_jax.errors import CheckFailed, UserError
+from vit_jax.runs import sync_file
 
 from ..containers import open_source, writer
 from ..containers.source import CARRIED_SUFFIX, DIGESTED, SEPARATORS, Spec, Tensor, leaves
 from ..layout import Json
 from ..plan.groups import stream
 from ..plan.plan import Plan
-from ..plan.target import sync
 from ..recognise.provenance import CHECKPOINTS
 from ..rules import CARRIED, checksum
 from .into_run import into_run
@@ -26,8 +26,11 @@ from .training import Named, Training
 
 # The name of the weights in a folder that we write, by container.
 IN_FOLDER = {
-    "safetensors": "model.safetensors", "npz": "model.npz", "msgpack": "flax_model.msgpack", "torch": "model.pt",
-}  # fmt: skip
+    "safetensors": "model.safetensors",
+    "npz": "model.npz",
+    "msgpack": "flax_model.msgpack",
+    "torch": "model.pt",
+}
 NESTED = {"msgpack"}  # containers whose files are nested dictionaries of names; torch's state dicts are flat
 Progress = Callable[[int], None]  # is called with the bytes written so far
 Sums = dict[str, int] | None  # {the target's name: CRC-32 of its tensor}; None: the file holds digests of its own
@@ -82,12 +85,12 @@ def write_container(plan: Plan, path: Path, provenance: Json, values: Named, sum
     """Write the weights and their provenance, read them back and compare. Raises CheckFailed."""
     container, write = writer(str(path))
 
-    def keys(name: str) -> tuple[str | int, ...]:
+    def path_in_tree(name: str) -> tuple[str | int, ...]:
         return tuple(name.split(SEPARATORS[container])) if container in NESTED else (name,)
 
     tree: dict[Any, Any] = {}
     for name, spec in plan.specs.items():
-        *parents, leaf = keys(name)
+        *parents, leaf = path_in_tree(name)
         node = tree
         for key in parents:
             node = node.setdefault(key, {})
@@ -95,12 +98,12 @@ def write_container(plan: Plan, path: Path, provenance: Json, values: Named, sum
     metadata = {"format": "pt", "provenance": json.dumps(provenance)}
 
     def arrays() -> Iterator[tuple[tuple[str | int, ...], np.ndarray]]:
-        yield from ((keys(name), array) for name, array in values)
+        yield from ((path_in_tree(name), array) for name, array in values)
         metadata["provenance"] = json.dumps(provenance)  # now with the source's hash
 
     write(str(path), tree, arrays(), metadata)
     with ThreadPoolExecutor(1) as aside:  # the disk works while the file is read back
-        synced = aside.submit(sync, path)
+        synced = aside.submit(sync_file, path)
         read_back(path, plan.specs, sums)
         synced.result()
 

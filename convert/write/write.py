@@ -61,13 +61,13 @@ def write(
         check_stated(plan, goal)
     state = training(plan.reading, run) if holds_training(plan, goal.name) and not weights_only else None
     provenance = origin(plan, state is not None)
-    with goal.room() as room, ThreadPoolExecutor(1) as aside:
+    with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
         known = aside.submit(source_hash, plan.reading.source)  # while the weights are written: neither waits
-        notes, sums = write_all(plan, room / goal.name, provenance, known, progress, state)
+        notes, sums = write_all(plan, workspace / goal.name, provenance, known, progress, state)
         sides = plan.layout.write_side(plan.config, plan.facts) if goal.folder and not weights_only else {}
         for name, content in (sides | own_side(goal, provenance, sums, list(sides))).items():
-            write_json(room / name, content)
-        files = goal.settle(room)
+            write_json(workspace / name, content)
+        files = goal.settle(workspace)
     key = "model" if goal.name == CHECKPOINTS or notes else ""
     return Written(goal.weights, files, provenance, [*notes, *remarks(plan, goal, weights_only)], key)
 

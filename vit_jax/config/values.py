@@ -44,7 +44,7 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
     if cls is RunConfig:
         values = upgraded(values)
         hints = hints | _part_classes(values.get("task"))
-    elif issubclass(cls, ModelConfig):
+    elif not where and issubclass(cls, ModelConfig):  # a run's network is renamed with the rest of the run
         values = renamed(values)
     kwargs: dict[str, Any] = {}
     for name, value in values.items():

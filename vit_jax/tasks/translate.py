@@ -97,9 +97,11 @@ class Translate:
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         right = (logits.argmax(-1) == labels) & real
         return {
-            "loss": jnp.where(real, losses, 0).sum(-1), "tokens": real.sum(-1), "right": right.sum(-1),
+            "loss": jnp.where(real, losses, 0).sum(-1),
+            "tokens": real.sum(-1),
+            "right": right.sum(-1),
             "predicted": translation_ids(model, batch["source"], self.length),
-        }  # fmt: skip
+        }
 
     def attention(self, model: Transformer, source: Array) -> tuple[Array, Array]:
         """(translations int32 [B, length], cross-attention from their tokens, float [B, layers, H, length, S])."""

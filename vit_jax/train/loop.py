@@ -278,6 +278,12 @@ def save(s: Session) -> None:
 def checkpoint_notes(s: Session) -> dict[str, Any]:
     """The JSON part of a checkpoint: all but the arrays that a run needs to resume as if it had never stopped."""
     return {
-        "optimizer": s.run.optim.name, "best": s.best, "stale": s.stale, "due": s.due, "totals": s.totals,
-        "seconds": s.seconds, "data": s.setup.dataset.identity, "environment": s.setup.environment,
-    }  # fmt: skip
+        "optimizer": s.run.optim.name,
+        "best": s.best,
+        "stale": s.stale,
+        "due": s.due,
+        "totals": s.totals,
+        "seconds": s.seconds,
+        "data": s.setup.dataset.identity,
+        "environment": s.setup.environment,
+    }

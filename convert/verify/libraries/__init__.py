@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from ...layout import Layout
 from ..weights import Weights
 from . import timm, torch_nn, torch_ref, transformers, vit_pytorch
-from .built import Built, Refused, Unavailable, load
+from .built import Built, NotLoaded, Unavailable, load
 
-__all__ = ["LIBRARIES", "OURS", "Built", "Library", "Refused", "Unavailable", "build", "library_of", "load", "stand_in"]
+__all__ = [
+    "LIBRARIES", "OURS", "Built", "Library", "NotLoaded", "Unavailable", "build", "library_of", "load", "stand_in",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Library:
     """A library by its name, and the function that has it build a file's network.
 
-    The function raises Unavailable where the library has no such network, Refused where it does not load the file, and
-    ImportError where it is not installed.
+    The function raises Unavailable where the library has no such network, NotLoaded where it does not load the file,
+    and ImportError where it is not installed.
     """
 
     name: str
@@ -61,11 +63,11 @@ def library_of(layout: Layout) -> Library | None:
 def build(weights: Weights) -> tuple[Built | None, str]:
     """The file's network as its library builds it; or None and why that is not done, a clause.
 
-    Raises Refused where the library does not load the file.
+    Raises NotLoaded where the library does not load the file.
     """
     library = library_of(weights.layout)
     if library is None:
-        return None, f"nobody is known to build {weights.layout.name}"
+        return None, f"no library is known to build {weights.layout.name}"
     try:
         return library.build(weights), ""
     except ImportError as error:

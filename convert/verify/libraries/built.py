@@ -21,7 +21,7 @@ class Unavailable(Exception):
     """Why a library cannot build a network, in a clause."""
 
 
-class Refused(Exception):
+class NotLoaded(Exception):
     """Why a library does not load a file of its own layout, in a clause."""
 
 
@@ -88,12 +88,12 @@ def tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def filled(module: Any, state: Mapping[str, Any]) -> Any:
-    """The module in float64 with these tensors. Raises Refused where names or shapes are not the module's."""
+    """The module in float64 with these tensors. Raises NotLoaded where names or shapes are not the module's."""
     module = module.double()
     try:
         module.load_state_dict(dict(state))
     except RuntimeError as error:
-        raise Refused(" ".join(str(error).split())[:300]) from error
+        raise NotLoaded(" ".join(str(error).split())[:300]) from error
     return module
 
 

@@ -16,7 +16,7 @@ from vit_jax.config import ViTConfig, pair
 from ... import rules
 from ...dialects import LAYOUTS
 from ..weights import Weights
-from .built import Built, Places, Refused, Unavailable, filled, load, of_images, tensors, versioned, wide
+from .built import Built, NotLoaded, Places, Unavailable, filled, load, of_images, tensors, versioned, wide
 
 POOLS = {"cls": "token", "mean": "avg", "mean_all": "avg", "map": "map"}
 
@@ -32,8 +32,11 @@ def network(c: ViTConfig, gate_apart: bool = False, **options: Any) -> Any:
 
     layers = importlib.import_module("timm.layers")
     acts = {
-        "gelu": nn.GELU, "gelu_tanh": functools.partial(nn.GELU, approximate="tanh"), "relu": nn.ReLU, "silu": nn.SiLU,
-    }  # fmt: skip
+        "gelu": nn.GELU,
+        "gelu_tanh": functools.partial(nn.GELU, approximate="tanh"),
+        "relu": nn.ReLU,
+        "silu": nn.SiLU,
+    }
     act = acts.get(c.activation) or layers.get_act_layer(c.activation)
     hidden, mlp = c.hidden, {}
     if c.gated and gate_apart:
@@ -136,9 +139,9 @@ def google(weights: Weights) -> Built:
         except NotImplementedError as error:
             raise Unavailable(f"timm's loader does not take {c.channels} channels ({error})") from error
         except (KeyError, RuntimeError, ValueError) as error:
-            raise Refused(f"timm's loader of .npz files: {error}") from error
+            raise NotLoaded(f"timm's loader of .npz files: {error}") from error
     if left := [name for name, x in module.named_parameters() if x.isnan().all()]:
-        raise Refused(f"timm's loader of .npz files finds no {', '.join(left[:3])}")
+        raise NotLoaded(f"timm's loader of .npz files finds no {', '.join(left[:3])}")
     return _built(c, module)
 
 

@@ -48,14 +48,19 @@ def torch_transformer(weights: Weights) -> Built:
 
     c: Any = weights.config
     acts: dict[str, Any] = {
-        "gelu": torch.nn.functional.gelu, "relu": torch.nn.functional.relu, "silu": torch.nn.functional.silu,
+        "gelu": torch.nn.functional.gelu,
+        "relu": torch.nn.functional.relu,
+        "silu": torch.nn.functional.silu,
         "gelu_tanh": functools.partial(torch.nn.functional.gelu, approximate="tanh"),
         "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    }  # fmt: skip
+    }
     common: dict[str, Any] = {
-        "activation": acts[c.activation], "layer_norm_eps": c.eps, "batch_first": True, "norm_first": c.norm_first,
+        "activation": acts[c.activation],
+        "layer_norm_eps": c.eps,
+        "batch_first": True,
+        "norm_first": c.norm_first,
         "bias": c.bias,
-    }  # fmt: skip
+    }
     library = f"torch {torch.__version__}"
     with warnings.catch_warnings(action="ignore"):  # torch lists the fast paths that it will not take
         if not c.decoder_depth:

@@ -12,7 +12,7 @@ from vit_jax.errors import UserError
 
 from ...dialects import torch_ref as names
 from ..weights import Weights
-from .built import Built, Refused, Unavailable, filled, tensors, wide
+from .built import Built, NotLoaded, Unavailable, filled, tensors, wide
 
 
 def torch_file(weights: Weights) -> Built:
@@ -27,7 +27,7 @@ def own_file(weights: Weights) -> Built:
     try:
         return with_parameters(weights.config, weights.tensors)
     except UserError as error:
-        raise Refused(str(error)) from error
+        raise NotLoaded(str(error)) from error
 
 
 def with_parameters(config: ModelConfig, parameters: Mapping[str, np.ndarray]) -> Built:

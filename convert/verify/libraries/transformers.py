@@ -17,7 +17,7 @@ from ... import rules
 from ...dialects import LAYOUTS
 from ...layout import Facts
 from ..weights import Weights
-from .built import Built, Places, Refused, load, tensors, versioned
+from .built import Built, NotLoaded, Places, load, tensors, versioned
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -129,7 +129,7 @@ def exact_sinusoids(module: Any, c: TransformerConfig) -> None:
 
 
 def _pretrained(weights: Weights, **more: Any) -> Any:
-    """A model of transformers from our side files. Raises Refused where it does not take every tensor."""
+    """A model of transformers from our side files. Raises NotLoaded where it does not take every tensor."""
     transformers = load("transformers")
     extra = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 2, **weights.facts.extra}
     side = weights.layout.write_side(weights.config, Facts(extra=extra))["config.json"]
@@ -146,7 +146,7 @@ def _pretrained(weights: Weights, **more: Any) -> Any:
         module, loaded = getattr(transformers, architecture).from_pretrained(folder, **options, **more)
     bad = {what: sorted(map(str, names)) for what, names in loaded.items() if names and what != "error_msgs"}
     if bad:
-        raise Refused(f"transformers reports {bad}")
+        raise NotLoaded(f"transformers reports {bad}")
     return module
 
 

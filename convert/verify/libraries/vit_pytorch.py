@@ -10,7 +10,7 @@ from vit_jax.config import ViTConfig, pair
 from ...dialects import LAYOUTS
 from ...rules import Row
 from ..weights import Weights
-from .built import Built, Places, Refused, Unavailable, filled, load, of_images, tensors, versioned
+from .built import Built, NotLoaded, Places, Unavailable, filled, load, of_images, tensors, versioned
 
 TOKENS = ("cls_token", "pos_embedding", "distillation_token")  # before 1.16.1 they had an axis for the batch
 
@@ -72,7 +72,7 @@ def _with_tokens(cls: Any, c: ViTConfig) -> Any:
 
 
 def _filled(module: Any, weights: Weights) -> tuple[Any, list[Row]]:
-    """The module with the file's tensors, and the rows of its own names. Raises Refused or Unavailable."""
+    """The module with the file's tensors, and the rows of its own names. Raises NotLoaded or Unavailable."""
     if reasons := weights.layout.refuses("statement", weights.config):
         raise Unavailable("; ".join(reasons))
     newest = [layout for layout in LAYOUTS.values() if layout.dialect == weights.layout.dialect][-1]
@@ -83,7 +83,7 @@ def _filled(module: Any, weights: Weights) -> tuple[Any, list[Row]]:
     }
     try:
         return filled(module, state), newest.rows(weights.config)
-    except Refused:
+    except NotLoaded:
         if weights.layout.name == newest.name:
             raise
         raise Unavailable(f"the installed version has the names of {newest.name}") from None
