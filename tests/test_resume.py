@@ -710,7 +710,7 @@ def test_a_change_of_what_decides_the_last_bits_is_said(folder, capsys):
 def test_execution_may_change_and_moves_only_the_last_bits(reference, folder, capsys):
     go(folder, max_steps=7)
     go(folder, accumulate=1, keep=1, save_minutes=0.0)
-    assert "because these changed: accumulate 2 -> 1" in capsys.readouterr().out
+    assert "because of: accumulate 2 -> 1" in capsys.readouterr().out
     expected, got = ([r["loss"] for r in result(f).rows] for f in (reference, folder))
     assert expected != got
     np.testing.assert_allclose(got, expected, rtol=1e-4)
