@@ -233,8 +233,10 @@ class Row:
         kept = tuple(n for n in self.theirs if n in names or not (carried or n in self.optional))
         if kept == self.theirs:
             return self
-        ties = {Tie(len(self.theirs)): Tie(len(kept))}
-        return replace(self, theirs=kept, operations=tuple(ties.get(o, o) for o in self.operations)) if kept else None  # type: ignore[call-overload]
+        if not kept:
+            return None
+        tied = Tie(len(self.theirs))
+        return replace(self, theirs=kept, operations=tuple(Tie(len(kept)) if o == tied else o for o in self.operations))
 
 
 def row(theirs: str, ours: str, shape: Shape, *operations: Operation) -> Row:

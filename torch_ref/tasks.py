@@ -101,9 +101,9 @@ class Translate:
     @staticmethod
     def open_data(run: RunConfig) -> Any:
         """Open, check and split the data of a run. Raises UserError."""
-        c: Any = run.model
+        c, data = cast(Any, (run.model, run.data))  # of the classes that its row names
         wanted = {name: getattr(c, name) for name in network_of(c).from_data}
-        return open_sentences(run.data, one_vocabulary=c.one_embedding, wanted=wanted, seed=run.seed)  # type: ignore[arg-type]
+        return open_sentences(data, one_vocabulary=c.one_embedding, wanted=wanted, seed=run.seed)
 
     def loss(self, model: Transformer, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """The loss of a batch []."""

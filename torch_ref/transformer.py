@@ -220,7 +220,8 @@ class Decoder(nn.Module):
         if length < 1:
             raise ValueError(f"length is {length}: give 1 or more")
         memory_mask = attention_mask(len(memory), 1, memory.shape[1], padding=memory_padding)
-        crossed = [block.cross_attention.project(memory, memory) for block in self.blocks]  # type: ignore[union-attr, operator]
+        blocks: Any = self.blocks  # a ModuleList does not tell what it holds
+        crossed = [block.cross_attention.project(memory, memory) for block in blocks]
         return Cache(0, length, [None] * len(self.blocks), crossed, memory_mask)
 
     def check(self, tokens: Tensor, cache: Cache) -> None:

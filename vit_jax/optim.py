@@ -109,7 +109,8 @@ class Optimizer:
             updates, new = rule.update(gradients, optax.ScaleByAdamState(step, moments["mu"], moments["nu"]))
             moments = {"mu": new.mu, "nu": new.nu}  # type: ignore[union-attr]
         elif c.name == "momentum":
-            updates, new = optax.trace(beta, c.nesterov).update(gradients, optax.TraceState(moments["trace"]))  # type: ignore[arg-type]
+            rule = optax.trace(beta, c.nesterov)  # type: ignore[arg-type]  # a traced beta works
+            updates, new = rule.update(gradients, optax.TraceState(moments["trace"]))
             moments = {"trace": new.trace}  # type: ignore[union-attr]
         else:
             updates = gradients
