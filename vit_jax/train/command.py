@@ -66,8 +66,9 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
         folder = runs.find(resume, _value(arguments, "--dir") or RunConfig.dir)
         name, base = folder.record()["preset"], folder.config()
     else:
+        init = _value(arguments, "--init")
         name = name or "digits"
-        base = preset(name).run
+        base = filled_in(preset(name).run, init)
     # Not dataclasses.asdict, which would turn the nested configs into dicts.
     default = Options(**{f.name: getattr(base, f.name) for f in dataclasses.fields(RunConfig)}, resume=resume)
     program = "python -m vit_jax.train" + ("" if resume else f" {name}")
@@ -90,6 +91,14 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     if unknown:
         raise UserError(f"the argument {unknown[0]!r} follows no --field: name its field, or leave it out")
     return name, options, folder
+
+
+def filled_in(run: RunConfig, init: str) -> RunConfig:
+    """A preset's run with the fields that the weights of `init` decide ("": none); flags override the result.
+
+    Raises UserError.
+    """
+    return run
 
 
 def _nearest(flag: str, options: Options) -> str:
@@ -139,13 +148,14 @@ def _description(name: str) -> str:
 
 
 def _value(arguments: list[str], flag: str) -> str:
-    """The value of a flag on the command line, or ''."""
+    """The value of a flag on the command line, or ''; of several the last, as for the parser."""
+    value = ""
     for i, argument in enumerate(arguments):
         if argument == flag and i + 1 < len(arguments):
-            return arguments[i + 1]
+            value = arguments[i + 1]
         if argument.startswith(flag + "="):
-            return argument.partition("=")[2]
-    return ""
+            value = argument.partition("=")[2]
+    return value
 
 
 def command(arguments: list[str]) -> int:
