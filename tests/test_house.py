@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 # The order in which to read vit_jax: a file imports only earlier ones. A folder counts as the file of its name.
 ORDER = [
-    *("errors", "config", "presets", "runs", "backend"),
+    *("errors", "callable_module", "config", "presets", "runs", "backend"),
     *("layers", "vit", "transformer", "captioner", "models"),
     *("text", "data", "report", "augment", "optim", "decode", "tasks", "step", "checkpoint", "interop", "weights"),
     *("train", "evaluate", "predict", "cli"),

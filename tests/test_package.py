@@ -136,6 +136,41 @@ def test_public_names():
         _ = vit_jax.nothing
 
 
+ORDERS = (  # of imports, each followed by what has to be callable
+    "import vit_jax; vit_jax.train, vit_jax.evaluate, vit_jax.predict",
+    "import vit_jax.train, vit_jax.predict, vit_jax.evaluate; vit_jax.train, vit_jax.evaluate, vit_jax.predict",
+    "from vit_jax import predict, train, evaluate; train, evaluate, predict",
+    "from vit_jax.train import train, train_seeds; import vit_jax.evaluate; train, vit_jax.evaluate, vit_jax.predict",
+    "import vit_jax.train.session, vit_jax.cli; vit_jax.train, vit_jax.evaluate, vit_jax.predict",
+    "import vit_jax; vit_jax.train.train, vit_jax.evaluate.evaluate, vit_jax.predict.predict",
+)
+
+
+def test_commands_are_callable_whatever_was_imported_first():
+    """With the signatures of their functions, and without loading jax."""
+    script = """if True:
+        import inspect, sys
+        wanted = [["run"], ["path", "split"], ["path", "inputs"]]
+        for order in sys.stdin.read().splitlines():
+            for name in [name for name in sys.modules if name.partition(".")[0] == "vit_jax"]:
+                del sys.modules[name]
+            *imports, found = order.split("; ")
+            scope = {}
+            for line in imports:
+                exec(line, scope)
+            for function, names in zip(eval(found, scope), wanted, strict=True):
+                assert callable(function) and list(inspect.signature(function).parameters)[: len(names)] == names, order
+        import vit_jax
+        vit_jax.train.__dict__["train"] = lambda *args, **kwargs: (args, kwargs)
+        assert vit_jax.train(1, preset="x") == ((1,), {"preset": "x"})
+        assert "jax" not in sys.modules
+        help(vit_jax.train)
+    """
+    done = subprocess.run([sys.executable, "-c", script], input="\n".join(ORDERS), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "vit_jax.train(run)" in done.stdout and "train_seeds(" in done.stdout
+
+
 def test_what_is_imported_is_declared():
     """Every third-party import in the packages comes from a dependency or an extra."""
     groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]

@@ -5,11 +5,13 @@ The public names are imported when they are first used, so `import vit_jax` take
 
 TYPE_CHECKING = False  # importing typing would take longer than this package; type checkers know the name
 if TYPE_CHECKING:
-    from . import evaluate, predict, train
     from .config import RunConfig, TransformerConfig, ViTConfig
     from .errors import UserError
+    from .evaluate import evaluate
     from .models import build
+    from .predict import predict
     from .presets import preset
+    from .train import train
     from .transformer import Transformer
     from .vit import ViT
     from .weights import export, load
@@ -28,7 +30,7 @@ _MODULES = {  # public name: the module that has it
     "Transformer": "transformer",
     "ViT": "vit",
 }
-_COMMANDS = ("evaluate", "predict", "train")  # public modules
+_COMMANDS = ("evaluate", "predict", "train")  # modules that can be called; type checkers see their functions
 
 __all__ = [
     "RunConfig", "Transformer", "TransformerConfig", "UserError", "ViT", "ViTConfig", "__version__",

@@ -1,4 +1,4 @@
-"""Measure a run on a split of its data: `python -m vit_jax.evaluate RUN [--split test]`."""
+"""Measure a run on a split of its data: `python -m vit_jax.evaluate RUN [--split test]`, or `vit_jax.evaluate(run)`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from . import backend, runs
+from .callable_module import make_callable
 from .config import DataConfig, RunConfig
 from .errors import DONE, UserError, run_command
 
@@ -115,6 +116,8 @@ def main() -> int:
     """The command `python -m vit_jax.evaluate`; returns the exit code."""
     return run_command(lambda: command(sys.argv[1:]))
 
+
+make_callable(__name__)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,6 +2,8 @@
 
 python -m vit_jax.predict RUN-OR-WEIGHTS IMAGE-OR-FOLDER...
 python -m vit_jax.predict RUN SENTENCE...
+
+In Python, `vit_jax.predict(run, inputs)`, or `vit_jax.load(run)` once and then its methods.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import backend, runs
+from .callable_module import make_callable
 from .config import network_of, task_row
 from .errors import DONE, UserError, run_command
 
@@ -200,6 +203,8 @@ def main() -> int:
     """The command `python -m vit_jax.predict`; returns the exit code."""
     return run_command(lambda: command(sys.argv[1:]))
 
+
+make_callable(__name__)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Train a network: `python -m vit_jax.train [PRESET] [--field value ...]`, or `train(run)` as a library.
+"""Train a network: `python -m vit_jax.train [PRESET] [--field value ...]`, or `vit_jax.train(run)` in Python.
 
 Read session (what happens before the first step), then loop, then finish.
 """
@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from .. import backend, runs
+from ..callable_module import make_callable
 from ..config import RunConfig, check_run, task_row
 from .finish import finish, show, splits
 from .loop import loop, signals
@@ -95,3 +96,6 @@ def _numbers(value: dict[str, Any], prefix: str = "") -> dict[str, float]:
         elif isinstance(item, (int, float)) and not isinstance(item, bool):
             flat[prefix + key] = float(item)
     return flat
+
+
+make_callable(__name__)
