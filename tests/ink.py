@@ -157,14 +157,14 @@ class Ink:
         )
 
     def predictor(self, network: Any, trained: Any) -> Reader:
-        return Reader(network, self, Preprocess.from_dict(trained.metadata["preprocess"]))
+        return Reader(network, self, Preprocess.from_dict(trained.metadata["preprocess"]), trained.step)
 
-    def pictures(self, network: Any, data: Any, result: Any, folder: Any) -> str:
+    def pictures(self, network: Any, data: Any, result: Any, folder: Any, caption: str) -> str:
         split = data.splits.get("test") or data.splits["train"]
         images = split.take(np.arange(min(50, len(split))))
         with page(folder.plots / "ink.png", 5, 5) as figure:
             axes = figure.subplots()
-            axes.set(xlabel="teacher", ylabel="perceptron")
+            axes.set(xlabel="teacher", ylabel="perceptron", title=caption)
             axes.plot(np.asarray(self.teacher(images)), np.asarray(self.says(network, images)), "o")
         return ""
 
@@ -176,15 +176,18 @@ class Reader:
     model: Any
     task: Ink
     preprocess: Preprocess
+    step: int
 
     header: ClassVar[tuple[str, ...]] = ("file", "ink")
 
-    def answer(self, inputs: Any, top: int = 3) -> Any:
+    layers: ClassVar[int] = 0
+
+    def answer(self, inputs: Any, top: int = 3, batch: int = 64) -> Any:
         for file in inputs:
             said = float(self.task.says(self.model, self.preprocess.apply(open_image(file))[None])[0])
             yield Answer(file, said, f"{file}: {said:.4f}", [(str(file), f"{said:.6f}")])
 
-    def draw_attention(self, inputs: Any, path: Any) -> None:
+    def draw_attention(self, inputs: Any, path: Any, layers: Any = (), caption: str = "") -> None:
         raise UserError("attention: a perceptron has none; leave the flag out")
 
 

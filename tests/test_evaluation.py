@@ -1,10 +1,12 @@
 """Metrics against hand-counted cases and brute force; every example once, whatever the batch."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+from sklearn.metrics import top_k_accuracy_score
 
 from vit_jax.config import ImageAugment, ViTConfig
 from vit_jax.data import Preprocess, Split
@@ -18,10 +20,9 @@ from vit_jax.tasks.classify import Classify
 
 
 def score(truth, predicted, classes, loss=None):
-    n = len(truth)
-    return classify.score(
-        np.array(truth), np.array(predicted), np.full(n, 0.5), np.zeros(n) if loss is None else np.array(loss), classes
-    )
+    truth, predicted, n = np.array(truth), np.array(predicted), len(truth)
+    loss = np.zeros(n) if loss is None else np.array(loss)
+    return classify.score(truth, predicted, np.full(n, 0.5), loss, np.where(truth == predicted, 0, 1), classes)
 
 
 def brute_force(truth, predicted, classes):
@@ -104,7 +105,7 @@ def test_against_brute_force(seed):
 
 def test_the_loss_is_summed_in_double_precision():
     loss = np.concatenate([np.full(1, 1e8, np.float32), np.full(10_000, 1.0, np.float32)])
-    result = classify.score(np.zeros(10_001, int), np.zeros(10_001, int), loss, loss, 2)
+    result = classify.score(np.zeros(10_001, int), np.zeros(10_001, int), loss, loss, loss, 2)
     assert result.metrics["loss"] == (1e8 + 10_000) / 10_001
 
 
@@ -132,7 +133,12 @@ class Counting(Evaluator):
         number = batch["image"][:, 0, 0, 0].astype(int) * 256 + batch["image"][:, 0, 1, 0]
         self.sizes.append(len(number))
         self.seen.append(number)
-        return {"loss": np.float32(number), "predicted": number * 7 % 3, "confidence": np.float32(number / 1000)}
+        return {
+            "loss": np.float32(number),
+            "predicted": number * 7 % 3,
+            "confidence": np.float32(number / 1000),
+            "rank": number,
+        }
 
 
 @pytest.mark.parametrize("batch", [1, 7, 100, 103, 512])
@@ -158,3 +164,42 @@ def test_batch_size_does_not_change_what_a_network_gets():
     assert results[0].confidence == pytest.approx(results[1].confidence, abs=1e-6)
     assert results[0].metrics == pytest.approx(results[1].metrics, rel=1e-6)
     assert 0 < results[0].metrics["loss"] < 10
+
+
+def test_top_5_is_counted_exactly_and_agrees_with_accuracy_where_logits_are_equal():
+    """Against sorting the logits, which are integers, so that many are equal; and against scikit-learn without them."""
+    random = np.random.default_rng(0)
+    task = Classify(ImageAugment(), (0.0,), (1.0,), 0.0)
+    for logits in (
+        random.integers(-2, 3, (200, 9)).astype(np.float32),
+        random.normal(size=(200, 9)).astype(np.float32),
+    ):
+        labels = random.integers(0, 9, 200)
+        batch = {"image": np.zeros((200, 1, 1, 1), np.uint8), "label": labels}
+        out = jax.tree.map(np.asarray, task.outputs(_Answers(logits), batch))
+        best = [sorted(range(9), key=lambda k, row=row: (-row[k], k)) for row in logits]
+        assert out["rank"].tolist() == [order.index(label) for order, label in zip(best, labels, strict=True)]
+        metrics = task.score(ViTConfig(classes=9), SimpleNamespace(labels=labels), out).metrics
+        assert metrics["accuracy"] == (out["rank"] == 0).mean()
+        assert metrics["accuracy_top5"] == (out["rank"] < 5).mean()
+    assert metrics["accuracy_top5"] == top_k_accuracy_score(labels, logits, k=5, labels=range(9))
+    assert "accuracy_top5" not in score([0, 1], [1, 0], 5).metrics and "accuracy_top5" in score([0], [1], 6).metrics
+
+
+def test_a_network_of_nans_has_nothing_right():
+    task = Classify(ImageAugment(), (0.0,), (1.0,), 0.0)
+    batch = {"image": np.zeros((3, 1, 1, 1), np.uint8), "label": np.array([0, 1, 5])}
+    out = task.outputs(_Answers(np.full((3, 6), np.nan, np.float32)), batch)
+    assert np.asarray(out["rank"]).tolist() == [6, 6, 6]
+
+
+class _Answers:
+    """A network that answers with given logits."""
+
+    dtype = np.float32
+
+    def __init__(self, logits):
+        self.logits = jax.numpy.asarray(logits)
+
+    def __call__(self, images):
+        return self.logits

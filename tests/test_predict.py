@@ -133,6 +133,7 @@ def test_the_evaluate_door(split, size, capsys):
     assert list(values) == [
         "loss",
         "accuracy",
+        "accuracy_top5",
         *(f"{m}_{a}" for a in ("macro", "micro") for m in ("precision", "recall", "f1")),
     ]
     summary = runs.find("digits").summary()
@@ -214,18 +215,51 @@ def test_csv_and_force(tmp_path, capsys):
     assert [p.name for p in tmp_path.iterdir()] == ["out.csv"]
 
 
-def test_attention_is_drawn_for_the_first_images(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("flags, layers", [([], []), (["--layer", "all"], [0]), (["--layer", 1, "--no-ema"], [0])])
+def test_attention_is_drawn_for_the_first_images(flags, layers, tmp_path, capsys, monkeypatch):
     calls = []
     draw = report.draw_attention
-    monkeypatch.setattr(report, "draw_attention", lambda *a: (calls.append(a), draw(*a)))
-    shown(capsys, "images", "--attention", tmp_path / "maps.png")
-    ((images, maps, prefix, grid, has_cls, path),) = calls
-    assert np.array_equal(images, vit_jax.load("digits").pixels(sorted(files())[: classify.SHOWN]))
+    monkeypatch.setattr(report, "draw_attention", lambda *a, **how: (calls.append((a, how)), draw(*a, **how)))
+    shown(capsys, "images", "--attention", tmp_path / "maps.png", *flags)
+    (((images, maps, prefix, grid, has_cls, path), how),) = calls
+    loaded, first = (
+        vit_jax.load("digits", ema=False if "--no-ema" in flags else None),
+        sorted(files())[: classify.SHOWN],
+    )
+    assert np.array_equal(images, loaded.pixels(first))
     assert maps.shape == (classify.SHOWN, 1, 2, 17, 17)
     assert maps.sum(-1) == pytest.approx(1, abs=1e-5)
     assert (prefix, grid, has_cls, path) == (1, (4, 4), True, tmp_path / "maps.png")
     with Image.open(path) as picture:
         assert min(picture.size) > 200
+    assert how["layers"] == layers
+    ((name, probability),) = loaded.predict(first)[1]
+    assert how["labels"][1] == f"{first[1].rpartition('/')[2]}\n→ {name} ({probability:.2f})"
+    kind = "raw" if "--no-ema" in flags else "averaged"
+    assert how["caption"].startswith(f"digits: best weights ({kind}), epoch {loaded.step // 20}, step {loaded.step}; ")
+
+
+@pytest.mark.parametrize("layer", ["0", "2", "-1", "first", "1.0", "٣", "9" * 5000])
+def test_a_layer_that_is_not_there_is_refused_before_anything_is_predicted(layer, tmp_path, capsys):
+    with pytest.raises(UserError, match="give a number from 1 to 1, or all") as told:
+        predict.command(["digits", "images/000.png", "--attention", str(tmp_path / "a.png"), f"--layer={layer}"])
+    assert not capsys.readouterr().out and not list(tmp_path.iterdir()) and len(str(told.value)) < 100
+
+
+def test_a_layer_without_a_picture_is_refused():
+    with pytest.raises(UserError, match="layer is 1, but nothing is to be drawn: add --attention"):
+        predict.command(["digits", "images/000.png", "--layer", "1"])
+
+
+def test_the_batch_of_a_prediction_is_not_seen_in_it(capsys, monkeypatch):
+    sizes, logits = [], classify.Classifier.logits
+    monkeypatch.setattr(
+        classify.Classifier, "logits", lambda net, files: sizes.append(len(files)) or logits(net, files)
+    )
+    assert shown(capsys, *files()[:8], "--batch", 3) == shown(capsys, *files()[:8])
+    assert sizes == [3, 3, 2, 8]
+    with pytest.raises(UserError, match="batch is 0: give a positive number"):
+        predict.command(["digits", "images/000.png", "--batch", "0"])
 
 
 # -------------------------------------------------------------- pictures of the network's inside
@@ -271,17 +305,17 @@ def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
     )
     calls = {}
     for name in ("draw_patches", "draw_attention", "draw_positions"):
-        monkeypatch.setattr(report, name, lambda *a, name=name: calls.__setitem__(name, a))
+        monkeypatch.setattr(report, name, lambda *a, name=name, **_: calls.__setitem__(name, a))
     network: ViT = merge(definition(c), start(c, jax.random.key(0)))
     task = SimpleNamespace(images=lambda batch, dtype: batch["image"].astype(dtype) / 255)
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 1), np.uint8)
-    classify.draw_inside(network, task, images, SimpleNamespace(plots=tmp_path))
+    classify.draw_inside(network, task, images, SimpleNamespace(plots=tmp_path), "last", ["a", "c"], ["a", "b", "c"])
 
     assert pair(calls["draw_patches"][1]) == (4, 4)
     _, maps, prefix, grid, has_cls, _ = calls["draw_attention"]
     assert maps.shape == (2, 1, 2, tokens + 6, tokens + 6)
     assert (prefix, grid, has_cls) == (tokens, (2, 3), cls_is_read)
-    position, prefix, grid, _ = calls["draw_positions"]
+    position, prefix, grid, *_ = calls["draw_positions"]
     assert (prefix, grid, len(position)) == (rows, (2, 3), rows + 6)
     if c.position != "learned":
         assert np.array_equal(np.float32(position), np.float32(sinusoids(c)))
@@ -298,11 +332,23 @@ def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
 def test_no_positions_no_picture_of_them(tmp_path, monkeypatch):
     c = ViTConfig(image=8, patch=4, channels=1, classes=3, width=8, depth=1, heads=2, hidden=8, position="none")
     for name in ("draw_patches", "draw_attention"):
-        monkeypatch.setattr(report, name, lambda *a: None)
+        monkeypatch.setattr(report, name, lambda *a, **_: None)
     monkeypatch.setattr(report, "draw_positions", lambda *a: pytest.fail("there are none"))
     task = SimpleNamespace(images=lambda batch, dtype: batch["image"].astype(dtype))
     network = merge(definition(c), start(c, jax.random.key(0)))
-    classify.draw_inside(network, task, np.zeros((1, 8, 8, 1), np.uint8), SimpleNamespace(plots=tmp_path))
+    images, folder = np.zeros((1, 8, 8, 1), np.uint8), SimpleNamespace(plots=tmp_path)
+    classify.draw_inside(network, task, images, folder, "last", ["a"], ["a", "b", "c"])
+
+
+def test_samples_are_of_several_classes_also_where_a_split_is_sorted_by_class():
+    of = classify.of_several_classes
+    sorted_labels = np.repeat([0, 1, 2, 3, 4, 5, 6], 3)
+    assert sorted_labels[of(sorted_labels, 4)].tolist() == [0, 2, 4, 6]  # spread over all
+    assert of(np.array([5, 5, 2, 5, 9]), 4).tolist() == [0, 2, 4, 1]  # first one of each, then the second of the first
+    assert of(np.array([1, 1, 1]), 4).tolist() == [0, 1, 2] and of(np.array([4]), 4).tolist() == [0]
+    random = np.random.default_rng(0).integers(0, 50, 400)
+    chosen = of(random, 4)
+    assert chosen[0] == 0 and len({*random[chosen]}) == 4 and chosen.tolist() == of(random, 4).tolist()
 
 
 def test_samples_are_the_images_that_they_came_from(tmp_path):
@@ -340,9 +386,11 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
         task=task_of(run, dataset.metadata()),
         engine=engine,
         state=SimpleNamespace(parameters=tree),
+        step=3,
+        epoch=1.5,
         setup=SimpleNamespace(dataset=dataset),
     )
-    result = classify.score(test, 1 - test, np.ones(len(test)), np.ones(len(test)), 2)
+    result = classify.score(test, 1 - test, *[np.ones(len(test))] * 3, 2)
     monkeypatch.setattr(report, "draw_confusion", lambda *a: None)
     monkeypatch.setattr(report, "draw_per_class", lambda *a: None)
     finish.draw(session, result)

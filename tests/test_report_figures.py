@@ -225,10 +225,11 @@ def test_the_colours_of_a_confusion_matrix_are_shares_of_the_true_class(tmp_path
 def test_wrong(tmp_path, rng, m, channels, texts):
     images = rng.integers(0, 256, (m, 8, 12, channels), dtype=np.uint8)
     truth, predicted, confidence = np.zeros(m, int), np.ones(m, int), np.linspace(1, 0.5, m)
-    report.draw_wrong(images, truth, predicted, confidence, ["cat", "dog"], tmp_path / "wrong.png")
+    report.draw_wrong(images, truth, predicted, confidence, ["cat", "dog"], tmp_path / "wrong.png", "last weights")
     check(tmp_path / "wrong.png")
     captions = [text for text in texts if "cat" in text and "dog" in text]
     assert len(captions) == min(m, 36)
+    assert ("last weights" in texts) == bool(m)
     assert m or any("No wrong predictions" in text for text in texts)
     assert not m or "1.00" in captions[0]
 
@@ -256,12 +257,48 @@ def test_positions(tmp_path, rng, grid):
 def test_attention(tmp_path, rng, m, heads, prefix, has_cls, texts):
     images = rng.integers(0, 256, (m, 8, 12, 3), dtype=np.uint8)
     attention = rng.random((m, 2, heads, prefix + 6, prefix + 6), dtype=np.float32)
-    report.draw_attention(images, attention, prefix, (2, 3), has_cls, tmp_path / "attention.png")
-    check(tmp_path / "attention.png")
+    labels = [f"true {i}\n→ predicted {i}" for i in range(m)]
+    place = tmp_path / "attention.png"
+    report.draw_attention(images, attention, prefix, (2, 3), has_cls, place, labels=labels, caption="last weights")
+    check(place)
     if m:
         assert any("cls" in text for text in texts) == has_cls
-        assert sum(text.startswith("head") for text in texts) == min(heads, 4)
+        assert sum(text.startswith("head") for text in texts) == (min(heads, 4) if heads > 1 else 0)
         assert any("2 more" in text for text in texts) == (heads == 6)
+        assert {*labels, "last weights"} <= {*texts}
+
+
+@pytest.mark.parametrize(("depth", "layers"), [(3, [1]), (3, [0, 1, 2]), (26, range(26))])
+def test_attention_of_chosen_layers(tmp_path, rng, depth, layers, texts, monkeypatch):
+    """The maps that are drawn are those of the layers that the titles name."""
+    from vit_jax.report import attention as module
+
+    drawn, stretched = [], module.stretched
+    monkeypatch.setattr(module, "stretched", lambda values: drawn.append(values) or stretched(values))
+    maps = rng.random((1, depth, 2, 7, 7))
+    images = rng.integers(0, 256, (1, 8, 12, 1), dtype=np.uint8)
+    report.draw_attention(images, maps, 1, (2, 3), True, tmp_path / "attention.png", layers=layers)
+    check(tmp_path / "attention.png")
+    of_layers = [maps[0, layer, :, 0, 1:].mean(0) for layer in layers]
+    np.testing.assert_allclose(drawn[: len(layers)], of_layers)
+    np.testing.assert_allclose(drawn[-1], rollout(maps[0])[0, 1:])
+    titles = [text for text in texts if text.startswith("layer ")]
+    assert [title.split(",")[0] for title in titles] == [f"layer {layer + 1}" for layer in layers]
+    assert len(drawn) == len(layers) + (2 if len(layers) == 1 else 0) + 1
+
+
+def test_cross_attention_of_one_layer(tmp_path, rng, texts):
+    report.draw_cross_attention(rng.random((3, 2, 4, 2)), list("abcd"), list("xy"), tmp_path / "a.png", layers=[1])
+    check(tmp_path / "a.png")
+    assert {text.split(",")[0] for text in texts if text.startswith("layer")} == {"layer 2"}
+
+
+def test_names_that_cannot_be_drawn_as_they_are():
+    assert report.shortened("größe", 5) == "größe" and report.shortened("größer", 5) == "größ…"
+    assert (
+        report.shortened("猫の写真", 8) == "猫の写真" and report.shortened("猫の写真", 7) == "猫の写…"
+    )  # two columns each
+    assert report.shortened("a\x1b[2J\nb\udc80", 20) == "a\ufffd[2J\ufffdb\ufffd"
 
 
 def test_attention_marks_the_right_patch(tmp_path):
@@ -273,6 +310,7 @@ def test_attention_marks_the_right_patch(tmp_path):
     warm = (pixels[..., 0] > 120) & (pixels[..., 2] < 140)  # inferno's upper end, over black
     warm[:, int(pixels.shape[1] * 0.86) :] = False  # the colour bar
     dark = pixels.max(axis=-1) < 60
+    dark[: int(1.3 * 120)] = False  # the titles
     column = warm.any(axis=0).nonzero()[0]
     first = column[: (np.diff(column, append=10**6) > 1).argmax() + 1]  # the first map's bright patch
     body = dark[:, first].any(axis=1).nonzero()[0]

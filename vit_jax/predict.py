@@ -25,6 +25,8 @@ from .errors import DONE, UserError, run_command
 if TYPE_CHECKING:
     from .tasks import Predictor
 
+BATCH = 64  # inputs that are computed at a time
+
 
 def image_files(paths: Sequence[str]) -> list[Path]:
     """Paths of image files; each folder is replaced by the images in it and below, sorted.
@@ -51,22 +53,71 @@ def image_files(paths: Sequence[str]) -> list[Path]:
 
 
 def predict(
-    path: str, inputs: Sequence[str], top: int = 3, which: str = "best", ema: bool | None = None
+    path: str,
+    inputs: Sequence[str],
+    top: int = 3,
+    which: str = "best",
+    ema: bool | None = None,
+    batch: int = BATCH,
 ) -> Iterator[tuple[Any, Any]]:
     """(input, prediction) for each image file, also inside folders, or for each sentence.
 
     `path` is a run, or a file or folder of weights. The prediction is a list of the `top` most probable classes
-    [(name, probability), ...], or a translation. `which` and `ema` select the weights of a run as in `vit_jax.load`.
+    [(name, probability), ...], or a translation. `which` and `ema` select the weights of a run as in `vit_jax.load`;
+    `batch` is the number of inputs that are computed at a time. Raises UserError.
+    """
+    _check_positive(top=top, batch=batch)
+    inputs = checked(path, inputs)
+    return ((answer.input, answer.value) for answer in _load(path, which, ema).answer(inputs, top, batch))
+
+
+def draw_attention(
+    path: str,
+    inputs: Sequence[str],
+    out: Path,
+    which: str = "best",
+    ema: bool | None = None,
+    layer: str | int = "",
+) -> None:
+    """Draw the attention on the first images, or on the first sentence, as the PNG `out`.
+
+    `layer` is the number of a layer, counted from 1, or "all"; empty: the last layer for images, all for sentences.
     Raises UserError.
     """
     inputs = checked(path, inputs)
-    return ((answer.input, answer.value) for answer in _load(path, which, ema).answer(inputs, top))
+    model = _load(path, which, ema)
+    model.draw_attention(inputs, out, _layers(str(layer), model.layers), _caption(path, model, which, ema))
 
 
-def draw_attention(path: str, inputs: Sequence[str], out: Path, which: str = "best", ema: bool | None = None) -> None:
-    """Draw the attention on the first images, or on the first sentence, as the PNG `out`. Raises UserError."""
-    inputs = checked(path, inputs)
-    _load(path, which, ema).draw_attention(inputs, out)
+def _layers(text: str, depth: int) -> list[int]:
+    """The layers that --layer names, counted from 0, of a network of `depth` layers. Raises UserError."""
+    if not text or not depth:  # a network without attention says so when that is to be drawn
+        return []
+    if text == "all":
+        return list(range(depth))
+    numbers = [str(n) for n in range(1, depth + 1)]
+    if text not in numbers:
+        raise UserError(f"layer is {text[:20]}: give a number from 1 to {depth}, or all")
+    return [numbers.index(text)]
+
+
+def _caption(path: str, model: Predictor, which: str, ema: bool | None) -> str:
+    """A line for a figure: what was given, and which of its weights were used."""
+    from .report import shortened, weights_caption
+
+    if runs.is_foreign(path):
+        return shortened(path.rstrip("/"), 60)
+
+    folder, step = runs.find(path), model.step
+    epoch = next((row["epoch"] for row in folder.metrics() if row["step"] == step and "epoch" in row), None)
+    kind = "ema" if folder.config().ema and ema is not False else "raw"
+    return f"{shortened(folder.path.name, 40)}: {weights_caption(which, kind, step, epoch)}"
+
+
+def _check_positive(**numbers: int) -> None:
+    for name, value in numbers.items():
+        if value < 1:
+            raise UserError(f"{name} is {value}: give a positive number")
 
 
 def takes(path: str) -> str:
@@ -133,6 +184,14 @@ class Options:
         default="",
         metadata={"help": "also draw the attention on the first images, or on the first sentence, to this PNG file"},
     )
+    layer: str = field(
+        default="",
+        metadata={
+            "help": "with --attention: the layer to draw, counted from 1, or all; "
+            "empty: the last for images, all for sentences"
+        },
+    )
+    batch: int = field(default=BATCH, metadata={"help": "inputs that are computed at a time; fewer take less memory"})
     weights: Literal["best", "last"] = field(
         default="best",
         metadata={"help": "best: the checkpoint with the best validation (without any: the last); last: the last one"},
@@ -155,8 +214,9 @@ def command(arguments: list[str]) -> int:
     )
     if not o.inputs:
         raise UserError("inputs: none given; give image files or folders, or sentences, after the run")
-    if o.top < 1:
-        raise UserError(f"top is {o.top}: give a positive number")
+    _check_positive(top=o.top, batch=o.batch)
+    if o.layer and not o.attention:
+        raise UserError(f"layer is {o.layer}, but nothing is to be drawn: add --attention FILE.png")
     for flag, path in (("csv", o.csv), ("attention", o.attention)):
         _check_output(flag, path, o.force)
     inputs = (
@@ -165,15 +225,17 @@ def command(arguments: list[str]) -> int:
         else [line for text in o.inputs for line in (sys.stdin.read().splitlines() if text == "-" else [text])]
     )
     inputs = checked(o.run, inputs)
-    model = _load(o.run, o.weights, None if o.ema else False)
+    ema = None if o.ema else False
+    model = _load(o.run, o.weights, ema)
+    layers = _layers(o.layer, model.layers)
     rows = []
-    for answer in model.answer(inputs, o.top):
+    for answer in model.answer(inputs, o.top, o.batch):
         print(answer.line)
         rows += answer.rows
     if o.csv:
         _write_csv(Path(o.csv), model.header, rows)
     if o.attention:
-        model.draw_attention(inputs, Path(o.attention))
+        model.draw_attention(inputs, Path(o.attention), layers, _caption(o.run, model, o.weights, ema))
     return DONE
 
 

@@ -135,7 +135,7 @@ TASKS: dict[str, TaskRow] = {
         check=_check_classes,
         quiet=_quiet_images,
         takes="files",
-        headlines={"accuracy": "accuracy", "f1_macro": "f1", "loss": "loss"},
+        headlines={"accuracy": "accuracy", "accuracy_top5": "top-5", "f1_macro": "f1", "loss": "loss"},
         metadata={
             "preprocess": MetadataEntry(is_preprocess),
             "class_names": MetadataEntry(

@@ -3,7 +3,7 @@
 from .attention import draw_attention, draw_cross_attention
 from .classification import draw_confusion, draw_per_class, draw_wrong
 from .curves import draw_curves
-from .figure import page
+from .figure import page, shortened, weights_caption
 from .log import Log
 from .patches import draw_patches, draw_positions
 from .progress import Progress
@@ -20,4 +20,6 @@ __all__ = [
     "draw_positions",
     "draw_wrong",
     "page",
+    "shortened",
+    "weights_caption",
 ]

@@ -2,57 +2,94 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from ..config import Size, pair
-from .figure import AnyPath, aspect, message_page, page, put, sheet, shortened
+from .figure import GREY, AnyPath, aspect, message_page, page, put, sheet, shortened
+
+HEADS = 4  # most heads of a layer that are drawn
+
+
+LINE = 13  # most maps side by side in a figure of all layers
 
 
 def draw_attention(
-    images: np.ndarray, attention: np.ndarray, prefix: int, grid: Size, has_cls: bool, path: AnyPath
+    images: np.ndarray,
+    attention: np.ndarray,
+    prefix: int,
+    grid: Size,
+    has_cls: bool,
+    path: AnyPath,
+    *,
+    layers: Sequence[int] = (),
+    labels: Sequence[str] = (),
+    caption: str = "",
 ) -> None:
-    """Draw a row per image: the attention of the last layer (mean of its heads, then up to four heads) and the rollout.
+    """Draw a row per image: the attention of a layer (mean of its heads, then up to four heads) and the rollout.
 
     images uint8 [m, h, w, C]; attention float [m, L, H, N, N], whose first `prefix` tokens are not patches;
     grid (gh, gw) of the patches. With `has_cls` the maps are those of token 0, else the mean over all patches.
+    `layers`, counted from 0, are those to draw (empty: the last); of several only the mean of the heads is drawn.
+    `labels` are texts of up to two lines under the images; `caption` is a line under the title.
     """
-    m, layers, heads = attention.shape[:3]
+    m, depth, heads = attention.shape[:3]
     if not m:
         message_page(path, "No images to show attention for.")
         return
-    shown = min(heads, 4)
-    titles = [
-        "image",
-        f"last layer,\nmean of {heads} heads",
-        *(f"head {i + 1}" for i in range(shown)),
-        f"rollout of\n{layers} layers",
-    ]
-    if heads > shown:
-        titles[-2] += f"\n({heads - shown} more not shown)"
+    chosen = list(layers) or [depth - 1]
+    titles = _several(chosen, heads) if len(chosen) > 1 else _one(chosen[0], depth, heads)
+    lines, columns = math.ceil(len(titles) / LINE), min(len(titles), LINE)
     w, h = 1.7, 1.7 * aspect(images)
-    width, height = 0.15 + len(titles) * (w + 0.12) + 1, 1.05 + m * (h + 0.15)
+    below, top = 0.15 + 0.17 * max((label.count("\n") + 1 for label in labels), default=0), 1.3
+    tall = lines * (h + 0.15) + (lines - 1) * 0.25  # an image's rows of maps; from the second on with titles above
+    width, height = max(0.15 + (columns + 1) * (w + 0.12) + 1, 6.5), top + m * (tall + below)
     with sheet(path, width, height) as ax:
         what = "from the cls token to the patches" if has_cls else "to the patches, mean over all patches"
         ax.text(width / 2, 0.25, f"Attention {what}", ha="center", va="center", size=12)
-        for column, title in enumerate(titles):
-            ax.text(0.15 + w / 2 + column * (w + 0.12), 0.98, title, ha="center", va="bottom")
+        ax.text(width / 2, 0.5, caption, ha="center", va="center", size=9, color=GREY)
         for i in range(m):
-            last = to_patches(attention[i, -1].astype(np.float64), prefix, has_cls)  # [H, patches]
-            maps = [last.mean(axis=0), *last[:shown], to_patches(rollout(attention[i]), prefix, has_cls)]
-            y = 1.05 + i * (h + 0.15)
+            y = top + i * (tall + below)
             put(ax, images[i], 0.15, y, w, h)
+            for text in labels[i : i + 1]:
+                ax.text(0.15 + w / 2, y + h + 0.06, text, ha="center", va="top", size=8.5)
             # The image under a map is dimmed and grey, so that its bright areas do not look like attention.
             dimmed = (70 + 0.45 * images[i].mean(axis=-1, keepdims=True)).astype(np.uint8)
             overlay = {"cmap": "inferno", "vmin": 0, "vmax": 1, "alpha": 0.6, "interpolation": "nearest"}
-            for column, values in enumerate(maps, start=1):
-                x = 0.15 + column * (w + 0.12)
-                put(ax, dimmed, x, y, w, h)
-                put(ax, stretched(values).reshape(pair(grid)), x, y, w, h, **overlay)
-        put(ax, np.linspace(1, 0, 256)[:, None], width - 0.9, 1.05, 0.18, h, cmap="inferno", interpolation="nearest")
-        ax.text(width - 0.65, 1.05, "most in\nthe map", va="top", size=9)
-        ax.text(width - 0.65, 1.05 + h, "least", va="bottom", size=9)
+            for k, values in enumerate(_maps(attention[i], chosen, prefix, has_cls)):
+                x, below_image = 0.15 + (1 + k % LINE) * (w + 0.12), k // LINE * (h + 0.4)
+                put(ax, dimmed, x, y + below_image, w, h)
+                put(ax, stretched(values).reshape(pair(grid)), x, y + below_image, w, h, **overlay)
+                if not i or k >= LINE:
+                    ax.text(x + w / 2, y + below_image - 0.07, titles[k], ha="center", va="bottom")
+        put(ax, np.linspace(1, 0, 256)[:, None], width - 0.9, top, 0.18, h, cmap="inferno", interpolation="nearest")
+        ax.text(width - 0.65, top, "most in\nthe map", va="top", size=9)
+        ax.text(width - 0.65, top + h, "least", va="bottom", size=9)
+
+
+def _one(layer: int, depth: int, heads: int) -> list[str]:
+    """The titles of the maps of one layer, counted from 0, and of the rollout."""
+    titles = ["last layer" if layer == depth - 1 else f"layer {layer + 1}"]
+    if heads > 1:
+        titles = [f"{titles[0]},\nmean of {heads} heads", *(f"head {i + 1}" for i in range(min(heads, HEADS)))]
+    if heads > HEADS:
+        titles[-1] += f"\n({heads - HEADS} more not shown)"
+    return [*titles, f"rollout of\n{depth} layer{'s' * (depth > 1)}"]
+
+
+def _several(layers: Sequence[int], heads: int) -> list[str]:
+    """The titles of the maps of several layers, and of the rollout."""
+    first = f",\nmean of {heads} heads" * (heads > 1)
+    return [*(f"layer {layer + 1}" + first * (not i) for i, layer in enumerate(layers)), "rollout"]
+
+
+def _maps(attention: np.ndarray, layers: Sequence[int], prefix: int, has_cls: bool) -> list[np.ndarray]:
+    """The maps of one image, float64 [patches] each: of the layers, and the rollout; attention [L, H, N, N]."""
+    received = [to_patches(attention[layer].astype(np.float64), prefix, has_cls) for layer in layers]  # [H, patches]
+    heads = list(received[0][:HEADS]) if len(layers) == 1 and attention.shape[1] > 1 else []
+    return [*(each.mean(axis=0) for each in received), *heads, to_patches(rollout(attention), prefix, has_cls)]
 
 
 def stretched(values: np.ndarray) -> np.ndarray:
@@ -84,17 +121,27 @@ def rollout(attention: np.ndarray) -> np.ndarray:
     return total
 
 
-def draw_cross_attention(attention: np.ndarray, target: Sequence[str], source: Sequence[str], path: AnyPath) -> None:
+def draw_cross_attention(
+    attention: np.ndarray,
+    target: Sequence[str],
+    source: Sequence[str],
+    path: AnyPath,
+    *,
+    layers: Sequence[int] = (),
+    caption: str = "",
+) -> None:
     """Draw a row of maps per decoder layer: the mean of its heads, then up to four heads.
 
     attention float [L, H, T, S], from the T tokens of a translation (`target`) to the S words of its `source`.
+    `layers`, counted from 0, are those to draw (empty: all); `caption` is a line under the title.
     """
-    layers, heads = attention.shape[:2]
-    shown = min(heads, 4)
-    width, height = 1 + (1 + shown) * (0.9 + 0.24 * len(source)), 0.8 + layers * (1.0 + 0.22 * len(target))
-    with page(path, width, height) as figure:
-        figure.suptitle("Cross-attention: from each word of the translation (row) to the source words (columns)")
-        for layer, row in enumerate(figure.subplots(layers, 1 + shown, squeeze=False)):
+    chosen, heads = list(layers) or list(range(len(attention))), attention.shape[1]
+    shown = min(heads, HEADS)
+    width, height = 1 + (1 + shown) * (0.9 + 0.24 * len(source)), 0.8 + len(chosen) * (1.0 + 0.22 * len(target))
+    with page(path, max(width, 7.5), height + 0.3) as figure:
+        title = "Cross-attention: from each word of the translation (row) to the source words (columns)"
+        figure.suptitle(title + f"\n{caption}" * bool(caption))
+        for layer, row in zip(chosen, figure.subplots(len(chosen), 1 + shown, squeeze=False), strict=True):
             maps = [attention[layer].mean(0), *attention[layer, :shown]]
             for i, (ax, values) in enumerate(zip(row, maps, strict=True)):
                 ax.grid(False)

@@ -7,7 +7,9 @@ Okabe and Ito, which colour-blind readers can tell apart, and matplotlib's Blues
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import unicodedata
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +36,18 @@ STYLE: dict[str, Any] = {
     "text.parse_math": False,  # a class may be called $x$
 }
 AnyPath = str | os.PathLike[str]
+# Fonts with letters that matplotlib's own font lacks: of these, the ones that the machine has are used.
+_MORE_FONTS = (
+    *("Noto Sans CJK JP", "Noto Sans CJK SC", "Hiragino Sans", "PingFang SC", "Yu Gothic", "Microsoft YaHei"),
+    *("Malgun Gothic", "WenQuanYi Zen Hei", "Noto Sans Devanagari", "Noto Sans Thai", "Arial Unicode MS"),
+)
+
+
+@functools.cache
+def _fonts() -> list[str]:
+    from matplotlib.font_manager import fontManager
+
+    return ["DejaVu Sans", *sorted({font.name for font in fontManager.ttflist} & {*_MORE_FONTS}, key=_MORE_FONTS.index)]
 
 
 @contextlib.contextmanager
@@ -54,7 +68,7 @@ def page(
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # missing glyphs and tight layouts are of no use to the user
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)  # type: ignore[arg-type]
+        matplotlib.rcParams.update({**STYLE, "font.family": _fonts()})  # type: ignore[dict-item]
         figure = Figure(figsize=(width, height), dpi=DPI, layout=layout)
         FigureCanvasAgg(figure)
         yield figure
@@ -105,5 +119,26 @@ def aspect(images: np.ndarray) -> float:
 
 
 def shortened(name: str, most: int) -> str:
-    """A name, cut to at most `most` characters with an ellipsis."""
-    return name if len(name) <= most else name[: most - 1] + "…"
+    """A name, cut with an ellipsis to the width of at most `most` letters; Chinese and the like are two letters wide.
+
+    Characters that cannot be drawn, such as line breaks, become U+FFFD.
+    """
+    name = "".join(c if c.isprintable() else "\ufffd" for c in name)
+    if _width(name) <= most:
+        return name
+    while name and _width(name) > most - 1:
+        name = name[:-1]
+    return name + "…"
+
+
+def _width(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def weights_caption(which: str, kind: str, step: int, epoch: float | None = None) -> str:
+    """A few words for a figure on the weights that it shows: "last weights (raw), epoch 3, step 60".
+
+    `which` is "best" or "last", `kind` "raw" or "ema"; without `epoch` only the step is stated.
+    """
+    when = [] if epoch is None else [f"epoch {epoch:.4g}"]
+    return ", ".join([f"{which} weights ({'averaged' if kind == 'ema' else 'raw'})", *when, f"step {step:,}"])

@@ -60,11 +60,12 @@ def tile(pictures: np.ndarray, gap: int, fill: float | tuple[int, int, int]) -> 
     return out.reshape(height, width, *rest)[: height - gap, : width - gap]
 
 
-def draw_positions(position: np.ndarray, prefix: int, grid: Size, path: AnyPath) -> None:
+def draw_positions(position: np.ndarray, prefix: int, grid: Size, path: AnyPath, caption: str = "") -> None:
     """Draw the cosine similarity of each patch's position embedding to all others, as a grid of small maps.
 
     `position` is [prefix + gh * gw, D], with the embeddings of other tokens in its first `prefix` rows; `grid` is
-    (gh, gw). Of a grid with more than 14 rows or columns 14 are drawn. Dosovitskiy et al. 2021, figure 7 (centre).
+    (gh, gw). Of a grid with more than 14 rows or columns 14 are drawn. `caption` is a line under the title.
+    Dosovitskiy et al. 2021, figure 7 (centre).
     """
     gh, gw = pair(grid)
     cosine = similarity(np.asarray(position)[prefix:]).reshape(gh, gw, gh, gw)
@@ -81,7 +82,8 @@ def draw_positions(position: np.ndarray, prefix: int, grid: Size, path: AnyPath)
             tile(maps, gap, np.nan), cmap="viridis", vmin=min(cosine.min(), 0), vmax=1, interpolation="nearest"
         )
         figure.colorbar(picture, ax=ax, label="cosine similarity", shrink=0.7)
-        ax.set_title("Position embeddings: each small map compares one patch with all patches")
+        title = "Position embeddings: each small map compares one patch with all patches"
+        ax.set_title("\n".join(filter(None, [title, caption])))
         ax.set(xlabel="column of the patch", ylabel="row of the patch")
         ax.set_xticks(np.arange(len(columns)) * (zoom * gw + gap) + zoom * gw / 2, columns)
         ax.set_yticks(np.arange(len(rows)) * (zoom * gh + gap) + zoom * gh / 2, rows)

@@ -30,13 +30,14 @@ BATCH = 64  # images per batch of a prediction
 SHOWN = 8  # most images in an attention figure of a prediction
 SAMPLES = 4  # sample images written at the end of a training
 WRONG = 36  # most images in the figure of wrong predictions
+TOP = 5  # the metric accuracy_top5 counts an image as right if its class is among so many most probable ones
 
 
 @dataclass(frozen=True)
 class Classified(Evaluation):
     """The result of a network of K classes on n images; `predicted` is int [n].
 
-    The metrics are loss, accuracy and {precision, recall, f1}_{macro, micro}.
+    The metrics are loss, accuracy, {precision, recall, f1}_{macro, micro} and, of more than TOP classes, accuracy_top5.
     """
 
     confidence: np.ndarray  # float [n]: the probability of the predicted class
@@ -94,50 +95,70 @@ class Classify:
         return loss, {"accuracy": (logits.argmax(-1) == batch["label"]).mean()}
 
     def outputs(self, model: ViT, batch: Batch) -> dict[str, Array]:
-        """{"loss" (labels not smoothed), "predicted" (a class, int), "confidence" (its probability)}, each [B]."""
-        logits = model(self.images(batch, model.dtype))
-        loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
-        probabilities = jax.nn.softmax(logits)
-        return {"loss": loss, "predicted": jnp.argmax(logits, -1), "confidence": probabilities.max(-1)}
+        """For each image, [B].
+
+        "loss" (labels not smoothed), "predicted" (a class, int), "confidence" (its probability) and "rank" (of the true
+        class: how many classes have a greater logit, or an equal one and a smaller number; so 0 where it is predicted).
+        """
+        logits, label = model(self.images(batch, model.dtype)), batch["label"]
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, label)
+        true = jnp.take_along_axis(logits, label[:, None], -1)  # [B, 1]
+        # Counted as those that are not below, so that a NaN is never among the best.
+        below = (logits < true) | ((logits == true) & (jnp.arange(logits.shape[-1]) >= label[:, None]))
+        return {
+            "loss": loss,
+            "predicted": jnp.argmax(logits, -1),
+            "confidence": jax.nn.softmax(logits).max(-1),
+            "rank": (~below).sum(-1),
+        }
 
     def score(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Classified:
         """The metrics of a split, from the outputs of all its examples."""
-        return score(split.labels, out["predicted"], out["confidence"], out["loss"], config.classes)
+        return score(split.labels, out["predicted"], out["confidence"], out["loss"], out["rank"], config.classes)
 
     def predictor(self, network: ViT, trained: Trained) -> Classifier:
         """The network with its preprocessing and class names."""
         preprocess = Preprocess.from_dict(trained.metadata["preprocess"])
         return Classifier(network, trained.run, preprocess, tuple(trained.metadata["class_names"]), trained.step, self)
 
-    def pictures(self, network: ViT, data: Dataset, result: Evaluation | None, folder: Run) -> str:
-        """Sample images, and figures of patches, position embeddings and attention.
+    def pictures(self, network: ViT, data: Dataset, result: Evaluation | None, folder: Run, caption: str) -> str:
+        """Sample images of several classes, and figures of patches, position embeddings and attention.
 
         With the result of the test split also the confusion matrix, scores per class and the worst mistakes. Returns
         the first sample image.
         """
-        split = data.splits.get("test") or data.splits["train"]
-        images = split.take(np.arange(min(SAMPLES, len(split))))
+        name = "test" if "test" in data.splits else "train"
+        split = data.splits[name]
+        chosen = of_several_classes(split.labels, SAMPLES)
+        images, truth = split.take(chosen), [data.class_names[label] for label in split.labels[chosen]]
         saved = []
         if data.preprocess.channels in (1, 3):  # an image file has no other number of channels
-            saved = save_samples(folder, images, [data.class_names[label] for label in split.labels[: len(images)]])
-        draw_inside(network, self, images, folder)
+            saved = save_samples(folder, images, truth)
+        draw_inside(network, self, images, folder, caption, truth, data.class_names)
         if isinstance(result, Classified):
-            draw_result(data, result, folder)
+            draw_result(data, result, folder, f"{name} split, {caption}")
         return f"{folder.samples.name}/{saved[0]}" if saved else ""
 
 
 def score(
-    truth: np.ndarray, predicted: np.ndarray, confidence: np.ndarray, loss: np.ndarray, classes: int
+    truth: np.ndarray,
+    predicted: np.ndarray,
+    confidence: np.ndarray,
+    loss: np.ndarray,
+    rank: np.ndarray,
+    classes: int,
 ) -> Classified:
-    """The metrics of n predictions: truth and predicted int [n], confidence and loss float [n], K = `classes`.
+    """The metrics of n predictions: truth, predicted and rank int [n], confidence and loss float [n], K = `classes`.
 
-    Precision, recall and F1 are counted over the whole split, not averaged over batches. A class that is never
-    predicted has precision 0.
+    `rank` is the number of classes that are more probable than the true one. Precision, recall and F1 are counted over
+    the whole split, not averaged over batches. A class that is never predicted has precision 0.
     """
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
     labels, names = np.arange(classes), ("precision", "recall", "f1")
     metrics = {"loss": float(loss.astype(np.float64).mean()), "accuracy": float((predicted == truth).mean())}
+    if classes > TOP:
+        metrics[f"accuracy_top{TOP}"] = float((rank < TOP).mean())
     for average in ("macro", "micro"):
         values = precision_recall_fscore_support(truth, predicted, labels=labels, average=average, zero_division=0)
         metrics |= {f"{name}_{average}": float(v) for name, v in zip(names, values, strict=False)}
@@ -212,10 +233,10 @@ class Classifier:
             [(self.class_names[k], float(row[k])) for k in best] for row, best in zip(probabilities, order, strict=True)
         ]
 
-    def answer(self, inputs: Sequence[str | os.PathLike[str]], top: int = 3) -> Iterator[Answer]:
-        """The `top` most probable classes of each image file. Raises UserError."""
-        for begin in range(0, len(inputs), BATCH):
-            files = inputs[begin : begin + BATCH]
+    def answer(self, inputs: Sequence[str | os.PathLike[str]], top: int = 3, batch: int = BATCH) -> Iterator[Answer]:
+        """The `top` most probable classes of each image file, computed `batch` at a time. Raises UserError."""
+        for begin in range(0, len(inputs), batch):
+            files = inputs[begin : begin + batch]
             for file, classes in zip(files, self.predict(files, top), strict=True):
                 line = f"{file}: " + ", ".join(f"{name} ({probability:.1%})" for name, probability in classes)
                 rows: list[tuple[str | int, ...]] = [
@@ -223,10 +244,23 @@ class Classifier:
                 ]
                 yield Answer(file, classes, line, rows)
 
-    def draw_attention(self, inputs: Sequence[Any], path: Path) -> None:
+    @property
+    def layers(self) -> int:
+        """The number of layers."""
+        return self.model.config.depth
+
+    def draw_attention(self, inputs: Sequence[Any], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
         """Draw the attention maps of the first images and write them to `path` as one PNG. Raises UserError."""
-        pixels = self.pixels(inputs[:SHOWN])
-        draw_attention(self.model.config, pixels, attention(self.model, self.task, pixels), path)
+        inputs = inputs[:SHOWN]
+        pixels, labels = self.pixels(inputs), []
+        if self.class_names:
+            normalised = self.task.images({"image": pixels}, self.model.dtype)
+            probabilities = np.asarray(jax.nn.softmax(_forward(self.model, normalised), axis=-1))
+            names = [Path(each).name if isinstance(each, (str, os.PathLike)) else "" for each in inputs]
+            labels = [captioned(*each, self.class_names) for each in zip(names, probabilities, strict=True)]
+            caption += "; file → predicted class (probability)"
+        maps = attention(self.model, self.task, pixels)
+        draw_attention(self.model.config, pixels, maps, path, layers=layers, labels=labels, caption=caption)
 
 
 @nnx.jit
@@ -261,14 +295,48 @@ def save_samples(folder: Run, images: np.ndarray, names: Sequence[str]) -> list[
     return files
 
 
-def draw_inside(network: ViT, task: Classify, images: np.ndarray, folder: Run) -> None:
-    """Draw patches, position embeddings and attention of a network on images uint8 [m, h, w, C]."""
+def of_several_classes(labels: np.ndarray, count: int) -> np.ndarray:
+    """Indices of up to `count` images, int [k], of as many classes as there are: labels int [n].
+
+    The classes are evenly spread over those of the split in order of their first image; of each the first image is
+    taken, then, where there are fewer classes than `count`, the second, and so on. The first image is always taken.
+    """
+    first = np.sort(np.unique(labels, return_index=True)[1])  # the first image of each class
+    spread = first[np.linspace(0, len(first) - 1, min(count, len(first))).round().astype(int)]
+    in_turn = [np.flatnonzero(labels == labels[i]) for i in spread]
+    rounds = [images[k] for k in range(count) for images in in_turn if k < len(images)]
+    return np.array(rounds[:count])
+
+
+def draw_inside(
+    network: ViT,
+    task: Classify,
+    images: np.ndarray,
+    folder: Run,
+    caption: str,
+    truth: Sequence[str],
+    class_names: Sequence[str],
+) -> None:
+    """Draw patches, position embeddings and attention of a network on images uint8 [m, h, w, C].
+
+    `truth` has the images' classes, `class_names` all classes.
+    """
     c = network.config
     report.draw_patches(visible(images)[0], pair(c.patch), folder.plots / "patches.png")
-    draw_attention(c, images, attention(network, task, images), folder.plots / "attention.png")
+    probabilities = np.asarray(jax.nn.softmax(_forward(network, task.images({"image": images}, network.dtype))))
+    labels = [captioned(*each, class_names) for each in zip(truth, probabilities, strict=True)]
+    maps = attention(network, task, images)
+    below = f"{caption}; true class → predicted class (probability)"
+    draw_attention(c, images, maps, folder.plots / "attention.png", labels=labels, caption=below)
     if c.position != "none":
         position = np.asarray(network.position[...]) if network.position is not None else sinusoids(c)
-        report.draw_positions(position, c.position_rows - c.patches, c.grid, folder.plots / "positions.png")
+        report.draw_positions(position, c.position_rows - c.patches, c.grid, folder.plots / "positions.png", caption)
+
+
+def captioned(name: str, probabilities: np.ndarray, class_names: Sequence[str]) -> str:
+    """Two lines under an image: its `name`, the class predicted and its probability; probabilities float [K]."""
+    name, best = report.shortened(name, 24), int(np.argmax(probabilities))
+    return f"{name}\n→ {report.shortened(class_names[best], 15)} ({probabilities[best]:.2f})"
 
 
 def visible(images: np.ndarray) -> np.ndarray:
@@ -276,21 +344,21 @@ def visible(images: np.ndarray) -> np.ndarray:
     return images[..., : 3 if images.shape[-1] >= 3 else 1]
 
 
-def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Path) -> None:
-    """Draw attention maps [m, L, H, N, N] over images uint8 [m, h, w, C].
+def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Path, **options: Any) -> None:
+    """Draw attention maps [m, L, H, N, N] over images uint8 [m, h, w, C]; `options` are `report.draw_attention`'s.
 
     The map is that of the class token where the head reads that token, else the mean over all patches.
     """
     prefix = sum(count for _, count, _ in c.prefix)
-    report.draw_attention(visible(images), maps, prefix, c.grid, c.pool in ("cls", "cls_distill"), path)
+    report.draw_attention(visible(images), maps, prefix, c.grid, c.pool in ("cls", "cls_distill"), path, **options)
 
 
-def draw_result(data: Dataset, result: Classified, folder: Run) -> None:
+def draw_result(data: Dataset, result: Classified, folder: Run, caption: str) -> None:
     """Draw the confusion matrix, the scores per class and the most confident mistakes on the test split."""
     split, names = data.splits["test"], data.class_names
-    report.draw_confusion(result.confusion, names, folder.plots / "confusion.png")
+    report.draw_confusion(result.confusion, names, folder.plots / "confusion.png", caption)
     each = result.per_class
-    report.draw_per_class(each["precision"], each["recall"], each["f1"], names, folder.plots / "per-class.png")
+    report.draw_per_class(each["precision"], each["recall"], each["f1"], names, folder.plots / "per-class.png", caption)
     wrong = np.flatnonzero(result.predicted != split.labels)
     worst = wrong[np.argsort(-result.confidence[wrong], kind="stable")][:WRONG]
     report.draw_wrong(
@@ -300,4 +368,5 @@ def draw_result(data: Dataset, result: Classified, folder: Run) -> None:
         result.confidence[worst],
         names,
         folder.plots / "wrong.png",
+        caption,
     )

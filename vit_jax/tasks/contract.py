@@ -64,16 +64,26 @@ class Predictor(Protocol):
 
     header: ClassVar[tuple[str, ...]]  # names of the columns of `Answer.rows`
 
-    def answer(self, inputs: Sequence[Any], top: int = 3) -> Iterable[Answer]:
+    @property
+    def step(self) -> int:
+        """The training steps of its weights, as in `Trained`."""
+
+    @property
+    def layers(self) -> int:
+        """The number of layers whose attention `draw_attention` can draw; 0 if the network has no attention."""
+
+    def answer(self, inputs: Sequence[Any], top: int = 3, batch: int = 64) -> Iterable[Answer]:
         """One Answer per input, in order. An input is a file's path or a text, as `takes` of the task's row states.
 
-        `top` is the number of alternatives to return, for tasks that have alternatives. Raises UserError for an input
+        `top` is the number of alternatives to return, for tasks that have alternatives; `batch` is the most inputs to
+        compute at a time. Raises UserError for an input
         that cannot be used; where that can be seen beforehand, before the first answer is computed.
         """
 
-    def draw_attention(self, inputs: Sequence[Any], path: Path) -> None:
+    def draw_attention(self, inputs: Sequence[Any], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
         """Draw the network's attention on the first inputs and write it to `path` as a PNG.
 
+        `layers`, counted from 0, are those to draw (empty: as the task prefers); `caption` is a line under the title.
         Raises UserError where the network has no attention.
         """
 
@@ -148,10 +158,11 @@ class Task(Protocol):
     def predictor(self, network: Any, trained: Trained) -> Predictor:
         """The Predictor of a network that has its trained weights."""
 
-    def pictures(self, network: Any, data: Any, result: Any, folder: Run) -> str:
+    def pictures(self, network: Any, data: Any, result: Any, folder: Run, caption: str) -> str:
         """Draw a trained network: write PNGs to folder.plots and sample inputs to folder.samples (both exist).
 
         `data` is what `open_data` returned. `result` is the Evaluation of the test split, or None if that was not
-        evaluated. Returns an input for the command `vit_jax.predict` to show to the user: a text, or a file's path
-        relative to folder.path; '' if there is none.
+        evaluated; `caption` is a line for each figure, which says which weights it shows. Returns an input for the
+        command `vit_jax.predict` to show to the user: a text, or a file's path relative to folder.path; '' if there is
+        none.
         """

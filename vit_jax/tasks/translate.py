@@ -131,7 +131,7 @@ class Translate:
         source, target = (Vocabulary(trained.metadata["vocabulary"][side]) for side in ("source", "target"))
         return Translator(network, trained.run, source, target, trained.step, self)
 
-    def pictures(self, network: Transformer, data: Texts, result: Evaluation | None, folder: Run) -> str:
+    def pictures(self, network: Transformer, data: Texts, result: Evaluation | None, folder: Run, caption: str) -> str:
         """A table of a few sentences with their translations, and the cross-attention of the first.
 
         Returns the first sentence.
@@ -147,9 +147,8 @@ class Translate:
         lines = "".join("\t".join(row) + "\n" for row in table)
         (folder.samples / "sentences.tsv").write_text(lines, encoding="utf-8")
         rows, columns = words_and_end(translations[0], found.shape[1]), sources[0].split()
-        report.draw_cross_attention(
-            maps[0, :, :, : len(rows), : len(columns)], rows, columns, folder.plots / "cross-attention.png"
-        )
+        file = folder.plots / "cross-attention.png"
+        report.draw_cross_attention(maps[0, :, :, : len(rows), : len(columns)], rows, columns, file, caption=caption)
         return sources[0]
 
 
@@ -226,11 +225,11 @@ class Translator:
         ids = _translation_ids(self.model, jnp.asarray(self.ids(texts)), self.task.length)
         return [self.target.decode(row) for row in np.asarray(ids)]
 
-    def answer(self, inputs: Sequence[str], top: int = 3) -> Iterator[Answer]:
-        """The translation of each sentence; `top` is not used. Raises UserError."""
+    def answer(self, inputs: Sequence[str], top: int = 3, batch: int = BATCH) -> Iterator[Answer]:
+        """The translation of each sentence, `batch` at a time; `top` is not used. Raises UserError."""
         self.ids(inputs)  # raises for any bad sentence before the first is translated
-        for begin in range(0, len(inputs), BATCH):
-            texts = list(inputs[begin : begin + BATCH])
+        for begin in range(0, len(inputs), batch):
+            texts = list(inputs[begin : begin + batch])
             for text, translation in zip(texts, self.translate(texts), strict=True):
                 yield Answer(text, translation, f"{text}: {translation}", [(text, translation)])
 
@@ -240,10 +239,15 @@ class Translator:
         source, target = words(text), words_and_end(self.target.decode(np.asarray(found[0])), found.shape[1])
         return source, target, np.asarray(maps)[0, :, :, : len(target), : len(source)]
 
-    def draw_attention(self, inputs: Sequence[str], path: Path) -> None:
+    @property
+    def layers(self) -> int:
+        """The number of layers of the decoder."""
+        return self.model.config.decoder_depth
+
+    def draw_attention(self, inputs: Sequence[str], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
         """Draw the cross-attention of the first sentence's translation and write it to `path`. Raises UserError."""
         source, target, maps = self.attention(inputs[0])
-        report.draw_cross_attention(maps, target, source, path)
+        report.draw_cross_attention(maps, target, source, path, layers=layers, caption=caption)
 
 
 _translation_ids = nnx.jit(translation_ids, static_argnums=2)

@@ -53,14 +53,15 @@ def draw(s: Session, result: Evaluation | None) -> str:
     `result` is the Evaluation of the test split, or None.
     """
     from ..layers import merge
-    from ..report import draw_curves
+    from ..report import draw_curves, weights_caption
 
     for folder in (s.folder.plots, s.folder.samples):
         folder.mkdir(exist_ok=True)
     smoothing, metric = s.run.loss.label_smoothing, s.task.selection_metric[0]
     draw_curves(s.folder.metrics(), s.folder.plots / "curves.png", smoothing, metric)
     network = merge(s.engine.definition, s.engine.gather(s.state).parameters)
-    return s.task.pictures(network, s.setup.dataset, result, s.folder)
+    caption = weights_caption("last", "raw", s.step, s.epoch)
+    return s.task.pictures(network, s.setup.dataset, result, s.folder, caption)
 
 
 def _best(s: Session, test: Any, results: dict[str, Evaluation]) -> Evaluation | None:
