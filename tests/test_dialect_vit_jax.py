@@ -1,5 +1,6 @@
 """Our own layout: run folders and exported files as sources, and written run folders that every command accepts."""
 
+import contextlib
 import json
 import shutil
 import sys
@@ -18,6 +19,7 @@ from convert.containers.source import Spec
 from convert.dialects import LAYOUTS
 from convert.dialects import vit_jax as dialect
 from convert.recognise.reading import Options, read
+from convert.verify.command import both
 from vit_jax import weights as trained
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig, shapes, task_row, to_dict, untrained
@@ -78,7 +80,7 @@ def a_run(path, config=VIT, steps=(4, 9), best=None, ema=0.0):
         state = State(
             np.int32(step), unflatten(weights(config, step)), {"trace": unflatten(weights(config, 50))}, average
         )
-        Checkpoints(folder).save(state, {"best": best and {"step": best}, "environment": {"versions": {}}}, best, 9)
+        Checkpoints(folder).save(state, {"best": best, "environment": {"versions": {}}}, best and best["step"], 9)
     return folder
 
 
@@ -134,26 +136,130 @@ def test_a_run_is_read_with_all_that_it_knows(tmp_path, config):
         )
 
 
-def test_the_last_step_and_the_best_are_a_choice(tmp_path):
-    a_run(tmp_path / "run", steps=(4, 9), best=4)
-    with pytest.raises(
-        UserError, match=r"holds the steps 9 \(the last\) and 4 \(the best by validation\); name one with --step"
-    ):
-        open_run(tmp_path / "run")
+def taken(path, **options):
+    """(the step, which weights) that are read: the tensors are those of `a_run`, raw or averaged."""
+    with (reading := read(str(path), Options(**options))).source as source:
+        found = {n: t.read() for n, t in reading.tensors.items()}
+        kind = next(k for k, far in (("raw", 0), ("ema", 100)) if same_values(found, weights(VIT, source.step + far)))
+        assert f"step {source.step} (" in reading.chosen and {"raw": "model", "ema": "ema"}[kind] == reading.label
+        return source.step, kind
+
+
+def same_values(found, expected):
+    return all(np.array_equal(found[n], x) for n, x in expected.items())
+
+
+BESTS = {
+    "nothing noted": (None, (9, "ema")),
+    "of before it was noted": ({"step": 4}, (4, "ema")),
+    "by raw weights": ({"step": 4, "weights": "raw"}, (4, "raw")),
+    "by averaged weights": ({"step": 4, "weights": "ema"}, (4, "ema")),
+    "the last by raw weights": ({"step": 9, "weights": "raw"}, (9, "raw")),
+}
+
+
+@pytest.mark.parametrize("case", BESTS)
+def test_the_best_step_is_taken_with_the_weights_that_it_was_chosen_by(tmp_path, case):
+    best, expected = BESTS[case]
+    a_run(tmp_path / "run", ema=0.9, best=best)
+    step = expected[0]
+    assert taken(tmp_path / "run") == expected
+    assert taken(tmp_path / "run", key="model") == (step, "raw") and taken(tmp_path / "run", key="ema") == (step, "ema")
+    assert taken(tmp_path / "run", step="last")[0] == 9 and taken(tmp_path / "run", step=4)[0] == 4
+    assert taken(tmp_path / "run", training=True) == (9, "raw")
+    assert taken(tmp_path / "run", training=True, step="best") == (step, "raw")
+    network = vit_jax.load(tmp_path / "run")
+    assert network.step == step
+
+
+def test_a_run_without_an_average_gives_its_raw_weights(tmp_path):
+    a_run(tmp_path / "run", best={"step": 4})
+    assert taken(tmp_path / "run") == (4, "raw") and taken(tmp_path / "run", step="last") == (9, "raw")
+    with pytest.raises(UserError, match="--key ema names no set of weights; there is model"):
+        read(str(tmp_path / "run"), Options(key="ema"))
     with pytest.raises(UserError, match="there is no step 5; it holds 9, 4"):
         open_run(tmp_path / "run", 5)
-    assert open_run(tmp_path / "run", 4).metadata["step"] == 4
-    assert open_run(a_run(tmp_path / "other", steps=(4, 9), best=9).path).metadata["step"] == 9
 
 
-def test_weights_and_their_average_are_a_choice(tmp_path):
+def test_a_resume_does_not_go_back_and_uses_take_the_best(tmp_path, convert):
+    a_run(tmp_path / "run", ema=0.9, best={"step": 4, "weights": "raw"})
+    said = "step 4 (the best by validation, the last is 9), its raw weights (--key model)"
+    last = "step 9 (the last, the best by validation is 4), its raw weights (--key model)"
+    for target, flags, expected in (
+        ("a.safetensors", (), said), ("b.pt", ("--to", "torch-ref", "--weights-only"), said), ("c", (), last),
+        ("d.pt", ("--to", "torch-ref"), last), ("e", ("--weights-only",), said), ("f", ("--step", "best"), said),
+    ):  # fmt: skip
+        code, out, _ = convert(tmp_path / "run", tmp_path / target, *flags)
+        assert code == 0 and f"weights   {expected}" in out, target
+    assert Run(tmp_path / "c").complete_steps() == [9] and Run(tmp_path / "f").complete_steps() == [4]
+    with read(str(tmp_path / "a.safetensors")).source as source:
+        made = json.loads(source.metadata["provenance"])["source"]
+    assert (made["step"], made["key"]) == (4, "model")
+    assert said in convert("inspect", tmp_path / "run")[1]
+    same(flatten(trained.weights(Run(tmp_path / "c"), VIT, ema=True)[1]), weights(VIT, 109))
+
+
+def test_a_file_of_torch_ref_gives_the_weights_that_its_run_would(tmp_path, convert):
     a_run(tmp_path / "run", ema=0.9)
-    with pytest.raises(UserError, match="several sets of weights: model, ema; choose one with --key"):
-        read(str(tmp_path / "run"))
-    for key, seed in (("model", 9), ("ema", 109)):
-        found = read(str(tmp_path / "run"), Options(key=key))
-        same({n: t.read() for n, t in found.tensors.items()}, weights(VIT, seed))
-        assert found.facts.class_names == NAMES
+    assert convert(tmp_path / "run", tmp_path / "x.pt", "--to", "torch-ref")[0] == 0
+    for flags, seed in (((), 109), (("--key", "model"), 9), (("--key", "ema"), 109)):
+        code, out, _ = convert(tmp_path / "x.pt", tmp_path / "y.safetensors", "--force", *flags)
+        assert code == 0 and "weights   step 9, its " in out
+        same(load_file(tmp_path / "y.safetensors"), weights(VIT, seed))
+    assert convert(tmp_path / "x.pt", tmp_path / "back")[0] == 0
+    _, back = trained.weights(Run(tmp_path / "back"), VIT, ema=False)
+    same(flatten(back), weights(VIT, 9))
+
+
+def test_verify_compares_the_step_and_the_weights_that_the_target_says_it_was_made_of(tmp_path, convert):
+    run = a_run(tmp_path / "run", ema=0.9, best={"step": 4})
+
+    def compared(target, **options):
+        with contextlib.ExitStack() as opened:
+            a, b, _ = both(str(run.path), str(tmp_path / target), Options(**options), opened)
+            return (a.source.step, a.label), (b.source.step, b.label)
+
+    for target in ("c", "x.pt"):  # the last step's raw weights; the run's own are the best step's averaged ones
+        assert convert(run.path, tmp_path / target, "--to", "torch-ref" if target == "x.pt" else "vit-jax")[0] == 0
+        assert compared(target) == ((9, "model"), (9, "model"))
+        assert compared(target, step=4) == ((4, "ema"), (9, "ema"))
+    code, out, _ = convert(run.path, tmp_path / "a.safetensors", "--verify")
+    said = "step 4 (the best by validation, the last is 9), its averaged weights (--key ema)"
+    assert code == 0 and f"A         {run.path}: vit-jax@vit, {said}" in out
+    assert json.loads((tmp_path / "a.safetensors.certificate.json").read_text())["source"]["weights"] == said
+    shutil.rmtree(run.checkpoints / "9")
+    assert compared("c") == ((4, "ema"), (9, "ema"))  # what it was made of is gone
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("x", "--step x: give best, last, or the number of a step"),
+        ("-1", "--step -1: give"),
+        ("7", "there is no step 7"),
+    ],
+)
+def test_a_step_that_is_none_is_one_sentence(tmp_path, convert, flag, told):
+    a_run(tmp_path / "run")
+    code, _, error = convert(tmp_path / "run", tmp_path / "a.safetensors", f"--step={flag}")
+    assert code == 2 and told in error and len(error.splitlines()) == 1
+
+
+def test_a_checkpoint_with_a_damaged_digest_is_passed_over_as_by_load(tmp_path, convert):
+    run = a_run(tmp_path / "run", best={"step": 4})
+    damage_digest(run)
+    code, out, _ = convert(run.path, tmp_path / "a.safetensors", "--step", "last")
+    assert code == 0 and "left out  checkpoint 9 (its digest file is damaged)" in out
+    assert vit_jax.load(run.path, "last").step == 4
+    same(load_file(tmp_path / "a.safetensors"), weights(VIT, 4))
+
+
+def test_best_weights_that_are_lost_are_one_sentence_that_helps(tmp_path, convert):
+    run = a_run(tmp_path / "run", best={"step": 4})
+    shutil.rmtree(run.checkpoints / "4")
+    code, _, error = convert(run.path, tmp_path / "a.safetensors")
+    assert code == 2 and "the best checkpoint, of step 4, is not there; take the last with --step last" in error
+    assert convert(run.path, tmp_path / "a.safetensors", "--step", "last")[0] == 0
 
 
 def damage_array(run):
@@ -201,7 +307,7 @@ DAMAGES = {
         lambda run: shutil.rmtree(run.checkpoints / "9/model"),
         "step 9, model, does not hold the arrays that were saved",
     ),
-    "a step": (lambda run: [shutil.rmtree(run.checkpoints / n) for n in ("4", "9")], "nothing has been saved here yet"),
+    "a step": (lambda run: shutil.rmtree(run.checkpoints / "9"), "nothing has been saved here yet"),
     "a preprocessing": (
         lambda run: run.config_file.write_text(run.config_file.read_text().replace('"preprocess"', '"process"')),
         "lacks preprocess",
@@ -216,7 +322,7 @@ DAMAGES = {
 @pytest.mark.parametrize("case", DAMAGES)
 def test_a_damaged_run_is_one_sentence(tmp_path, convert, case):
     damage, told = DAMAGES[case]
-    damage(a_run(tmp_path / "run"))
+    damage(a_run(tmp_path / "run", steps=(9,)))
     code, _, error = convert(tmp_path / "run", tmp_path / "out.safetensors")
     assert code == 2 and told in error and len(error.splitlines()) == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run"]

@@ -323,8 +323,8 @@ def test_a_run_that_was_converted_is_one_of_ours(tmp_path):
 def test_the_average_alone_is_a_network_and_no_run(tmp_path):
     reading = read(save(trained(VIT, ADAMW, 2, ema=0.5), tmp_path / "a.pt"), Options(key="ema"))
     assert training.training(reading) is None
-    with pytest.raises(UserError, match="choose one with --key"):
-        read(str(tmp_path / "a.pt"))
+    assert read(str(tmp_path / "a.pt")).label == "ema"
+    assert read(str(tmp_path / "a.pt"), Options(training=True)).label == "model"
 
 
 # -------------------------------------------------------------------------------- what is refused

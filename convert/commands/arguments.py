@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 from typing import TYPE_CHECKING, Any
 
 from vit_jax.errors import UserError
@@ -11,6 +12,7 @@ from vit_jax.errors import UserError
 from .terminal import wrapped
 
 if TYPE_CHECKING:
+    from ..containers.source import Step
     from ..recognise.reading import Options
 
 PURPOSE = {
@@ -72,13 +74,12 @@ def about_source(add: Any, source: str) -> None:
     )
     add("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE", help=fields)
     add("--file", default="", metavar="NAME", help="which file of a folder that holds several")
-    add("--step", type=int, metavar="N", help="which step of a run or a folder of checkpoints")
-    add(
-        "--key",
-        default="",
-        metavar="NAME",
-        help="which of several sets of weights in one file: model_ema, teacher, ...",
+    step = "which step of a run or a folder of checkpoints (default of a run: best, or last where DST goes on training)"
+    key = (
+        "which of several sets of weights in one file: model_ema, teacher, ...; of a run: model (raw) or ema (averaged)"
     )
+    add("--step", metavar="best|last|N", help=step)
+    add("--key", default="", metavar="NAME", help=key)
     add("--accept", action="append", default=[], metavar="WHAT", help=accept)
 
 
@@ -126,10 +127,20 @@ def options(arguments: argparse.Namespace) -> Options:
         model=arguments.model,
         sets=settings(arguments.sets),
         file=arguments.file,
-        step=arguments.step,
+        step=step(arguments.step),
         key=arguments.key,
         accept=tuple(arguments.accept),
     )
+
+
+def step(text: str | None) -> Step:
+    """What --step names. Raises UserError where that is no step."""
+    named: dict[str | None, Step] = {None: None, "best": "best", "last": "last"}
+    if text is None or text in named:
+        return named[text]
+    if not re.fullmatch(r"\d{1,15}", text, re.ASCII):
+        raise UserError(f"--step {text}: give best, last, or the number of a step")
+    return int(text)
 
 
 def settings(texts: list[str]) -> dict[str, Any]:

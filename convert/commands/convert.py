@@ -18,7 +18,7 @@ from ..plan.plan import Plan, plan
 from ..recognise.layouts import find
 from ..recognise.reading import Reading, read
 from ..recognise.weights_in import tied
-from ..write.write import Written, write
+from ..write.write import Written, goal_of, holds_training, write
 from .arguments import options
 
 LARGE = 200 << 20  # bytes from which on a conversion shows its progress
@@ -29,7 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     check_words(arguments)
     named = preset(arguments.preset).run if arguments.preset else None
-    reading = read(arguments.src, replace(options(arguments), otherwise=named.model if named else None))
+    stated = replace(options(arguments), otherwise=named.model if named else None, training=goes_on(arguments))
+    reading = read(arguments.src, stated)
     with reading.source:
         if named and "optimizer" not in reading.source.tree:
             lacks = f"{reading.path} holds no optimizer's state for it"
@@ -62,6 +63,12 @@ def check_words(arguments: argparse.Namespace) -> None:
         writer(arguments.dst)
 
 
+def goes_on(arguments: argparse.Namespace) -> bool:
+    """Whether DST takes a run with its optimizer's state, so that training goes on from it."""
+    layout, averaged = find(arguments.to or "vit-jax", "--to")[-1], arguments.key == "ema"
+    return not arguments.weights_only and not averaged and holds_training(goal_of(arguments.dst, layout), layout)
+
+
 def check(planned: Plan, written: Written, certificate: bool) -> None:
     """Compare what was written with its source, if asked; else tell how far adaptations move the outputs."""
     if certificate:
@@ -82,6 +89,7 @@ def described(reading: Reading) -> str:
     """The lines that describe a source: its layout and size, what is left out, tied names, notes."""
     count = sum(t.nbytes // t.dtype.itemsize for t in reading.tensors.values())
     lines = [f"source    {reading.path}: {reading.layout.name}, {len(reading.tensors)} tensors, {count:,} parameters"]
+    lines += [f"weights   {reading.chosen}"] if reading.chosen else []
     lines += [f"left out  {what}" for what in reading.left_out]
     lines += [f"tied      {', '.join(names)}" for names in tied(reading.source, reading.tensors)]
     lines += [f"note      {what}" for what in reading.facts.notes]

@@ -8,13 +8,12 @@ from typing import Any
 from vit_jax.config import network_of, to_dict
 from vit_jax.errors import UserError
 
-from ..containers import open_source
 from ..containers.folder import candidates
 from ..containers.source import Source, Tensor
 from ..recognise import weights_in
 from ..recognise.layouts import Recognition, closest, recognise
 from ..recognise.preprocessing import preprocessing
-from ..recognise.reading import Options, identify
+from ..recognise.reading import Options, identify, opened
 from ..recognise.weights_in import Chosen
 from .terminal import wrapped
 
@@ -34,12 +33,12 @@ def show(path: str, options: Options) -> None:
         for one in found:
             print(f"  {os.path.relpath(one.path, path):40}  {one.what:30} {one.size / 1e6:12,.1f} MB")
         return
-    with open_source(path, options.file, options.step) as source:
+    with opened(path, options) as source:
         chosen = weights_in.choose(source, recognise, options.key)
         label, tensors, left_out, _ = chosen
         print(f"path       {source.path}\ncontainer  {source.container}, {source.size / 1e6:,.1f} MB")
-        if label != ".":
-            print(f"weights    {label}")
+        if said := weights_in.chosen(source, label) or label.removeprefix(weights_in.TOP):
+            print(f"weights    {said}")
         for what in (*left_out, *source.skipped):
             print(f"left out   {what}")
         for names in weights_in.tied(source, tensors):

@@ -7,14 +7,15 @@ import os
 from vit_jax.errors import UserError
 
 from .kinds import SUFFIXES, check_file, open_file, writer
-from .source import Source
+from .source import Source, Step
 
 __all__ = ["SUFFIXES", "check_file", "open_source", "writer"]
 
 
-def open_source(path: str, file: str = "", step: int | None = None) -> Source:
+def open_source(path: str, file: str = "", step: Step = None, training: bool = False) -> Source:
     """Open a file, a folder or hf://owner/name. `file` and `step` choose where a folder has several sets of weights.
 
+    `training` says what a run is opened for: to be trained on (its last step), or to be used (its best step).
     Reads headers only, no values. Raises UserError where the path does not exist, holds no weights, or is damaged.
     """
     if path.startswith("hf://"):
@@ -24,7 +25,7 @@ def open_source(path: str, file: str = "", step: int | None = None) -> Source:
     if os.path.isdir(path):
         from .folder import open_folder
 
-        return open_folder(path, file, step)
+        return open_folder(path, file, step, training)
     if os.path.isfile(path) and (file or step is not None):
         raise UserError(f"{path}: is a file; leave out --file and --step, which choose in a folder")
     if path.endswith(".index.json"):

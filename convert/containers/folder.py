@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from vit_jax.errors import UserError
 
 from . import limits, orbax, run_folder, strict_json
 from .kinds import SUFFIXES, check_file, container, open_file
-from .source import CARRIED_SUFFIX, PROVENANCE, Source, check_names
+from .source import CARRIED_SUFFIX, PROVENANCE, Source, Step, check_names
 
 INDEX = ".index.json"
 # Files of trainers that end like weights and hold none.
@@ -120,8 +121,8 @@ def _size(path: Path) -> int:
     return sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
 
 
-def open_folder(folder: str, file: str = "", step: int | None = None) -> Source:
-    """Open the only set of weights in a folder, or the one that `file` or `step` names.
+def open_folder(folder: str, file: str = "", step: Step = None, training: bool = False) -> Source:
+    """Open the only set of weights in a folder, or the one that `file` or `step` names; of a run as `open_run` does.
 
     `file` may also name a file or folder in it that does not look like weights. Raises UserError, listing all sets,
     where none or several remain.
@@ -139,7 +140,8 @@ def open_folder(folder: str, file: str = "", step: int | None = None) -> Source:
             f"{folder}: holds no weights ({', '.join(SUFFIXES)}, or a checkpoint); give the folder or file that does"
         )
     named = [c for c in found if not file or os.path.normpath(c.path) == path]
-    chosen = [c for c in named if step is None or c.step == step or c.what == RUN_FOLDER]
+    wanted = numbered(folder, named, step)
+    chosen = [c for c in named if wanted is None or c.step == wanted or c.what == RUN_FOLDER]
     if len(chosen) != 1:
         names = ", ".join(f"{os.path.relpath(c.path, folder)} ({c.what})" for c in found)
         asked = f"--file {file}" if not named else f"--step {step}"
@@ -147,11 +149,22 @@ def open_folder(folder: str, file: str = "", step: int | None = None) -> Source:
         raise UserError(f"{folder}: {fault}: {names}; name one of them with --file")
     (one,) = chosen
     if one.what == RUN_FOLDER:
-        return run_folder.open_run(one.path, step)
+        return run_folder.open_run(one.path, step, training)
     if one.container == "orbax":
         return orbax.open_folder(one.path)
     check_inside(one.path)
     return _open(one.path)
+
+
+def numbered(folder: str, found: Sequence[Candidate], step: Step) -> Step:
+    """The step that "last" means in a folder of checkpoints; runs know theirs. Raises UserError on "best"."""
+    if not isinstance(step, str) or any(c.what == RUN_FOLDER for c in found):
+        return step
+    if step == "best":
+        raise UserError(
+            f"{folder}: --step best: only a run of vit-jax notes its best step; give --step last or a number"
+        )
+    return max((c.step for c in found if c.step is not None), default=None)
 
 
 def check_inside(path: str) -> None:

@@ -6,7 +6,8 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from vit_jax.errors import UserError
 from vit_jax.runs import Run, array_digest, read_json, record_of, text_digest, unflatten, write_json
 
 from . import limits, orbax
-from .source import FLOATS, Source, Spec, Tensor, leaves
+from .source import FLOATS, Source, Spec, Step, Tensor, leaves
 
 Item = tuple[Mapping[str, Spec], Iterator[tuple[str, np.ndarray]]]  # specs and then arrays, by dotted names
 RESTORE = "restore the file, or leave it out and give the network's config with --set"
@@ -34,16 +35,18 @@ def is_run(path: str | os.PathLike[str]) -> bool:
 # ------------------------------------------------------------------------------------------ reading
 
 
-def open_run(path: str | os.PathLike[str], step: int | None = None) -> Source:
+def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = False) -> Source:
     """Open one step of a run: {model, optimizer[, ema]}, each {dotted name: Tensor}, checked against digests when read.
 
-    `step` None means the last step. Raises UserError on damage, on an unknown step, and without `step` where another
-    step was the best by validation.
+    `step` None means the best, as in `vit_jax.load`, and with `training` the last: a resumed run must not go back. The
+    preferred weights are those, raw or averaged, by which the step was the best; of other steps the averaged ones,
+    where the run has them; with `training` the raw ones. Raises UserError on damage and on an unknown step.
     """
     run = Run(path)
     record = run.record()
     run_of(record["config"], str(run.config_file))
-    step, digests = _digests(run, step)
+    choice = _choose(run, step or ("last" if training else "best"))
+    step, digests = choice.step, choice.arrays
     source = orbax.open_folder(run.checkpoints / str(step))
     for item, expected in digests.items():
         tensors = source.tree.get(item, {})
@@ -56,29 +59,85 @@ def open_run(path: str | os.PathLike[str], step: int | None = None) -> Source:
     source.tree = {item: source.tree[item] for item in digests}
     files = [*source.files, str(run.config_file), str(run.digest_file(step))]
     metadata = {"format": "vit-jax", "config": json.dumps(record["config"]), "step": step}
-    return dataclasses.replace(source, path=str(path), metadata=metadata, files=files)
+    preferred = "ema" if "ema" in digests and not training and choice.weights != "raw" else "model"
+    return dataclasses.replace(
+        source,
+        path=str(path),
+        metadata=metadata,
+        files=files,
+        skipped=[*source.skipped, *choice.skipped],
+        step=step,
+        chosen=choice.said,
+        preferred=preferred,
+    )
 
 
-def _digests(run: Run, step: int | None) -> tuple[int, dict[str, dict[str, str]]]:
-    """The step to open, and {item: {name: digest}} of it. Raises UserError as `open_run` does."""
+@dataclass(frozen=True)
+class _Choice:
+    """A step of a run, {item: {name: digest}} of it, in words which step that is, and checkpoints that are damaged.
+
+    `weights` are those, "raw" or "ema", by which it was the best; empty where it was not, or nothing is noted.
+    """
+
+    step: int
+    arrays: dict[str, dict[str, str]]
+    said: str
+    weights: str
+    skipped: list[str]
+
+
+def _choose(run: Run, step: int | Literal["best", "last"]) -> _Choice:
+    """The step of a run that is meant. Raises UserError as `open_run` does.
+
+    As in `vit_jax.load`, the last is the newest that is not damaged, and its notes say which was the best.
+    """
     known = run.complete_steps()
     if not known:
         raise UserError(f"{run}: nothing has been saved here yet; let it train until its first checkpoint")
-    if step is not None and step not in known:
+    if isinstance(step, int) and step not in known:
         raise UserError(f"{run}: there is no step {step}; it holds {', '.join(map(str, known))}")
-    noted = _record(run, known[0] if step is None else step)
-    best = noted["notes"].get("best")
-    best = best.get("step") if isinstance(best, dict) else None
-    if step is None and best in known and best != known[0]:
-        raise UserError(
-            f"{run}: holds the steps {known[0]} (the last) and {best} (the best by validation); name one with --step"
-        )
-    return noted["step"], noted["arrays"]
+    newest, skipped = _newest(run, known)
+    best, weights = _best(newest["notes"])
+    taken = step if isinstance(step, int) else best if step == "best" and best is not None else int(newest["step"])
+    if step == "best" and taken not in known:
+        raise UserError(f"{run}: the best checkpoint, of step {taken}, is not there; take the last with --step last")
+    try:
+        record = newest if taken == newest["step"] else _record(run, taken)
+    except UserError as error:
+        raise UserError(f"{error}, such as --step last") from error
+    steps = {"the last": newest["step"], "the best by validation": best}
+    here = [name for name, each in steps.items() if each == taken]
+    others = [f"{name} is {each}" for name, each in steps.items() if each not in (taken, None)]
+    said = f"step {taken} ({', '.join([*here, *others])})"
+    return _Choice(taken, record["arrays"], said, weights * (taken == best), skipped)
+
+
+def _newest(run: Run, known: list[int]) -> tuple[dict[str, Any], list[str]]:
+    """(the newest record of these steps that is not damaged, what was passed over). Raises UserError where all are."""
+    skipped: list[str] = []
+    for step in known:
+        try:
+            return _record(run, step), skipped
+        except UserError as error:
+            damage = error
+            skipped.append(f"checkpoint {step} (its digest file is damaged)")
+    raise damage
+
+
+def _best(notes: Mapping[str, Any]) -> tuple[int | None, str]:
+    """(the step that a checkpoint's notes call the best, the weights, raw or ema, by which it was); None where none."""
+    best = notes.get("best")
+    if not isinstance(best, dict) or type(best.get("step")) is not int:
+        return None, ""
+    return best["step"], best["weights"] if best.get("weights") in ("raw", "ema") else ""
 
 
 def _record(run: Run, step: int) -> dict[str, Any]:
     """The JSON of a step's digest file. Raises UserError where it is damaged."""
-    record = read_json(run.digest_file(step))
+    try:
+        record = read_json(run.digest_file(step))
+    except UserError:
+        record = {}
     intact = (
         record.pop("digest", None) == text_digest(record)
         and record.get("step") == step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +14,7 @@ from vit_jax.errors import UserError
 from . import limits
 
 Shape = tuple[int, ...]
+Step = int | Literal["best", "last"] | None  # of a folder of checkpoints; None: what the folder's kind has by default
 
 CARRIED_SUFFIX = ".carried.safetensors"  # a file next to the weights: tensors that are no parameters of the network
 PROVENANCE = "provenance.json"  # written into a target folder
@@ -58,7 +59,8 @@ class Source:
     values (numbers, strings, lists) and Markers among the tensors. `metadata` is that of the container itself
     (safetensors' __metadata__). `skipped` describes values that were not read: "args (argparse.Namespace)". `tied`
     lists names that share one storage. `files` are the files that it consists of (shards and their index; empty:
-    `path` alone or, of a folder, everything in it), `size` their bytes.
+    `path` alone or, of a folder, everything in it), `size` their bytes. Of a run, `step` is the step that was opened,
+    `chosen` says which that is, and `preferred` is the key of the weights that are taken where the user names none.
     """
 
     path: str
@@ -70,6 +72,9 @@ class Source:
     files: list[str] = field(default_factory=list)
     size: int = 0
     close: Callable[[], None] = lambda: None
+    step: int | None = None
+    chosen: str = ""
+    preferred: str = ""
 
     @property
     def separator(self) -> str:

@@ -17,7 +17,7 @@ from vit_jax.errors import UserError
 from .. import rules
 from ..containers import open_source
 from ..containers.folder import shard, side_files
-from ..containers.source import CARRIED_SUFFIX, FLOATS, Source, Tensor
+from ..containers.source import CARRIED_SUFFIX, FLOATS, Source, Step, Tensor
 from ..dialects import LAYOUTS
 from ..dialects.own import own_layout, own_record
 from ..layout import Facts, Json, Layout, Names
@@ -38,8 +38,9 @@ class Options:
     model: str = ""
     sets: Mapping[str, Any] = field(default_factory=dict)
     file: str = ""
-    step: int | None = None
+    step: Step = None
     key: str = ""
+    training: bool = False  # a run is read to be trained on, not to be used: see `open_run`
     accept: tuple[str, ...] = ()
     otherwise: ModelConfig | None = None  # a run's network: its fields are taken where nothing else states them
     # The remedy where shapes are not those of the config.
@@ -61,11 +62,17 @@ class Reading:
     statistics: Json = field(
         default_factory=dict
     )  # the preprocessing that --set gives, for the network after adaptations
+    label: str = weights_in.TOP  # where the weights lie in the source
 
     @property
     def path(self) -> str:
         """The path of the source."""
         return self.source.path
+
+    @property
+    def chosen(self) -> str:
+        """Which step and which weights of a run were taken, in words; empty for other sources."""
+        return weights_in.chosen(self.source, self.label)
 
     @property
     def optional(self) -> dict[str, list[str]]:
@@ -79,12 +86,22 @@ def read(path: str, options: Options = Options()) -> Reading:
 
     Raises UserError where its layout or config is not certain, and where a tensor is missing, unknown or misshapen.
     """
-    source = open_source(path, options.file, options.step)
+    source = opened(path, options)
     try:
         return identify(source, options)
     except BaseException:
         source.close()
         raise
+
+
+def opened(path: str, options: Options) -> Source:
+    """The source at a path; of a file of torch_ref.train those weights are preferred that would be of a run."""
+    source = open_source(path, options.file, options.step, options.training)
+    if own_record(source.tree) and isinstance(source.tree.get("model"), Mapping):
+        step, averaged = source.tree.get("step"), isinstance(source.tree.get("ema"), Mapping)
+        source.preferred = "ema" if averaged and not options.training else "model"
+        source.step, source.chosen = (step, f"step {step}") if type(step) is int else (None, "")
+    return source
 
 
 def identify(source: Source, options: Options, chosen: Chosen[Recognition] | None = None) -> Reading:
@@ -93,8 +110,10 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     if record := own_record(source.tree):
         files["config.json"] = record
     provenance = read_provenance(source, files, bool(options.layout))
-    _, tensors, left_out, found = chosen or weights_in.choose(source, recognise, options.key)
+    label, tensors, left_out, found = chosen or weights_in.choose(source, recognise, options.key)
     side = side_file(source, files)
+    if record and label == "ema":  # what is stated beside a file of torch_ref.train is of its raw weights
+        provenance, side = {}, ""
     tensors, provenance = with_digests(source, tensors, provenance, side, bool(options.layout))
     own = provenance.get("layout", "") or ("" if options.layout else own_layout(source))
     check_complete(source, tensors, bool(found or options.layout or own in LAYOUTS))
@@ -124,7 +143,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     facts = joined(own_facts, fitting(stated, config), fitting(model, config), extra)
     statistics = {k: options.sets[k] for k in SETTABLE if k in options.sets}
     left_out = [*left_out, *aside, *source.skipped]
-    return Reading(source, layout, config, tensors, rows, facts, left_out, provenance, statistics)
+    return Reading(source, layout, config, tensors, rows, facts, left_out, provenance, statistics, label)
 
 
 # ------------------------------------------------------------------------------ what is stated of a file

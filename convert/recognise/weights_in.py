@@ -56,7 +56,9 @@ def choose(source: Source, recognise: Callable[[TensorSet], Found], key: str = "
     so that the caller can name the nearest layout. A set with all names and shapes of a known one (its average, under
     any name) is known, too. `key` is any path in the file, or the beginning of names. Raises UserError where several
     sets are known and `key` names none of them, where `key` is not in the file, and on names that no weights have.
+    Of several sets in a run, the preferred one is taken where there is no `key`.
     """
+    key = key or source.preferred
     members = _members(source)
     sets = _sets(source, members, TOP, recognise, key)
     sets |= _equals(source, sets)
@@ -78,6 +80,12 @@ def choose(source: Source, recognise: Callable[[TensorSet], Found], key: str = "
     _check(source, members, bool(found))
     weights = _tensors(members)
     return Chosen(label, weights, _left_out(source, label, {id(tensor) for tensor in weights.values()}), found)
+
+
+def chosen(source: Source, label: str) -> str:
+    """Which step of a run was opened, and which weights, those at `label`, are taken; empty for other sources."""
+    kind = {"model": "raw", "ema": "averaged"}.get(label, label)
+    return f"{source.chosen}, its {kind} weights (--key {label})" if source.chosen else ""
 
 
 def hint(source: Source, recognise: Callable[[TensorSet], Any]) -> str:

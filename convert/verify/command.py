@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +48,7 @@ def certify(plan: Plan, written: Written) -> None:
             Weights.of(plan.reading, "A"), Weights.of(reading, "B"), [a.text for a in plan.adaptations], plan.dtype
         )
         report.hashes = source_hash(plan.reading.source), source_hash(reading.source)
-        report.paths = plan.reading.path, reading.path
+        report.paths, report.chosen = (plan.reading.path, reading.path), (plan.reading.chosen, reading.chosen)
     write_json(Path(f"{target}{CERTIFICATE}"), report.certificate())
     print_line(f"{report.text()}\nleft      {target}{CERTIFICATE}")
     if not report.same:
@@ -76,48 +78,90 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
     from vit_jax.backend import configure_jax
 
     from ..plan.plan import DTYPES
-    from ..recognise.reading import read
     from ..write.origin import source_hash
 
     free((arguments.json, arguments.markdown))
     configure_jax()
-    a = read(arguments.a, options)
-    with a.source:
-        b, note = second(arguments.b, options, a)
-        with b.source:
-            hashes = source_hash(a.source), source_hash(b.source)
-            made = b.provenance if b.provenance.get("source", {}).get("sha256") == hashes[0] else {}
-            inputs = images(arguments.images, a.config, a.facts.preprocess) if arguments.images else None
-            adaptations = [each["text"] for each in made.get("adaptations", ())]
-            report = verify(
-                Weights.of(a, "A"),
-                Weights.of(b, "B"),
-                adaptations,
-                DTYPES.get(made.get("dtype", "")),
-                inputs,
-                arguments.steps,
-            )
-    report.hashes, report.paths = hashes, (a.path, b.path)
+    with contextlib.ExitStack() as opened:
+        a, b, note = both(arguments.a, arguments.b, options, opened)
+        hashes = source_hash(a.source), source_hash(b.source)
+        made = b.provenance if b.provenance.get("source", {}).get("sha256") == hashes[0] else {}
+        inputs = images(arguments.images, a.config, a.facts.preprocess) if arguments.images else None
+        adaptations = [each["text"] for each in made.get("adaptations", ())]
+        report = verify(
+            Weights.of(a, "A"),
+            Weights.of(b, "B"),
+            adaptations,
+            DTYPES.get(made.get("dtype", "")),
+            inputs,
+            arguments.steps,
+        )
+    report.hashes, report.paths, report.chosen = hashes, (a.path, b.path), (a.chosen, b.chosen)
     report.notes += [note] if note else []
     leave(report, arguments.json, arguments.markdown)
     print_line(report.text())
     return DONE if report.same else CHECK
 
 
-def second(path: str, options: Options, a: Reading) -> tuple[Reading, str]:
-    """B, and a note where its own files do not state its config: it is then read by the config of A."""
+def both(first: str, other: str, options: Options, opened: contextlib.ExitStack) -> tuple[Reading, Reading, str]:
+    """A, B and a note on how B was read; all that is opened is closed with `opened`.
+
+    Where A is a run, B may say of which step and weights it was made: those are taken, unless the user names others.
+    Where B holds raw and averaged weights as well, its are of the same kind as A's.
+    """
+    from ..recognise.reading import read
+
+    a = read(first, options)
+    opened.enter_context(a.source)
+    b, note = second(other, options, a, "model" if a.source.chosen else "")
+    opened.enter_context(b.source)
+    if a.source.chosen:
+        if made := made_of(a, b, options):
+            a = read(first, made)
+            opened.enter_context(a.source)
+        b, note = second(other, options, a, a.label)
+        opened.enter_context(b.source)
+    return a, b, note
+
+
+def made_of(a: Reading, b: Reading, options: Options) -> Options | None:
+    """The options of the step and the weights of A, a run, of which B says it was made; None where A is read so.
+
+    Flags of the user come first, and a step that is no longer there, or has changed, is not what B was made of.
+    """
+    from ..recognise.reading import read
+    from ..write.origin import source_hash
+
+    made = b.provenance.get("source", {})
+    step, key = made.get("step"), made.get("key")
+    stated = options.step is not None or options.key
+    if stated or type(step) is not int or not isinstance(key, str) or (step, key) == (a.source.step, a.label):
+        return None
+    exactly = replace(options, step=step if Path(a.path).is_dir() else None, key=key)
+    try:
+        with read(a.path, exactly).source as source:
+            return exactly if source_hash(source) == made.get("sha256") else None
+    except UserError:
+        return None
+
+
+def second(path: str, options: Options, a: Reading, key: str) -> tuple[Reading, str]:
+    """B, and a note where its own files do not state its config: it is then read by the config of A.
+
+    `key` names the weights that are taken where B has such.
+    """
     from ..recognise.reading import Options, read
 
-    try:
-        return read(path, Options(accept=options.accept)), ""
-    except UserError as error:
-        fields = {name: getattr(a.config, name) for name in function_fields(a.config)}
-        try:
-            return read(
-                path, Options(accept=options.accept, sets={**fields, **options.sets})
-            ), "B does not state its config: it was read by that of A"
-        except UserError:
-            raise error from None
+    fields = {name: getattr(a.config, name) for name in function_fields(a.config)}
+    by_a = "B does not state its config: it was read by that of A"
+    keys, errors = dict.fromkeys((key, "")), []
+    for note, sets in (("", {}), (by_a, {**fields, **options.sets})):
+        for each in keys:
+            try:
+                return read(path, Options(accept=options.accept, sets=sets, key=each)), note
+            except UserError as error:
+                errors.append(error)
+    raise errors[len(keys) - 1]  # of B by itself
 
 
 def leave(report: Report, json: str, markdown: str) -> None:

@@ -29,6 +29,7 @@ class Report:
     adaptations: Sequence[str]
     paths: tuple[str, str] = ("", "")
     hashes: tuple[str, str] = ("", "")
+    chosen: tuple[str, str] = ("", "")  # of runs: which step and weights were taken, in words
     checks: list[Check] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     computed: set[str] = field(default_factory=set)
@@ -74,12 +75,17 @@ class Report:
         return " and ".join(clauses) or f"{' and '.join(layouts)} was not computed independently"
 
     @property
-    def _files(self) -> list[tuple[Weights, str]]:
-        return [(self.a, self.paths[0]), (self.b, self.paths[1])]
+    def _files(self) -> list[tuple[Weights, str, str]]:
+        """(the weights, the path, the layout and what was chosen) of each."""
+        what = (
+            ", ".join(filter(None, (w.layout.name, said)))
+            for w, said in zip((self.a, self.b), self.chosen, strict=True)
+        )
+        return list(zip((self.a, self.b), self.paths, what, strict=True))
 
     def text(self) -> str:
         """For a terminal."""
-        lines = [f"{w.name:9} {path}: {w.layout.name}" for w, path in self._files if path]
+        lines = [f"{w.name:9} {path}: {what}" for w, path, what in self._files if path]
         lines += [f"{'same' if c.passed else 'DIFFERS':9} {c}" for c in self.checks] + [
             f"note      {note}" for note in self.notes
         ]
@@ -101,8 +107,8 @@ class Report:
         ]
         lines = ["# Two networks, compared", "", f"Verdict: {self.verdict}.", ""]
         lines += [
-            f"- {w.name}: `{path}`, {w.layout.name}, sha256 {sha}"
-            for (w, path), sha in zip(self._files, self.hashes, strict=True)
+            f"- {w.name}: `{path}`, {what}, sha256 {sha}"
+            for (w, path, what), sha in zip(self._files, self.hashes, strict=True)
             if path
         ]
         lines += [f"- adapted: `--adapt {text}`" for text in self.adaptations] + [f"- {note}" for note in self.notes]
@@ -123,8 +129,8 @@ class Report:
         `notes` say what was not compared, and why.
         """
         files = [
-            {"sha256": sha, "layout": w.layout.name, "keys": len(w.tensors)}
-            for w, sha in zip((self.a, self.b), self.hashes, strict=True)
+            {"sha256": sha, "layout": w.layout.name, "keys": len(w.tensors), **({"weights": said} if said else {})}
+            for w, sha, said in zip((self.a, self.b), self.hashes, self.chosen, strict=True)
         ]
         names = {self.a.name: "source", self.b.name: "target"}
         differences: dict[str, float | None] = {}

@@ -20,12 +20,14 @@ def origin(plan: Plan, with_training: bool) -> Json:
 
     `with_training`: the optimizer's state and the average go along, so they are not left out.
     """
-    source, facts = plan.reading.source, plan.facts
+    reading, facts = plan.reading, plan.facts
+    source = reading.source
+    taken = {"step": source.step, "key": reading.label} if source.chosen else {}  # of a run: the flags that name them
     along = ("optimizer", "ema") if with_training else ()
     provenance: Json = {
         "format": 1,
         "made_by": f"vit-jax {version()}",
-        "source": {"name": Path(source.path).name, "sha256": "0" * 64, "layout": plan.reading.layout.name},
+        "source": {"name": Path(source.path).name, "sha256": "0" * 64, "layout": reading.layout.name, **taken},
         "layout": plan.layout.name,
         "config": {"network": network_of(plan.config).name, "fields": to_dict(plan.config)},
         "preprocess": facts.preprocess,

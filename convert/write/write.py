@@ -13,7 +13,7 @@ from vit_jax.runs import write_json
 
 from ..containers import SUFFIXES, writer
 from ..containers.source import DIGESTED, PROVENANCE
-from ..layout import Json
+from ..layout import Json, Layout
 from ..plan.plan import Plan
 from ..plan.target import Target, target
 from ..recognise.preprocessing import assumed, unprepared
@@ -53,13 +53,13 @@ def write(
     `run` is the one that an optimizer's state in the source belongs to, where the source does not state it. Raises
     UserError, with everything on the disk as it was, where the target exists or cannot be written.
     """
-    goal = target(path, CHECKPOINTS if plan.layout.dialect == "vit-jax" else IN_FOLDER[plan.layout.containers[0]])
+    goal = goal_of(path, plan.layout)
     goal.check(plan.reading.source, force, replaceable=goal.name != CHECKPOINTS)
     if not goal.folder:
         writer(str(goal.path))  # refuses a suffix that is no container's
     if not weights_only:
         check_stated(plan, goal)
-    state = training(plan.reading, run) if holds_training(plan, goal.name) and not weights_only else None
+    state = training(plan.reading, run) if holds_training(goal, plan.layout) and not weights_only else None
     provenance = origin(plan, state is not None)
     with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
         known = aside.submit(source_hash, plan.reading.source)  # while the weights are written: neither waits
@@ -111,6 +111,12 @@ def remarks(plan: Plan, goal: Target, weights_only: bool) -> list[str]:
     return out + layout.refuses("loading", plan.config)
 
 
-def holds_training(plan: Plan, name: str) -> bool:
-    """Whether a target of this name can hold a run in training: its optimizer, its average, its step."""
-    return name == CHECKPOINTS or (plan.layout.dialect == "torch-ref" and SUFFIXES.get(Path(name).suffix) == "torch")
+def goal_of(path: str, layout: Layout) -> Target:
+    """The target at a path: of our own layout a folder is a run's."""
+    return target(path, CHECKPOINTS if layout.dialect == "vit-jax" else IN_FOLDER[layout.containers[0]])
+
+
+def holds_training(goal: Target, layout: Layout) -> bool:
+    """Whether a target can hold a run in training: its optimizer, its average, its step."""
+    in_torch = layout.dialect == "torch-ref" and SUFFIXES.get(Path(goal.name).suffix) == "torch"
+    return goal.name == CHECKPOINTS or in_torch
