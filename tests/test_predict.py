@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -21,13 +22,13 @@ import vit_jax
 from vit_jax import evaluate, predict, report, runs
 from vit_jax.config import ViTConfig, pair
 from vit_jax.errors import UserError
-from vit_jax.layers import merge
+from vit_jax.layers import merge, split
 from vit_jax.models import definition, start
 from vit_jax.step import Evaluator
 from vit_jax.tasks import TASKS, classify, task_of
 from vit_jax.train import command as train_command
 from vit_jax.vit import ViT, sinusoids
-from vit_jax.weights import weights
+from vit_jax.weights import BareNetwork, weights
 
 finish = sys.modules["vit_jax.train.finish"]  # the package has a function of this name
 
@@ -146,11 +147,51 @@ def test_arrays_and_pillow_images_are_taken_as_files_are():
     expected = loaded.logits(files()[:2])
     opened = [Image.open(file) for file in files()[:2]]
     pixels = [np.asarray(image) for image in opened]
-    assert np.array_equal(loaded.logits(opened), expected)
-    assert np.array_equal(loaded.logits(pixels), expected)
-    assert np.array_equal(loaded.logits([p[..., None] for p in pixels]), expected)
-    assert np.array_equal(loaded.logits([np.stack([p] * 3, -1) for p in pixels]), expected)
+    batch = np.stack(pixels)
+    grouped = (opened, pixels, batch, batch[..., None], jax.numpy.asarray(batch), tuple(files()[:2]), iter(opened))
+    for images in (*grouped, [np.stack([p] * 3, -1) for p in pixels]):
+        assert np.array_equal(loaded.logits(images), expected)
     assert loaded.pixels(opened).shape == (2, 8, 8, 1)
+
+
+def test_one_image_gets_one_answer_without_the_axis_of_the_batch():
+    loaded = vit_jax.load("digits")
+    (file, *_), names = files(), ["attention", "blocks.0", "logits"]
+    pixels = np.asarray(Image.open(file))
+    (answer,), (logits,), inside = loaded.predict([file], 3), loaded.logits([file]), loaded.capture([file], names)
+    for image in (file, Path(file), Image.open(file), pixels, pixels[..., None], np.stack([pixels] * 3, -1)):
+        assert loaded.predict(image, 3) == answer
+        assert np.array_equal(loaded.logits(image), logits)
+        assert np.array_equal(loaded.inputs(image), loaded.inputs([image])[0])
+        one = loaded.capture(image, names)
+        assert list(one) == names and all(np.array_equal(one[name], inside[name][0]) for name in names)
+    assert one["attention"].shape == (1, 2, 17, 17) and one["blocks.0"].shape == (17, 16)
+
+
+def test_inputs_and_capture_are_what_the_network_takes_and_gives():
+    """Over more images than one batch has."""
+    loaded = vit_jax.load("digits")
+    inputs = loaded.inputs(files())
+    assert inputs.shape == (FILES, 8, 8, 1) and inputs.dtype == np.float32
+    assert loaded.logits(files()) == pytest.approx(np.asarray(loaded.model(inputs)), abs=1e-5)
+    direct = loaded.model.capture(inputs, ["pooled", "attention"])
+    inside = loaded.capture(files(), ["pooled", "attention"])
+    assert all(inside[name] == pytest.approx(np.asarray(direct[name]), abs=1e-5) for name in direct)
+    assert loaded.capture(files()[0], "pooled")["pooled"].shape == (16,)
+    with pytest.raises(ValueError, match="cannot capture 'atention'; there are tokens"):
+        loaded.capture(files()[0], ["atention"])
+
+
+def test_a_loaded_network_is_told_in_a_line(tmp_path):
+    """With its size, its parameters, its cost and its classes."""
+    loaded = vit_jax.load("digits")
+    count = sum(x.size for x in jax.tree.leaves(split(loaded.model)[1]))
+    (line,) = repr(loaded).splitlines()
+    assert len(line) < 200
+    for part in ("Classifier(ViT 16 x 1", f"{count:,} parameters", "MFLOP", "10 classes: '0', '1', '2', ...", "8x8x1"):
+        assert part in line
+    bare = BareNetwork(loaded.model, loaded.run, ("preprocess",))
+    assert f"{count:,} parameters" in repr(bare) and "lacks preprocess" in repr(bare) and len(repr(bare)) < 200
 
 
 def test_images_of_another_size_and_mode_are_prepared_as_in_training(tmp_path):
@@ -166,6 +207,12 @@ def test_images_of_another_size_and_mode_are_prepared_as_in_training(tmp_path):
     [
         ([], "none given"),
         ([np.zeros((8, 8), np.float32)], "an array is float32"),
+        (np.zeros((2, 8, 8, 1)), r"float64 \[8, 8, 1\]; give pixels as uint8, 0 to 255"),
+        (np.zeros(8, np.uint8), r"uint8 \[8\]; give one image \[h, w\]"),
+        ("a text", "a text: cannot be read .*; give the path of an image file"),
+        (".", r"^\.: cannot be read \(Is a directory\)"),
+        (None, "NoneType is no image; give paths"),
+        ([{}], "dict is no image; give paths"),
         ([np.zeros((1, 8, 8, 1), np.uint8)], r"uint8 \[1, 8, 8, 1\]; give uint8 pixels"),
         ([np.zeros((8, 8, 2), np.uint8)], "1, 3 or 4 channels"),
     ],

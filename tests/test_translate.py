@@ -343,6 +343,21 @@ def test_where_the_decoder_looked(trained):
     )
 
 
+def test_one_text_gets_one_answer_and_the_inside_is_that_of_its_translation(trained):
+    folder, _ = trained
+    net = vit_jax.load(str(folder.path))
+    text = "twenty one"
+    says, ids = net.predict(text), net.inputs(text)
+    assert [says] == net.predict([text]) == net.translate((text,)) and (net.inputs([text]) == ids[None]).all()
+    names = ["memory", "decoder.cross_attention", "logits"]
+    one, several = net.capture(text, names), net.capture([text], names)
+    assert list(one) == names and all(np.array_equal(one[name][None], several[name]) for name in names)
+    chosen = one["logits"][: len(says.split())].argmax(-1)
+    assert net.target.decode(chosen) == says, "the words that it chose one by one are those of one pass"
+    line = repr(net)
+    assert len(line.splitlines()) == 1 and len(line) < 200 and "parameters" in line and "source" in line
+
+
 @pytest.mark.parametrize(
     "texts, says",
     [
@@ -350,6 +365,8 @@ def test_where_the_decoder_looked(trained):
         (["one", ""], "the text '' has no words"),
         (["one " * 17], "has 17 words, more than the 16 that this run was trained for"),
         ([], "none given"),
+        ("twenty tree", "the word 'tree'"),
+        ([3], "int is no text"),
     ],
 )
 def test_texts_that_are_refused(trained, texts, says):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 from typing import Any
 
@@ -44,6 +45,12 @@ def start(config: ModelConfig, key: Array, dtype: Any = jnp.float32) -> dict[str
     """Random initial parameters of a network, arrays of `dtype` in a nested dict as `layers.split` gives it."""
     computed = getattr(network_class(config), "computed", None)
     return unflatten(initial_values(parameters(config), key, dtype, computed(config) if computed else {}))
+
+
+def described(config: ModelConfig) -> str:
+    """A network in a few words: its size, parameters and cost."""
+    size, cost = network_of(config).describe(config)
+    return f"{size}; {sum(map(math.prod, shapes(config).values())):,} parameters, {cost}"
 
 
 def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fields: Any) -> Any:

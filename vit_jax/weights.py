@@ -19,12 +19,12 @@ from .config import ModelConfig, RunConfig, function_fields, network_of, normal,
 from .errors import UserError
 from .interop import convert_first, converted
 from .layers import merge
-from .models import definition
+from .models import definition, described
 from .runs import Run, find, flatten, is_foreign, sync_file, sync_folder, unflatten
 from .tasks import Predictor, Trained, task_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BareNetwork:
     """A network from a file that does not state everything that its use takes.
 
@@ -34,6 +34,11 @@ class BareNetwork:
     model: Any
     run: RunConfig
     lacks: tuple[str, ...]  # the entries of the task's metadata that are missing
+
+    def __repr__(self) -> str:
+        return (
+            f"BareNetwork({described(self.run.model)}; to be called as .model, its file lacks {', '.join(self.lacks)})"
+        )
 
 
 def load(

@@ -6,6 +6,7 @@ examples a step takes) and splits (train, validation, test); for sentences, numb
 
 from .batches import batches, evaluation_batches
 from .contract import Data
+from .given import listed, prepared
 from .images import Preprocess, open_image
 from .order import Order, TokenOrder
 from .sentences import Sentences, Texts, open_sentences
@@ -22,7 +23,9 @@ __all__ = [
     "TokenOrder",
     "batches",
     "evaluation_batches",
+    "listed",
     "open_image",
     "open_images",
     "open_sentences",
+    "prepared",
 ]

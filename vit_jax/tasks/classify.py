@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -19,9 +20,10 @@ from jax import Array
 from .. import report
 from ..augment import augment, normalise
 from ..config import ImageAugment, RunConfig, ViTConfig, pair
-from ..data import Dataset, Preprocess, Split, open_image, open_images
+from ..data import Dataset, Preprocess, Split, listed, open_images, prepared
 from ..errors import UserError
-from ..layers import fold, merge, split
+from ..layers import fold
+from ..models import described
 from ..runs import Run
 from ..vit import ViT, sinusoids
 from .contract import Answer, Batch, Evaluation, Load, Trained
@@ -172,12 +174,14 @@ def score(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Classifier:
     """A trained network with the preprocessing of its evaluation and its class names.
 
-    `model(images)` calls the network on normalised images [B, h, w, C]. `predict` and `logits` take files, Pillow
-    images or uint8 arrays and preprocess them.
+    `model(images)` calls the network on normalised images [B, h, w, C]. The methods take images of any size: paths of
+    files, Pillow images, or uint8 arrays [h, w] or [h, w, C]. For a list of n of them, or an array [n, h, w, C], they
+    give n answers; for one image, one answer without the axis of the batch. Raises UserError where an image cannot be
+    used.
     """
 
     model: ViT
@@ -189,55 +193,62 @@ class Classifier:
 
     header: ClassVar[tuple[str, ...]] = ("file", "rank", "class", "probability")
 
-    def pixels(self, images: Sequence[Any]) -> np.ndarray:
-        """Preprocess paths, Pillow images or uint8 arrays [any h, any w(, C)] to one batch, uint8 [B, h, w, C].
+    def __repr__(self) -> str:
+        names = ", ".join([*map(repr, self.class_names[:3]), *(["..."] if len(self.class_names) > 3 else [])])
+        size = "x".join(map(str, (*self.preprocess.image, self.preprocess.channels)))
+        return f"Classifier({described(self.run.model)}; images {size}; {len(self.class_names)} classes: {names})"
 
-        Raises UserError where there is none, or one that cannot be read.
+    def pixels(self, images: Any) -> np.ndarray:
+        """The images preprocessed but not normalised: uint8 [B, h, w, C], or [h, w, C] of one."""
+        several, one = listed(images, self.preprocess.channels)
+        pixels = np.stack([prepared(image, self.preprocess) for image in several])
+        return pixels[0] if one else pixels
+
+    def inputs(self, images: Any) -> Array:
+        """The images as the network takes them, preprocessed and normalised: [B, h, w, C], or [h, w, C] of one."""
+        return self.task.images({"image": self.pixels(images)}, self.model.dtype)
+
+    def logits(self, images: Any, batch: int = BATCH) -> np.ndarray:
+        """The logits of the images, computed `batch` at a time: float32 [B, K], or [K] of one."""
+        return self.capture(images, ["logits"], batch)["logits"]
+
+    def predict(self, images: Any, top: int = 1, batch: int = BATCH) -> list[Any]:
+        """The `top` most probable classes of each image, as [(name, probability), ...], best first.
+
+        Of n images a list of n such lists, of one image one. Raises UserError also where the network has no head.
         """
-        if not len(images):
-            raise UserError("images: none given; give at least one")
-        return np.stack([self._pixels(image) for image in images])
-
-    def _pixels(self, image: Any) -> np.ndarray:
-        from PIL import Image
-
-        prepared = (*self.preprocess.image, self.preprocess.channels)
-        if isinstance(image, np.ndarray):
-            if image.dtype == np.uint8 and image.shape == prepared and self.preprocess.leaves_unchanged(*prepared):
-                return image
-            if image.dtype != np.uint8 or not (image.ndim == 2 or (image.ndim == 3 and image.shape[-1] in (1, 3, 4))):
-                raise UserError(
-                    f"images: an array is {image.dtype} {list(image.shape)}; "
-                    "give uint8 pixels [h, w] or [h, w, C] with 1, 3 or 4 channels"
-                )
-            image = Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[-1] == 1 else image)
-        if prepared[-1] not in (1, 3):
-            raise UserError(
-                f"images: this network takes {prepared[-1]} channels, which image files do not have; "
-                f"give uint8 arrays {list(prepared)}"
-            )
-        return self.preprocess.apply(open_image(image) if isinstance(image, (str, os.PathLike)) else image)
-
-    def logits(self, images: Sequence[Any]) -> np.ndarray:
-        """The logits of images, float32 [B, K]. Raises UserError."""
-        normalised = self.task.images({"image": self.pixels(images)}, self.model.dtype)
-        return np.asarray(_forward(self.model, normalised))
-
-    def predict(self, images: Sequence[Any], top: int = 1) -> list[list[tuple[str, float]]]:
-        """The `top` most probable classes of each image, as (name, probability), best first. Raises UserError."""
         if not self.class_names:
             raise UserError("this network has no head and no classes; give weights with a head, or call logits(images)")
-        probabilities = np.asarray(jax.nn.softmax(self.logits(images), axis=-1))
+        if top < 1:
+            raise UserError(f"top is {top}: give a positive number")
+        logits = self.logits(images, batch)
+        probabilities = np.asarray(jax.nn.softmax(np.atleast_2d(logits), axis=-1))
         order = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
-        return [
+        answers = [
             [(self.class_names[k], float(row[k])) for k in best] for row, best in zip(probabilities, order, strict=True)
         ]
+        return answers if logits.ndim == 2 else answers[0]
+
+    def capture(self, images: Any, names: Iterable[str], batch: int = BATCH) -> dict[str, np.ndarray]:
+        """Inner values of the network on the images, `batch` at a time: {name: array [B, ...]}, or [...] of one image.
+
+        The names are those of `ViT.capture`: tokens, blocks.I, features, pooled, attention, logits. Raises ValueError
+        on any other.
+        """
+        wanted = (names,) if isinstance(names, str) else tuple(names)
+        several, one = listed(images, self.preprocess.channels)
+        parts = [
+            _captured(self.model, self.inputs(several[begin : begin + batch]), wanted)
+            for begin in range(0, len(several), batch)
+        ]
+        found = {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in wanted}
+        return {name: array[0] for name, array in found.items()} if one else found
 
     def answer(self, inputs: Sequence[str | os.PathLike[str]], top: int = 3, batch: int = BATCH) -> Iterator[Answer]:
         """The `top` most probable classes of each image file, computed `batch` at a time. Raises UserError."""
         for begin in range(0, len(inputs), batch):
             files = inputs[begin : begin + batch]
-            for file, classes in zip(files, self.predict(files, top), strict=True):
+            for file, classes in zip(files, self.predict(files, top, batch), strict=True):
                 line = f"{file}: " + ", ".join(f"{name} ({probability:.1%})" for name, probability in classes)
                 rows: list[tuple[str | int, ...]] = [
                     (str(file), rank, name, f"{p:.6f}") for rank, (name, p) in enumerate(classes, 1)
@@ -254,8 +265,7 @@ class Classifier:
         inputs = inputs[:SHOWN]
         pixels, labels = self.pixels(inputs), []
         if self.class_names:
-            normalised = self.task.images({"image": pixels}, self.model.dtype)
-            probabilities = np.asarray(jax.nn.softmax(_forward(self.model, normalised), axis=-1))
+            probabilities = np.asarray(jax.nn.softmax(self.logits(inputs), axis=-1))
             names = [Path(each).name if isinstance(each, (str, os.PathLike)) else "" for each in inputs]
             labels = [captioned(*each, self.class_names) for each in zip(names, probabilities, strict=True)]
             caption += "; file → predicted class (probability)"
@@ -263,9 +273,9 @@ class Classifier:
         draw_attention(self.model.config, pixels, maps, path, layers=layers, labels=labels, caption=caption)
 
 
-@nnx.jit
-def _forward(model: ViT, images: Array) -> Array:
-    return model(images)
+@functools.partial(nnx.jit, static_argnums=2)
+def _captured(model: ViT, images: Array, names: tuple[str, ...]) -> dict[str, Array]:
+    return model.capture(images, names)
 
 
 # ---------------------------------------------------------------------------------------- figures
@@ -273,14 +283,7 @@ def _forward(model: ViT, images: Array) -> Array:
 
 def attention(network: ViT, task: Classify, images: np.ndarray) -> np.ndarray:
     """The attention weights of all L layers and H heads, [m, L, H, N, N], on images uint8 [m, h, w, C]."""
-    definition, parameters = split(network)
-
-    @jax.jit
-    def maps(parameters: dict[str, Any], images: Array) -> Array:
-        model = merge(definition, parameters)
-        return model.capture(task.images({"image": images}, model.dtype), ["attention"])["attention"]
-
-    return np.asarray(maps(parameters, images))
+    return np.asarray(_captured(network, task.images({"image": images}, network.dtype), ("attention",))["attention"])
 
 
 def save_samples(folder: Run, images: np.ndarray, names: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -20,12 +20,14 @@ from ..data import Sentences, Texts, open_sentences
 from ..decode import greedy
 from ..errors import UserError
 from ..layers import merge, split
+from ..models import described
 from ..runs import Run
 from ..text import BOS, EOS, PAD, UNKNOWN, Vocabulary, words
 from ..transformer import Transformer
 from .contract import Answer, Batch, Evaluation, Load, Trained
 
 BATCH = 64  # sentences per batch of a prediction
+CROSS = "decoder.cross_attention"  # the weights from the tokens of a translation to those of its source
 SAMPLES = 4  # sample translations written at the end of a training
 
 
@@ -105,10 +107,8 @@ class Translate:
 
     def attention(self, model: Transformer, source: Array) -> tuple[Array, Array]:
         """(translations int32 [B, length], cross-attention from their tokens, float [B, layers, H, length, S])."""
-        found = translation_ids(model, source, self.length)
-        inputs = jnp.concatenate([jnp.full_like(found[:, :1], BOS), found[:, :-1]], 1)
-        name = "decoder.cross_attention"
-        return found, model.capture(source, inputs, [name], source_padding=source != PAD)[name]
+        found, values = captured(model, source, self.length, (CROSS,))
+        return found, values[CROSS]
 
     def score(self, config: TransformerConfig, split: Sentences, out: dict[str, np.ndarray]) -> Evaluation:
         """The metrics of a split, from the outputs of all its examples: loss and accuracy per token, and exact match.
@@ -169,6 +169,16 @@ def translation_ids(model: Transformer, source: Array, length: int) -> Array:
     return greedy(step, cache, jnp.full(source.shape[:1], BOS, jnp.int32), end=EOS, length=length, pad=PAD)
 
 
+def captured(model: Transformer, source: Array, length: int, names: tuple[str, ...]) -> tuple[Array, dict[str, Array]]:
+    """(translations int32 [B, length] of ids int32 [B, S], {name: inner value}).
+
+    The values are those of an evaluation pass in which the decoder is given the translations.
+    """
+    found = translation_ids(model, source, length)
+    inputs = jnp.concatenate([jnp.full_like(found[:, :1], BOS), found[:, :-1]], 1)
+    return found, model.capture(source, inputs, names, source_padding=source != PAD)
+
+
 def shifted(target: Array, source: Array) -> tuple[Array, Array, Array]:
     """(the decoder's inputs, the labels, False where a label is padding), [B, T+1] each, for a target [B, T].
 
@@ -183,9 +193,13 @@ def shifted(target: Array, source: Array) -> tuple[Array, Array, Array]:
     return jnp.concatenate([begin, target], 1), labels, (index <= count) & (source != PAD).any(-1, keepdims=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Translator:
-    """A trained network with its vocabularies. `model(source, target)` calls the network on ids."""
+    """A trained network with its vocabularies. `model(source, target)` calls the network on ids.
+
+    The methods take texts: for a list of n they give n answers; for one text, one answer without the axis of the batch.
+    Raises UserError where a text cannot be used.
+    """
 
     model: Transformer
     run: RunConfig
@@ -196,16 +210,20 @@ class Translator:
 
     header: ClassVar[tuple[str, ...]] = ("source", "translation")
 
-    def ids(self, texts: Sequence[str]) -> np.ndarray:
-        """One batch of sentences as ids, int32 [B, S], padded with 0 to the greatest length of the run's data.
+    def __repr__(self) -> str:
+        words = f"{len(self.source):,} source and {len(self.target):,} target words"
+        return f"Translator({described(self.run.model)}; {words}, texts of up to {self.task.length} words)"
 
-        Raises UserError.
-        """
-        if isinstance(texts, str) or not len(texts):
-            raise UserError("texts: none given; give a list of at least one sentence")
+    def inputs(self, texts: str | Iterable[str]) -> np.ndarray:
+        """The texts as ids, int32 [B, S], padded with 0 to the greatest length of the run's data; [S] of one text."""
+        several = [texts] if isinstance(texts, str) else list(texts)
+        if not several:
+            raise UserError("texts: none given; give at least one sentence")
         longest, table_size = self.task.length, self.model.config.source_vocabulary
-        out = np.zeros((len(texts), longest), np.int32)
-        for row, text in zip(out, texts, strict=True):
+        out = np.zeros((len(several), longest), np.int32)
+        for row, text in zip(out, several, strict=True):
+            if not isinstance(text, str):
+                raise UserError(f"texts: {type(text).__name__} is no text; give a sentence, or a list of them")
             ids = self.source.encode(text)
             if len(ids) > longest:
                 raise UserError(
@@ -218,26 +236,44 @@ class Translator:
                     "restore the vocabulary that it was trained with"
                 )
             row[: len(ids)] = ids
-        return out
+        return out[0] if isinstance(texts, str) else out
 
-    def translate(self, texts: Sequence[str]) -> list[str]:
-        """The translation of each sentence, by greedy decoding. Raises UserError."""
-        ids = _translation_ids(self.model, jnp.asarray(self.ids(texts)), self.task.length)
-        return [self.target.decode(row) for row in np.asarray(ids)]
+    def predict(self, texts: str | Iterable[str]) -> Any:
+        """The translation of each text, by greedy decoding: a list of texts, or of one text its translation."""
+        ids = self.inputs(texts)
+        found = np.asarray(_translation_ids(self.model, jnp.asarray(np.atleast_2d(ids)), self.task.length))
+        translations = [self.target.decode(row) for row in found]
+        return translations if ids.ndim == 2 else translations[0]
+
+    def translate(self, texts: str | Iterable[str]) -> Any:
+        """The same as `predict`."""
+        return self.predict(texts)
+
+    def capture(self, texts: str | Iterable[str], names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Inner values of the network while it translates, {name: array [B, ...]}, or [...] of one text.
+
+        The names are those of `Transformer.capture`: encoder.blocks.I, memory, decoder.cross_attention, ... The decoder
+        is given its own translation, so that row t of its values is that of the t-th token. Raises ValueError on any
+        other name.
+        """
+        ids = self.inputs(texts)
+        wanted = (names,) if isinstance(names, str) else tuple(names)
+        _, found = _captured(self.model, jnp.asarray(np.atleast_2d(ids)), self.task.length, wanted)
+        return {name: np.asarray(found[name] if ids.ndim == 2 else found[name][0]) for name in wanted}
 
     def answer(self, inputs: Sequence[str], top: int = 3, batch: int = BATCH) -> Iterator[Answer]:
         """The translation of each sentence, `batch` at a time; `top` is not used. Raises UserError."""
-        self.ids(inputs)  # raises for any bad sentence before the first is translated
+        self.inputs(inputs)  # raises for any bad sentence before the first is translated
         for begin in range(0, len(inputs), batch):
             texts = list(inputs[begin : begin + batch])
-            for text, translation in zip(texts, self.translate(texts), strict=True):
+            for text, translation in zip(texts, self.predict(texts), strict=True):
                 yield Answer(text, translation, f"{text}: {translation}", [(text, translation)])
 
     def attention(self, text: str) -> tuple[list[str], list[str], np.ndarray]:
         """(the S words of a sentence, the T tokens of its translation, the cross-attention float [L, H, T, S])."""
-        found, maps = self.task.attention(self.model, jnp.asarray(self.ids([text])))
+        found, values = _captured(self.model, jnp.asarray(self.inputs([text])), self.task.length, (CROSS,))
         source, target = words(text), words_and_end(self.target.decode(np.asarray(found[0])), found.shape[1])
-        return source, target, np.asarray(maps)[0, :, :, : len(target), : len(source)]
+        return source, target, np.asarray(values[CROSS])[0, :, :, : len(target), : len(source)]
 
     @property
     def layers(self) -> int:
@@ -251,3 +287,4 @@ class Translator:
 
 
 _translation_ids = nnx.jit(translation_ids, static_argnums=2)
+_captured = nnx.jit(captured, static_argnums=(2, 3))

@@ -1,0 +1,68 @@
+"""Images as Python gives them to a trained network: paths, Pillow images and arrays, one or several."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from .images import Preprocess, open_image
+
+_WANTED = "give paths, Pillow images or uint8 arrays"
+
+
+def listed(images: Any, channels: int) -> tuple[list[Any], bool]:
+    """(the images as a list, whether only one was given).
+
+    One is a path, a Pillow image, or an array [h, w] or [h, w, C] with C of 1, 3, 4 or `channels`. Several are an array
+    [n, h, w, C] or [n, h, w], or anything to iterate over. Raises UserError where there is none.
+    """
+    from PIL import Image
+
+    if isinstance(images, (str, os.PathLike, Image.Image)):
+        return [images], True
+    if hasattr(images, "__array__"):  # also arrays of jax and tensors of PyTorch
+        images = np.asarray(images)
+        if images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in (1, 3, 4, channels)):
+            return [images], True
+        if images.ndim not in (3, 4):
+            raise UserError(f"images: {_told(images)}; give one image [h, w] or [h, w, C], or several [n, h, w, C]")
+    if not isinstance(images, Iterable):
+        raise UserError(f"images: {type(images).__name__} is no image; {_WANTED}")
+    several = list(images)
+    if not several:
+        raise UserError("images: none given; give at least one")
+    return several, False
+
+
+def prepared(image: Any, preprocess: Preprocess) -> np.ndarray:
+    """The pixels of one image, uint8 [h, w, C]. Raises UserError where it cannot be read, or is no image."""
+    from PIL import Image
+
+    wanted = (*preprocess.image, preprocess.channels)
+    if hasattr(image, "__array__"):
+        pixels = np.asarray(image)
+        if pixels.dtype != np.uint8:
+            raise UserError(
+                f"images: {_told(pixels)}; give pixels as uint8, 0 to 255, or normalised ones to the network, .model"
+            )
+        if pixels.shape == wanted and preprocess.leaves_unchanged(*wanted):
+            return pixels
+        if not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[-1] in (1, 3, 4))) or 0 in pixels.shape:
+            raise UserError(f"images: {_told(pixels)}; give uint8 pixels [h, w] or [h, w, C] with 1, 3 or 4 channels")
+        image = Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[-1] == 1 else pixels)
+    if not isinstance(image, (str, os.PathLike, Image.Image)):
+        raise UserError(f"images: {type(image).__name__} is no image; {_WANTED}")
+    if preprocess.channels not in (1, 3):
+        raise UserError(
+            f"images: this network takes {preprocess.channels} channels, which image files do not have; "
+            f"give uint8 arrays {list(wanted)}"
+        )
+    return preprocess.apply(image if isinstance(image, Image.Image) else open_image(image))
+
+
+def _told(array: np.ndarray) -> str:
+    return f"an array is {array.dtype} {list(array.shape)}"
