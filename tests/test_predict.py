@@ -168,6 +168,33 @@ def test_one_image_gets_one_answer_without_the_axis_of_the_batch():
     assert one["attention"].shape == (1, 2, 17, 17) and one["blocks.0"].shape == (17, 16)
 
 
+def test_predict_gives_one_image_one_answer_and_a_list_pairs():
+    loaded = vit_jax.load("digits")
+    first, second = files()[:2]
+    assert vit_jax.predict("digits", first, top=2) == loaded.predict(first, 2)
+    pairs = vit_jax.predict("digits", [Path(first), second], top=2)
+    assert pairs == list(zip([Path(first), Path(second)], loaded.predict([first, second], 2), strict=True))
+    assert vit_jax.predict("digits", "images/deep") == [(Path(files()[3]), loaded.predict(files()[3], 3))]
+    with pytest.raises(UserError, match="a text: there is no such image or folder"):
+        vit_jax.predict("digits", "a text")
+
+
+@pytest.mark.parametrize("inside", ["", "/{step}", "/{step}/model"])
+def test_a_checkpoint_s_folder_is_told_to_be_part_of_its_run(inside, tmp_path, capsys):
+    step = runs.find("digits").complete_steps()[0]
+    path = "runs/digits/checkpoints" + inside.format(step=step)
+    with pytest.raises(UserError, match=f"^{path}: is inside the run runs/digits; give runs/digits, or a file") as told:
+        predict.command([path, files()[0]])
+    assert (f"X.safetensors --step {step}`" in str(told.value)) == bool(inside)
+    with pytest.raises(UserError, match="is inside the run"):
+        vit_jax.load(path)
+    if inside.endswith("model"):  # and where it was copied out of its run
+        shutil.copytree(path, tmp_path / "copy")
+        with pytest.raises(UserError, match=r"cannot tell any field .*; give the folder of the run") as told:
+            vit_jax.load(tmp_path / "copy")
+        assert len(str(told.value)) < 300
+
+
 def test_inputs_and_capture_are_what_the_network_takes_and_gives():
     """Over more images than one batch has."""
     loaded = vit_jax.load("digits")
@@ -299,9 +326,9 @@ def test_a_layer_without_a_picture_is_refused():
 
 
 def test_the_batch_of_a_prediction_is_not_seen_in_it(capsys, monkeypatch):
-    sizes, logits = [], classify.Classifier.logits
+    sizes, inputs = [], classify.Classifier.inputs
     monkeypatch.setattr(
-        classify.Classifier, "logits", lambda net, files: sizes.append(len(files)) or logits(net, files)
+        classify.Classifier, "inputs", lambda net, files: sizes.append(len(files)) or inputs(net, files)
     )
     assert shown(capsys, *files()[:8], "--batch", 3) == shown(capsys, *files()[:8])
     assert sizes == [3, 3, 2, 8]

@@ -326,11 +326,6 @@ def test_a_file_of_its_weights_is_refused_in_one_sentence_whatever_it_is_given(t
     assert vit_jax.load(tmp_path / "weights.safetensors").lacks == ("vocabulary",)
 
 
-def test_one_text_is_no_list_of_letters(trained):
-    with pytest.raises(UserError, match="inputs: 'twenty one' is one text; give a list"):
-        predict.predict(str(trained[0].path), "twenty one")
-
-
 def test_where_the_decoder_looked(trained):
     translator = vit_jax.load(str(trained[0].path))
     asked, said, maps = translator.attention("twenty one")
@@ -348,6 +343,7 @@ def test_one_text_gets_one_answer_and_the_inside_is_that_of_its_translation(trai
     net = vit_jax.load(str(folder.path))
     text = "twenty one"
     says, ids = net.predict(text), net.inputs(text)
+    assert vit_jax.predict(folder.path, text) == says and vit_jax.predict(folder.path, [text]) == [(text, says)]
     assert [says] == net.predict([text]) == net.translate((text,)) and (net.inputs([text]) == ids[None]).all()
     names = ["memory", "decoder.cross_attention", "logits"]
     one, several = net.capture(text, names), net.capture([text], names)

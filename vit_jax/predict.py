@@ -12,7 +12,7 @@ import csv
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -53,22 +53,26 @@ def image_files(paths: Sequence[str]) -> list[Path]:
 
 
 def predict(
-    path: str,
-    inputs: Sequence[str],
+    path: str | os.PathLike[str],
+    inputs: Any,
     top: int = 3,
     which: str = "best",
     ema: bool | None = None,
     batch: int = BATCH,
-) -> Iterator[tuple[Any, Any]]:
-    """(input, prediction) for each image file, also inside folders, or for each sentence.
+) -> Any:
+    """Classify images or translate sentences with a run, or with a file or folder of weights.
 
-    `path` is a run, or a file or folder of weights. The prediction is a list of the `top` most probable classes
-    [(name, probability), ...], or a translation. `which` and `ema` select the weights of a run as in `vit_jax.load`;
-    `batch` is the number of inputs that are computed at a time. Raises UserError.
+    `inputs` are paths of images and of folders of images, or sentences. For a list of them, or a folder, the result is
+    a list of (input, prediction), for one image or sentence its prediction alone. The prediction is a list of the `top`
+    most probable classes [(name, probability), ...], or a translation. `which` and `ema` select the weights of a run as
+    in `vit_jax.load`, which is the way to use one network many times; `batch` is the number of inputs that are computed
+    at a time. Raises UserError.
     """
     _check_positive(top=top, batch=batch)
-    inputs = checked(path, inputs)
-    return ((answer.input, answer.value) for answer in _load(path, which, ema).answer(inputs, top, batch))
+    path, one = os.fspath(path), isinstance(inputs, (str, os.PathLike))
+    found = checked(path, [inputs] if one else inputs)
+    answers = [(answer.input, answer.value) for answer in _load(path, which, ema).answer(found, top, batch)]
+    return answers[0][1] if one and len(answers) == 1 and not os.path.isdir(inputs) else answers
 
 
 def draw_attention(
@@ -133,8 +137,6 @@ def takes(path: str) -> str:
 
 def checked(path: str, inputs: Sequence[str]) -> list[Any]:
     """The inputs as image files (with those inside folders) or as texts, before jax starts. Raises UserError."""
-    if isinstance(inputs, str):
-        raise UserError(f"inputs: {inputs[:40]!r} is one text; give a list of at least one")
     return image_files(inputs) if takes(path) == "files" else list(inputs)
 
 

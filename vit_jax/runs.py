@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -247,8 +248,19 @@ def find(text: str, runs_dir: str = "runs") -> Run:
 
 
 def is_foreign(text: str, runs_dir: str = "runs") -> bool:
-    """Whether a text is the path of a weight file or folder, and not a run (by path, or by name inside `runs_dir`)."""
+    """Whether a text is the path of a weight file or folder, and not a run (by path, or by name inside `runs_dir`).
+
+    Raises UserError on a checkpoint inside a run's folder, because only the run states the config of its network.
+    """
     here = Run(text)
+    for folder in here.path.parents[:3]:
+        if here.path.is_dir() and here.path.is_relative_to(Run(folder).checkpoints) and Run(folder).exists():
+            step = here.path.relative_to(folder).parts[1:2]
+            chosen = f" --step {step[0]}" if step else ""
+            raise UserError(
+                f"{text}: is inside the run {Run(folder)}; give {Run(folder)}, or a file that "
+                f"`python -m convert {shlex.quote(str(Run(folder)))} X.safetensors{chosen}` writes"
+            )
     if here.exists():  # other libraries have a config.json, too
         return not here.checkpoints.is_dir()
     return text.startswith("hf://") or (Path(text).exists() and not Run(Path(runs_dir) / text).exists())

@@ -43,6 +43,9 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str) -> Any:
     for _, fields in stated:  # refuses values of a wrong type
         from_dict(layout.network, {name: value for name, value in fields.items() if value is not None})
     values, missing, contradictions = collect(layout, names, stated)
+    if len(missing) == len(layout.fields):  # our own layout, whose names tell nothing, without its run
+        ways = "give the folder of the run that it comes from, --model NAME, or all fields with --set"
+        raise UserError(f"{path}: its tensors cannot tell any field of the network's config; {ways}")
     missing = [name for name in missing if not has_no_effect(layout, name, values)]
     if missing:
         flags = " ".join(f"--set {name}=..." for name in missing)

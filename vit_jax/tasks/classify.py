@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -273,9 +272,7 @@ class Classifier:
         draw_attention(self.model.config, pixels, maps, path, layers=layers, labels=labels, caption=caption)
 
 
-@functools.partial(nnx.jit, static_argnums=2)
-def _captured(model: ViT, images: Array, names: tuple[str, ...]) -> dict[str, Array]:
-    return model.capture(images, names)
+_captured = nnx.jit(ViT.capture, static_argnums=2)  # (model, images [B, h, w, C], tuple of names) -> {name: array}
 
 
 # ---------------------------------------------------------------------------------------- figures
@@ -326,9 +323,9 @@ def draw_inside(
     """
     c = network.config
     report.draw_patches(visible(images)[0], pair(c.patch), folder.plots / "patches.png")
-    probabilities = np.asarray(jax.nn.softmax(_forward(network, task.images({"image": images}, network.dtype))))
+    found = _captured(network, task.images({"image": images}, network.dtype), ("logits", "attention"))
+    probabilities, maps = np.asarray(jax.nn.softmax(found["logits"])), np.asarray(found["attention"])
     labels = [captioned(*each, class_names) for each in zip(truth, probabilities, strict=True)]
-    maps = attention(network, task, images)
     below = f"{caption}; true class → predicted class (probability)"
     draw_attention(c, images, maps, folder.plots / "attention.png", labels=labels, caption=below)
     if c.position != "none":
