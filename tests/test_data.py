@@ -1,6 +1,5 @@
 """Sources and splits: counts by brute force, pixels against Pillow and the source's own arrays."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,22 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig
-from vit_jax.data import open_image, open_images
+from tests.image_sources import a_run, everything, names, open_dataset, write_images, write_npz, write_tfds
+from vit_jax.config import ViTConfig
+from vit_jax.data import open_image
 from vit_jax.errors import UserError
-
-
-def a_run(source, image=8, channels=1, classes=0, seed=0, normalize="set", **data):
-    model = ViTConfig(image=image, channels=channels, patch=2, classes=classes)
-    return RunConfig(
-        "classify", model, ImageData(source=str(source), **data), ImageAugment(normalize=normalize), seed=seed
-    )
-
-
-def open_dataset(run):
-    """As the task opens it, which jax would have to be loaded for."""
-    c = run.model
-    return open_images(run.data, c.image, c.channels, normalize=run.augment.normalize, classes=c.classes, seed=run.seed)
 
 
 def refusal(*args, **kwargs):
@@ -36,86 +23,8 @@ def refusal(*args, **kwargs):
     return str(caught.value)
 
 
-def names(split):
-    return [split.name(i) for i in range(len(split))]
-
-
-def everything(split):
-    return split.take(np.arange(len(split)))
-
-
-# ------------------------------------------------------------------------------ made-up sources
-
-
-def write_images(root, number=4, classes=("cat", "dog"), size=(20, 14), seed=0):
-    """root/CLASS/K.png (K.jpg for odd K) of noise, `size` is (width, height)."""
-    rng = np.random.default_rng(seed)
-    for name in classes:
-        (root / name).mkdir(parents=True)
-        for k in range(number):
-            Image.fromarray(rng.integers(0, 256, (*size[::-1], 3), np.uint8)).save(
-                root / name / f"{k}.{'jpg' if k % 2 else 'png'}"
-            )
-    return root
-
-
 def cut(path):
     path.write_bytes(path.read_bytes()[:300])
-
-
-def write_npz(path, n=20, classes=2, shape=(8, 8), seed=0, **more):
-    arrays = {
-        "images": np.random.default_rng(seed).integers(0, 256, (n, *shape), np.uint8),
-        "labels": np.arange(n) % classes,
-    }
-    np.savez(path, **(arrays | more))
-    return path
-
-
-def write_tfds(
-    root,
-    name="pets",
-    splits=(("train", 20), ("test", 6)),
-    version="1.0.0",
-    label="label",
-    dtype="uint8",
-    stored="array_record",
-):
-    """A prepared TFDS set of grey 6x5 PNGs, labels 0, 1, 0, 1, ...; returns {split: uint8 [n, 5, 6]}."""
-    import io
-
-    from array_record.python.array_record_module import ArrayRecordWriter
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    folder = root / name / version
-    folder.mkdir(parents=True)
-    pixels = {}
-    for split, n in splits:
-        pixels[split] = np.random.default_rng(n).integers(0, 256, (n, 5, 6), np.uint8)
-        writer = ArrayRecordWriter(str(folder / f"{name}-{split}.{stored}-00000-of-00001"), "group_size:1")
-        for i, image in enumerate(pixels[split]):
-            file, example = io.BytesIO(), tf_example_pb2.Example()
-            Image.fromarray(image).save(file, "png")
-            example.features.feature["image"].bytes_list.value.append(file.getvalue())
-            example.features.feature["label"].int64_list.value.append(i % 2)
-            writer.write(example.SerializeToString())
-        writer.close()
-    place = "tensorflow_datasets.core.features"
-    features = {
-        "image": {
-            "pythonClassName": f"{place}.image_feature.Image",
-            "image": {"shape": {"dimensions": ["5", "6", "1"]}, "dtype": dtype},
-        },
-        label: {"pythonClassName": f"{place}.class_label_feature.ClassLabel", "classLabel": {"numClasses": "2"}},
-    }
-    spec = {"pythonClassName": f"{place}.features_dict.FeaturesDict", "featuresDict": {"features": features}}
-    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-    shards = [{"name": s, "numBytes": "1", "shardLengths": [str(n)], "filepathTemplate": template} for s, n in splits]
-    info = {"name": name, "version": version, "fileFormat": stored, "moduleName": "a.b", "splits": shards}
-    (folder / "features.json").write_text(json.dumps(spec))
-    (folder / "dataset_info.json").write_text(json.dumps(info))
-    (folder / f"{label}.labels.txt").write_text("cat\ndog\n")
-    return pixels
 
 
 # ---------------------------------------------------------------------------------------- sources
@@ -239,17 +148,11 @@ def test_tfds_set_by_name_decodes_test_only_when_taken(tmp_path, monkeypatch, ro
 def test_reading_a_tfds_set_loads_no_framework_and_prints_nothing(tmp_path):
     write_tfds(tmp_path, "pets")
     code = (
-        "import sys; from test_data import a_run, open_dataset; "
+        "import sys; from tests.image_sources import a_run, open_dataset; "
         "open_dataset(a_run('pets', image=(5, 6), dir=sys.argv[1])); "
         "print([m for m in ('tensorflow', 'jax', 'cv2') if m in sys.modules])"
     )
-    paths = os.pathsep.join([os.path.dirname(__file__), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     assert done.stdout.strip() == "[]" and done.stderr == ""  # TFDS would warn that there is no OpenCV
 
 
@@ -283,7 +186,7 @@ def test_cifar10_is_cut_45000_to_5000_with_500_of_each_class():
     np.testing.assert_allclose(data.preprocess.std, np.sqrt(square - mean**2) / 255, atol=1e-6)
 
 
-# -------------------------------------------------------------------- statistics and identity
+# ------------------------------------------------------------------------------ statistics
 
 
 def test_statistics(tmp_path):
@@ -305,23 +208,6 @@ def test_statistics_of_a_large_set_are_of_images_from_all_over_it(tmp_path):
     np.savez(tmp_path / "a.npz", images=images, labels=np.repeat(np.arange(5), n // 5))
     found = open_dataset(a_run(tmp_path / "a.npz", image=2)).preprocess
     assert found.mean == pytest.approx([0.6], abs=1e-4) and found.std == pytest.approx([0.08**0.5], abs=1e-4)
-
-
-def test_identity_is_equal_exactly_where_the_data_is(tmp_path):
-    def identity(name, **changes):
-        return open_dataset(a_run(write_npz(tmp_path / "a.npz", **changes), seed=len(name))).identity
-
-    first = identity("first")
-    assert first == json.loads(json.dumps(first)) == identity("again, another run's seed")
-    images = np.load(tmp_path / "a.npz")["images"].copy()
-    images[7, 3, 3] ^= 1
-    others = [
-        identity("one pixel", images=images),
-        identity("labels", labels=np.arange(20) // 10),
-        identity("names", class_names=["a", "b"]),
-        identity("fewer", n=18),
-    ]
-    assert all(first != other for other in others)
 
 
 # ---------------------------------------------------------------------------------------- bad input

@@ -349,7 +349,7 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
     others = {"preset": name, "data": data.identity, **data.metadata()}
     if file:
         saved = checkpoint(file)
-        if saved.get("data") not in (None, data.identity):
+        if not data.same_as(saved.get("data")):
             raise UserError(
                 f"resume {file}: data.source {run.data.source} is not the data that this run began with; restore it"
             )

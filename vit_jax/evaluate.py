@@ -54,7 +54,7 @@ def _measure(
 
     step, tree = weights(folder, run.model, which, ema)
     dataset = TASKS[run.task].open_data(run)
-    if folder.record()["data"] not in (None, dataset.identity):  # None: a converted run, whose data is not known
+    if not dataset.same_as(folder.record()["data"]):
         raise UserError(
             f"{folder}: data.source {run.data.source} is not the data that this run was trained on; restore it"
         )

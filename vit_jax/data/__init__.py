@@ -1,7 +1,8 @@
 """From named sources to batches of uint8 images or of ids, in numpy. Heavier libraries are imported when used.
 
-Read contract (the interface) first; then, for images, images (one image), sources (sets of images), order (which
-examples a step takes) and splits (train, validation, test); for sentences, numbers and sentences; last, batches.
+Read contract (the interface) first; then, for images, images (one image), identity (what makes two the same), sources
+(sets of images), pixels (decoded), order (which examples a step takes) and splits (train, validation, test); for
+sentences, numbers and sentences; last, batches.
 """
 
 from .batches import batches, evaluation_batches

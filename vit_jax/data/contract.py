@@ -59,7 +59,13 @@ class Data(Protocol):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """JSON values that are equal exactly if the data is; a run resumes only with the data that it began with."""
+        """JSON values that are equal exactly if the data is; they are written to config.json."""
+
+    def same_as(self, recorded: dict[str, Any] | None) -> bool:
+        """Whether this is the data whose identity a run recorded; a run resumes only with the data that it began with.
+
+        None: the data is not known, as of a converted run. Identities of older versions are compared in their own form.
+        """
 
     @property
     def remarks(self) -> tuple[str, ...]:

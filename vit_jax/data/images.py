@@ -32,7 +32,7 @@ _FORMATS = {
     "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
 }
 EXTENSIONS = frozenset(extension for extensions in _FORMATS.values() for extension in extensions)
-_SIXTEEN_BIT = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes of 16-bit grey files
+SIXTEEN_BIT = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes of 16-bit grey files
 
 
 def open_image(path: str | os.PathLike[str]) -> Image.Image:
@@ -89,6 +89,13 @@ class Preprocess:
         unscaled = self.fit != "crop" or self.size <= min(height, width)
         return (height, width, channels) == (*self.image, self.channels) and unscaled
 
+    def kept(self, width: int, height: int) -> float:
+        """The share of an image's area that `apply` does not crop away."""
+        if self.fit != "crop":
+            return 1.0
+        scaled_width, scaled_height = self._covering(width, height)
+        return self.image[0] * self.image[1] / (scaled_width * scaled_height)
+
     def apply(self, image: Image.Image) -> np.ndarray:
         """The pixels of an image of any size and mode: uint8 [h, w, C]."""
         image = self._resized(_flattened(image, self.channels, self.background))
@@ -104,12 +111,7 @@ class Preprocess:
         if self.fit == "stretch":
             return image.resize((w, h), kernel)
         if self.fit == "crop":
-            # As torchvision's Resize(size) and CenterCrop, but with integers, so that rounding never makes the image
-            # smaller than the crop. If `size` is too small to cover the crop, the image is scaled to just cover it.
-            top, bottom = max(
-                (w, width), (h, height), (self.size, min(width, height)), key=lambda ratio: ratio[0] / ratio[1]
-            )
-            image = image.resize((width * top // bottom, height * top // bottom), kernel)
+            image = image.resize(self._covering(width, height), kernel)
             left, upper = round((image.width - w) / 2), round((image.height - h) / 2)
             return image.crop((left, upper, left + w, upper + h))
         scale = min(w / width, h / height)
@@ -117,6 +119,18 @@ class Preprocess:
         canvas = Image.new(image.mode, (w, h), (self.background,) * self.channels)
         canvas.paste(image, ((w - image.width) // 2, (h - image.height) // 2))
         return canvas
+
+    def _covering(self, width: int, height: int) -> tuple[int, int]:
+        """(width, height) to which crop scales an image before it crops.
+
+        As torchvision's Resize(size) before CenterCrop, but with integers, so that rounding never makes the image
+        smaller than the crop. If `size` is too small to cover the crop, the image is scaled to just cover it.
+        """
+        h, w = self.image
+        top, bottom = max(
+            (w, width), (h, height), (self.size, min(width, height)), key=lambda ratio: ratio[0] / ratio[1]
+        )
+        return width * top // bottom, height * top // bottom
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values."""
@@ -141,7 +155,7 @@ def _flattened(image: Image.Image, channels: int, background: int) -> Image.Imag
     """The image in mode L (1 channel) or RGB (3), with transparent pixels laid over a grey `background`."""
     from PIL import Image
 
-    if image.mode in _SIXTEEN_BIT:
+    if image.mode in SIXTEEN_BIT:
         wide = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
         image = Image.fromarray(((wide + 128) // 257).astype(np.uint8))  # 65535 / 255 = 257, rounded
     elif image.has_transparency_data:

@@ -88,6 +88,10 @@ class Texts:
         """The sizes of the vocabularies, as printed."""
         return f"{len(self.source):,} source and {len(self.target):,} target ids"
 
+    def same_as(self, recorded: dict[str, Any] | None) -> bool:
+        """Whether a run that recorded this identity began with this data; None: not known, of a converted run."""
+        return recorded in (None, self.identity)
+
     def metadata(self) -> dict[str, Any]:
         """The vocabularies, for config.json."""
         return {"vocabulary": {"source": list(self.source.entries), "target": list(self.target.entries)}}

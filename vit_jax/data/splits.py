@@ -6,24 +6,22 @@ checks that the images can be read, and each batch decodes its images again.
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from .. import backend
 from ..config import ImageData, Size, pair
 from ..errors import UserError
 from ..runs import array_digest, text_digest
-from .images import Preprocess, decode_image
+from .images import Preprocess
 from .order import TEST, VALIDATION, Order, hold_out
-from .sources import Arrays, Examples, Source, open_image_source
+from .pixels import Images, Loaded, sizes
+from .sources import Arrays, Source, open_image_source
 
-_CHUNK = 64  # images per work item of a decoding thread
+_CHUNK = 64  # images at a time of which statistics are counted
 
 # {source: (shape of an image, mean, population std per channel)} of training sets in their original size, for pixels in
 # 0..1, computed in float64.
@@ -33,76 +31,6 @@ _KNOWN: dict[str, tuple[tuple[int, int, int], tuple[float, ...], tuple[float, ..
     "cifar100": ((32, 32, 3), (0.507075, 0.486549, 0.440918), (0.267334, 0.256438, 0.276150)),
 }
 _IMAGENET: tuple[tuple[float, ...], tuple[float, ...]] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-
-
-class Images:
-    """The preprocessed images of one split of a source: in memory (`in_memory`), or decoded when they are taken."""
-
-    def __init__(self, examples: Examples, preprocess: Preprocess, in_memory: bool, threads: int):
-        self.examples, self.preprocess, self.in_memory = examples, preprocess, in_memory
-        self.threads = threads or backend.cores()
-        self._pixels: np.ndarray | None = None  # uint8 [n, h, w, C]
-        if isinstance(examples, Arrays) and preprocess.leaves_unchanged(*_shape(examples)):
-            self._pixels = examples.pixels.reshape(-1, *preprocess.image, preprocess.channels)
-
-    def __len__(self) -> int:
-        return len(self.examples.labels)
-
-    def decode(self, row: int, raw: bytes | np.ndarray) -> np.ndarray:
-        """Preprocess what `examples.read(row)` returned: uint8 [h, w, C]. Raises UserError naming the example."""
-        from PIL import Image
-
-        if isinstance(raw, bytes):
-            return self.preprocess.apply(decode_image(raw, self.examples.name(row)))
-        grey = raw.ndim == 3 and raw.shape[-1] == 1
-        return self.preprocess.apply(Image.fromarray(raw[..., 0] if grey else raw))
-
-    def load(self) -> tuple[str, dict[int, UserError]]:
-        """Decode every image once, and store the pixels if they are to be in memory.
-
-        Returns (a digest of the images as the source has them, {row: the error} of those that cannot be read).
-        """
-        digests = np.zeros((len(self), 16), np.uint8)
-        unreadable: dict[int, UserError] = {}
-        shape = (len(self), *self.preprocess.image, self.preprocess.channels)
-        stored = np.empty(shape, np.uint8) if self.in_memory and self._pixels is None else None
-
-        def load_chunk(start: int) -> None:
-            for row in range(start, min(start + _CHUNK, len(self))):
-                try:
-                    raw = self.examples.read(row)
-                    digests[row] = np.frombuffer(hashlib.blake2b(raw, digest_size=16).digest(), np.uint8)
-                    if self._pixels is None:
-                        pixels = self.decode(row, raw)
-                        if stored is not None:
-                            stored[row] = pixels
-                except UserError as error:
-                    unreadable[row] = error
-
-        self._each(load_chunk, range(0, len(self), _CHUNK))
-        self._pixels = stored if self._pixels is None else self._pixels
-        return array_digest(digests), dict(sorted(unreadable.items()))
-
-    def take(self, rows: np.ndarray) -> np.ndarray:
-        """The images of these rows, int [k]: uint8 [k, h, w, C]. Raises UserError if one cannot be read."""
-        if self.in_memory and self._pixels is None:
-            for error in self.load()[1].values():
-                raise error
-        if self._pixels is not None:
-            return self._pixels[rows]
-        out = np.empty((len(rows), *self.preprocess.image, self.preprocess.channels), np.uint8)
-
-        def decode_into(i: int) -> None:
-            row = int(rows[i])
-            out[i] = self.decode(row, self.examples.read(row))
-
-        self._each(decode_into, range(len(rows)))
-        return out
-
-    def _each(self, work: Callable[[int], None], items: Iterable[int]) -> None:
-        with ThreadPoolExecutor(self.threads, thread_name_prefix="vit-jax-decode") as pool:
-            for _ in pool.map(work, items):
-                pass
 
 
 class Split:
@@ -144,11 +72,18 @@ class Dataset:
     preprocess: Preprocess
     identity: dict[str, Any]
     remarks: tuple[str, ...]
+    older_identity: Callable[[], dict[str, Any]]  # in the form that runs recorded before `identity` had a version
 
     @property
     def contents(self) -> str:
         """The number of classes, as printed."""
         return f"{len(self.class_names)} classes"
+
+    def same_as(self, recorded: dict[str, Any] | None) -> bool:
+        """Whether a run that recorded this identity began with this data; None: not known, of a converted run."""
+        if isinstance(recorded, dict) and "version" not in recorded:
+            return recorded == self.older_identity()
+        return recorded in (None, self.identity)
 
     def metadata(self) -> dict[str, Any]:
         """The preprocessing and the class names, for config.json."""
@@ -198,23 +133,32 @@ def open_images(
     total = sum(len(examples.labels) for examples in source.splits.values())
     in_memory = total * math.prod(preprocess.image) * channels <= data.memory * 1e9
     images = {name: Images(examples, preprocess, in_memory, data.threads) for name, examples in source.splits.items()}
-    rows, content, remarks = _readable(data, images)
+    # Test images in a container with checksums are decoded at the end of the run only, when they are used.
+    sealed = {name for name, examples in source.splits.items() if name == "test" and examples.sealed}
+    loaded = {name: images[name].load() for name in images if name not in sealed}
+    rows, remarks = _readable(data, images, loaded)
     splits = _with_held_out(data, images, rows, seed)
 
     mean, std = _statistics(normalize, data.source, preprocess, splits["train"])
-    identity = {
+    known = {
         "name": source.name,
         "sizes": {name: len(split) for name, split in splits.items()},
         "classes": text_digest(list(source.class_names)),
-        "content": content,
     }
+
+    def content(digests: dict[str, str]) -> str:
+        """A digest of images and labels, from those of the images of each split that was loaded."""
+        labels = {name: array_digest(images[name].examples.labels[rows[name]]) for name in images}
+        return text_digest([each for name in images for each in (digests.get(name), labels[name]) if each])
+
     return Dataset(
         source.name,
         source.class_names,
         splits,
         replace(preprocess, mean=mean, std=std),
-        identity,
-        source.remarks + remarks,
+        {**known, "version": 2, "content": content({name: each.digest for name, each in loaded.items()})},
+        source.remarks + remarks + _crop_remark(loaded),
+        lambda: {**known, "content": content({name: images[name].stored_digest() for name in loaded})},
     )
 
 
@@ -246,7 +190,7 @@ def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wante
                 f"but there are {classes} classes; number them from 0"
             )
         if preprocess.channels not in (1, 3) and not (
-            isinstance(examples, Arrays) and preprocess.leaves_unchanged(*_shape(examples))
+            isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:]))
         ):
             raise UserError(f"model.channels is {preprocess.channels}: give 1 for grey or 3 for colour images")
     present = np.unique(source.splits["train"].labels)
@@ -261,22 +205,16 @@ def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wante
         )
 
 
-def _readable(data: ImageData, images: dict[str, Images]) -> tuple[dict[str, np.ndarray], str, tuple[str, ...]]:
-    """({split: rows that can be read}, a digest of all content, remarks on images that were left out).
-
-    Test images in a container with checksums are not decoded here, but only at the end of the run, when they are used.
-    """
+def _readable(
+    data: ImageData, images: dict[str, Images], loaded: dict[str, Loaded]
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """({split: rows that can be read, as far as is known}, remarks on images that were left out)."""
     rows: dict[str, np.ndarray] = {}
-    content: list[str] = []
     names: list[str] = []
     for split, split_images in images.items():
         labels = split_images.examples.labels
-        unreadable: dict[int, UserError] = {}
-        if not (split == "test" and split_images.examples.sealed):
-            digest, unreadable = split_images.load()
-            content.append(digest)
+        unreadable = loaded[split].unreadable if split in loaded else {}
         rows[split] = np.delete(np.arange(len(labels)), list(unreadable))
-        content.append(array_digest(labels[rows[split]]))
         names += [split_images.examples.name(row) for row in unreadable]
         lost = set(labels) - set(labels[rows[split]])
         if lost and data.skip_unreadable:
@@ -286,7 +224,7 @@ def _readable(data: ImageData, images: dict[str, Images]) -> tuple[dict[str, np.
                 "replace them or remove the class"
             )
     if not names:
-        return rows, text_digest(content), ()
+        return rows, ()
     listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
     count = f"{len(names)} unreadable image{'s' if len(names) > 1 else ''}"
     if not data.skip_unreadable:
@@ -294,7 +232,15 @@ def _readable(data: ImageData, images: dict[str, Images]) -> tuple[dict[str, np.
             f"data.source {data.source}: {count}: {listed}; "
             "replace or remove them, or leave them out with --data.skip-unreadable"
         )
-    return rows, text_digest(content), (f"{count} left out: {listed}",)
+    return rows, (f"{count} left out: {listed}",)
+
+
+def _crop_remark(loaded: dict[str, Loaded]) -> tuple[str, ...]:
+    """A remark if the centre crop leaves out more than half of the images' area, on average; else nothing."""
+    lost = 1 - float(np.concatenate([each.kept for each in loaded.values()]).mean())
+    if lost <= 0.5:
+        return ()
+    return (f"the centre crop leaves out {lost:.0%} of the images' area; to show whole images, give --data.fit pad",)
 
 
 def _with_held_out(
@@ -351,9 +297,3 @@ def _measured(train: Split, channels: int) -> tuple[tuple[float, ...], tuple[flo
     mean = share @ levels
     std = np.sqrt((share * (levels - mean[:, None]) ** 2).sum(1))
     return tuple(mean.tolist()), tuple(np.maximum(std, 1e-3).tolist())  # a constant channel has no std to divide by
-
-
-def _shape(examples: Arrays) -> tuple[int, int, int]:
-    """(height, width, channels) of the images in an array."""
-    height, width, *channels = examples.pixels.shape[1:]
-    return height, width, *(channels or [1])  # type: ignore[return-value]

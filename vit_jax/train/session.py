@@ -228,7 +228,7 @@ def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> 
     if folder.exists():
         runs.same_identity(folder, setup.stated)
         record = folder.record()
-        if record["data"] not in (None, setup.dataset.identity):  # None: a converted run, whose data is not known
+        if not setup.dataset.same_as(record["data"]):
             raise UserError(
                 f"{folder}: data.source {run.data.source} is not the data that this run began with; "
                 "restore it, or choose another --name"
