@@ -192,10 +192,11 @@ def test_nothing_is_cut_on_a_narrow_terminal(run, source, monkeypatch):
 # ---------------------------------------------------------------------------------------- bad input
 
 
-def test_nothing_is_guessed(refused, source, tmp_path):
+def test_nothing_is_guessed(refused, run, source, tmp_path):
     told = refused(source, tmp_path / "out.safetensors", "--to", "huggingface")
     assert all(f"--set {name}=..." in told for name in ("heads", "eps", "activation", "image"))
-    assert "mean" in refused(source, tmp_path / "out.safetensors", "--to", "huggingface", *SAID)
+    code, told, _ = run(source, tmp_path / "out.safetensors", "--to", "huggingface", *SAID)
+    assert code == 0 and "no preprocessing is written: the source does not state the mean and std" in told
 
 
 def test_what_the_user_says_must_fit_the_shapes(refused, source, tmp_path):

@@ -12,6 +12,7 @@ from convert import __main__ as door
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
+from convert.recognise.reading import read
 from vit_jax.config import TransformerConfig, ViTConfig, shapes
 
 OBLONG = ViTConfig(image=(8, 12), patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
@@ -75,21 +76,44 @@ def test_an_oblong_crop_is_refused_for_what_it_is_and_each_remedy_works(tmp_path
         "interpolation": "bicubic",
     }
     source = library(tmp_path / "timm", LAYOUTS["timm"], OBLONG, Facts(), **statistics)
+    code, _, error = convert(source, tmp_path / "run")  # which has to state it
+    assert code == 2 and "crop_pct 0.9 of an oblong image" in error and "or write FILE.safetensors" in error
+    assert convert(source, tmp_path / "f.safetensors")[0] == 0
     for target, way in (("to-timm", ["--to", "timm"]), ("run", [])):
-        code, _, error = convert(source, tmp_path / target, *way)
-        assert code == 2 and "crop_pct 0.9 of an oblong image" in error and "says nothing" not in error
         code, told, _ = convert(source, tmp_path / target, *way, "--set", "mean=0.5", "--set", "std=0.5")
         assert (
             code == 0
             and "so fit stretch, interpolation bicubic is written; change it with --set fit=... --set interpolation=..."
             in told
         )
-    assert (
-        "or --weights-only" in convert(source, tmp_path / "w", "--to", "timm")[2]
-        and convert(source, tmp_path / "w", "--to", "timm", "--weights-only")[0] == 0
-    )
-    assert "write FILE.safetensors with --weights-only" in convert(source, tmp_path / "r")[2]
-    assert convert(source, tmp_path / "f.safetensors", "--weights-only")[0] == 0
+
+
+def test_an_oblong_folder_of_timm_is_converted_without_a_preprocessing_that_has_no_counterpart(tmp_path, convert):
+    cfg = {"mean": [0.5] * 3, "std": [0.5] * 3, "crop_pct": 0.9, "crop_mode": "center", "interpolation": "bicubic"}
+    source = library(tmp_path / "source", LAYOUTS["timm"], OBLONG, Facts(), **cfg)
+    for layout, size in (("timm", {"img_size": [8, 12]}), ("huggingface", {"image_size": [8, 12]})):
+        code, told, _ = convert(source, tmp_path / layout, "--to", layout)
+        assert code == 0 and "crop_pct 0.9 of an oblong image" in told and "no preprocessing is written; " in told
+        config = json.loads((tmp_path / layout / "config.json").read_text())
+        assert config.get("model_args", config).items() >= size.items()
+        assert not {"mean", "std"} & config.get("pretrained_cfg", {}).keys()
+        assert not (tmp_path / layout / "preprocessor_config.json").exists()
+        with (reading := read(str(tmp_path / layout))).source:
+            assert replace(reading.config, patch=4) == OBLONG
+
+
+def test_a_folder_without_a_preprocessor_is_converted_with_its_config(tmp_path, convert):
+    source = library(tmp_path / "hf", LAYOUTS["huggingface@v4"], OBLONG, Facts(class_names=[*"abcde"]))
+    assert sorted(p.name for p in source.iterdir()) == ["config.json", "model.safetensors"]
+    for layout in ("huggingface", "timm"):
+        code, told, _ = convert(source, tmp_path / layout, "--to", layout)
+        assert code == 0 and "no preprocessing is written: the source does not state the mean and std" in told
+        with (reading := read(str(tmp_path / layout))).source:
+            assert replace(reading.config, patch=4) == OBLONG and reading.facts.class_names == [*"abcde"]
+    assert convert(source, tmp_path / "stated", "--to", "huggingface", "--set", "mean=0.5", "--set", "std=0.5")[0] == 0
+    assert (tmp_path / "stated/preprocessor_config.json").exists()
+    code, _, error = convert(source, tmp_path / "run")
+    assert code == 2 and "does not state the mean and std of its images, and a run has to state" in error
 
 
 def test_what_is_said_is_not_assumed(tmp_path, convert):

@@ -13,6 +13,7 @@ import pytest
 
 from convert.containers import torch_file
 from convert.containers.source import Marker, Spec, Tensor
+from tests.hostile.pickled import ORDERED, call, dictionary, legacy, plain, storage, word
 from vit_jax.errors import UserError
 
 torch = pytest.importorskip("torch")
@@ -147,6 +148,24 @@ def test_every_protocol_of_pickle(protocol, tmp_path):
     saved = {"model": network().state_dict(), **plain}
     torch.save(saved, tmp_path / "x.pt", pickle_protocol=protocol)
     assert equal(saved, torch_file.open_file(str(tmp_path / "x.pt")).tree)
+
+
+@pytest.mark.parametrize(("shape", "strides", "offset"), [((4,), (1,), 0), ((2, 2), (1, 2), 0), ((2,), (1,), 2)])
+def test_a_file_of_before_torch_0_4_is_read(shape, strides, offset, tmp_path):
+    stored = plain(("storage", word("torch", "FloatStorage"), "0", "cpu", 4, b"N")) + b"Q"  # N: no view of another
+    arguments = plain((stored, offset, shape, strides))
+    body = dictionary({"w": call("torch._utils", "_rebuild_tensor", arguments)})
+    file = legacy(tmp_path / "x.pt", ORDERED + body[1:])
+    theirs = torch.load(file, weights_only=False)
+    with torch_file.open_file(str(file)) as source:
+        assert equal(dict(theirs), source.tree) and theirs["w"].shape == shape
+
+
+@pytest.mark.parametrize("arguments", [(0, (4,), (1,), False), (0, (4,)), (9, (4,), (1,)), (0, (4,), (1, 1))])
+def test_a_tensor_of_before_torch_0_4_that_is_none_is_refused(arguments, tmp_path):
+    body = dictionary({"w": call("torch._utils", "_rebuild_tensor", plain((storage(), *arguments)))})
+    with pytest.raises(UserError, match=r"describes a tensor|lies outside its storage"):
+        torch_file.open_file(str(legacy(tmp_path / "x.pt", body)))
 
 
 def test_arrays_of_numpy_beside_tensors(tmp_path):

@@ -141,6 +141,13 @@ def tensor(arguments: tuple, dtype: np.dtype | None = None) -> Description:
     return Description(storage, dtype or storage.dtype, offset, shape, strides)
 
 
+def old_tensor(arguments: tuple) -> Description:
+    """_rebuild_tensor(storage, offset, size, stride), of PyTorch before 0.4."""
+    if len(arguments) != 4:
+        raise Refused("describes a tensor in a way that PyTorch does not")
+    return tensor((*arguments, False, None))
+
+
 def typed_tensor(arguments: tuple) -> Description:
     """_rebuild_tensor_v3: as v2 with a dtype before the metadata, of a storage that counts bytes."""
     match arguments:
@@ -227,6 +234,7 @@ def _plain(value: Any) -> bool:
 
 # What stands in for each function that a pickle may call.
 CALLS: dict[str, Callable[[tuple], Any]] = {
+    "torch._utils._rebuild_tensor": old_tensor,
     "torch._utils._rebuild_tensor_v2": tensor,
     "torch._utils._rebuild_tensor_v3": typed_tensor,
     "torch._utils._rebuild_parameter": parameter,

@@ -21,7 +21,10 @@ TORCH_DTYPES = {
     "int64": np.int64, "int32": np.int32, "int16": np.int16, "int8": np.int8, "bool": np.bool_,
     "uint64": np.uint64, "uint32": np.uint32, "uint16": np.uint16, "uint8": np.uint8,
 }  # fmt: skip
-REBUILD = {f"torch._utils._rebuild_{kind}" for kind in ("tensor_v2", "tensor_v3", "parameter", "parameter_with_state")}
+REBUILD = {
+    f"torch._utils._rebuild_{kind}"
+    for kind in ("tensor", "tensor_v2", "tensor_v3", "parameter", "parameter_with_state")
+}
 NUMPY = {
     f"{module}.{name}": name
     for module in ("numpy.core.multiarray", "numpy._core.multiarray", "numpy")

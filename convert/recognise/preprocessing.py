@@ -36,16 +36,29 @@ def fitting(facts: Facts, c: ModelConfig) -> Facts:
     return replace(facts, preprocess=images, class_names=names, notes=tuple(notes))
 
 
-def unprepared(path: str, facts: Facts, otherwise: str) -> UserError:
-    """The error where a target has to state how images are prepared, and the source does not; or do `otherwise`."""
-    why = next((note for note in facts.notes if "preprocessing" in note), "")
-    what = why or "does not state the mean and std of its images"
-    values = "one value a channel, of pixels in 0..1; images are stretched unless --set fit=..."
-    flags = f"--set mean=... --set std=... ({values})"
-    model = "" if why else "or --model NAME, "
-    return UserError(
-        f"{path}: {what}, and the target has to state how images are prepared; give {flags}, {model}or {otherwise}"
-    )
+UNSTATED = "does not state the mean and std of its images"
+STATED_BY = (
+    "--set mean=... --set std=... (one value a channel, of pixels in 0..1; images are stretched unless --set fit=...)"
+)
+
+
+def unprepared(path: str, facts: Facts) -> UserError:
+    """The error where a run has to state how images are prepared, and the source does not."""
+    why = _unused(facts)
+    ways = STATED_BY if why else f"{STATED_BY}, or --model NAME"
+    needs = "and a run has to state how images are prepared"
+    return UserError(f"{path}: {why or UNSTATED}, {needs}; give {ways}, or write FILE.safetensors")
+
+
+def left_out(facts: Facts) -> str:
+    """A sentence where a target is written without stating how images are prepared, as the source does not."""
+    why = "" if _unused(facts) else f": the source {UNSTATED}"  # another note says why it is not used
+    return f"no preprocessing is written{why}; its library may then assume one, so state it with {STATED_BY}"
+
+
+def _unused(facts: Facts) -> str:
+    """The note that says why the preprocessing that a source states is not used; empty where it states none."""
+    return next((note for note in facts.notes if "preprocessing" in note), "")
 
 
 def assumed(sets: Mapping[str, Any], stated: Json | None) -> list[str]:

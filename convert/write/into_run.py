@@ -76,7 +76,7 @@ def task_metadata(run: RunConfig, facts: Facts, path: str) -> tuple[Json, list[s
                 raise UserError(f"{path}: {error}") from error
             notes.append(note)
         elif name == "preprocess":
-            raise unprepared(path, facts, "write FILE.safetensors with --weights-only")
+            raise unprepared(path, facts)
         else:
             what = f"does not state its {name}, which a run of the task {run.task} keeps"
             raise UserError(f"{path}: {what}; write FILE.safetensors with --weights-only")

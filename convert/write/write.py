@@ -16,7 +16,7 @@ from ..containers.source import DIGESTED, PROVENANCE
 from ..layout import Json, Layout
 from ..plan.plan import Plan
 from ..plan.target import Target, target
-from ..recognise.preprocessing import assumed, unprepared
+from ..recognise.preprocessing import assumed, left_out
 from ..recognise.provenance import CHECKPOINTS
 from .origin import origin, source_hash
 from .training import training
@@ -73,10 +73,8 @@ def write(
 
 
 def check_stated(plan: Plan, goal: Target) -> None:
-    """Raise UserError where the target has to state what the source does not: preprocessing, ids of special tokens."""
+    """Raise UserError where the target has to state what the source does not: ids of special tokens."""
     facts, path = plan.facts, plan.reading.path
-    if pixels(plan.config) and facts.preprocess is None and goal.name != CHECKPOINTS:
-        raise unprepared(path, facts, "--weights-only")
     missing = [key for key in plan.layout.extras if key not in facts.extra] if goal.folder else []
     if missing:
         flags = " ".join(f"--set {key}=..." for key in missing)
@@ -100,6 +98,8 @@ def remarks(plan: Plan, goal: Target, weights_only: bool) -> list[str]:
     """Sentences for the user: what was assumed, what the target does not hold, what its library may not open."""
     reading, layout = plan.reading, plan.layout
     out = [] if weights_only and goal.name != CHECKPOINTS else assumed(reading.statistics, reading.facts.preprocess)
+    if pixels(plan.config) and plan.facts.preprocess is None and not weights_only:
+        out.append(left_out(reading.facts))
     container = SUFFIXES.get(goal.weights.suffix)
     if container and container not in layout.containers and layout.dialect != "vit-jax":
         usual = " or ".join(layout.containers)
