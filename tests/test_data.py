@@ -130,7 +130,7 @@ def test_tfds_set_by_name_decodes_test_only_when_taken(tmp_path, monkeypatch, ro
     pixels = write_tfds(tmp_path, "pets")
     write_tfds(tmp_path, "pets", version="0.9.0", splits=(("train", 2),))  # an older version beside it
     run = a_run("pets", image=(5, 6), dir=str(tmp_path), validation=0.1)
-    monkeypatch.setattr("vit_jax.data.sources._ROOM", room)
+    monkeypatch.setattr("vit_jax.data.sources.records._ROOM", room)
     data = open_dataset(run)
     assert data.class_names == ("cat", "dog") and {k: len(v) for k, v in data.splits.items()} == {
         "train": 18,
@@ -160,11 +160,11 @@ def test_tfds_validation_split_is_used_and_an_unlabelled_one_left_out(tmp_path, 
     write_tfds(tmp_path, "pets", splits=(("train", 20), ("validation", 6), ("test", 4)))
     data = open_dataset(a_run("pets", image=(5, 6), dir=str(tmp_path)))
     assert {k: len(v) for k, v in data.splits.items()} == {"train": 20, "validation": 6, "test": 4}
-    from vit_jax.data import sources
+    from vit_jax.data.sources import records
 
-    scan = sources._scan
+    scan = records._scan
     monkeypatch.setattr(
-        sources, "_scan", lambda records: scan(records) if len(records) != 4 else (np.full(4, -1, np.int32), [])
+        records, "_scan", lambda found: scan(found) if len(found) != 4 else (np.full(4, -1, np.int32), [])
     )
     data = open_dataset(a_run("pets", image=(5, 6), dir=str(tmp_path)))
     assert {k: len(v) for k, v in data.splits.items()} == {"train": 16, "validation": 6, "test": 4}

@@ -1,0 +1,109 @@
+"""Sources whose pixels are one array: scikit-learn's digits and .npz files."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import UserError
+from .contract import Source, first_line
+
+
+@dataclass
+class Arrays:
+    """Examples whose pixels are one array, uint8 [n, h, w] or [n, h, w, C]."""
+
+    pixels: np.ndarray
+    labels: np.ndarray
+    title: str
+    sealed: bool = False
+
+    def read(self, i: int) -> np.ndarray:
+        return self.pixels[i]
+
+    def name(self, i: int) -> str:
+        return f"{self.title}[{i}]"
+
+
+def open_digits() -> Source:
+    """scikit-learn's 1,797 handwritten digits of 8x8 pixels, which are part of its package."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # stored as 0..16
+    train = Arrays(pixels, digits.target.astype(np.int32), "digits")
+    return Source("digits", tuple(str(name) for name in digits.target_names), {"train": train})
+
+
+_MOST_CLASSES = 1 << 20  # an array with greater labels does not hold class numbers
+# {split: pairs of names that arrays of images and labels often have}.
+_NPZ_NAMES = {
+    "train": (("train_images", "train_labels"), ("x_train", "y_train"), ("images", "labels"), ("image", "label")),
+    "validation": (("validation_images", "validation_labels"), ("val_images", "val_labels"), ("x_val", "y_val")),
+    "test": (("test_images", "test_labels"), ("x_test", "y_test")),
+}
+
+
+def open_npz(source: str) -> Source:
+    path = Path(source).expanduser()
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise UserError(f"data.source {source}: no such file; give the path of an .npz file") from error
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise UserError(
+            f"data.source {source}: cannot be read ({first_line(error)}); "
+            "save it with numpy.savez, without object arrays"
+        ) from error
+
+    names = {split: next((pair for pair in pairs if pair[0] in arrays), None) for split, pairs in _NPZ_NAMES.items()}
+    if names["train"] is None:
+        raise UserError(
+            f"data.source {source}: its arrays are {', '.join(arrays) or 'none'}; "
+            "name them images and labels, or train_images, train_labels, ..."
+        )
+    splits = {split: _npz_split(source, arrays, *pair) for split, pair in names.items() if pair}
+    if "class_names" in arrays:
+        class_names = tuple(str(name) for name in arrays["class_names"].ravel())
+    else:
+        class_names = tuple(str(i) for i in range(1 + max(int(s.labels.max(initial=0)) for s in splits.values())))
+    return Source(path.stem, class_names, {**splits})
+
+
+def _npz_split(source: str, arrays: Mapping[str, np.ndarray], images: str, labels: str) -> Arrays:
+    pixels, targets = arrays[images], arrays.get(labels)
+    if targets is None:
+        raise UserError(f"data.source {source}: holds {images} but no {labels}; add that array")
+    if pixels.dtype != np.uint8:
+        raise UserError(f"data.source {source}: {images} is {pixels.dtype}; store pixels as uint8, 0 to 255")
+    if pixels.ndim not in (3, 4) or 0 in pixels.shape[1:] or (pixels.ndim == 4 and pixels.shape[-1] > 4):
+        raise UserError(
+            f"data.source {source}: {images} has shape {list(pixels.shape)}; "
+            "store images as [n, h, w] or [n, h, w, C], with at most 4 channels"
+        )
+    if targets.dtype.kind not in "iu" or targets.size != len(pixels):
+        shape = list(targets.shape)
+        raise UserError(
+            f"data.source {source}: {labels} is {targets.dtype} of shape {shape}; "
+            f"give one integer for each of the {len(pixels)} {images}"
+        )
+    if targets.size and not 0 <= targets.min() <= targets.max() < _MOST_CLASSES:
+        raise UserError(
+            f"data.source {source}: {labels} go from {targets.min()} to {targets.max()}; number the classes from 0"
+        )
+    return Arrays(np.ascontiguousarray(pixels), targets.reshape(-1).astype(np.int32), images)

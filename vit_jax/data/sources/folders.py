@@ -1,0 +1,96 @@
+"""Folders of image files, sorted by class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import UserError
+from ..images import EXTENSIONS
+from .contract import Examples, Source
+
+_FOLDERS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
+
+
+@dataclass
+class Files:
+    """Examples that are image files."""
+
+    paths: Sequence[str]
+    labels: np.ndarray
+    sealed: bool = False
+
+    def read(self, i: int) -> bytes:
+        try:
+            return Path(self.paths[i]).read_bytes()
+        except OSError as error:
+            raise UserError(
+                f"{self.paths[i]}: cannot be read ({error.strerror}); restore it or mend its permissions"
+            ) from error
+
+    def name(self, i: int) -> str:
+        return self.paths[i]
+
+
+def open_folder(path: str) -> Source:
+    """A folder with train/CLASS/image, and perhaps val/ or validation/ and test/; or with CLASS/image alone."""
+    field, root = f"data.source folder:{path}", Path(path).expanduser()
+    if not root.is_dir():
+        raise UserError(f"{field}: no such folder; give one that holds train/CLASS/image or CLASS/image")
+    folders = _listed(root)[0]
+    # A class may be called train, too; a split is a folder of this name that contains folders.
+    roots = {name: root / name for name in folders if name in _FOLDERS and _listed(root / name)[0]}
+    if not roots and folders and set(folders) <= set(_FOLDERS):
+        raise UserError(f"{field}: {folders[0]}/ holds no class folders; sort its images into one folder per class")
+    if roots and "train" not in roots:
+        raise UserError(
+            f"{field}: {next(iter(roots))}/ has class folders but train/ has none or is missing; add train/CLASS/image"
+        )
+    if "val" in roots and "validation" in roots:
+        raise UserError(f"{field}: both val/ and validation/ are there; keep one of them")
+    ignored = [name for name in folders if roots and name not in roots]
+    remarks = (f"folders left out, as only train, val and test are read: {', '.join(ignored)}",) if ignored else ()
+    roots = roots or {"train": root}
+
+    roots = {
+        _FOLDERS.get(name, name): folder for name, folder in sorted(roots.items(), key=lambda item: item[0] != "train")
+    }
+    classes = {split: _listed(folder)[0] for split, folder in roots.items()}
+    if not classes["train"]:
+        raise UserError(f"{field}: holds no class folders; sort its images into one folder per class")
+    for split in classes:
+        for name in sorted(set(classes[split]) ^ set(classes["train"])):
+            there, absent = ("train", split) if name in classes["train"] else (split, "train")
+            raise UserError(
+                f"{field}: class folder {name} is in {there} but not in {absent}; every split needs the same classes"
+            )
+    splits: dict[str, Examples] = {
+        split: _class_folders(field, folder, classes["train"]) for split, folder in roots.items()
+    }
+    return Source(root.resolve().name, tuple(classes["train"]), splits, remarks)
+
+
+def _class_folders(field: str, folder: Path, classes: Sequence[str]) -> Files:
+    paths: list[str] = []
+    counts = []
+    for name in classes:
+        images = [file for file in _listed(folder / name)[1] if os.path.splitext(file)[1].lower() in EXTENSIONS]
+        if not images:
+            raise UserError(f"{field}: class folder {folder / name} holds no images; add some or remove it")
+        paths += [str(folder / name / image) for image in images]
+        counts.append(len(images))
+    return Files(paths, np.repeat(np.arange(len(classes), dtype=np.int32), counts))
+
+
+def _listed(folder: Path) -> tuple[list[str], list[str]]:
+    """(names of the subfolders, names of the files) of a folder, sorted and without hidden ones."""
+    try:
+        with os.scandir(folder) as entries:
+            shown = [(entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be listed ({error.strerror}); mend its permissions") from error
+    return sorted(name for name, is_dir in shown if is_dir), sorted(name for name, is_dir in shown if not is_dir)
