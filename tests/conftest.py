@@ -85,3 +85,17 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         return subprocess.CompletedProcess(words, code, shown.out, shown.err)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def rewrite_record() -> Callable[..., None]:
+    """`rewrite_record(run, class_names=[...])` changes config.json and its copies in the checkpoints."""
+    from vit_jax.runs import Run, with_digest, write_json
+
+    def rewrite(run: Run, **changes: object) -> None:
+        record = {**run.record(), **changes}
+        run.write_record(record)
+        for step in run.complete_steps():
+            write_json(run.digest_file(step), with_digest({**run.saved(step), "config": record}))
+
+    return rewrite

@@ -339,6 +339,7 @@ def test_other_data_than_the_run_began_with(place, refused, tmp_path):
     record = runs.find("digits").record()
     record["config"]["data"]["source"] = str(data)
     record["config"]["model"]["classes"] = 2
+    record["class_names"] = ["0", "1"]
     moved.create(record)
     refused("train --resume other-data", "is not the data that this run began with", "restore it")
 

@@ -509,7 +509,7 @@ def test_a_failed_save_is_one_sentence_and_leaves_no_trace(run, monkeypatch, mom
         elif moment == "sync":
             patch.setattr(checkpoint, "_sync", fail)
         else:
-            patch.setattr(runs.os, "replace", fail)
+            patch.setattr(os, "replace", fail)
         with pytest.raises(UserError) as error:
             checkpoints.save(state(30), NOTES, None, keep=2)
     expected = (

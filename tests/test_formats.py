@@ -50,7 +50,7 @@ def test_a_run_of_format_1_goes_on_as_it_would_have(old, inside, monkeypatch):
 def test_a_run_of_format_1_keeps_only_what_its_task_read(old):
     record = Run(old).record()
     run = from_dict(RunConfig, record["config"])
-    assert to_dict(run)["format"] == FORMAT == 3
+    assert to_dict(run)["format"] == FORMAT == 4
     assert from_dict(RunConfig, to_dict(run)) == run
     dropped = {
         f"{part}.{name}"
@@ -117,7 +117,7 @@ def test_every_preset_comes_back_from_json(name):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"format": 4, "task": "classify"}, "format 4 is not 3"),
+        ({"format": 5, "task": "classify"}, "format 5 is not 4"),
         ({"format": 3, "task": "clasify"}, "task 'clasify' is not known to this version of vit-jax; nearest: classify"),
         ({"format": 3}, "task is missing"),
         ({"format": 3, "task": "classify", "data": {"tokens": 5}}, "there is no field data.tokens; nearest: "),
@@ -144,12 +144,11 @@ def test_a_task_that_this_version_does_not_know_is_one_sentence_at_every_door(tm
 
 def test_a_config_that_names_no_task_is_of_images_as_it_was_then(tmp_path):
     folder = Run(tmp_path / "old")
-    folder.create(
-        {"preset": "digits", "config": {"epochs": 3}, "data": None, "class_names": ["0", "1"], "preprocess": PREPROCESS}
-    )
-    record = json.loads(folder.config_file.read_text())
-    folder.config_file.write_text(json.dumps({**record, "format": 1}))
-    assert folder.record()["class_names"] == ["0", "1"]
+    config = {"epochs": 3, "model": {"image": 8, "channels": 1, "patch": 4, "classes": 2}}
+    old = {"preset": "digits", "config": config, "data": None, "class_names": ["0", "1"], "preprocess": PREPROCESS}
+    folder.path.mkdir()
+    folder.config_file.write_text(json.dumps({"format": 1, **old}))
+    assert folder.record()["class_names"] == ["0", "1"] and not folder.remark()
     assert folder.config().task == "classify" and folder.config().epochs == 3
 
 

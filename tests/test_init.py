@@ -10,7 +10,7 @@ from vit_jax import export, train, weights
 from vit_jax.config import normal, shapes
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
-from vit_jax.runs import Run, read_json, write_json
+from vit_jax.runs import Run
 from vit_jax.train.session import set_up, starting_state
 
 
@@ -59,7 +59,7 @@ def pairs(folder, words, path):
     return f"pairs:x-y:{folder}"
 
 
-def test_other_class_names_of_equal_number_need_a_new_head(tmp_path):
+def test_other_class_names_of_equal_number_need_a_new_head(tmp_path, rewrite_record):
     first, second = archive("a"), archive("b")
     trained("first", source=first)
     with pytest.raises(
@@ -78,7 +78,7 @@ def test_other_class_names_of_equal_number_need_a_new_head(tmp_path):
     assert begins("third again", source=first, init="first.safetensors")
     # Classes that are only numbered (as of a file that names none) say nothing against it.
     numbered = Run("runs/first")
-    write_json(numbered.config_file, {**read_json(numbered.config_file), "class_names": [str(k) for k in range(10)]})
+    rewrite_record(numbered, class_names=[str(k) for k in range(10)])
     assert begins("fourth", source=second, init="first")
 
 

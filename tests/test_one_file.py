@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+
+from vit_jax.runs import Run
 
 OURS = ("memory", "digits_per_second")  # of a row of metrics: the machine's, not the run's
 
@@ -166,10 +169,11 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_is_neither_trained_
 
 
 @pytest.fixture(scope="module")
-def refused_and_killed(place: Path) -> str:
+def refused_and_killed(place: Path, rewrite_record: Callable[..., None]) -> str:
     """One process of two devices: it is asked to go on with another teacher, then trains until it is killed."""
-    file = place / "runs/moved/config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "frozen": "0" * 32}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vit_jax.runs.folder.check_record", lambda *_: None)  # this process does not know the task
+        rewrite_record(Run(place / "runs/moved"), frozen="0" * 32)
     refused, _ = doors(
         place, "train --resume runs/moved --max-steps 4", "kill in save 2", "train ink --name killed", devices=2
     )

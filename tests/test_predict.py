@@ -4,7 +4,6 @@ import contextlib
 import csv
 import dataclasses
 import io
-import json
 import re
 import shlex
 import shutil
@@ -546,12 +545,11 @@ def test_what_else_predict_refuses_of_weights(converted, tmp_path):
     assert "has no head" in told(tmp_path / "b.pt")
 
 
-def test_evaluation_on_other_data_than_that_of_the_run_is_refused(place, tmp_path):
+def test_evaluation_on_other_data_than_that_of_the_run_is_refused(place, tmp_path, rewrite_record):
     """Images that it was trained on would be among those that it is measured on."""
     shutil.copytree(place / "runs" / "digits", tmp_path / "other")
-    record = json.loads((tmp_path / "other" / "config.json").read_text())
-    record["data"]["content"] = "0" * 32
-    (tmp_path / "other" / "config.json").write_text(json.dumps(record))
+    other = runs.Run(tmp_path / "other")
+    rewrite_record(other, data={**other.record()["data"], "content": "0" * 32})
     with pytest.raises(UserError, match="is not the data that this run was trained on; restore it"):
         evaluate.evaluate(str(tmp_path / "other"))
 

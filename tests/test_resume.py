@@ -663,11 +663,10 @@ def test_another_run_does_not_go_on_in_this_folder(folder):
     assert folder.complete_steps() == [3]
 
 
-def test_other_data_is_refused(folder):
+def test_other_data_is_refused(folder, rewrite_record):
     """config.json holds the identity of the data; other bytes under the same name have another one."""
     go(folder, max_steps=3)
-    record = folder.record()
-    runs.write_json(folder.config_file, {**record, "data": {**record["data"], "content": "0123"}})
+    rewrite_record(folder, data={**folder.record()["data"], "content": "0123"})
     with pytest.raises(
         UserError,
         match=r"data\.source digits is not the data that this run began with; restore it, or choose another --name",

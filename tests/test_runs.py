@@ -15,6 +15,7 @@ from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTC
 from vit_jax.config.formats import FORMAT
 from vit_jax.errors import UserError
 from vit_jax.runs import Run, choose, find
+from vit_jax.runs import folder as folder_module
 from vit_jax.train.command import command
 
 PREPROCESS = {
@@ -38,7 +39,11 @@ RUN = RunConfig(
 def begun(path: Path, run: RunConfig = RUN) -> Run:
     """A run folder as training makes it."""
     folder = Run(path)
-    folder.create(runs.record_of(run, "digits", preprocess=PREPROCESS, class_names=["0", "1"], data={"name": "digits"}))
+    folder.create(
+        runs.record_of(
+            run, "digits", preprocess=PREPROCESS, class_names=[str(k) for k in range(10)], data={"name": "digits"}
+        )
+    )
     return folder
 
 
@@ -160,10 +165,10 @@ def test_a_config_that_lacks_a_part_or_has_another_format_is_refused(place, tmp_
     folder = begun(tmp_path / "digits", place)
     whole = json.loads(folder.config_file.read_text())
     for part in ("preset", "config", "preprocess", "class_names", "data"):
-        runs.write_json(folder.config_file, {k: v for k, v in whole.items() if k != part})
+        folder.write_record({k: v for k, v in whole.items() if k != part})
         with pytest.raises(UserError, match=f"lacks {part}"):
             folder.record()
-    runs.write_json(folder.config_file, {**whole, "format": 99})
+    folder.write_record({**whole, "format": 99})
     with pytest.raises(UserError, match=f"format 99 is not {FORMAT} or older; read it with the version"):
         folder.record()
     assert choose(place, "digits", named=False).path == tmp_path / "digits-2"
@@ -273,7 +278,7 @@ def test_the_lock_is_free_after_its_block_and_after_an_error(tmp_path):
 
 def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path, monkeypatch):
     """The process that had the lock removes it as this one waits at the door: taking it then takes nothing."""
-    folder, lock = Run(tmp_path / "digits"), runs._try_lock
+    folder, lock = Run(tmp_path / "digits"), folder_module._try_lock
     removals = []
 
     def lock_as_it_goes(file):
@@ -282,7 +287,7 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path, monkeypatch):
             folder.path.rmdir()
         return lock(file)
 
-    monkeypatch.setattr(runs, "_try_lock", lock_as_it_goes)
+    monkeypatch.setattr(folder_module, "_try_lock", lock_as_it_goes)
     with folder.lock():
         process = subprocess.run(
             [sys.executable, "-c", f"from vit_jax.runs import Run\nwith Run({str(folder.path)!r}).lock(): pass"],

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from .errors import UserError
-from .runs import Run, array_digest, flatten, read_json, sync_folder, text_digest, unflatten, write_json
+from .runs import Run, array_digest, check_regular, flatten, sync_folder, unflatten, with_digest, write_json
 from .step import State
 
 TEMPORARY = ".orbax-checkpoint-tmp"
@@ -58,11 +58,15 @@ class Checkpoints:
         for stale in (*self.run.path.glob("*.json*.tmp"), *self.run.digests.glob("*.json.tmp")):
             stale.unlink(missing_ok=True)
 
-    def save(self, state: State, notes: dict[str, Any], best: int | None, keep: int) -> None:
+    def save(
+        self, state: State, notes: dict[str, Any], best: int | None, keep: int, beside: dict[str, Any] | None = None
+    ) -> None:
         """Write the checkpoint of a state, then delete all but the newest `keep` and the best.
 
-        `state` has no axis of replicas; `notes` is JSON; `best` is a step or None. Everything is durable on return.
-        Raises UserError if the disk is full or cannot be written; earlier checkpoints stay intact.
+        `state` has no axis of replicas; `notes` is JSON; `best` is a step or None. `beside` is what its digest file
+        records of the run's other files: {"config": content of config.json, "log": {"bytes", "digest"} of
+        metrics.jsonl, which has to be durable}. Everything is durable on return. Raises UserError if the disk is full
+        or cannot be written; earlier checkpoints stay intact.
         """
         step = int(state.step)
         items = _items(state)
@@ -73,15 +77,15 @@ class Checkpoints:
             self.checkpointer.save(self._folder(step), args=self.ocp.args.Composite(**arguments))
             _sync(self._folder(step))
             digests = {item: {name: array_digest(x) for name, x in tree.items()} for item, tree in items.items()}
-            self._write_record({"step": step, "notes": notes, "arrays": digests})
+            self._write_record({"step": step, "notes": notes, "arrays": digests, **(beside or {})})
         except Exception as error:
             self._undo(step)
             raise _saving_failed(error, self.run, step) from error
         self.prune(step, best, keep)
 
-    def note(self, step: int, notes: dict[str, Any]) -> None:
-        """Replace the notes of a checkpoint."""
-        self._write_record({**self._record(step), "notes": notes})
+    def note(self, step: int, notes: dict[str, Any], beside: dict[str, Any] | None = None) -> None:
+        """Replace the notes of a checkpoint, and what is recorded `beside` them, as in `save`."""
+        self._write_record({**self.run.saved(step), "notes": notes, **(beside or {})})
 
     def prune(self, newest: int, best: int | None, keep: int) -> None:
         """Delete the checkpoints up to step `newest`, except the last `keep` of them and the best.
@@ -116,34 +120,43 @@ class Checkpoints:
 
     def read(self, step: int, parameters: dict[str, Any]) -> Saved:
         """The checkpoint of a step, every array compared with its digest. Raises UserError naming what is damaged."""
-        record = self._record(step)
-        trees = {item: self._read_item(step, item, digests) for item, digests in record["arrays"].items()}
+        record = self.run.saved(step)
         expected = {name: x if isinstance(x, tuple) else np.shape(x) for name, x in parameters.items()}
-        if {name: x.shape for name, x in trees["model"].items()} != expected:
-            raise UserError(f"checkpoint {step}: its parameters are not this network's")
+        for item, digests in record["arrays"].items():
+            self._check_item(step, item, digests, expected)
+        trees = {item: self._read_item(step, item, digests) for item, digests in record["arrays"].items()}
         optimizer = trees["optimizer"]
         moments = unflatten({name: x for name, x in optimizer.items() if name != "step"})
         ema = unflatten(trees["ema"]) if "ema" in trees else None
         count: Any = optimizer["step"]
         return Saved(step, State(count, unflatten(trees["model"]), moments, ema), record["notes"])
 
-    def _record(self, step: int) -> dict[str, Any]:
-        """The content of a step's digest file. Raises UserError if it is missing or damaged."""
-        file = self.run.digest_file(step)
-        if not file.exists():
-            raise UserError(
-                f"checkpoint {step}: has no digest ({self.run}/digests/{file.name}), as if its save was interrupted"
-            )
-        try:
-            record = read_json(file)
-        except UserError:
-            record = {}
-        if record.pop("digest", None) != text_digest(record) or record["step"] != step:
-            raise UserError(f"checkpoint {step}: its digest file is damaged")
-        return record
-
     def _write_record(self, record: dict[str, Any]) -> None:
-        write_json(self.run.digest_file(record["step"]), {**record, "digest": text_digest(record)})
+        write_json(self.run.digest_file(record["step"]), with_digest(record))
+
+    def _check_item(
+        self, step: int, item: str, digests: dict[str, str], parameters: dict[str, tuple[int, ...]]
+    ) -> None:
+        """Raise UserError unless an item holds the arrays of a network, before any of them is allocated."""
+        subject, folder = f"checkpoint {step}", self._folder(step) / item
+        roles = {name.partition(".")[0] for name in digests} - {"step"} if item == "optimizer" else {""}
+        expected = {f"{role}.{name}".lstrip("."): shape for role in roles for name, shape in parameters.items()}
+        expected |= {"step": ()} if item == "optimizer" else {}
+        if digests.keys() != expected.keys():
+            raise UserError(f"{subject}: its parameters are not this network's")
+        for base, _, names in os.walk(folder):
+            for name in names:
+                check_regular(Path(base) / name)
+        try:
+            tree = self.ocp.PyTreeCheckpointHandler().metadata(folder).tree
+            found = {name: tuple(each.shape) for name, each in flatten(tree).items()}
+        except Exception as error:
+            # On a damaged file Orbax and TensorStore raise exceptions of many classes.
+            raise UserError(f"{subject}: {item} cannot be read ({type(error).__name__})") from error
+        if found.keys() != digests.keys():
+            raise UserError(f"{subject}: {item} does not hold the arrays that were saved")
+        if found != expected:
+            raise UserError(f"{subject}: its parameters are not this network's")
 
     def _read_item(self, step: int, item: str, digests: dict[str, str]) -> dict[str, np.ndarray]:
         subject = f"checkpoint {step}"
@@ -155,8 +168,6 @@ class Checkpoints:
         except Exception as error:
             # On a damaged file Orbax and TensorStore raise exceptions of many classes.
             raise UserError(f"{subject}: {item} cannot be read ({type(error).__name__})") from error
-        if arrays.keys() != digests.keys():
-            raise UserError(f"{subject}: {item} does not hold the arrays that were saved")
         for name, array in arrays.items():
             if array_digest(np.asarray(array)) != digests[name]:
                 raise UserError(f"{subject}: {item}.{name} is damaged (its digest differs)")

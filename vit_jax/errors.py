@@ -8,6 +8,7 @@ import errno
 import os
 import signal
 import sys
+import unicodedata
 from collections.abc import Callable
 
 DONE, BUG, USER, CHECK = 0, 1, 2, 3  # exit codes of every command
@@ -22,6 +23,10 @@ _REMEDIES = {  # {errno: what happened; what the user can do}
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), _TAKEN),
     errno.ENAMETOOLONG: "the name is too long; choose a shorter --name",
 }
+
+
+_STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories of Unicode
+_JOINERS = frozenset("\u200c\u200d")  # of the same categories, but needed to write Persian, Hindi and emoji
 
 
 class UserError(Exception):
@@ -63,6 +68,17 @@ def as_user_error(error: BaseException) -> UserError | None:
     return None
 
 
+def printable(text: str) -> str:
+    """The text with what would steer a terminal as an escape, such as \\x1b: a file of a stranger may hold it.
+
+    These are control characters, marks that change the direction of writing, line separators and lone surrogates.
+    """
+    return "".join(
+        ch if ch in _JOINERS or unicodedata.category(ch) not in _STEERING else ch.encode("unicode_escape").decode()
+        for ch in text
+    )
+
+
 def run_command(main: Callable[[], int | None]) -> int:
     """Run a command's body and return its exit code; an error is printed on stderr as one sentence, a bug is raised."""
     code = _run(main)
@@ -99,7 +115,7 @@ def _run(main: Callable[[], int | None]) -> int:
         known = as_user_error(error)
         if known is None:
             raise
-        print("vit-jax: error: " + " ".join(str(known).splitlines()), file=sys.stderr)
+        print("vit-jax: error: " + printable(" ".join(str(known).splitlines())), file=sys.stderr)
         return USER
 
 

@@ -54,8 +54,9 @@ def load(
     """A network with its weights and everything that its use takes.
 
     `path` is the folder of a run, or its name inside runs/. The result is a Classifier for a run on images, a
-    Translator for one on sentences. `which` is "best" (by validation; the last if there was none) or "last". With `ema`
-    None the averaged weights are taken if the run has them; True requires them, False takes the others.
+    Translator for one on sentences. `which` is "best" (by validation; the last if there was none) or "last". `ema` True
+    takes the averaged weights and requires them, False the others. None takes, of the best, those that validation
+    chose, and of the last the averaged ones if the run has them.
 
     Or `path` is a file or folder of any layout that `python -m convert formats` lists, or hf://owner/name. The result
     is the same if the file states how images become inputs, else a BareNetwork. What its tensors do not determine can
@@ -109,18 +110,21 @@ def weights(
 ) -> tuple[int, dict[str, Any]]:
     """(step, parameters as a nested dict of numpy arrays) of a run, chosen by `which` and `ema` as in `load`.
 
-    Damaged checkpoints that were skipped are reported on stderr. Raises UserError.
+    Damaged checkpoints that were skipped are reported on stderr, and what differs in config.json from what the
+    checkpoints have recorded. Raises UserError.
     """
+    if remark := folder.remark():
+        print(f"note     {remark}", file=sys.stderr)
     checkpoints, expected = Checkpoints(folder), shapes(model)
     saved, skipped = checkpoints.restore(expected)
     if saved is None:
         raise UserError(f"{folder}: nothing has been saved here yet; let it train until its first checkpoint")
     for reason in skipped:
         print(f"skipped  {reason}", file=sys.stderr)
-    best = (saved.notes.get("best") or {}).get("step")
-    if which == "best" and best is not None and best != saved.step:
+    best = saved.notes.get("best") if which == "best" else None
+    if best is not None and best["step"] != saved.step:
         try:
-            saved = checkpoints.read(best, expected)
+            saved = checkpoints.read(best["step"], expected)
         except UserError as error:
             raise UserError(
                 f"{folder}: the best weights cannot be used, {error}; take the last with --weights last"
@@ -128,8 +132,9 @@ def weights(
     averaged = saved.state.ema
     if ema and averaged is None:
         raise UserError(f"{folder}: keeps no averaged weights; train with --ema 0.999 to have them")
-    chosen = averaged if averaged is not None and ema is not False else saved.state.parameters
-    return saved.step, chosen
+    chosen = (best or {}).get("weights", "ema")  # older versions did not state which weights were the best
+    use = ema if ema is not None else chosen == "ema"
+    return saved.step, averaged if use and averaged is not None else saved.state.parameters
 
 
 def export(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,10 +13,10 @@ from typing import Any, Literal
 import numpy as np
 
 from vit_jax.config import RunConfig, from_dict
-from vit_jax.errors import UserError
-from vit_jax.runs import Run, array_digest, read_json, record_of, text_digest, unflatten, write_json
+from vit_jax.errors import UserError, printable
+from vit_jax.runs import NO_LOG, Run, array_digest, record_of, unflatten, with_digest, write_json
 
-from . import limits, orbax
+from . import orbax
 from .source import FLOATS, Source, Spec, Step, Tensor, leaves
 
 Item = tuple[Mapping[str, Spec], Iterator[tuple[str, np.ndarray]]]  # specs and then arrays, by dotted names
@@ -24,12 +25,7 @@ RESTORE = "restore the file, or leave it out and give the network's config with 
 
 def is_run(path: str | os.PathLike[str]) -> bool:
     """Whether a folder is a run folder of vit-jax."""
-    try:
-        file = Run(path).config_file
-        record = json.loads(file.read_text(encoding="utf-8")) if file.stat().st_size <= limits.HEADER else None
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(record, dict) and {"format", "preset", "config"} <= record.keys()
+    return Run(path).is_ours()
 
 
 # ------------------------------------------------------------------------------------------ reading
@@ -44,7 +40,8 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
     """
     run = Run(path)
     record = run.record()
-    run_of(record["config"], str(run.config_file))
+    if remark := run.remark():
+        print(f"note     {printable(remark)}", file=sys.stderr)
     choice = _choose(run, step or ("last" if training else "best"))
     step, digests = choice.step, choice.arrays
     source = orbax.open_folder(run.checkpoints / str(step))
@@ -135,21 +132,9 @@ def _best(notes: Mapping[str, Any]) -> tuple[int | None, str]:
 def _record(run: Run, step: int) -> dict[str, Any]:
     """The JSON of a step's digest file. Raises UserError where it is damaged."""
     try:
-        record = read_json(run.digest_file(step))
-    except UserError:
-        record = {}
-    intact = (
-        record.pop("digest", None) == text_digest(record)
-        and record.get("step") == step
-        and isinstance(record.get("notes"), dict)
-    )
-    if (
-        not intact
-        or not isinstance(arrays := record.get("arrays"), dict)
-        or not all(isinstance(item, dict) for item in arrays.values())
-    ):
-        raise UserError(f"{run}: the digest file of step {step} is damaged; take another step with --step")
-    return record
+        return run.saved(step)
+    except UserError as error:
+        raise UserError(f"{run}: the digest file of step {step} is damaged; take another step with --step") from error
 
 
 def _checked(tensor: Tensor, digest: str, what: str) -> Tensor:
@@ -205,8 +190,8 @@ def write_run(
         "optimizer": config.optim.name, "best": None, "stale": 0, "due": False, "totals": {"steps": 0}, "seconds": 0.0,
         "data": beside["data"], "environment": {"versions": {}},
     }  # fmt: skip
-    record = {"step": step, "notes": notes, "arrays": digests}
-    write_json(run.digest_file(step), {**record, "digest": text_digest(record)})
+    saved = {"step": step, "notes": notes, "arrays": digests, "config": run.record(), "log": NO_LOG}
+    write_json(run.digest_file(step), with_digest(saved))
     with open_run(path, step) as written:
         for tensor in leaves(written.tree).values():
             tensor.read()

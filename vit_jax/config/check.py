@@ -23,12 +23,13 @@ def check_run(run: RunConfig) -> RunConfig:
                 f"but the task {run.task} needs {part.__name__}: give one"
             )
     row.check(run.model, run.data, run)
-    _check_numbers(run)
+    check_numbers(run)
     _check_optimizer(run)
     return run
 
 
-def _check_numbers(run: RunConfig) -> None:
+def check_numbers(run: RunConfig) -> None:
+    """Raise UserError naming the first field of the run itself, not of its parts, that is not in its range."""
     for name in ("epochs", "batch", "accumulate", "log_every", "keep"):
         if getattr(run, name) < 1:
             raise UserError(f"{name} is {getattr(run, name)}: give a positive number")

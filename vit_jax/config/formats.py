@@ -1,7 +1,8 @@
 """Conversion of configs in older formats to the current one.
 
 Format 1 (which has no number) had one class of `data` and one of `augment` for all tasks, so a run also had fields that
-its task does not use. In format 2 the field `position` of a Transformer was called `positions`.
+its task does not use. In format 2 the field `position` of a Transformer was called `positions`. Format 3 had
+no digest in config.json, and none of the fields `init_resize`, `init_channels`, `augment.mean`, `augment.std`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from ..errors import UserError
 
-FORMAT = 3
+FORMAT = 4
 RENAMED = {"positions": "position"}  # fields of networks: {name in older files: current name}
 # The fields of a run of format 1 that its task does not use, as {task: {part: fields, or None for all fields}}.
 _IMAGES = ("dir", "fit", "size", "interpolation", "background", "skip_unreadable", "memory", "threads")
@@ -30,7 +31,7 @@ def upgraded(values: Any) -> dict[str, Any]:
         raise UserError(f"config: {type(values).__name__} is not a group of fields")
     current = dict(values)
     number = current.pop("format", 1)
-    if number == FORMAT:
+    if number in (3, FORMAT):
         return current
     if isinstance(current.get("model"), Mapping):
         current["model"] = renamed(current["model"])

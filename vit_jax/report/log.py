@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..runs import sync_folder
+from ..runs import bytes_digest, check_regular, sync_folder
 
 # What the training step itself reports besides the loss: values of one step, where a task's metrics are means.
 STEP_METRICS = ("lr", "grad_norm", "param_norm", "update_norm")
@@ -53,16 +53,42 @@ class Log:
         if wandb:
             self._others.append(_Wandb(path.parent, wandb, name, config))
         path.parent.mkdir(parents=True, exist_ok=True)
+        check_regular(path, link=False)
         cut_back(path, step)
-        self._file = open(path, "a", encoding="utf-8", newline="\n")
+        self._digest, self._bytes, self._in_turn = bytes_digest(), 0, True
+        if path.is_file():
+            self._count(path.read_bytes())
+        self._kept = self.written()
+        self._file = open(path, "ab")
 
-    def write(self, row: dict[str, Any]) -> None:
-        """Append one row. NaN and infinity become null, because JSON has no such numbers."""
+    def write(self, row: dict[str, Any], in_turn: bool = True) -> None:
+        """Append one row. NaN and infinity become null, because JSON has no such numbers.
+
+        `in_turn` is False for a row that a run which goes on from here removes: `kept` ends before it.
+        """
         row = {name: _plain(value) for name, value in row.items()}
-        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        line = (json.dumps(row, allow_nan=False) + "\n").encode()
+        self._file.write(line)
         self._file.flush()
+        self._count(line)
+        self._in_turn = self._in_turn and in_turn
+        if self._in_turn:
+            self._kept = self.written()
         for other in self._others:
             other.write(row["step"], scalars(row))
+
+    def _count(self, data: bytes) -> None:
+        self._digest.update(data)
+        self._bytes += len(data)
+
+    def written(self) -> dict[str, Any]:
+        """{"bytes", "digest"} of metrics.jsonl as it was written, whatever has happened to the file since."""
+        return {"bytes": self._bytes, "digest": self._digest.hexdigest()}
+
+    def kept(self) -> dict[str, Any]:
+        """`written` of the rows that a run which goes on from here keeps. They are durable on return."""
+        os.fsync(self._file.fileno())
+        return dict(self._kept)
 
     def close(self) -> None:
         """Close all files. May be called twice."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 TICK = 0.125  # seconds between redraws, which happen in `update`: a thread would compete with XLA for the cores
 PLAIN = 10.0  # seconds between plain lines
-WINDOW = 20.0  # the speed is that of the last so many seconds
+WINDOW = 60.0  # the speed is that of the last so many seconds of training steps
 
 # Layouts of the live line from wide to narrow: (least width of the bar, long labels, columns). The first one is used
 # whose bar gets at least that width on the terminal.
@@ -66,7 +66,8 @@ class Progress:
         self._begun = self._tick_due = time.monotonic()
         self._line_due = self._begun + PLAIN
         self._line_step = self.step
-        self._past: deque[tuple[float, int]] = deque()
+        self._stepping, self._last = 0.0, -1.0  # seconds spent in steps; when the newest of them ended, or below 0
+        self._past: deque[tuple[float, int]] = deque()  # (seconds spent in steps, steps done)
         self._ended = False
         self._console = console or _terminal()
         self._live: Any = None
@@ -100,10 +101,15 @@ class Progress:
         if speed is not None:
             self.examples_per_second = speed
         now = time.monotonic()
+        self._stepping, self._last = self._stepping + (now - self._last if self._last >= 0 else 0.0), now
         if now >= self._tick_due:
             self._tick(now)
         if self._live is None and step % self.steps_per_epoch == 0:
             self._print_line()
+
+    def restart(self) -> None:
+        """Leave what has passed since the last `update` out of the speed: an evaluation, or a save."""
+        self._last = time.monotonic()
 
     def say(self, text: str) -> None:
         """Print a line above the bar. Long lines are left to the terminal to wrap, so that commands can be copied."""
@@ -115,8 +121,8 @@ class Progress:
     def _tick(self, now: float) -> None:
         """Update the speed and redraw, or print a plain line if one is due."""
         self._tick_due = now + TICK
-        self._past.append((now, self.step))
-        while len(self._past) > 2 and self._past[1][0] < now - WINDOW:
+        self._past.append((self._stepping, self.step))
+        while len(self._past) > 2 and self._past[1][0] < self._stepping - WINDOW:
             self._past.popleft()
         if self._live is not None:
             self._live.update(self._bar(), refresh=True)
@@ -133,7 +139,7 @@ class Progress:
         print(_printable(text, getattr(file, "encoding", None)), file=file, flush=True)
 
     def _speed(self) -> float | None:
-        """Steps per second over the last seconds; None before two times are known."""
+        """Steps per second over the last minute of steps; None before two times are known."""
         if len(self._past) < 2:
             return None
         (then, first), (now, last) = self._past[0], self._past[-1]

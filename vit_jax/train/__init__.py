@@ -13,6 +13,7 @@ from typing import Any
 from .. import backend, runs
 from ..callable_module import make_callable
 from ..config import RunConfig, check_run, task_row
+from ..errors import UserError
 from .finish import finish, show, splits
 from .loop import loop, signals
 from .session import open_session
@@ -32,7 +33,7 @@ def train(run: RunConfig, *, preset: str = "run", folder: runs.Run | None = None
         folder = runs.choose(run, run.name or preset, named=bool(run.name))
     with folder.lock(), contextlib.ExitStack() as stack:
         stack.callback(_remove_if_unused, folder)
-        summary = folder.summary()
+        summary = _ended(folder)
         if summary and summary["status"] == "finished":
             print(f"{folder}: this run is finished; choose another --name or --seed to train anew")
             show(folder, summary)
@@ -43,6 +44,22 @@ def train(run: RunConfig, *, preset: str = "run", folder: runs.Run | None = None
         session = open_session(run, preset, folder, caught)
         stack.callback(session.log.close)
         return finish(session, loop(session))
+
+
+def _ended(folder: runs.Run) -> dict[str, Any] | None:
+    """The summary of a run that has ended; None, with a printed reason, if it is damaged: it is then written again.
+
+    What differs in the files of a finished run from what was recorded is printed.
+    """
+    try:
+        summary = folder.summary()
+    except UserError:
+        print(f"note     {folder.summary_file}: is damaged; it is written again")
+        return None
+    if summary and summary["status"] == "finished":
+        for remark in filter(None, (folder.remark(), folder.log_remark())):
+            print(f"note     {remark}")
+    return summary
 
 
 def _remove_if_unused(folder: runs.Run) -> None:
@@ -66,7 +83,7 @@ def train_seeds(run: RunConfig, seeds: int, *, preset: str = "run") -> dict[str,
     ]
     ended = sorted({member["status"] for member in members})
     summary: dict[str, Any] = {"status": ", ".join(ended), "seeds": numbers, "metrics": spread(members)}
-    runs.write_json(group.summary_file, summary)
+    group.write_summary(summary, {})
     print(f"\n{group}: {seeds} seeds, mean and standard deviation")
     printed = ("seconds", *task_row(run.task).headlines)
     for name, row in summary["metrics"].items():

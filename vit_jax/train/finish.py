@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .. import runs
 from ..config import task_row
 from ..errors import Interrupted, UserError
-from .loop import measure_and_log, watched_split
+from .loop import measure, measure_and_log, watched_split
 from .session import Session
 
 if TYPE_CHECKING:
@@ -30,8 +30,10 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     watched, split = watched_split(s)
     if split is not None:
         rows = [r for r in s.folder.metrics() if r["kind"] == "eval" and r.get("split") == watched]
-        last = {r["weights"]: r for r in rows}
-        summary[watched] = {weights: _numbers(r) for weights, r in last.items()}
+        last = {r["weights"]: _numbers(r) for r in rows if r["step"] == s.step}
+        if not last:  # a budget ended between evaluations: a run that goes on must not find this one in its log
+            last = {weights: result.metrics for weights, result in measure(s, watched, split).items()}
+        summary[watched] = last
     result = None
     for name, split in s.setup.dataset.splits.items():
         if name in ("train", "validation") or status != "finished" or s.run.overfit_batches:
@@ -42,7 +44,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         if s.best is not None and (best := _best(s, split, results)) is not None:
             summary[name]["best"] = best.metrics
     summary["sample"] = draw(s, result)
-    runs.write_json(s.folder.summary_file, summary)
+    s.folder.write_summary(summary, s.log.written())
     show(s.folder, summary)
     return summary
 
@@ -67,14 +69,16 @@ def draw(s: Session, result: Evaluation | None) -> str:
 def _best(s: Session, test: Any, results: dict[str, Evaluation]) -> Evaluation | None:
     """The result on a split of the weights with the best validation; None, with a printed reason, if they are lost."""
     assert s.best is not None
+    weights = s.best.get("weights", "ema" if s.run.ema else "raw")  # older versions did not state them
     if s.best["step"] == s.step:
-        return results.get("ema", results["raw"])
+        return results[weights]
     try:
         saved = s.checkpoints.read(s.best["step"], runs.flatten(s.engine.gather(s.state).parameters))
     except UserError as error:
         print(f"skipped  the test of the best weights: {error}")
         return None
-    tree = saved.state.ema if saved.state.ema is not None else saved.state.parameters
+    averaged = saved.state.ema if weights == "ema" else None
+    tree = saved.state.parameters if averaged is None else averaged
     return s.setup.evaluator.measure(s.setup.evaluator.to_devices(tree), test, s.run.batch)
 
 

@@ -57,7 +57,7 @@ def loop(s: Session) -> str:
 
     if s.due:
         measure_epoch(s)
-        s.checkpoints.note(s.step, checkpoint_notes(s))
+        s.checkpoints.note(s.step, checkpoint_notes(s), beside(s))
     if ending := why_end(s):
         return ending
     with (
@@ -74,6 +74,7 @@ def loop(s: Session) -> str:
                 save(s)
                 last_save = time.monotonic()
                 meter.restart()
+                s.progress.restart()
             if ending:
                 return ending
             s.state, metrics = s.engine.train(s.state, next(stream))
@@ -101,7 +102,7 @@ def after_step(s: Session, meter: Meter) -> None:
     if in_turn or s.step == s.setup.stop:
         check_finite(s, meter.settle())
         row = meter.row(s.step, s.epoch, in_turn)
-        s.log.write(row | {"memory": backend.memory_peak()})
+        s.log.write(row | {"memory": backend.memory_peak()}, in_turn)
         s.progress.update(s.step, {name: row[name] for name in meter.means}, row[meter.speed])
     else:
         s.progress.update(s.step)
@@ -205,16 +206,22 @@ def evaluation_due(s: Session) -> bool:
 
 
 def measure_epoch(s: Session) -> None:
-    """Measure the weights on the watched split, update the best result of validation and print the metrics."""
+    """Measure the weights on the watched split, update the best result of validation and print the metrics.
+
+    The best is the better one of the weights and their average, each by its own validation.
+    """
     name, split = watched_split(s)
     results = {} if split is None else measure_and_log(s, name, split)
     s.due = False
     if not results:
         return
     metric, sign = s.task.selection_metric
-    metrics = results["ema" if "ema" in results else "raw"].metrics
     if name == "validation":
-        now = {"step": s.step, metric: metrics[metric], "loss": metrics["loss"]}
+        measured: list[dict[str, Any]] = [
+            {"step": s.step, metric: e.metrics[metric], "loss": e.metrics["loss"], "weights": weights}
+            for weights, e in results.items()
+        ]
+        now = max(measured, key=lambda each: (sign * each[metric], -each["loss"], each["weights"] == "ema"))
         better = s.best is None or sign * now[metric] > sign * s.best[metric]
         # The loss decides between equal metrics: once all examples are right, training still improves it.
         tie = s.best is not None and now[metric] == s.best[metric] and now["loss"] < s.best["loss"]
@@ -235,10 +242,10 @@ def _headline(metric: str, metrics: dict[str, float]) -> str:
     return " ".join(f"{name} {value:.4f}" for name, value in values.items())
 
 
-def measure_and_log(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
-    """Measure the weights ("raw") and their average ("ema", if the run has one) on a split, and log both.
+def measure(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
+    """Measure the weights ("raw") and their average ("ema", if the run has one) on a split.
 
-    A signal interrupts it before anything is logged. Raises CheckFailed if a loss is NaN or infinite.
+    A signal interrupts it. Raises CheckFailed if a loss is NaN or infinite.
     """
     state, results = s.engine.gather(s.state), {}
     with s.caught.waiting(False):
@@ -248,6 +255,12 @@ def measure_and_log(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
     for weights, result in results.items():
         if not math.isfinite(result.metrics["loss"]):
             raise not_finite(s, f"{name} loss ({weights} weights)", result.metrics["loss"], s.step)
+    return results
+
+
+def measure_and_log(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
+    """`measure`, with both results in the log. A signal interrupts it before anything is logged."""
+    results = measure(s, name, split)
     for weights, result in results.items():
         s.log.write(
             {"kind": "eval", "split": name, "weights": weights, "step": s.step, "epoch": s.epoch, **result.metrics}
@@ -271,8 +284,14 @@ def save(s: Session) -> None:
         return
     now = time.monotonic()
     s.seconds, s.clock = s.seconds + now - s.clock, now
-    s.checkpoints.save(s.engine.gather(s.state), checkpoint_notes(s), s.best["step"] if s.best else None, s.run.keep)
+    best = s.best["step"] if s.best else None
+    s.checkpoints.save(s.engine.gather(s.state), checkpoint_notes(s), best, s.run.keep, beside(s))
     s.saved = s.step
+
+
+def beside(s: Session) -> dict[str, Any]:
+    """What a checkpoint records of config.json and the log, so that damage to them is noticed."""
+    return {"config": s.record, "log": s.log.kept()}
 
 
 def checkpoint_notes(s: Session) -> dict[str, Any]:

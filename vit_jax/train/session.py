@@ -92,7 +92,9 @@ class Session:
     state: State  # on the devices
     step: int  # steps done
     saved: int  # step of the newest checkpoint, or -1
-    best: dict[str, Any] | None = None  # {"step", the selection metric, "loss"} of the best validation so far
+    record: dict[str, Any]  # the content of config.json
+    # {"step", the selection metric, "loss", "weights": "raw" or "ema"} of the best validation so far.
+    best: dict[str, Any] | None = None
     stale: int = 0  # epochs since the best validation
     due: bool = False  # the evaluation after this step has not been done yet
     # {"steps": number of steps, metric: its sum over them} since the last row of metrics.jsonl.
@@ -144,7 +146,12 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) 
                 environment=setup.environment,
             )
         )
+    elif remark := folder.remark():
+        print(f"note     {remark}; the file is restored")
+        folder.write_record(folder.record())
     restored = {name: notes[name] for name in ("best", "stale", "due", "totals", "seconds") if name in notes}
+    if remark := folder.log_remark(step):
+        print(f"note     {remark}")
     folder.drop_metrics(lambda row: is_rewritten(row, step, notes))
     tensorboard = folder.path / "tensorboard" if run.tensorboard else None
     log = Log(folder.metrics_file, step, tensorboard, run.wandb, folder.path.name, to_dict(setup.stated))
@@ -168,6 +175,7 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) 
         state,
         step,
         saved=step if notes else -1,
+        record=folder.record(),
         **restored,
     )
 

@@ -1,0 +1,37 @@
+"""The run folder: its layout, config.json, digests and lock. Nothing here imports jax, so every tool can read runs.
+
+files, digests, record (what config.json may hold), log (metrics.jsonl), folder (`Run`), choice (which folder).
+"""
+
+from __future__ import annotations
+
+from .choice import choose, find, is_foreign, same_identity
+from .digests import array_digest, bytes_digest, flatten, text_digest, unflatten
+from .files import check_regular, make_folder, read_json, sync_file, sync_folder, write_json, write_text
+from .folder import Run
+from .log import NO_LOG
+from .record import record_of, with_digest, without_digest
+
+__all__ = [
+    "NO_LOG",
+    "Run",
+    "array_digest",
+    "bytes_digest",
+    "check_regular",
+    "choose",
+    "find",
+    "flatten",
+    "is_foreign",
+    "make_folder",
+    "read_json",
+    "record_of",
+    "same_identity",
+    "sync_file",
+    "sync_folder",
+    "text_digest",
+    "unflatten",
+    "with_digest",
+    "without_digest",
+    "write_json",
+    "write_text",
+]

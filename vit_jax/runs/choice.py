@@ -1,0 +1,102 @@
+"""Which folder a run gets, and which run a text names."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from ..config import RunConfig, differences
+from ..errors import UserError
+from .folder import Run
+
+
+def choose(run: RunConfig, name: str, named: bool, seeds: int = 0) -> Run:
+    """The folder for this run (or this group of `seeds` runs): one that has the same run already, or a new one.
+
+    If the user did not name the folder (`named`), numbers are tried (digits, digits-2, ...) until a folder is free or
+    has the same run. Raises UserError if a named folder has another run, listing the fields that differ, and on any
+    damaged config.json, because it may be that of this run.
+    """
+    number = 1
+    while True:
+        folder = Run(Path(run.dir) / (name if number == 1 else f"{name}-{number}"))
+        if folder.exists():
+            folder.content()
+        try:
+            (_fits_group if seeds else _fits)(folder, run)
+        except UserError:
+            if named:
+                raise
+            number += 1
+        else:
+            return folder
+
+
+_BEGUN = (".lock", "config.json.tmp")
+
+
+def _fits(folder: Run, run: RunConfig) -> None:
+    """Raise UserError unless the folder is free or has the same run."""
+    if folder.exists():
+        same_identity(folder, run)
+    elif folder.path.exists() and (
+        not folder.path.is_dir() or any(p.is_file() and p.name not in _BEGUN for p in folder.path.rglob("*"))
+    ):
+        # A run that was killed before it wrote config.json leaves empty folders and the files of _BEGUN: that is free.
+        raise UserError(f"{folder}: exists and is not a run; choose another --name")
+
+
+def _fits_group(folder: Run, run: RunConfig) -> None:
+    """Raise UserError unless the folder is free or has runs that differ from this one only in the seed."""
+    if folder.exists():
+        raise UserError(f"{folder}: holds a single run, not one per seed; choose another --name")
+    members = sorted(folder.path.glob("seed-*/config.json"))
+    if not members:
+        _fits(folder, run)
+    for file in members:
+        member = Run(file.parent)
+        same_identity(member, replace(run, seed=member.config().seed))
+
+
+def same_identity(folder: Run, run: RunConfig) -> None:
+    """Raise UserError, listing the fields that differ, unless the folder has the same run."""
+    changed = differences(folder.config(), run)
+    if changed:
+        fields = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
+        raise UserError(
+            f"{folder}: holds another run, which differs in {fields}; "
+            "choose another --name, or leave these as they were"
+        )
+
+
+def find(text: str, runs_dir: str = "runs") -> Run:
+    """The run at a path, or with a name inside `runs_dir`. Raises UserError if there is none."""
+    for path in (Path(text), Path(runs_dir) / text):
+        if Run(path).exists():
+            return Run(path)
+    if Path(text).is_file():
+        raise UserError(f"{text}: is a file and no run; to start a run from weights, train with --init {text}")
+    root = Path(runs_dir)
+    known = sorted(p.parent.name for p in root.glob("*/config.json")) if root.is_dir() else []
+    hint = f"{runs_dir}/ holds {', '.join(known)}" if known else f"{runs_dir}/ holds none: train one, or give its path"
+    raise UserError(f"{text}: no run here; {hint}")
+
+
+def is_foreign(text: str, runs_dir: str = "runs") -> bool:
+    """Whether a text is the path of a weight file or folder, and not a run (by path, or by name inside `runs_dir`).
+
+    Raises UserError on a checkpoint inside a run's folder, because only the run states the config of its network.
+    """
+    here = Run(text)
+    for folder in here.path.parents[:3]:
+        if here.path.is_dir() and here.path.is_relative_to(Run(folder).checkpoints) and Run(folder).exists():
+            step = here.path.relative_to(folder).parts[1:2]
+            chosen = f" --step {step[0]}" if step else ""
+            raise UserError(
+                f"{text}: is inside the run {Run(folder)}; give {Run(folder)}, or a file that "
+                f"`python -m convert {shlex.quote(str(Run(folder)))} X.safetensors{chosen}` writes"
+            )
+    if here.exists():  # other libraries have a config.json, too
+        return not here.checkpoints.is_dir()
+    return text.startswith("hf://") or (Path(text).exists() and not Run(Path(runs_dir) / text).exists())

@@ -1,0 +1,270 @@
+"""A run's folder: its files, what they say, and its lock.
+
+runs/<name>/
+    config.json      the config, the identity of the data, and the metadata of the data that the task needs
+    metrics.jsonl    one line per log entry or evaluation
+    summary.json     final and best metrics, written when the run ends
+    checkpoints/<step>/{model,optimizer,ema}  Orbax trees
+    digests/<step>.json    digests of the arrays of a checkpoint; written last: without it the checkpoint is incomplete.
+                           Also a copy of config.json, and length and digest of metrics.jsonl at that time
+    plots/  samples/
+    .lock            locked by the process that trains
+
+config.json, summary.json and digests/<step>.json hold a digest of themselves. What a checkpoint has recorded counts:
+a config.json that differs is reported, and restored when training goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..config import RunConfig, from_dict
+from ..config.formats import FORMAT
+from ..errors import UserError
+from .digests import text_digest
+from .files import (
+    LARGEST_JSON,
+    RESTORE,
+    check_regular,
+    make_folder,
+    read_json,
+    sync_folder,
+    write_json,
+    write_text,
+)
+from .log import log_fault, read_rows
+from .record import check_record, differing, is_log_record, is_saved, is_summary, with_digest, without_digest
+
+SHOWN = 3  # most differences of a config.json that are listed
+TRIED = 8  # most digest files that are read for a copy of config.json
+
+
+class Run:
+    """A run's folder and the paths in it."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path).absolute()
+        self.config_file = self.path / "config.json"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.summary_file = self.path / "summary.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.digests = self.path / "digests"
+        self.plots = self.path / "plots"
+        self.samples = self.path / "samples"
+
+    def __str__(self) -> str:
+        """The path as a user would type it: relative if that is shorter."""
+        relative = os.path.relpath(self.path)
+        return relative if len(relative) < len(str(self.path)) else str(self.path)
+
+    def exists(self) -> bool:
+        """Whether the folder has a config.json."""
+        return self.config_file.is_file()
+
+    def create(self, record: dict[str, Any]) -> None:
+        """Make the folder, durably, and write config.json from `record`, atomically."""
+        for folder in (self.checkpoints, self.digests):
+            make_folder(folder)
+        self.write_record({"format": FORMAT, **record})
+        for folder in (self.path.parent, self.path.parent.parent):  # a killed start may have made them
+            with contextlib.suppress(OSError):  # somebody else's
+                sync_folder(folder)
+
+    def write_record(self, record: dict[str, Any]) -> None:
+        """Write config.json from the whole of its content, atomically."""
+        write_json(self.config_file, with_digest(record))
+
+    def record(self) -> dict[str, Any]:
+        """The content of config.json: `preset`, `config` (of a RunConfig), `data` (its identity), metadata of the data.
+
+        Where a checkpoint has recorded another content, that counts; `remark` says what differs. Raises UserError if
+        there is no run, and if what the file holds, or the checkpoint, is damaged or no run.
+        """
+        content = self.content()[0]
+        if "format" not in content:
+            raise UserError(
+                f"{self}: no run here (its config.json is another program's); "
+                f"give the folder of a run, or start one from these weights with --init {self}"
+            )
+        check_record(content, str(self.config_file))
+        return content
+
+    def remark(self) -> str:
+        """How config.json differs from what a checkpoint has recorded, in a sentence; empty if it does not."""
+        return self.content()[1]
+
+    def content(self) -> tuple[dict[str, Any], str]:
+        """(the content of config.json that counts, not checked; the remark). Raises UserError if it is damaged."""
+        if not self.exists():
+            raise UserError(
+                f"{self}: no run here (there is no config.json); give the folder of a run, such as runs/digits"
+            )
+        step, recorded = self._recorded()
+        try:
+            found, intact = without_digest(read_json(self.config_file))
+        except UserError as error:
+            if recorded is None:
+                raise
+            reason = str(error).removesuffix(f"; {RESTORE}")
+            return recorded, f"{reason}; its copy in checkpoint {step} is used"
+        if recorded is None:
+            if not intact:
+                check_record(found, str(self.config_file))  # may say what is damaged
+                raise UserError(
+                    f"{self.config_file}: was changed since it was written (its digest differs); restore the file, or, "
+                    'if you changed it, remove its entry "digest"'
+                )
+            return found, ""
+        clauses = differing(found, recorded) or ([] if intact else ["its digest"])
+        if not clauses:
+            return recorded, ""
+        more = f" and {len(clauses) - SHOWN} more" if len(clauses) > SHOWN else ""
+        return recorded, (
+            f"{self.config_file}: differs from what checkpoint {step} has recorded, which is used: "
+            f"{', '.join(clauses[:SHOWN])}{more}"
+        )
+
+    def is_ours(self) -> bool:
+        """Whether config.json is that of a run, or damaged while a checkpoint has recorded one."""
+        with contextlib.suppress(UserError):
+            return {"format", "preset", "config"} <= read_json(self.config_file).keys() or bool(self._recorded()[1])
+        return self.config_file.is_file() and bool(self._recorded()[1])
+
+    def _recorded(self) -> tuple[int, dict[str, Any] | None]:
+        """(step, content of config.json) as the newest checkpoint with intact digests has it; (0, None) if none has."""
+        for step in [step for step in self.steps() if self.digest_file(step).exists()][:TRIED]:
+            with contextlib.suppress(UserError):
+                if (content := self.saved(step).get("config")) is not None:
+                    return step, content
+        return 0, None
+
+    def saved(self, step: int) -> dict[str, Any]:
+        """What digests/<step>.json holds: {"step", "notes", "arrays": {item: {name: digest}}}, and, unless it is of an
+        older version, "config" (the content of config.json) and "log" ({"bytes", "digest"} of metrics.jsonl).
+
+        Raises UserError if it is missing or damaged.
+        """
+        file = self.digest_file(step)
+        if not file.exists():
+            raise UserError(
+                f"checkpoint {step}: has no digest ({self}/digests/{file.name}), as if its save was interrupted"
+            )
+        try:
+            record = read_json(file, 2 * LARGEST_JSON)
+        except UserError:
+            record = {}
+        if record.pop("digest", None) != text_digest(record) or not is_saved(record, step):
+            raise UserError(f"checkpoint {step}: its digest file is damaged")
+        return record
+
+    def config(self) -> RunConfig:
+        """The run's config. Raises UserError as `record` does."""
+        return from_dict(RunConfig, self.record()["config"])
+
+    def summary(self) -> dict[str, Any] | None:
+        """summary.json, or None while the run has not ended. Raises UserError if it is damaged."""
+        return self._summary()[0]
+
+    def _summary(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+        """(`summary`, {"bytes", "digest"} of metrics.jsonl when it was written; empty if an older version wrote it)."""
+        remedy = "remove the file and repeat the run's command, which writes it again"
+        check_regular(self.summary_file)
+        if not self.summary_file.exists():
+            return None, {}
+        summary, intact = without_digest(read_json(self.summary_file, remedy=remedy))
+        log = summary.pop("log", {})
+        if not intact or not is_summary(summary) or not (log == {} or is_log_record(log)):
+            raise UserError(f"{self.summary_file}: is damaged; {remedy}")
+        return summary, log
+
+    def write_summary(self, summary: dict[str, Any], log: dict[str, Any]) -> None:
+        """Write summary.json, with the {"bytes", "digest"} of metrics.jsonl, atomically."""
+        write_json(self.summary_file, with_digest({**summary, "log": log}))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl, without incomplete lines, such as the last one after a crash."""
+        return read_rows(self.metrics_file)
+
+    def drop_metrics(self, drop: Callable[[dict[str, Any]], bool]) -> None:
+        """Delete the rows of metrics.jsonl for which `drop` is true, atomically."""
+        rows = self.metrics()
+        kept = [row for row in rows if not drop(row)]
+        if len(kept) < len(rows):
+            write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def log_remark(self, step: int | None = None) -> str:
+        """Which part of metrics.jsonl is not as it was saved up to a step (None: at the end of the run), in a sentence.
+
+        Empty if it is, or if an older version saved it.
+        """
+        records: list[tuple[int, dict[str, Any]]] = []
+        if step is None:
+            summary, log = self._summary()
+            records += [(summary["step"], log)] if summary and log else []
+        else:
+            for each in self.steps():
+                with contextlib.suppress(UserError):
+                    if each <= step and (recorded := self.saved(each).get("log")):
+                        records.append((each, recorded))
+        fault = log_fault(self.metrics_file, records)
+        return fault and f"{self.metrics_file}: {fault}; the weights are not affected, curves may be"
+
+    def digest_file(self, step: int) -> Path:
+        """The path of the digests of a step."""
+        return self.digests / f"{step}.json"
+
+    def steps(self) -> list[int]:
+        """Steps with a non-empty checkpoint folder or a digest file, newest first; other names are ignored."""
+        folders = [p.name for p in self.checkpoints.glob("*") if p.is_dir() and any(p.iterdir())]
+        names = {*folders, *(p.stem for p in self.digests.glob("*.json"))}
+        return sorted((int(n) for n in names if n.isdecimal() and str(int(n)) == n), reverse=True)
+
+    def complete_steps(self) -> list[int]:
+        """Steps that have both a checkpoint folder and a digest file, newest first."""
+        return [s for s in self.steps() if (self.checkpoints / str(s)).is_dir() and self.digest_file(s).is_file()]
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """A context in which this process has locked the folder. Raises UserError naming a process that has done so."""
+        lock_file, held = self.path / ".lock", False
+        while not held:
+            make_folder(self.path)
+            check_regular(lock_file, link=False)  # its content is replaced
+            with open(lock_file, "a+", encoding="utf-8") as file:
+                if not _try_lock(file):
+                    file.seek(0)
+                    raise UserError(
+                        f"{self}: in use by process {file.read().strip() or 'unknown'}; "
+                        "wait for it, end it, or choose another --name"
+                    )
+                # Another process whose run failed to start may have removed the file in between: then lock a new one.
+                held = lock_file.exists() and os.path.samestat(os.fstat(file.fileno()), lock_file.stat())
+                if held:
+                    file.seek(0)
+                    file.truncate()
+                    file.write(str(os.getpid()))
+                    file.flush()
+                    yield
+
+
+def _try_lock(file: Any) -> bool:
+    """Lock a file until it is closed or the process ends; False if another process has locked it."""
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            # A byte far behind the process id, which others can then still read.
+            file.seek(1 << 20)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""metrics.jsonl as checkpoints record it: how many of its bytes a save has made durable, and their digest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from .digests import bytes_digest
+from .files import check_regular
+
+LARGEST_LOG = 256 << 20  # bytes: some 800,000 rows
+NO_LOG = {"bytes": 0, "digest": bytes_digest().hexdigest()}  # what is recorded before a log was begun
+SHOWN = 3  # most broken lines that are listed
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl; broken lines, such as the last one after a crash, are left out.
+
+    Raises UserError if it is no regular file, or larger than any run of ours writes.
+    """
+    rows = []
+    if has_log(path):
+        with open(path, "rb") as file:
+            rows = [_row(line) for line in file]
+    return [row for row in rows if row is not None]
+
+
+def has_log(path: Path) -> bool:
+    """Whether there is a metrics.jsonl. Raises UserError if it is a link, no regular file, or absurdly large."""
+    check_regular(path, link=False)  # training appends to it: a link could lead to any file of the user's
+    if not path.exists():
+        return False
+    if (size := path.stat().st_size) > LARGEST_LOG:
+        raise UserError(
+            f"{path}: has {size} bytes, more than {LARGEST_LOG}; move it away, the run goes on with a new one"
+        )
+    return True
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """A line as a row, or None if it is broken."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    known = isinstance(row, dict) and isinstance(row.get("kind"), str) and type(row.get("step")) is int
+    return row if known else None
+
+
+def log_fault(path: Path, records: Iterable[tuple[int, dict[str, Any]]]) -> str:
+    """A clause saying which lines of metrics.jsonl are not as they were saved; empty if all are.
+
+    `records` are (step, {"bytes", "digest"}) of checkpoints. The newest decides, the others show where damage begins.
+    Lines that were written after the newest are not compared.
+    """
+    records = sorted(records)
+    step, newest = records[-1] if records else (0, {"bytes": 0})
+    if not newest["bytes"]:
+        return ""
+    if not has_log(path):
+        return f"is gone, with {newest['bytes']} bytes up to step {step}"
+    size = path.stat().st_size
+    if size < newest["bytes"]:
+        return f"ends after {size} of the {newest['bytes']} bytes that were saved up to step {step}"
+    digest, done, lines, fault = bytes_digest(), 0, 0, ""
+    with open(path, "rb") as file:
+        for end, at, expected in sorted(
+            (e["bytes"], s, e["digest"]) for s, e in records if e["bytes"] <= newest["bytes"]
+        ):
+            part = file.read(end - done)
+            digest.update(part)
+            count = part.count(b"\n")
+            intact = digest.hexdigest() == expected
+            if not intact and not fault:
+                broken = [lines + i for i, line in enumerate(part.splitlines(), 1) if _row(line) is None]
+                named = ", ".join(f"line {i}" for i in broken[:SHOWN]) + (", ..." if len(broken) > SHOWN else "")
+                which = (
+                    f"{named} cannot be read" if broken else f"a value in lines {lines + 1} to {lines + count} changed"
+                )
+                fault = f"{which} since step {at} was saved"
+            done, lines = end, lines + count
+    return "" if intact else fault

@@ -1,0 +1,166 @@
+"""What config.json holds, checked before anything is made of it: it may be damaged, or a stranger's."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ..config import ModelConfig, RunConfig, from_dict, network_of, pixels, shapes, task_row, to_dict
+from ..config.check import check_numbers
+from ..config.formats import FORMAT, upgraded
+from ..errors import UserError
+from .digests import text_digest
+from .files import RESTORE
+
+# Sizes beyond which a network is taken for damage, or for an attack, before a list or an array is made as long as they.
+LAYERS, PIXELS, NUMBERS = 10_000, 1 << 28, 1 << 40  # of a stack, of one image, of one parameter
+
+
+def record_of(run: RunConfig, preset: str, **rest: Any) -> dict[str, Any]:
+    """The content of config.json for a new run."""
+    return {"preset": preset, "config": to_dict(run), **rest}
+
+
+def with_digest(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with a digest of itself as its last entry."""
+    content = {key: value for key, value in content.items() if key != "digest"}
+    return {**content, "digest": text_digest(content)}
+
+
+def without_digest(value: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """(a JSON object without its digest, whether the digest is its own); an object without one is from older versions.
+
+    A digest that was lost by damage leaves the rest as it was.
+    """
+    content = {key: each for key, each in value.items() if key != "digest"}
+    return content, "digest" not in value or value["digest"] == text_digest(content)
+
+
+def check_record(record: Mapping[str, Any], where: str) -> None:
+    """Raise UserError, which begins with `where`, unless the content of config.json is that of a run."""
+    if record.get("format") not in range(1, FORMAT + 1):
+        raise UserError(
+            f"{where}: format {record.get('format')!r} is not {FORMAT} or older; "
+            "read it with the version of vit-jax that wrote it"
+        )
+    try:
+        config = record.get("config")
+        metadata = task_row(str(upgraded(config).get("task"))).metadata if isinstance(config, dict) else {}
+    except UserError as error:
+        raise UserError(f"{where}: {error}; restore the file, or read it with the version that wrote it") from error
+    if missing := sorted({"preset", "config", "data", *metadata} - record.keys()):
+        raise UserError(f"{where}: lacks {', '.join(missing)}; {RESTORE}")
+    for name, kind in (("preset", str), ("data", dict | None)):
+        if not isinstance(record[name], kind):
+            raise UserError(f"{where}: its {name} is damaged; {RESTORE}")
+    if damaged := [name for name, entry in metadata.items() if not entry.valid(record[name])]:
+        raise UserError(f"{where}: its {damaged[0]} is damaged; {RESTORE}")
+    try:
+        run = from_dict(RunConfig, record["config"])
+        network_of(run.model).check(run.model)
+        check_sizes(run.model)
+        check_numbers(run)
+    except UserError as error:
+        raise UserError(f"{where}: {error}; {RESTORE}") from error
+    if unfit := [name for name, entry in metadata.items() if not entry.fits(record[name], run.model)]:
+        raise UserError(f"{where}: its {unfit[0]} is not that of its network; {RESTORE}")
+
+
+def is_log_record(value: Any) -> bool:
+    """Whether a JSON value is {"bytes", "digest"} of a metrics.jsonl."""
+    known = isinstance(value, dict) and value.keys() == {"bytes", "digest"}
+    return known and type(value["bytes"]) is int and value["bytes"] >= 0 and isinstance(value["digest"], str)
+
+
+def is_saved(record: Mapping[str, Any], step: int) -> bool:
+    """Whether a JSON object is what digests/<step>.json holds, so that all who read it find what they look for."""
+    arrays, notes = record.get("arrays"), record.get("notes")
+    return (
+        record.get("step") == step
+        and isinstance(notes, dict)
+        and _are_notes(notes)
+        and isinstance(arrays, dict)
+        and {"model", "optimizer"} <= arrays.keys() <= {"model", "optimizer", "ema"}
+        and all(isinstance(item, dict) and all(isinstance(x, str) for x in item.values()) for item in arrays.values())
+        and isinstance(record.get("config", {}), dict)
+        and ("log" not in record or is_log_record(record["log"]))
+    )
+
+
+def _are_notes(notes: Mapping[str, Any]) -> bool:
+    """Whether the notes of a checkpoint that are there are of the right types."""
+    best, totals = notes.get("best"), notes.get("totals", {})
+    types = {"stale": int, "due": bool, "seconds": int | float, "environment": dict}
+    return (
+        all(isinstance(notes[name], kind) for name, kind in types.items() if name in notes)
+        and (best is None or (isinstance(best, dict) and type(best.get("step")) is int and _weights(best)))
+        and isinstance(totals, dict)
+        and _are_numbers(totals)
+        and isinstance(notes.get("environment", {}).get("versions", {}), dict)
+    )
+
+
+def _weights(best: Mapping[str, Any]) -> bool:
+    """Whether the best result's weights are of a known kind; older versions do not state them."""
+    return best.get("weights", "raw") in ("raw", "ema") and _are_numbers({**best, "weights": 0})
+
+
+def is_summary(summary: Mapping[str, Any]) -> bool:
+    """Whether a JSON object is the summary of a run, or of a group of runs."""
+    of_group = "seeds" in summary
+    return (
+        isinstance(summary.get("status"), str)
+        and (of_group or (type(summary.get("step")) is int and isinstance(summary.get("seconds"), int | float)))
+        and isinstance(summary.get("sample") or "", str)
+        and all(_are_numbers(m) for split in _groups(summary) for m in _groups(split) if not of_group)
+    )
+
+
+def _groups(value: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in value.values() if isinstance(each, dict)]
+
+
+def _are_numbers(value: Mapping[str, Any]) -> bool:
+    return all(isinstance(each, int | float) for each in value.values())
+
+
+def check_sizes(model: ModelConfig) -> None:
+    """Raise UserError on a network of absurd size, before its table of parameters is built where that would be long."""
+    for field in dataclasses.fields(model):
+        value = getattr(model, field.name)
+        if field.name.endswith("depth") and value > LAYERS:
+            raise UserError(f"model.{field.name} is {value}, which is more than {LAYERS}")
+    if math.prod(pixels(model) or ()) > PIXELS:
+        raise UserError(f"model.image is {getattr(model, 'image', '')}, which is more than {PIXELS} numbers")
+    for name, shape in shapes(model).items():
+        if math.prod(shape) > NUMBERS:
+            raise UserError(f"its sizes make {name} {list(shape)}, which is more than {NUMBERS} numbers")
+
+
+def differing(found: Any, recorded: Any, name: str = "") -> list[str]:
+    """Clauses naming the values of nested JSON objects that differ: "NAME is VALUE, recorded is VALUE"."""
+    if isinstance(found, dict) and isinstance(recorded, dict):
+        names = dict.fromkeys((*recorded, *found))
+        return [
+            clause
+            for key in names
+            for clause in differing(found.get(key, _ABSENT), recorded.get(key, _ABSENT), f"{name}.{key}".lstrip("."))
+        ]
+    if repr(found) == repr(recorded):  # 1, 1.0 and True are equal, but not the same JSON
+        return []
+    return [f"{name.removeprefix('config.')} is {_short(found)}, recorded is {_short(recorded)}"]
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+_ABSENT = _Absent()
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
