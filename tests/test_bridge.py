@@ -18,8 +18,8 @@ from convert import __main__ as convert
 from convert import rules
 from convert.dialects import LAYOUTS
 from vit_jax.config import shapes
+from vit_jax.starting import start
 from vit_jax.train import command as train_command
-from vit_jax.weights import starting_weights
 
 TINY = shlex.split(
     "digits --model.width 16 --model.depth 2 --model.heads 2 --model.hidden 32 --optim.schedule constant "
@@ -150,19 +150,19 @@ def test_load_takes_words_about_a_file_that_says_nothing(images):
 def test_training_starts_from_a_file_of_another_layout():
     run("runs/digits", "start.safetensors", "--to", "timm", "--force")
     config = vit_jax.load("digits").run
-    fresh = {name: np.zeros(shape, np.float32) for name, shape in shapes(config.model).items()}
-    given = starting_weights(replace(config, init="start.safetensors"), fresh, {})
-    again = starting_weights(replace(config, init="runs/digits"), fresh, {})
-    assert all(np.array_equal(given[name], again[name]) for name in fresh)
+    given = start(replace(config, init="start.safetensors"), {}).parameters
+    again = start(replace(config, init="runs/digits"), {}).parameters
+    assert given.keys() == shapes(config.model).keys()
+    assert all(np.array_equal(given[name], again[name]) for name in given)
     other = replace(config, model=replace(config.model, eps=1e-5), init="start.safetensors")
     with pytest.raises(vit_jax.UserError, match=r"its eps is 1e-06, here it is 1e-05; give --model.eps 1e-06"):
-        starting_weights(other, fresh, {})
+        start(other, {})
 
 
 def refused(config, init):
     """What training says of a file that it cannot start from."""
     with pytest.raises(vit_jax.UserError) as told:
-        starting_weights(replace(config, init=init, new_head=True), {}, {})
+        start(replace(config, init=init, new_head=True), {})
     return str(told.value)
 
 
@@ -170,16 +170,13 @@ def test_training_is_told_of_flags_that_it_has():
     """Those that a message names, given as they stand, make the config that the file is of."""
     run("runs/digits", "flags.safetensors", "--to", "vit-jax", "--force")
     digits = vit_jax.load("digits").run
-    other = replace(
-        digits, model=replace(digits.model, query_bias=False, norm_bias=False, image=(8, 12), width=32, classes=3)
-    )
+    other = replace(digits, model=replace(digits.model, query_bias=False, norm_bias=False, width=32, classes=3))
     told = refused(other, "flags.safetensors")
     given = shlex.split(told.partition("; give ")[2])
     assert "--model.query-bias" in given and "--new-head" not in given
-    arguments = shlex.split("--model.no-query-bias --model.no-norm-bias --model.image 8 12 --model.width 32")
+    arguments = shlex.split("--model.no-query-bias --model.no-norm-bias --model.width 32")
     run_ = train_command.parse([*TINY, *arguments, *given, "--init", "flags.safetensors", "--new-head"])[1].run()
-    fresh = {name: np.zeros(shape, np.float32) for name, shape in shapes(replace(run_.model, classes=3)).items()}
-    assert starting_weights(run_, fresh, {})["blocks.0.attention.query.bias"].any()
+    assert start(run_, {}).parameters["blocks.0.attention.query.bias"].any()
     told = refused(
         replace(digits, model=replace(digits.model, distill_token=True, pool="cls_distill")), "flags.safetensors"
     )
@@ -199,12 +196,8 @@ def test_what_only_convert_can_be_told_is_said_to_convert():
         "--set mean=0.5 --set std=0.5 --force"
     )
     assert run(*command, *said) == 0
-    fresh = {name: np.zeros(shape, np.float32) for name, shape in shapes(digits.model).items()}
-    assert all(
-        x.any()
-        for name, x in starting_weights(replace(digits, init="X.safetensors"), fresh, {}).items()
-        if name.endswith("kernel")
-    )
+    given = start(replace(digits, init="X.safetensors"), {}).parameters
+    assert all(x.any() for name, x in given.items() if name.endswith("kernel"))
 
 
 def test_positions_of_another_grid_are_told_to_the_run():
@@ -231,5 +224,5 @@ def test_a_transformer_is_nothing_to_train_on_images_from():
     rows = LAYOUTS["torch-ref@transformer"].rows(config)
     save_file(rules.write(rows, {n: np.zeros(s, np.float32) for n, s in shapes(config).items()}), "seq.safetensors")
     assert refused(vit_jax.load("digits").run, "seq.safetensors").endswith(
-        "holds a Transformer, which the run does not train; start from a preset of that task"
+        "holds a Transformer, and the run trains a ViT; name a preset that trains a Transformer, or leave it out"
     )

@@ -201,6 +201,12 @@ BAD_RUNS = [
     (dict(loss=dict(label_smoothing=1.5)), "loss.label_smoothing", "1.5"),
     (dict(patience=3, data=dict(validation=0.0)), "patience", "3", "data.validation", "0"),
     (dict(new_head=True), "new_head", "True", "init"),
+    (dict(init_resize="timm"), "init_resize", "timm", "init"),
+    (dict(init_channels="timm"), "init_channels", "timm", "init"),
+    (dict(augment=dict(mean=(0.5,))), "augment.mean", "0.5", "augment.normalize", "set", "given"),
+    (dict(augment=dict(normalize="given")), "augment.mean", "empty", "3 numbers"),
+    (dict(augment=dict(normalize="given", mean=(0.5,) * 3, std=(0.0,) * 3)), "augment.std", "0.0 0.0 0.0", "above 0"),
+    (dict(augment=dict(normalize="given", mean=(math.nan,) * 3, std=(1.0,) * 3)), "augment.mean", "nan"),
     *(
         (dict(optim=dict([(name, value)])), f"optim.{name}", str(value))
         for name in ("lr", "div_factor")
@@ -371,7 +377,7 @@ def test_every_field_of_a_run_is_written_and_comes_back(run):
                 int: lambda v: v + 1,
                 float: lambda v: v + 0.5,
                 str: lambda v: v + "x",
-                tuple: lambda v: (*v, v[0]),
+                tuple: lambda v: (*v, v[0] if v else 0.5),
             }
             other = moves[type(value)](value)
         changed = dataclasses.replace(

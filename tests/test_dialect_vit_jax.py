@@ -27,6 +27,7 @@ from vit_jax.config.sentences import numbered_words
 from vit_jax.errors import UserError
 from vit_jax.evaluate import evaluate
 from vit_jax.runs import Run, flatten, text_digest, unflatten
+from vit_jax.starting import start
 from vit_jax.step import State
 from vit_jax.train import command as training
 
@@ -383,9 +384,7 @@ def test_a_network_without_a_run_becomes_one_that_loads_and_predicts(tmp_path, c
 def test_such_a_run_starts_others_and_is_itself_of_no_data(tmp_path, monkeypatch, capsys, convert, foreign):
     assert convert(foreign[0], tmp_path / "runs/vit", *foreign[1:], "--set", "mean=0.3", "--set", "std=0.7")[0] == 0
     monkeypatch.chdir(tmp_path)
-    started = trained.starting_weights(
-        replace(untrained(VIT), init="vit"), {n: np.zeros(s) for n, s in shapes(VIT).items()}, {}
-    )
+    started = start(replace(untrained(VIT), init="vit"), {}).parameters
     same(started, weights(VIT))
     monkeypatch.setattr(sys, "argv", ["train", "--resume", "vit"])
     assert training.main() == 2

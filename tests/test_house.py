@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 ORDER = [
     *("errors", "callable_module", "config", "presets", "runs", "backend"),
     *("layers", "vit", "transformer", "captioner", "models"),
-    *("text", "data", "report", "augment", "optim", "decode", "tasks", "step", "checkpoint", "interop", "weights"),
+    *("text", "data", "report", "augment", "optim", "decode", "tasks", "step", "checkpoint"),
+    *("interop", "weights", "starting"),
     *("train", "evaluate", "predict", "cli"),
 ]
 JAX_FREE = ORDER[: ORDER.index("layers")]

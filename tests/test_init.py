@@ -38,7 +38,7 @@ def trained(name, **fields):
 
 def begins(name, **fields):
     """Whether a run gets to its first step."""
-    state, _ = starting_state(set_up(run_of(name, **fields)), Run("nowhere"), None)
+    state, _, _ = starting_state(set_up(run_of(name, **fields)), Run("nowhere"), None)
     return int(state.step) == 0
 
 

@@ -379,11 +379,11 @@ def test_a_run_starts_from_given_weights(monkeypatch, tmp_path):
 
 
 def test_weights_that_pytorch_trained_go_on_in_jax_and_back(monkeypatch, tmp_path):
-    from vit_jax.weights import starting_weights
+    from vit_jax.starting import start
 
     assert door(monkeypatch, tmp_path, "digits", *QUICK) == 0
     run = replace(preset("digits").run, init="runs/digits-torch.safetensors")
-    begun = starting_weights(run, {name: np.zeros(shape) for name, shape in shapes(run.model).items()}, {})
+    begun = start(run, {}).parameters
     state = torch.load("runs/digits-torch.pt", weights_only=True)["model"]
     theirs = torch_ref.parameters(torch_ref.build(run.model)).keys()
     assert begun.keys() == theirs and np.array_equal(begun["head.kernel"], state["head.weight"].T)

@@ -81,7 +81,8 @@ class Classify:
     def open_data(run: RunConfig) -> Any:
         """Open, check and split the data of a run. Raises UserError."""
         c, data, augment = cast(Any, (run.model, run.data, run.augment))  # their classes are those of the task's row
-        return open_images(data, c.image, c.channels, normalize=augment.normalize, classes=c.classes, seed=run.seed)
+        how = {"normalize": augment.normalize, "mean": augment.mean, "std": augment.std}
+        return open_images(data, c.image, c.channels, **how, classes=c.classes, seed=run.seed)
 
     def loss(self, model: ViT, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """The loss of a batch []; images are augmented if the model is in training mode."""

@@ -323,7 +323,17 @@ def saved_run(saved: Mapping[str, Any], path: str) -> RunConfig:
 
 def check_supported(run: RunConfig) -> None:
     """Raise UserError naming the first field that vit_jax.train has and this module does not."""
-    lacks = ("accumulate", "parallel", "patience", "overfit_batches", "new_head", "tensorboard", "wandb")
+    lacks = (
+        "accumulate",
+        "parallel",
+        "patience",
+        "overfit_batches",
+        "new_head",
+        "init_resize",
+        "init_channels",
+        "tensorboard",
+        "wandb",
+    )
     defaults = {f.name: f.default for f in fields(RunConfig)}
     for name in lacks:
         if getattr(run, name) != defaults[name]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
 import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .config import ModelConfig
+from .config import ModelConfig, network_of, task_row
 from .errors import UserError
 
 
@@ -31,6 +35,134 @@ def converted(path: str, **options: Any) -> tuple[ModelConfig, Any, dict[str, np
             if name in planned.specs
         }
     return planned.config, planned.facts, arrays
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights in an opened file, folder or run: what its headers say; values are read by `arrays`."""
+
+    layout: str
+    config: ModelConfig
+    facts: Any  # preprocessing, class names and notes, as far as they are stated: convert.layout.Facts
+    untold: tuple[str, ...]  # fields of the config that only the caller stated
+    chosen: str  # of a run: which step and which of its weights; else empty
+    plan: Any
+
+    def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+        """(our parameter name, array in the file's dtype) of every parameter, each read once. Raises UserError."""
+        from convert.plan.groups import stream
+
+        return ((name, x) for name, x in stream(self.plan) if name in self.plan.specs)
+
+
+class Unstated(UserError):
+    """Fields of a network that neither its weights nor the caller tell; `network` is the class of its config."""
+
+    def __init__(self, network: type[ModelConfig], fields: Sequence[str]):
+        super().__init__(f"its tensors cannot tell {', '.join(fields)}")
+        self.network, self.fields = network, tuple(fields)
+
+
+@contextlib.contextmanager
+def opened(path: str, network: type[ModelConfig], otherwise: Mapping[str, Any]) -> Iterator[Weights]:
+    """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, opened.
+
+    `otherwise` {field of the config: value} is taken where neither the file nor its side files tell a field. Raises
+    UserError, Unstated where a field remains unknown, and where the weights are not those of a `network`, the class of
+    a config.
+    """
+    from convert.plan.plan import plan
+    from convert.recognise.config import Untold
+    from convert.recognise.reading import Options, read
+
+    place = _fetched(path)
+    untold: tuple[str, ...] = ()
+    try:
+        reading = read(place)
+    except Untold as error:
+        check_network(error.network, network)
+        untold = error.fields
+        flags = [f"--model.{name}".replace("_", "-") for name in untold if name in otherwise]
+        unfit = f"correct {', '.join(flags)}"
+        try:
+            reading = read(place, Options(otherwise={**otherwise}, unfit=unfit))
+        except Untold as still:
+            raise Unstated(still.network, still.fields) from still
+    with reading.source:
+        check_network(type(reading.config), network)
+        planned = plan(reading, "vit-jax")
+        chosen = getattr(reading, "chosen", "")
+        yield Weights(reading.layout.name, planned.config, planned.facts, untold, chosen, planned)
+
+
+def network_in(path: str) -> type[ModelConfig]:
+    """The class of the config of the network whose weights a file or folder holds. Raises UserError."""
+    from convert.recognise.config import Untold
+    from convert.recognise.reading import read
+
+    try:
+        reading = read(_fetched(path))
+        with reading.source:
+            return type(reading.config)
+    except Untold as error:
+        return error.network
+
+
+def check_network(given: type[ModelConfig], wanted: type[ModelConfig]) -> None:
+    """Raise UserError where weights are of another kind of network than a run trains."""
+    if given is not wanted:
+        held, trained = network_of(given).name, network_of(wanted).name
+        raise UserError(
+            f"holds a {held}, and the run trains a {trained}; name a preset that trains a {held}, or leave it out"
+        )
+
+
+def stated_by(facts: Any, task: str, config: ModelConfig) -> dict[str, Any]:
+    """The metadata {name: value} of a task that a file states in its `facts`, as far as it fits the network."""
+    entries = task_row(task).metadata
+    values = {name: getattr(facts, name, None) or facts.extra.get(name) for name in entries}
+    return {name: value for name, value in values.items() if value and entries[name].fits(value, config)}
+
+
+def _fetched(path: str) -> str:
+    """The path; of hf://owner/name, the local copy."""
+    return _copy(path) if path.startswith("hf://") else path
+
+
+@functools.cache
+def _copy(address: str) -> str:
+    """The local copy of hf://owner/name: the hub is asked once in a process."""
+    from convert.containers.hub import fetch
+
+    return fetch(address)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What adaptations make of a network, and in words (`says`, a clause each)."""
+
+    config: ModelConfig
+    facts: Any
+    says: tuple[str, ...]
+    adaptations: Sequence[Any]
+
+    def apply(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Parameters {dotted name: array} of the network before as those of the network after."""
+        from convert.adapt import apply
+
+        for adaptation in self.adaptations:
+            arrays = apply(adaptation, arrays)
+        return arrays
+
+
+def changed(config: ModelConfig, facts: Any, texts: Sequence[str]) -> Change:
+    """The change that `python -m convert --adapt TEXT ...` makes. Raises UserError where a network cannot have it."""
+    from convert.adapt import adaptations
+
+    made = adaptations(config, texts)
+    for adaptation in made:
+        facts = adaptation.facts(facts)
+    return Change(made[-1].config if made else config, facts, tuple(each.says for each in made), made)
 
 
 def convert_first(error: UserError, path: str) -> UserError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -41,10 +42,17 @@ def definition(config: ModelConfig, dtype: Any = jnp.float32, param_dtype: Any =
     return made
 
 
-def start(config: ModelConfig, key: Array, dtype: Any = jnp.float32) -> dict[str, Any]:
-    """Random initial parameters of a network, arrays of `dtype` in a nested dict as `layers.split` gives it."""
+def start(
+    config: ModelConfig, key: Array, dtype: Any = jnp.float32, given: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Initial parameters of a network, arrays of `dtype` in a nested dict as `layers.split` gives it.
+
+    They are random, but for those that are `given` {dotted name: array}.
+    """
+    known = {name: jnp.asarray(array, dtype) for name, array in (given or {}).items()}
+    drawn = {name: parameter for name, parameter in parameters(config).items() if name not in known}
     computed = getattr(network_class(config), "computed", None)
-    return unflatten(initial_values(parameters(config), key, dtype, computed(config) if computed else {}))
+    return unflatten(known | initial_values(drawn, key, dtype, computed(config) if computed else {}))
 
 
 def described(config: ModelConfig) -> str:

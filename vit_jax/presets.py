@@ -418,6 +418,25 @@ def _cifar10_256x6() -> Preset:
     )
 
 
+FINETUNE = "finetune"  # the base of runs that start from given weights, which decide its network
+
+
+def _finetune() -> Preset:
+    return Preset(
+        RunConfig(
+            task="classify",
+            model=ViTConfig(classes=0),
+            data=ImageData(source=""),
+            augment=ImageAugment(flip=True),
+            optim=OptimConfig(lr=1e-4, weight_decay=0.05, warmup=0.5, clip=1.0),
+            epochs=5,
+            batch=32,
+        ),
+        "Fine-tuning from the weights of --init, which decide the network and how images are prepared: a small rate "
+        "and few epochs on the images of --data.source.",
+    )
+
+
 PRESETS = {
     "digits": _digits,
     "numbers": _numbers,
@@ -431,6 +450,7 @@ PRESETS = {
     "cifar100-256x24": _cifar100_256x24,
     "cifar100-768x3": _cifar100_768x3,
     "vit-1024x6": _vit_1024x6,
+    FINETUNE: _finetune,
 }
 
 

@@ -1,4 +1,4 @@
-"""Trained weights: loaded as a network for use, exported to a file, or used to start another run."""
+"""Trained weights: loaded as a network for use, or exported to a file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .checkpoint import Checkpoints
-from .config import ModelConfig, RunConfig, function_fields, network_of, normal, shapes, task_row, to_dict, untrained
+from .config import ModelConfig, RunConfig, shapes, task_row, to_dict, untrained
 from .errors import UserError
-from .interop import convert_first, converted
+from .interop import converted, stated_by
 from .layers import merge
 from .models import definition, described
 from .runs import Run, find, flatten, is_foreign, sync_file, sync_folder, unflatten
@@ -88,7 +88,7 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
     config, facts, arrays = converted(path, **options)
     double = any(x.dtype == np.float64 for x in arrays.values())
     run, tree = replace(untrained(config), compute_dtype="float64" if double else "float32"), unflatten(arrays)
-    row, metadata = task_row(run.task), stated(run, facts)
+    row, metadata = task_row(run.task), stated_by(facts, run.task, run.model)
     for name, entry in row.metadata.items():
         # Outputs may be named by default, but inputs can only be prepared as the file states.
         if name not in metadata and entry.of_head and entry.default is not None:
@@ -96,13 +96,6 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
     # For texts, only a run states how they become words and how long they may be.
     lacks = tuple(name for name in row.metadata if name not in metadata or row.takes == "texts")
     return BareNetwork(_network(run, tree), run, lacks) if lacks else _predictor(run, tree, metadata, 0)
-
-
-def stated(run: RunConfig, facts: Any) -> dict[str, Any]:
-    """The metadata {name: value} that a weight file states in its `facts`, as far as it fits the run's network."""
-    entries = task_row(run.task).metadata
-    values = {name: getattr(facts, name, None) or facts.extra.get(name) for name in entries}
-    return {name: value for name, value in values.items() if value and entries[name].fits(value, run.model)}
 
 
 def weights(
@@ -176,84 +169,3 @@ def read(path: str, runs_dir: str = "runs") -> tuple[ModelConfig, dict[str, Any]
     folder = find(path, runs_dir)
     model = folder.config().model
     return model, flatten(weights(folder, model)[1])
-
-
-def starting_weights(run: RunConfig, fresh: dict[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The initial parameters {dotted name: array} of a run with `init`: those of another run or a file.
-
-    `fresh` has random ones, of which only the head is used, and only with `new_head`. All others must be given with the
-    same shape, and the metadata of their data must not conflict with `metadata`, that of this run. Raises UserError
-    naming the first parameter or metadata that does not fit.
-    """
-    source, given, given_metadata = _given(run)
-    heads = network_of(run.model).heads
-    given = {name: x for name, x in given.items() if not (run.new_head and name.startswith(heads))}
-    for name, array in fresh.items():
-        if name in given and given[name].shape != array.shape:
-            hint = (
-                "add --new-head to start with a new head"
-                if name.startswith(heads)
-                else f"give the model fields of {source}"
-            )
-            raise UserError(
-                f"init {run.init}: {name} is {list(given[name].shape)} there and {list(array.shape)} here; {hint}"
-            )
-        if name not in given and not (run.new_head and name.startswith(heads)):
-            raise UserError(f"init {run.init}: has no {name}; give the model fields of {source}")
-    if unclaimed := sorted(given.keys() - fresh.keys()):
-        raise UserError(
-            f"init {run.init}: its {unclaimed[0]} is not in this network; give the model fields of {source}"
-        )
-    for name, entry in task_row(run.task).metadata.items():
-        both = name in given_metadata and name in metadata
-        clause = entry.conflict(given_metadata[name], metadata[name]) if both else ""
-        if clause and not (run.new_head and entry.of_head):
-            remedy = (
-                "add --new-head to start with a new head"
-                if entry.of_head
-                else "start from weights that were trained with the same ones"
-            )
-            raise UserError(f"init {run.init}: {clause}; {remedy}")
-    return {**fresh, **given}
-
-
-def _given(run: RunConfig) -> tuple[str, dict[str, Any], Mapping[str, Any]]:
-    """(name of the source, {dotted name: array}, metadata of the data) of the weights that `run.init` names.
-
-    The source is another run or a weight file of any layout. Raises UserError.
-    """
-    if not is_foreign(run.init, run.dir):
-        source = find(run.init, run.dir)
-        return str(source), flatten(weights(source, source.config().model)[1]), source.record()
-    # What neither the file nor its side files state is taken from this run; what they state must not differ from it.
-    try:
-        config, facts, arrays = converted(
-            run.init,
-            otherwise=run.model,
-            unfit="give this run the fields of the file, as in --model.image 32 --model.patch 4",
-        )
-    except UserError as error:
-        raise UserError(f"init {convert_first(error, run.init)}") from error
-    given, wanted, row = normal(config), normal(run.model), network_of(run.model)
-    different = [
-        n
-        for n in function_fields(wanted)
-        if getattr(given, n) != getattr(wanted, n) and not (run.new_head and n in row.head_fields)
-    ]
-    if different:
-        values = ", ".join(f"its {n} is {getattr(given, n)!r}, here it is {getattr(wanted, n)!r}" for n in different)
-        of_data = {*row.from_data} & {*row.head_fields}
-        flags = [_flag(n, getattr(given, n)) for n in different if n not in of_data]
-        hints = [f"give {' '.join(flags)}"] * bool(flags) + ["add --new-head to start with a new head"] * bool(
-            of_data & {*different}
-        )
-        raise UserError(f"init {run.init}: {values}; {' and '.join(hints)}")
-    return run.init, arrays, stated(run, facts)
-
-
-def _flag(name: str, value: Any) -> str:
-    """The flag of `vit_jax.train` that sets a field of the network."""
-    name = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"--model.{'' if value else 'no-'}{name}"
-    return f"--model.{name} {' '.join(map(str, value)) if isinstance(value, tuple) else value}"

@@ -21,6 +21,19 @@ DEPTH = "depth"  # the end of the names of fields that count blocks: a file hold
 Stated = Sequence[tuple[str, Json]]  # (source, {field: value}), the most reliable first
 
 
+class Untold(UserError):
+    """Fields of the config that nothing states, of a file whose layout is known; `network` is its config's class."""
+
+    def __init__(self, path: str, layout: Layout, fields: Sequence[str]):
+        flags = " ".join(f"--set {name}=..." for name in fields)
+        what, ways = ", ".join(fields), f"give --model NAME, or a config.json beside the file, or {flags}"
+        if len(fields) == len(layout.fields):  # our own layout, whose names tell nothing, without its run
+            what = "any field of the network's config"
+            ways = "give the folder of the run that it comes from, --model NAME, or all fields with --set"
+        super().__init__(f"{path}: its tensors cannot tell {what}; {ways}")
+        self.network, self.fields = layout.network, tuple(fields)
+
+
 class Contradiction(NamedTuple):
     """Two sources that state a field differently: the value of the second was not taken."""
 
@@ -35,22 +48,19 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str) -> Any:
 
     The first source of `stated` that has a field gives it, but --model comes after the layout and the shapes, and
     FALLBACK last. Fields that only training uses may be stated, too. Raises UserError where the layout refuses the
-    names or the config, a value has a wrong type, two sources mean different networks, or a field has no source and
-    matters (naming the flags that would state it).
+    names or the config, a value has a wrong type, two sources mean different networks, or (Untold) a field has no
+    source and matters, naming the flags that would state it.
     """
     if reasons := layout.refuses("file", names):
         raise UserError(f"{path}: {'; '.join(reasons)}")
     for _, fields in stated:  # refuses values of a wrong type
         from_dict(layout.network, {name: value for name, value in fields.items() if value is not None})
     values, missing, contradictions = collect(layout, names, stated)
-    if len(missing) == len(layout.fields):  # our own layout, whose names tell nothing, without its run
-        ways = "give the folder of the run that it comes from, --model NAME, or all fields with --set"
-        raise UserError(f"{path}: its tensors cannot tell any field of the network's config; {ways}")
+    if len(missing) == len(layout.fields):
+        raise Untold(path, layout, missing)
     missing = [name for name in missing if not has_no_effect(layout, name, values)]
     if missing:
-        flags = " ".join(f"--set {name}=..." for name in missing)
-        ways = f"give --model NAME, or a config.json beside the file, or {flags}"
-        raise UserError(f"{path}: its tensors cannot tell {', '.join(missing)}; {ways}")
+        raise Untold(path, layout, missing)
     only_training = network_of(layout.network).training
     training = {k: v for _, fields in reversed(stated) for k, v in fields.items() if k in only_training}
     config = from_dict(layout.network, {**training, **values})

@@ -42,7 +42,8 @@ class Options:
     key: str = ""
     training: bool = False  # a run is read to be trained on, not to be used: see `open_run`
     accept: tuple[str, ...] = ()
-    otherwise: ModelConfig | None = None  # a run's network: its fields are taken where nothing else states them
+    # Fields that are taken where nothing else states them: those of a run's network, or some of them by name.
+    otherwise: ModelConfig | Mapping[str, Any] | None = None
     # The remedy where shapes are not those of the config.
     unfit: str = "give the config of this very file with --set, or its layout with --from"
 
@@ -173,7 +174,10 @@ def all_stated(
         (OWN_METADATA, provenance.get("config", {}).get("fields", {})),
         ("its config.json", stated.config),
         (f"--model {options.model}", model.config),
-        (FALLBACK, to_dict(options.otherwise) if options.otherwise else {}),
+        (
+            FALLBACK,
+            to_dict(options.otherwise) if isinstance(options.otherwise, ModelConfig) else options.otherwise or {},
+        ),
     ]
 
 
@@ -211,7 +215,7 @@ def carried_beside(path: str) -> dict[str, Tensor]:
 
 def check_accepted(path: str, layout: Layout, names: Names, options: Options) -> None:
     """Raise UserError where a run trains another network, or --accept is missing for a layout of another function."""
-    if options.otherwise is not None and not isinstance(options.otherwise, layout.network):
+    if isinstance(options.otherwise, ModelConfig) and not isinstance(options.otherwise, layout.network):
         kind = network_of(layout.network).name
         raise UserError(f"{path}: holds a {kind}, which the run does not train; start from a preset of that task")
     for refusal in layout.refusals:

@@ -51,8 +51,9 @@ def check_numbers(run: RunConfig) -> None:
             raise UserError(f"{name} is {share}: give a number of at least 0 and below 1")
     if run.patience and not run.data.validation:
         raise UserError(f"patience is {run.patience} but data.validation is 0: early stopping needs a validation split")
-    if run.new_head and not run.init:
-        raise UserError("new_head is True but init is empty: name the run whose weights to start from")
+    for name in ("new_head", "init_resize", "init_channels"):
+        if getattr(run, name) and not run.init:
+            raise UserError(f"{name} is {getattr(run, name)} but init is empty: name the weights to start from")
 
 
 def _check_optimizer(run: RunConfig) -> None:

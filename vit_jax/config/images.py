@@ -40,9 +40,13 @@ class ImageAugment(AugmentConfig):
 
     crop_padding: int = identity(0, "pixels of black padding before a random crop of the image's size; 0: no crop")
     flip: bool = identity(False, "flip images left to right at random")
-    normalize: Literal["set", "half", "imagenet", "none"] = identity(
-        "set", "mean and std of pixels in 0..1: those of the training set, 0.5 both, those of ImageNet, or 0 and 1"
+    normalize: Literal["set", "half", "imagenet", "none", "given"] = identity(
+        "set",
+        "mean and std of pixels in 0..1: those of the training set, 0.5 both, those of ImageNet, 0 and 1, "
+        "or augment.mean and augment.std (given)",
     )
+    mean: tuple[float, ...] = identity((), "for normalize given: mean of each channel")
+    std: tuple[float, ...] = identity((), "for normalize given: standard deviation of each channel")
 
 
 # The values of ImageData.fit and ImageData.interpolation.

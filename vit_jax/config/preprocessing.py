@@ -9,6 +9,11 @@ from .images import FITS, KERNELS
 
 # Bounds of a std and of a mean: beyond them a normalised float32 pixel is zero or infinite.
 SMALLEST, LARGEST = 1e-6, 1e6
+# The fields of a run that determine how its images are prepared.
+PREPARED = (
+    *(f"data.{name}" for name in ("fit", "size", "interpolation", "background")),
+    *(f"augment.{name}" for name in ("normalize", "mean", "std")),
+)
 
 
 def preprocess_fields(
@@ -55,6 +60,20 @@ def is_preprocess(value: Any) -> bool:
         return False
     shape = (*value["image"], value.get("channels"))
     return all(type(n) is int and n > 0 for n in shape) and not any(preprocess_fault(value, shape))
+
+
+def prepared_as(preprocess: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
+    """{field of a run: value} that prepares images as a preprocessing (`data.images.Preprocess.to_dict`) states.
+
+    `stated` {field: value} are other fields of the run: those that would have no effect beside them are left out.
+    """
+    fields = {name: preprocess[name.removeprefix("data.")] for name in PREPARED if name.startswith("data.")}
+    if stated.get("data.fit", preprocess["fit"]) != "crop" or preprocess["size"] < min(preprocess["image"]):
+        fields["data.size"] = 0
+    if stated.get("augment.normalize", "given") == "given":
+        fields["augment.normalize"] = "given"
+        fields |= {f"augment.{name}": tuple(map(float, preprocess[name])) for name in ("mean", "std")}
+    return fields
 
 
 def _numbers(value: Any, count: int) -> bool:

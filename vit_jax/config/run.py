@@ -106,9 +106,16 @@ class RunConfig:
     init: str = identity(
         "",
         "start from the weights of this run (a folder or name), "
-        "or of a file or folder of any layout in `python -m convert formats`; empty: random",
+        "or of a file or folder of any layout in `python -m convert formats`, or hf://owner/name; empty: random",
     )
     new_head: bool = identity(False, "with init: start with a new, random head, as for other classes")
+    init_resize: Literal["", "timm", "hf", "dino", "torchvision", "google", "flexi"] = identity(
+        "",
+        "with init: resample its positions for another model.image, as this library does; empty: refuse another image",
+    )
+    init_channels: Literal["", "timm"] = identity(
+        "", "with init: fit its patch projection to other model.channels, as timm does; empty: refuse other channels"
+    )
     seed: int = identity(0, "seed of all randomness: initial weights, order, validation split, dropout, augmentation")
     compute_dtype: Literal["float32", "bfloat16", "float64"] = identity(
         "float32", "dtype of activations; parameters, norms, softmax and loss are at least float32"

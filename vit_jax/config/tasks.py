@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..errors import UserError
-from .fields import ModelConfig, are_texts
+from .fields import ModelConfig, are_texts, pair
 from .images import ImageAugment, ImageData, numbered_classes, other_classes
 from .nearest import nearest
 from .networks import NETWORKS, NetworkRow
-from .preprocessing import is_preprocess
+from .preprocessing import PREPARED, is_preprocess, prepared_as, preprocess_fields
 from .run import AugmentConfig, DataConfig, OptimConfig, RunConfig
 from .sentences import SentenceData, is_vocabulary, numbered_words, other_words
 from .transformer import TransformerConfig
@@ -52,6 +52,10 @@ class TaskRow:
     headlines: Mapping[str, str]  # {metric: its name in print}, in order of importance
     metadata: Mapping[str, MetadataEntry]  # {name: entry} of what config.json has of the data
     untrained: Callable[[Any], RunConfig]  # model -> a run with this network that was never trained
+    # Fields of data and augment, "data.fit", that determine how inputs are prepared, and their values for a run that
+    # starts from weights: (metadata that these state, fields that the user states) -> {field: value}.
+    prepared: tuple[str, ...] = ()
+    prepared_as: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda metadata, stated: {}
 
 
 def without_dropout(model: ModelConfig) -> ModelConfig:
@@ -70,11 +74,33 @@ def _check_classes(model: ViTConfig, data: ImageData, run: RunConfig) -> None:
     augment: Any = run.augment  # the row's own class
     if augment.crop_padding < 0:
         raise UserError(f"augment.crop_padding is {augment.crop_padding}: give 0 or more")
+    h, w = pair(model.image)
+    fields = preprocess_fields(h, w, model.channels)
+    for name in ("mean", "std"):
+        values, (valid, must) = getattr(augment, name), fields[name]
+        if augment.normalize != "given" and values:
+            raise UserError(
+                f"augment.{name} is {_words(values)} but augment.normalize is {augment.normalize}: "
+                f"set augment.normalize to given, or leave augment.{name} out"
+            )
+        if augment.normalize == "given" and not valid(values):
+            raise UserError(
+                f"augment.{name} is {_words(values) or 'empty'} but augment.normalize is given: give {must}"
+            )
+
+
+def _words(numbers: tuple[float, ...]) -> str:
+    return " ".join(map(str, numbers))
 
 
 def _quiet_images(run: RunConfig) -> RunConfig:
     augment: Any = run.augment  # the row's own class
-    return replace(run, model=without_dropout(run.model), augment=ImageAugment(normalize=augment.normalize))
+    still = ImageAugment(normalize=augment.normalize, mean=augment.mean, std=augment.std)
+    return replace(run, model=without_dropout(run.model), augment=still)
+
+
+def _prepared_images(metadata: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
+    return prepared_as(metadata["preprocess"], stated) if "preprocess" in metadata else {}
 
 
 def _untrained_classes(model: ViTConfig) -> RunConfig:
@@ -147,6 +173,8 @@ TASKS: dict[str, TaskRow] = {
             ),
         },
         untrained=_untrained_classes,
+        prepared=PREPARED,
+        prepared_as=_prepared_images,
     ),
     "translate": TaskRow(
         network="transformer",

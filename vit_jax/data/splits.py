@@ -110,7 +110,15 @@ class Dataset:
 
 
 def open_images(
-    data: ImageData, image: Size, channels: int, *, normalize: str = "set", classes: int = 0, seed: int = 0
+    data: ImageData,
+    image: Size,
+    channels: int,
+    *,
+    normalize: str = "set",
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+    classes: int = 0,
+    seed: int = 0,
 ) -> Dataset:
     """Open, check and split a set of images.
 
@@ -118,7 +126,7 @@ def open_images(
         data: the config of the data.
         image: height and width of the network's images.
         channels: of the network's images.
-        normalize: `augment.normalize`.
+        normalize: `augment.normalize`; `mean` and `std` are those of "given".
         classes: the number of classes of the network; 0: that of the data.
         seed: determines the validation split.
     Raises UserError.
@@ -139,7 +147,8 @@ def open_images(
     rows, remarks = _readable(data, images, loaded)
     splits = _with_held_out(data, images, rows, seed)
 
-    mean, std = _statistics(normalize, data.source, preprocess, splits["train"])
+    if normalize != "given":
+        mean, std = _statistics(normalize, data.source, preprocess, splits["train"])
     known = {
         "name": source.name,
         "sizes": {name: len(split) for name, split in splits.items()},

@@ -63,7 +63,8 @@ class Classify:
     def open_data(cls, run: RunConfig) -> Dataset:
         """The images of a run, split. Raises UserError."""
         c, data, augment = cast(Any, (run.model, run.data, run.augment))  # of the types that the task's row names
-        return open_images(data, c.image, c.channels, normalize=augment.normalize, classes=c.classes, seed=run.seed)
+        how = {"normalize": augment.normalize, "mean": augment.mean, "std": augment.std}
+        return open_images(data, c.image, c.channels, **how, classes=c.classes, seed=run.seed)
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Classify:

@@ -10,7 +10,7 @@ import statistics
 from dataclasses import replace
 from typing import Any
 
-from .. import backend, runs
+from .. import backend, runs, starting
 from ..callable_module import make_callable
 from ..config import RunConfig, check_run, task_row
 from ..errors import UserError
@@ -30,6 +30,8 @@ def train(run: RunConfig, *, preset: str = "run", folder: runs.Run | None = None
     """
     check_run(run)
     if folder is None:
+        if run.init:
+            starting.check_unchanged(run, run.name or preset)
         folder = runs.choose(run, run.name or preset, named=bool(run.name))
     with folder.lock(), contextlib.ExitStack() as stack:
         stack.callback(_remove_if_unused, folder)
@@ -76,6 +78,8 @@ def train_seeds(run: RunConfig, seeds: int, *, preset: str = "run") -> dict[str,
     Returns the content of the group's summary.json, which has the mean and standard deviation of each metric. Raises as
     `train` does.
     """
+    if run.init:
+        starting.check_unchanged(run, run.name or preset)
     group = runs.choose(run, run.name or preset, named=bool(run.name), seeds=seeds)
     numbers = list(range(run.seed, run.seed + seeds))
     members = [

@@ -11,11 +11,11 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import backend, runs
+from .. import backend, runs, starting
 from ..config import RunConfig, check_run, to_dict
 from ..errors import DONE, UserError, run_command
 from . import train, train_seeds
-from .session import announce, set_up
+from .session import announce, set_up, starting_parameters
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,11 @@ def dry_run(run: RunConfig) -> int:
     """Set a run up and print it, without training or writing anything; returns the exit code. Raises UserError."""
     backend.configure_jax()
     with backend.precision(run.compute_dtype):
+        if run.init:
+            starting.check(run)  # before the data is opened
         setup = set_up(run)
         announce(setup)
+        starting_parameters(setup)
     print(f"dry run  {setup.epochs} epochs of {setup.order.steps_per_epoch} steps; nothing was written")
     return DONE
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import backend, runs
+from .. import backend, runs, starting
 from ..config import RunConfig, network_of, parameters, roles, shapes, task_row, to_dict, with_sizes
 from ..config.formats import cannot_go_on
 from ..errors import UserError
@@ -130,11 +130,13 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) 
     from ..checkpoint import Checkpoints
     from ..report import Log, Progress
 
+    if run.init and not folder.complete_steps():
+        starting.check(run)  # before the data is opened
     setup = set_up(run)
     run = setup.run
     announce(setup)
     checkpoints = Checkpoints(folder)
-    state, notes = starting_state(setup, folder, checkpoints)
+    state, notes, init = starting_state(setup, folder, checkpoints)
     step = int(jax.device_get(setup.engine.gather(state).step))
     if not folder.exists():
         folder.create(
@@ -143,6 +145,7 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) 
                 preset,
                 **setup.dataset.metadata(),
                 **setup.identity,
+                **({"init": init} if init else {}),
                 environment=setup.environment,
             )
         )
@@ -222,15 +225,17 @@ def plan(run: RunConfig, dataset: Data) -> tuple[RunConfig, Order, int]:
     return run, order, math.ceil((run.max_steps or OVERFIT_STEPS) / order.steps_per_epoch)
 
 
-def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> tuple[State, dict[str, Any]]:
-    """(state on the devices, the notes of its checkpoint); for a new run the initial state and no notes.
+def starting_state(
+    setup: Setup, folder: runs.Run, checkpoints: Checkpoints
+) -> tuple[State, dict[str, Any], dict[str, Any]]:
+    """(state on the devices, the notes of its checkpoint, the entry `init` of config.json for a run with `init`).
 
-    Raises UserError if the run in the folder is another one, or cannot be continued.
+    For a new run the initial state and no notes; the weights of `init` are opened for nothing else. Raises UserError if
+    the run in the folder is another one, or cannot be continued.
     """
     import jax
 
     from ..models import start
-    from ..weights import starting_weights
 
     run, dtype = setup.run, parameter_dtype(setup.run)
     if folder.exists():
@@ -258,12 +263,24 @@ def starting_state(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> 
             compare_environments(setup.environment, saved.notes["environment"])
             # A process that was killed after saving may not have removed its old checkpoints.
             checkpoints.prune(saved.step, (saved.notes["best"] or {}).get("step"), run.keep)
-            return setup.engine.to_devices(saved.state), saved.notes
-    fresh = start(run.model, jax.random.key(run.seed), dtype)
-    if run.init:
-        given = starting_weights(run, runs.flatten(fresh), setup.dataset.metadata())
-        fresh = runs.unflatten({name: jax.numpy.asarray(x, dtype) for name, x in given.items()})
-    return setup.engine.start(fresh), {}
+            return setup.engine.to_devices(saved.state), saved.notes, {}
+    given, init = starting_parameters(setup, folder)
+    return setup.engine.start(start(run.model, jax.random.key(run.seed), dtype, given)), {}, init
+
+
+def starting_parameters(setup: Setup, folder: runs.Run | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(parameters that the weights of `init` give, {dotted name: array}, the entry `init` of config.json).
+
+    Both are empty for a run without `init`. Prints what the weights are. Raises UserError where they do not fit, or are
+    not those that the run in the folder began with.
+    """
+    if not setup.run.init:
+        return {}, {}
+    started = starting.start(setup.run, setup.dataset.metadata())
+    if folder is not None and folder.exists():
+        starting.check_same(folder, started)
+    print(started.says)
+    return started.parameters, started.record
 
 
 def is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
