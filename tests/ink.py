@@ -156,8 +156,15 @@ class Ink:
             {name: float(out[name].astype(np.float64).mean()) for name in ("loss", "error")}, out["predicted"]
         )
 
+    @classmethod
+    def open_other_data(cls, run: Any, metadata: Any, split: str) -> Any:
+        raise UserError(f"data.source is {run.data.source}, but ink is measured on the run's own data; leave it out")
+
+    def table(self, split: Any, result: Any, metadata: Any) -> Any:
+        return ("image", "ink"), ((split.name(i), f"{said:.6f}") for i, said in enumerate(result.predicted))
+
     def predictor(self, network: Any, trained: Any) -> Reader:
-        return Reader(network, self, Preprocess.from_dict(trained.metadata["preprocess"]), trained.step)
+        return Reader(network, trained.run, self, trained.metadata, trained.step)
 
     def pictures(self, network: Any, data: Any, result: Any, folder: Any, caption: str) -> str:
         split = data.splits.get("test") or data.splits["train"]
@@ -174,8 +181,9 @@ class Reader:
     """A trained perceptron, ready for image files."""
 
     model: Any
+    run: RunConfig
     task: Ink
-    preprocess: Preprocess
+    metadata: Any
     step: int
 
     header: ClassVar[tuple[str, ...]] = ("file", "ink")
@@ -183,8 +191,9 @@ class Reader:
     layers: ClassVar[int] = 0
 
     def answer(self, inputs: Any, top: int = 3, batch: int = 64) -> Any:
+        preprocess = Preprocess.from_dict(self.metadata["preprocess"])
         for file in inputs:
-            said = float(self.task.says(self.model, self.preprocess.apply(open_image(file))[None])[0])
+            said = float(self.task.says(self.model, preprocess.apply(open_image(file))[None])[0])
             yield Answer(file, said, f"{file}: {said:.4f}", [(str(file), f"{said:.6f}")])
 
     def draw_attention(self, inputs: Any, path: Any, layers: Any = (), caption: str = "") -> None:

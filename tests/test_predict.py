@@ -554,13 +554,6 @@ def test_evaluation_on_other_data_than_that_of_the_run_is_refused(place, tmp_pat
         evaluate.evaluate(str(tmp_path / "other"))
 
 
-def test_evaluation_says_that_weights_are_no_run(converted, tmp_path):
-    converted("runs/digits", tmp_path / "hf", "--to", "huggingface")
-    for path in (tmp_path / "hf", tmp_path / "hf" / "model.safetensors"):
-        with pytest.raises(UserError, match=f"{path.name}: (no run here|is a file and no run).*--init"):
-            evaluate.evaluate(str(path))
-
-
 def test_a_folder_of_a_run_s_name_does_not_hide_it(place):
     (place / "digits").mkdir()
     try:

@@ -2,75 +2,150 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import backend, runs
 from .callable_module import make_callable
 from .config import DataConfig, RunConfig
 from .errors import DONE, UserError, run_command
+from .report.table import check_output, write_csv
 
 if TYPE_CHECKING:
-    from .tasks import Evaluation
+    from .data import Data
+    from .tasks import Evaluation, Predictor
 
 
 def evaluate(
-    path: str, split: str = "test", which: str = "best", ema: bool | None = None, data_dir: str = "", batch: int = 0
+    path: str,
+    split: str = "",
+    which: str = "best",
+    ema: bool | None = None,
+    data_dir: str = "",
+    batch: int = 0,
+    source: str = "",
 ) -> tuple[int, Evaluation]:
-    """Measure a run's network on a split of its data: (step of the weights, Evaluation).
+    """Measure a trained network on a split of its data, or on other data: (step of the weights, Evaluation).
 
-    `which` ("best" or "last") and `ema` select the weights as in `vit_jax.load`. `data_dir` replaces data.dir, `batch`
-    (0: as in training) is the number of examples per step. Raises UserError if there is no such split, or if the data
-    is not what the run was trained on.
+    `path` is a run or, with `source`, also a file or folder of weights of any layout. `split` is by default test; of
+    other data test, else validation, else all. `which` ("best" or "last") and `ema` select the weights of a run as in
+    `vit_jax.load`. `data_dir` replaces data.dir, `batch` (0: as in training) is the number of examples per step.
+
+    `source` names other data, as data.source does (folder:PATH, FILE.npz, ...): images prepared as the network's own,
+    classes matched by name. A folder without splits is measured as a whole. Raises UserError if there is no such split,
+    if the network does not have the classes, or if the run's own data is not what it was trained on.
     """
+    measured = measure(path, split, which, ema, data_dir, batch, source)
+    return measured.net.step, measured.result
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An evaluation, and what it was made of."""
+
+    net: Predictor
+    name: str  # of the split
+    examples: Any  # the split
+    result: Evaluation
+    remarks: tuple[str, ...]  # sentences for the user
+
+
+def measure(
+    path: str,
+    split: str = "",
+    which: str = "best",
+    ema: bool | None = None,
+    data_dir: str = "",
+    batch: int = 0,
+    source: str = "",
+) -> Measured:
+    """`evaluate`, with what it was made of. Raises UserError."""
     if batch < 0:
         raise UserError(f"batch is {batch}: give a positive number, or 0 for that of training")
-    folder = runs.find(path)
-    run = folder.config()
-    if data_dir:
-        run = replace(run, data=_moved(run.data, data_dir))
+    foreign = runs.is_foreign(path)
+    if foreign and not source:
+        raise UserError(
+            f"{path}: holds weights and is no run, so it has no data of its own; "
+            "name the data to measure it on, as in --data.source folder:PATH"
+        )
+    recorded = None if foreign else runs.find(path).record()["data"]
     backend.configure_jax()
+    from .layers import split as parts
+    from .step import Evaluator
+    from .weights import complete, read
+
+    net = complete(path, which, ema)
+    run = replace(net.run, data=_moved(net.run.data, source, data_dir))
     with backend.precision(run.compute_dtype):
-        return _measure(folder, run, split, which, ema, batch or run.batch)
+        find = _other if source and source != net.run.data.source else _own
+        name, examples, remarks = find(net, run, split, recorded)
+        task = net.task.load_frozen(lambda path: read(path, run.dir))
+        definition, tree = parts(net.model)
+        evaluator = Evaluator(run.model, definition, task)
+        result = evaluator.measure(evaluator.to_devices(tree), examples, batch or run.batch)
+    return Measured(net, name, examples, result, remarks)
 
 
-def _moved(data: DataConfig, folder: str) -> DataConfig:
-    """The data config with another folder of prepared sets."""
-    if not hasattr(data, "dir"):
+def _moved(data: DataConfig, source: str, folder: str) -> DataConfig:
+    """The data config with another source, and another folder of prepared sets, where they are given."""
+    changes = {name: value for name, value in (("source", source), ("dir", folder)) if value}
+    if folder and not hasattr(data, "dir"):
         raise UserError(
             f"data.dir is {folder}, but this run reads its data from data.source {data.source}: leave the flag out"
         )
-    return replace(data, dir=folder)  # type: ignore[call-arg]  # checked above
+    return replace(data, **changes)  # type: ignore[arg-type]  # texts
 
 
-def _measure(
-    folder: runs.Run, run: RunConfig, split: str, which: str, ema: bool | None, batch: int
-) -> tuple[int, Evaluation]:
-    from .models import definition
-    from .step import Evaluator
-    from .tasks import TASKS, task_of
-    from .weights import read, weights
+def _own(net: Any, run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str, ...]]:
+    """(name of the split, its examples, remarks) of the data that a run was trained on, as `recorded`."""
+    from .tasks import TASKS
 
-    step, tree = weights(folder, run.model, which, ema)
     dataset = TASKS[run.task].open_data(run)
-    if not dataset.same_as(folder.record()["data"]):
+    if not dataset.same_as(recorded):
+        raise UserError(f"data.source {run.data.source} is not the data that this run was trained on; restore it")
+    return *_split(dataset, split), ()
+
+
+def _other(net: Any, run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str, ...]]:
+    """(name of the split, its examples, remarks) of other data; `recorded` is the identity of that of training."""
+    from .tasks import TASKS
+
+    opened = TASKS[run.task].open_other_data
+    sizes = recorded.get("sizes") if isinstance(recorded, dict) else None
+    if isinstance(sizes, dict) and opened(run, net.metadata, "").total == sum(sizes.values()):
+        # It may be a copy of the data that the run was trained on: then only the run's own splits are new to it.
+        dataset = None
+        with contextlib.suppress(UserError):
+            dataset = TASKS[run.task].open_data(run)
+        if dataset is not None and dataset.same_as({**recorded, "name": dataset.identity["name"]}):
+            return *_split(dataset, split), ("this is the data that the run was trained on, with the run's splits",)
+    other = opened(run, net.metadata, split)
+    return other.name, other.split, other.remarks
+
+
+def _split(dataset: Data, name: str) -> tuple[str, Any]:
+    """(name, split) of the data of a run, test by default."""
+    name = name or "test"
+    if name not in dataset.splits:
         raise UserError(
-            f"{folder}: data.source {run.data.source} is not the data that this run was trained on; restore it"
+            f"there is no split {name!r}: this run's data has {', '.join(dataset.splits)}; choose one of them"
         )
-    if split not in dataset.splits:
-        raise UserError(
-            f"there is no split {split!r}: this run's data has {', '.join(dataset.splits)}; choose one of them"
-        )
-    task = task_of(run, dataset.metadata()).load_frozen(lambda path: read(path, run.dir))
-    evaluator = Evaluator(run.model, definition(run.model, dtype=run.compute_dtype), task)
-    return step, evaluator.measure(evaluator.to_devices(tree), dataset.splits[split], batch)
+    return name, dataset.splits[name]
 
 
 @dataclass(frozen=True)
 class DataOptions:
     """Where the data is."""
 
+    source: str = field(
+        default="",
+        metadata={
+            "help": "measure on other data than the run's: folder:PATH, FILE.npz or the name of a prepared set, "
+            "classes matched by name; empty: the run's own data"
+        },
+    )
     dir: str = field(
         default="", metadata={"help": "folder of prepared TFDS sets, if it has moved since training; empty: as then"}
     )
@@ -78,11 +153,20 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class Options:
-    """Measure a trained network on a split of its data."""
+    """Measure a trained network on a split of its data, or on other data."""
 
-    run: str = field(metadata={"help": "a run's folder, or its name inside runs/"})
+    run: str = field(
+        metadata={
+            "help": "a run's folder, or its name inside runs/; with --data.source also a file or folder of weights, "
+            "in any layout that `python -m convert formats` lists"
+        }
+    )
     split: str = field(
-        default="test", metadata={"help": "split of the data: train, validation, test or another that the data has"}
+        default="",
+        metadata={
+            "help": "split of the data: train, validation, test or another that the data has; "
+            "empty: test (of other data that has none: validation, or all)"
+        },
     )
     weights: Literal["best", "last"] = field(
         default="best",
@@ -92,6 +176,8 @@ class Options:
         default=True, metadata={"help": "use the exponential moving average of the weights if the run has one"}
     )
     batch: int = field(default=0, metadata={"help": "examples per batch; 0: as in training"})
+    csv: str = field(default="", metadata={"help": "also write a row for each example to this file, as a CSV table"})
+    force: bool = field(default=False, metadata={"help": "overwrite the file of --csv if it exists"})
     data: DataOptions = field(default_factory=DataOptions)
 
 
@@ -105,10 +191,17 @@ def command(arguments: list[str]) -> int:
         prog="python -m vit_jax.evaluate",
         config=(tyro.conf.PositionalRequiredArgs, tyro.conf.PositionalMetavarFromFieldName),
     )
-    step, result = evaluate(o.run, o.split, o.weights, None if o.ema else False, o.data.dir, o.batch)
-    print(f"{o.run} at step {step}, {o.split}: {len(result.predicted):,} examples")
-    for name, value in result.metrics.items():
+    check_output("csv", o.csv, o.force)
+    m = measure(o.run, o.split, o.weights, None if o.ema else False, o.data.dir, o.batch, o.data.source)
+    what = f"{o.run} at step {m.net.step}" if m.net.step else o.run
+    where = f"{m.name} of {o.data.source}" if o.data.source else m.name
+    print(f"{what}, {where}: {len(m.result.predicted):,} examples")
+    for remark in m.remarks:
+        print(f"  note: {remark}")
+    for name, value in m.result.metrics.items():
         print(f"  {name:16} {value:.4f}")
+    if o.csv:
+        write_csv(o.csv, *m.net.task.table(m.examples, m.result, m.net.metadata))
     return DONE
 
 

@@ -8,9 +8,7 @@ In Python, `vit_jax.predict(run, inputs)`, or `vit_jax.load(run)` once and then 
 
 from __future__ import annotations
 
-import csv
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from . import backend, runs
 from .callable_module import make_callable
-from .config import network_of, task_row
+from .config import task_row
 from .errors import DONE, UserError, run_command
+from .report.table import check_output, write_csv
 
 if TYPE_CHECKING:
     from .tasks import Predictor
@@ -71,7 +70,7 @@ def predict(
     _check_positive(top=top, batch=batch)
     path, one = os.fspath(path), isinstance(inputs, (str, os.PathLike))
     found = checked(path, [inputs] if one else inputs)
-    answers = [(answer.input, answer.value) for answer in _load(path, which, ema).answer(found, top, batch)]
+    answers = [(answer.input, answer.value) for answer in _network(path, which, ema).answer(found, top, batch)]
     return answers[0][1] if one and len(answers) == 1 and not os.path.isdir(inputs) else answers
 
 
@@ -89,7 +88,7 @@ def draw_attention(
     Raises UserError.
     """
     inputs = checked(path, inputs)
-    model = _load(path, which, ema)
+    model = _network(path, which, ema)
     model.draw_attention(inputs, out, _layers(str(layer), model.layers), _caption(path, model, which, ema))
 
 
@@ -130,7 +129,7 @@ def takes(path: str) -> str:
         return "files"
     try:
         folder = runs.find(path)
-    except UserError:  # raised again by `_load`, after the inputs were checked
+    except UserError:  # raised again by `_network`, after the inputs were checked
         return "files"
     return task_row(folder.config().task).takes
 
@@ -140,31 +139,14 @@ def checked(path: str, inputs: Sequence[str]) -> list[Any]:
     return image_files(inputs) if takes(path) == "files" else list(inputs)
 
 
-def _load(path: str, which: str, ema: bool | None) -> Predictor:
+def _network(path: str, which: str, ema: bool | None) -> Predictor:
     """The network of a run, or of a file of any layout. A missing run is reported before jax starts."""
-    foreign = runs.is_foreign(path)
-    if not foreign:
+    if not runs.is_foreign(path):
         runs.find(path)
-    elif which != "best" or ema is not None:
-        raise UserError(f"{path}: is not a run, so there are no --weights and --ema to choose; leave these flags out")
     backend.configure_jax()
-    from .interop import convert_first
-    from .weights import BareNetwork, load
+    from .weights import complete
 
-    try:
-        model = load(path, which, ema)
-    except UserError as error:
-        raise (convert_first(error, path) if foreign else error) from error
-    if not isinstance(model, BareNetwork):
-        return model
-    if "preprocess" not in model.lacks:
-        name, lacks = network_of(model.run.model).name, ", ".join(model.lacks)
-        raise UserError(f"{path}: holds a {name} without its {lacks}; give a run that was trained here")
-    command = f"python -m convert {shlex.quote(path)} X.safetensors --set mean=0.5 --set std=0.5"
-    raise UserError(
-        f"{path}: does not state how images are preprocessed; add that with `{command}` "
-        "(with the mean and std of the pixels in 0..1 that the network was trained with), then give X.safetensors here"
-    )
+    return complete(path, which, ema)
 
 
 @dataclass(frozen=True)
@@ -220,7 +202,7 @@ def command(arguments: list[str]) -> int:
     if o.layer and not o.attention:
         raise UserError(f"layer is {o.layer}, but nothing is to be drawn: add --attention FILE.png")
     for flag, path in (("csv", o.csv), ("attention", o.attention)):
-        _check_output(flag, path, o.force)
+        check_output(flag, path, o.force)
     inputs = (
         o.inputs
         if takes(o.run) == "files"
@@ -228,39 +210,17 @@ def command(arguments: list[str]) -> int:
     )
     inputs = checked(o.run, inputs)
     ema = None if o.ema else False
-    model = _load(o.run, o.weights, ema)
+    model = _network(o.run, o.weights, ema)
     layers = _layers(o.layer, model.layers)
     rows = []
     for answer in model.answer(inputs, o.top, o.batch):
         print(answer.line)
         rows += answer.rows
     if o.csv:
-        _write_csv(Path(o.csv), model.header, rows)
+        write_csv(o.csv, model.header, rows)
     if o.attention:
         model.draw_attention(inputs, Path(o.attention), layers, _caption(o.run, model, o.weights, ema))
     return DONE
-
-
-def _check_output(flag: str, path: str, force: bool) -> None:
-    """Raise UserError if an output file cannot be written, before any work is done."""
-    if not path:
-        return
-    if Path(path).is_dir():
-        raise UserError(f"--{flag} {path}: is a folder; give the name of a file")
-    if Path(path).exists() and not force:
-        raise UserError(f"--{flag} {path}: exists already; add --force to overwrite it, or choose another name")
-    folder = Path(path).absolute().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(f"--{flag} {path}: its folder does not exist or cannot be written; choose another")
-
-
-def _write_csv(path: Path, header: tuple[str, ...], rows: Sequence[tuple[str | int, ...]]) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(rows)
-    os.replace(temporary, path)
 
 
 def main() -> int:

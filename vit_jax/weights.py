@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .checkpoint import Checkpoints
-from .config import ModelConfig, RunConfig, shapes, task_row, to_dict, untrained
+from .config import ModelConfig, RunConfig, network_of, shapes, task_row, to_dict, untrained
 from .errors import UserError
-from .interop import converted, stated_by
+from .interop import convert_first, converted, stated_by
 from .layers import merge
 from .models import definition, described
 from .runs import Run, find, flatten, is_foreign, sync_file, sync_folder, unflatten
@@ -70,6 +71,27 @@ def load(
     record, run = folder.record(), folder.config()
     step, tree = weights(folder, run.model, which, ema)
     return _predictor(run, tree, record, step)
+
+
+def complete(path: str, which: str = "best", ema: bool | None = None) -> Predictor:
+    """`load` for what has all that its use takes. Raises UserError with the remedy for what has not."""
+    foreign = is_foreign(path)
+    if foreign and (which != "best" or ema is not None):
+        raise UserError(f"{path}: is not a run, so there are no --weights and --ema to choose; leave these flags out")
+    try:
+        network = load(path, which, ema)
+    except UserError as error:
+        raise (convert_first(error, path) if foreign else error) from error
+    if not isinstance(network, BareNetwork):
+        return network
+    if "preprocess" not in network.lacks:
+        name, lacks = network_of(network.run.model).name, ", ".join(network.lacks)
+        raise UserError(f"{path}: holds a {name} without its {lacks}; give a run that was trained here")
+    command = f"python -m convert {shlex.quote(path)} X.safetensors --set mean=0.5 --set std=0.5"
+    raise UserError(
+        f"{path}: does not state how images are preprocessed; add that with `{command}` "
+        "(with the mean and std of the pixels in 0..1 that the network was trained with), then give X.safetensors here"
+    )
 
 
 def _network(run: RunConfig, tree: dict[str, Any]) -> Any:

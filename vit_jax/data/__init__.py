@@ -1,8 +1,8 @@
 """From named sources to batches of uint8 images or of ids, in numpy. Heavier libraries are imported when used.
 
 Read contract (the interface) first; then, for images, images (one image), identity (what makes two the same), sources
-(sets of images), pixels (decoded), order (which examples a step takes) and splits (train, validation, test); for
-sentences, numbers and sentences; last, batches.
+(sets of images), pixels (decoded), order (which examples a step takes), splits (train, validation, test) and other
+(only to evaluate on); for sentences, numbers and sentences; last, batches.
 """
 
 from .batches import batches, evaluation_batches
@@ -10,6 +10,7 @@ from .contract import Data
 from .given import listed, prepared
 from .images import Preprocess, open_image
 from .order import Order, TokenOrder
+from .other import Other, open_other_images
 from .sentences import Sentences, Texts, open_sentences
 from .splits import Dataset, Split, open_images
 
@@ -17,6 +18,7 @@ __all__ = [
     "Data",
     "Dataset",
     "Order",
+    "Other",
     "Preprocess",
     "Sentences",
     "Split",
@@ -27,6 +29,7 @@ __all__ = [
     "listed",
     "open_image",
     "open_images",
+    "open_other_images",
     "open_sentences",
     "prepared",
 ]

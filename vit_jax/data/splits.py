@@ -39,6 +39,9 @@ class Split:
     def __init__(self, images: Images, rows: np.ndarray):
         self._images, self._rows = images, rows
         self.labels: np.ndarray = images.examples.labels[rows]  # int32 [n]
+        self.classes: np.ndarray | None = (
+            None  # the classes that macro averages are over, int; None: all of the network
+        )
 
     def __len__(self) -> int:
         return len(self._rows)

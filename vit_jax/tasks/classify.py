@@ -19,7 +19,7 @@ from jax import Array
 from .. import report
 from ..augment import augment, normalise
 from ..config import ImageAugment, RunConfig, ViTConfig, pair
-from ..data import Dataset, Preprocess, Split, listed, open_images, prepared
+from ..data import Dataset, Other, Preprocess, Split, listed, open_images, open_other_images, prepared
 from ..errors import UserError
 from ..layers import fold
 from ..models import described
@@ -116,7 +116,26 @@ class Classify:
 
     def score(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Classified:
         """The metrics of a split, from the outputs of all its examples."""
-        return score(split.labels, out["predicted"], out["confidence"], out["loss"], out["rank"], config.classes)
+        predicted, confidence, loss, rank = (out[name] for name in ("predicted", "confidence", "loss", "rank"))
+        return score(split.labels, predicted, confidence, loss, rank, config.classes, split.classes)
+
+    @classmethod
+    def open_other_data(cls, run: RunConfig, metadata: Mapping[str, Any], split: str) -> Other:
+        """Images that the network was not trained on, and the network's classes of them. Raises UserError."""
+        preprocess = Preprocess.from_dict(metadata["preprocess"])
+        return open_other_images(cast(Any, run.data), split, preprocess, metadata["class_names"])
+
+    def table(
+        self, split: Split, result: Evaluation, metadata: Mapping[str, Any]
+    ) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
+        """A row for each image: its file or its place in the data, its class, and the predicted one."""
+        names, found = metadata["class_names"], cast(Classified, result)
+        columns = zip(split.labels, found.predicted, found.confidence, strict=True)
+        rows = (
+            (split.name(i), names[true], names[predicted], f"{probability:.6f}")
+            for i, (true, predicted, probability) in enumerate(columns)
+        )
+        return ("file", "true", "predicted", "probability"), rows
 
     def predictor(self, network: ViT, trained: Trained) -> Classifier:
         """The network with its preprocessing and class names."""
@@ -149,11 +168,13 @@ def score(
     loss: np.ndarray,
     rank: np.ndarray,
     classes: int,
+    averaged: np.ndarray | None = None,
 ) -> Classified:
     """The metrics of n predictions: truth, predicted and rank int [n], confidence and loss float [n], K = `classes`.
 
     `rank` is the number of classes that are more probable than the true one. Precision, recall and F1 are counted over
-    the whole split, not averaged over batches. A class that is never predicted has precision 0.
+    the whole split, not averaged over batches. A class that is never predicted has precision 0. Macro averages are over
+    all classes, or over those `averaged`.
     """
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
@@ -161,8 +182,8 @@ def score(
     metrics = {"loss": float(loss.astype(np.float64).mean()), "accuracy": float((predicted == truth).mean())}
     if classes > TOP:
         metrics[f"accuracy_top{TOP}"] = float((rank < TOP).mean())
-    for average in ("macro", "micro"):
-        values = precision_recall_fscore_support(truth, predicted, labels=labels, average=average, zero_division=0)
+    for average, over in (("macro", labels if averaged is None else averaged), ("micro", labels)):
+        values = precision_recall_fscore_support(truth, predicted, labels=over, average=average, zero_division=0)
         metrics |= {f"{name}_{average}": float(v) for name, v in zip(names, values, strict=False)}
     each = precision_recall_fscore_support(truth, predicted, labels=labels, average=None, zero_division=0)
     return Classified(
@@ -254,6 +275,11 @@ class Classifier:
                     (str(file), rank, name, f"{p:.6f}") for rank, (name, p) in enumerate(classes, 1)
                 ]
                 yield Answer(file, classes, line, rows)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The preprocessing and the class names, as config.json has them."""
+        return {"preprocess": self.preprocess.to_dict(), "class_names": list(self.class_names)}
 
     @property
     def layers(self) -> int:

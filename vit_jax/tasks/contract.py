@@ -4,7 +4,7 @@ To add a task, write a class with the members of `Task` (classify.py is the plai
 trained networks; CONTRIBUTING.md lists the other steps. In order of their calls:
 
     training    open_data, from_run, load_frozen; each step: prepare, denominator, loss; at the end: pictures
-    evaluation  open_data, from_run, load_frozen; each batch: outputs; once per split: score
+    evaluation  open_data (or open_other_data), from_run, load_frozen; each batch: outputs; once per split: score, table
     prediction  from_run, predictor; then `Predictor.answer` and `Predictor.draw_attention`
 
 B is the number of examples of a batch, n that of a split. A batch is {name: array [B, ...]}, with the names and dtypes
@@ -63,6 +63,22 @@ class Predictor(Protocol):
     """A trained network with all that prediction needs, as `vit_jax.load` returns and `vit_jax.predict` uses it."""
 
     header: ClassVar[tuple[str, ...]]  # names of the columns of `Answer.rows`
+
+    @property
+    def model(self) -> Any:
+        """The network."""
+
+    @property
+    def run(self) -> RunConfig:
+        """Its run; of weights from elsewhere, an untrained one with the same network."""
+
+    @property
+    def task(self) -> Task:
+        """Its task."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The entries of the task's row."""
 
     @property
     def step(self) -> int:
@@ -153,6 +169,23 @@ class Task(Protocol):
         """The metrics of a split, "loss" among them.
 
         `out` is {name: [n, ...]}, the concatenated `outputs` of all its examples in order; `config` is the network's.
+        """
+
+    @classmethod
+    def open_other_data(cls, run: RunConfig, metadata: Mapping[str, Any], split: str) -> Any:
+        """Data that a trained network is only evaluated on, prepared for it as its own was.
+
+        `run.data` says where it is, `metadata` is the network's; `split` is that which was asked for, or ''. Returns
+        the `name` and the `split` (a Split) to measure, `total` examples of all splits, and `remarks` for the user, as
+        data.Other has them. Raises UserError, also where the task has no such data.
+        """
+
+    def table(
+        self, split: Any, result: Any, metadata: Mapping[str, Any]
+    ) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
+        """(names of columns, a row for each example) of an evaluation, for a CSV file.
+
+        `split` is what was measured and `result` its Evaluation; `metadata` is the network's.
         """
 
     def predictor(self, network: Any, trained: Trained) -> Predictor:

@@ -126,6 +126,23 @@ class Translate:
         }
         return Evaluation(metrics, out["predicted"])
 
+    @classmethod
+    def open_other_data(cls, run: RunConfig, metadata: Mapping[str, Any], split: str) -> Any:
+        """Raises UserError: sentences are measured only on the splits of the run's own data."""
+        raise UserError(
+            f"data.source is {run.data.source}, but a network that translates is evaluated on its own data; "
+            "leave the flag out"
+        )
+
+    def table(
+        self, split: Sentences, result: Evaluation, metadata: Mapping[str, Any]
+    ) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
+        """A row for each sentence: the source, its translation by the data, and that by the network."""
+        source, target = (Vocabulary(metadata["vocabulary"][side]) for side in ("source", "target"))
+        sides = ((source, split.source), (target, split.target), (target, result.predicted))
+        decoded = ([vocabulary.decode(row) for row in rows] for vocabulary, rows in sides)
+        return ("source", "true", "predicted"), zip(*decoded, strict=True)
+
     def predictor(self, network: Transformer, trained: Trained) -> Translator:
         """The network with its vocabularies."""
         source, target = (Vocabulary(trained.metadata["vocabulary"][side]) for side in ("source", "target"))
@@ -274,6 +291,11 @@ class Translator:
         found, values = _captured(self.model, jnp.asarray(self.inputs([text])), self.task.length, (CROSS,))
         source, target = words(text), words_and_end(self.target.decode(np.asarray(found[0])), found.shape[1])
         return source, target, np.asarray(values[CROSS])[0, :, :, : len(target), : len(source)]
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The vocabularies, as config.json has them."""
+        return {"vocabulary": {"source": list(self.source.entries), "target": list(self.target.entries)}}
 
     @property
     def layers(self) -> int:

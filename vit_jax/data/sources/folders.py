@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +72,31 @@ def open_folder(path: str) -> Source:
         split: _class_folders(field, folder, classes["train"]) for split, folder in roots.items()
     }
     return Source(root.resolve().name, tuple(classes["train"]), splits, remarks)
+
+
+def open_test_folder(path: str) -> Source:
+    """A folder of splits (train/, val/ or validation/, test/, some of them) of class folders, or of class folders.
+
+    Unlike a folder to train on, it may lack train/, and its splits may have different classes.
+    """
+    field, root = f"data.source folder:{path}", Path(path).expanduser()
+    if not root.is_dir():
+        raise UserError(f"{field}: no such folder; give one that holds CLASS/image, or test/CLASS/image")
+    folders = _listed(root)[0]
+    roots = {_FOLDERS[name]: root / name for name in folders if name in _FOLDERS and _listed(root / name)[0]}
+    if {"val", "validation"} <= {*folders} and all(_listed(root / name)[0] for name in ("val", "validation")):
+        raise UserError(f"{field}: both val/ and validation/ are there; keep one of them")
+    roots = roots or {"all": root}
+    classes = {split: _listed(folder)[0] for split, folder in roots.items()}
+    if not any(classes.values()):
+        raise UserError(f"{field}: holds no class folders; sort its images into one folder per class")
+    union = sorted(set().union(*classes.values()))
+    splits: dict[str, Examples] = {}
+    for split, folder in roots.items():
+        files = _class_folders(field, folder, classes[split])
+        places = np.array([union.index(name) for name in classes[split]], np.int32)
+        splits[split] = replace(files, labels=places[files.labels])
+    return Source(root.resolve().name, tuple(union), splits)
 
 
 def _class_folders(field: str, folder: Path, classes: Sequence[str]) -> Files:

@@ -1,0 +1,229 @@
+"""Evaluation on other data than a network was trained on: runs and weight files, folders, arrays, classes by name."""
+
+import contextlib
+import csv
+import io
+import shlex
+import sys
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+from sklearn.metrics import precision_recall_fscore_support
+
+import vit_jax
+from vit_jax import evaluate
+from vit_jax.config import ImageData
+from vit_jax.data import Preprocess, open_other_images
+from vit_jax.errors import UserError
+from vit_jax.train import command as train_command
+
+finish = sys.modules["vit_jax.train.finish"]
+TINY = shlex.split(
+    "digits --model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32 --optim.schedule constant "
+    "--optim.lr 0.01 --batch 256 --epochs 1 --optim.warmup 0"
+)
+PREPROCESS = Preprocess((8, 8), 1, "crop", 0, "bilinear", 255, (0.3,), (0.4,))
+
+
+def digit_images() -> tuple[np.ndarray, np.ndarray]:
+    digits = load_digits()
+    return np.rint(digits.images * (255 / 16)).astype(np.uint8), digits.target
+
+
+def folder(place, name: str, rows, called=str):
+    """A folder of class folders with these digits as images."""
+    images, labels = digit_images()
+    for i in rows:
+        file = place / name / called(labels[i]) / f"{i:04}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(images[i]).save(file)
+    return f"folder:{place / name}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def place(tmp_path_factory):
+    """A folder with a trained run of the digits, and its weights in two other layouts."""
+    from convert import __main__ as convert
+
+    here = tmp_path_factory.mktemp("other")
+    jax.config.update("jax_disable_most_optimizations", True)
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+        patch.chdir(here)
+        patch.setattr(finish, "draw", lambda *a: None)
+        assert train_command.command(TINY) == 0
+        for target in ("hf --to huggingface", "named.pt --to timm"):
+            patch.setattr("sys.argv", ["convert", "runs/digits", *target.split()])
+            assert convert.main() == 0
+        yield here
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(autouse=True)
+def inside_place(place, monkeypatch):
+    monkeypatch.chdir(place)
+
+
+@pytest.mark.parametrize("what", ["runs/digits", "hf", "named.pt"])
+def test_a_run_and_its_weights_in_any_layout_have_the_metrics_that_their_answers_have(what, tmp_path, capsys):
+    """Counted by hand from what `predict` answers for the same files."""
+    source = folder(tmp_path, "some", range(0, 400, 7))
+    out = tmp_path / "out.csv"
+    assert evaluate.command([what, "--data.source", source, "--csv", str(out), "--batch", "50"]) == 0
+    said = capsys.readouterr().out
+    assert f"all of {source}: 58 examples" in said.splitlines()[0]
+    table = list(csv.reader(out.open(newline="")))
+    assert table[0] == ["file", "true", "predicted", "probability"] and len(table) == 59
+    net = vit_jax.load(what)
+    for (file, true, predicted, probability), ((name, p),) in zip(
+        table[1:], net.predict([r[0] for r in table[1:]]), strict=True
+    ):
+        assert f"/{true}/" in file and predicted == name and float(probability) == pytest.approx(p, abs=2e-6)
+    right = np.mean([true == predicted for _, true, predicted, _ in table[1:]])
+    assert f"accuracy         {right:.4f}" in said
+    step, result = vit_jax.evaluate(what, source=source)
+    assert result.metrics["accuracy"] == pytest.approx(right) and step == net.step
+
+
+def test_classes_are_matched_by_name_and_macro_averages_are_over_those_that_the_data_has(tmp_path, capsys):
+    _, labels = digit_images()
+    rows = np.flatnonzero((labels == 7) | (labels == 2) | (labels == 3))[:90]
+    source = folder(tmp_path, "three", rows)
+    assert evaluate.command(["digits", "--data.source", source]) == 0
+    assert (
+        "note: its images are of 3 of the network's 10 classes; macro averages are over these"
+        in capsys.readouterr().out
+    )
+    _, result = evaluate.evaluate("digits", source=source)
+    truth = np.concatenate([labels[rows][labels[rows] == k] for k in (2, 3, 7)])
+    values = precision_recall_fscore_support(
+        truth, result.predicted, labels=[2, 3, 7], average="macro", zero_division=0
+    )
+    assert result.metrics["f1_macro"] == pytest.approx(values[2]) and result.confusion.sum(1).nonzero()[0].tolist() == [
+        2,
+        3,
+        7,
+    ]
+
+
+def test_splits_of_other_data(tmp_path, capsys):
+    folder(tmp_path / "two", "val", range(30))
+    source = folder(tmp_path / "two", "test", range(30, 70)).removesuffix("/test")
+    folder(tmp_path / "late", "validation", range(20))
+    late = f"folder:{tmp_path / 'late'}"
+    for arguments, first in (
+        (source, "test of"),
+        (f"{source} --split validation", "validation of"),
+        (late, "validation of"),
+    ):
+        assert evaluate.command(["digits", "--data.source", *arguments.split()]) == 0
+        assert first in capsys.readouterr().out.splitlines()[0]
+    with pytest.raises(UserError, match=r"there is no split 'train': .* has test, validation; choose one of them"):
+        evaluate.evaluate("digits", "train", source=source)
+    flat = folder(tmp_path, "flat", range(20))
+    with pytest.raises(UserError, match="has no splits; leave --split out to take all its images"):
+        evaluate.evaluate("digits", "test", source=flat)
+
+
+def test_a_copy_of_the_run_s_own_data_keeps_the_run_s_splits(tmp_path, capsys):
+    """Else most of what is measured would have been trained on."""
+    images, labels = digit_images()
+    np.savez(tmp_path / "copy.npz", images=images, labels=labels)
+    np.savez(tmp_path / "more.npz", images=images[:-1], labels=labels[:-1])
+    assert evaluate.command(["digits", "--data.source", str(tmp_path / "copy.npz")]) == 0
+    said = capsys.readouterr().out
+    assert "359 examples" in said and "this is the data that the run was trained on, with the run's splits" in said
+    own, copy = (evaluate.evaluate("digits", **how)[1] for how in ({}, {"source": str(tmp_path / "copy.npz")}))
+    assert own.metrics == copy.metrics
+    assert len(evaluate.evaluate("digits", source=str(tmp_path / "more.npz"))[1].predicted) == 1796
+    with pytest.raises(UserError, match="no split 'longer': this run's data has train, validation, test"):
+        evaluate.evaluate("digits", "longer", source=str(tmp_path / "copy.npz"))
+
+
+def opened(tmp_path, names, network, wanted=""):
+    for name in names:
+        (tmp_path / "set" / name).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(tmp_path / "set" / name / "x.png")
+    return open_other_images(ImageData(source=f"folder:{tmp_path / 'set'}"), wanted, PREPROCESS, network)
+
+
+def test_labels_are_those_of_the_network(tmp_path):
+    other = opened(tmp_path, ["dog", "ant"], ["cat", "dog", "eel", "ant"])
+    assert other.split.labels.tolist() == [3, 1] and other.total == 2
+    assert [other.split.name(i).split("/")[-2] for i in (0, 1)] == ["ant", "dog"]
+    assert other.split.take(np.array([0])).shape == (1, 8, 8, 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "network", "labels", "said"),
+    [
+        (["dog", "ant"], ["0", "1"], [0, 1], "the network's classes have no names: the data's are matched by order"),
+        (["10", "2"], [str(k) for k in range(11)], [10, 2], "2 of the network's 11 classes"),  # by number, not by place
+    ],
+)
+def test_classes_without_names(names, network, labels, said, tmp_path):
+    other = opened(tmp_path, names, network)
+    assert other.split.labels.tolist() == labels and said in " ".join(other.remarks)
+
+
+def test_arrays_without_class_names_are_matched_by_number(tmp_path):
+    np.savez(tmp_path / "a.npz", images=np.zeros((4, 8, 8), np.uint8), labels=[0, 2, 2, 1])
+    data = ImageData(source=str(tmp_path / "a.npz"))
+    other = open_other_images(data, "", PREPROCESS, ["cat", "dog", "eel", "ant"])
+    assert other.split.labels.tolist() == [0, 2, 2, 1] and "their numbers are taken" in other.remarks[0]
+    with pytest.raises(UserError, match="the network has no class '0', '1', '2'; its 2 are 'cat', 'dog'"):
+        open_other_images(data, "", PREPROCESS, ["cat", "dog"])
+
+
+@pytest.mark.parametrize(
+    ("names", "network", "says"),
+    [
+        (["dgo", "cat"], ["cat", "dog"], "the network has no class 'dgo'; nearest: dog"),
+        (["a", "b", "cat"], ["cat", "dog"], "no class 'a', 'b'; its 2 are 'cat', 'dog': rename"),
+        ([f"x{i}" for i in range(8)], ["cat"], "'x4' and 3 more"),
+        (["ant", "dog"], ["0", "1", "2"], "no class 'ant', 'dog'; its 3 are '0', '1', '2'"),  # which of the three?
+        (["dog"], ["dog", "cat", "dog"], "several classes of the network are called 'dog'"),
+        (["do\x1b[2Jg"], ["cat", "dog"], r"no class 'do\\x1b\[2Jg'"),
+        ([], ["cat"], "no such folder"),
+    ],
+)
+def test_classes_that_the_network_does_not_have(names, network, says, tmp_path):
+    with pytest.raises(UserError, match=says) as told:
+        opened(tmp_path, names, network)
+    assert str(told.value).isprintable()
+
+
+def test_what_else_is_refused(tmp_path):
+    (tmp_path / "flat").mkdir()
+    Image.new("L", (8, 8)).save(tmp_path / "flat" / "x.png")
+    with pytest.raises(UserError, match="holds no class folders"):
+        evaluate.evaluate("digits", source=f"folder:{tmp_path / 'flat'}")
+    with pytest.raises(UserError, match=r"hf: holds weights and is no run.*--data.source folder:PATH"):
+        evaluate.evaluate("hf")
+    with pytest.raises(UserError, match="there are no --weights and --ema to choose"):
+        evaluate.evaluate("hf", which="last", source="digits")
+    broken = folder(tmp_path, "broken", range(3))
+    next((tmp_path / "broken").rglob("*.png")).write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"\.png: not a JPEG"):
+        evaluate.evaluate("digits", source=broken)
+    out = tmp_path / "there.csv"
+    out.write_text("mine")
+    with pytest.raises(UserError, match="exists already; add --force"):
+        evaluate.command(["digits", "--csv", str(out)])
+    assert out.read_text() == "mine"
+    with pytest.raises(UserError, match="takes 2 channels, which image files do not have; give an"):
+        two = Preprocess((8, 8), 2, "crop", 0, "bilinear", 255, (0.3,) * 2, (0.4,) * 2)
+        open_other_images(ImageData(source=folder(tmp_path, "two", range(2))), "", two, list("0123456789"))
+    np.savez(tmp_path / "two.npz", images=np.full((3, 8, 8, 2), 7, np.uint8), labels=[0, 1, 1])
+    other = open_other_images(ImageData(source=str(tmp_path / "two.npz")), "", two, ["a", "b"])
+    assert (other.split.take(np.arange(3)) == 7).all() and other.split.take(np.arange(3)).shape == (3, 8, 8, 2)
+
+
+def test_the_table_of_the_run_s_own_data(tmp_path):
+    out = tmp_path / "own.csv"
+    assert evaluate.command(["digits", "--split", "validation", "--csv", str(out), "--force"]) == 0
+    rows = list(csv.DictReader(out.open(newline="")))
+    _, labels = digit_images()
+    assert len(rows) == 144 and all(row["true"] == str(labels[int(row["file"][7:-1])]) for row in rows)

@@ -1,0 +1,113 @@
+"""Images that a trained network is only evaluated on: any source, its classes matched with those of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..config import ImageData, nearest
+from ..config.images import numbered_classes
+from ..errors import UserError
+from .images import Preprocess
+from .pixels import Images, sizes
+from .sources import Arrays, Source, open_image_source
+from .sources.folders import open_test_folder
+from .splits import Split
+
+
+@dataclass(frozen=True)
+class Other:
+    """One split of other data than that which a network was trained on."""
+
+    name: str  # of the split; "all" where the data has no splits
+    split: Split
+    total: int  # examples of all splits
+    remarks: tuple[str, ...]  # sentences for the user
+
+
+def open_other_images(data: ImageData, wanted: str, preprocess: Preprocess, class_names: Sequence[str]) -> Other:
+    """Open a split of images for evaluation, decoded when they are taken; their labels are the network's.
+
+    Args:
+        data: where the images are; of its fields only source, dir and threads count.
+        wanted: the split; empty: test, else validation, else the only one. A folder without splits is taken as a whole.
+        preprocess: how the network takes images.
+        class_names: the classes of the network; only numbers if they have no names.
+    Raises UserError, also for classes that the network does not have.
+    """
+    field = f"data.source {data.source}"
+    folder = data.source.startswith("folder:")
+    source = open_test_folder(data.source.removeprefix("folder:")) if folder else open_image_source(data)
+    name = _chosen(field, source, wanted)
+    examples = source.splits[name]
+    if not len(examples.labels):
+        raise UserError(f"{field}: its {name} split is empty; choose another with --split")
+    if preprocess.channels not in (1, 3) and not (
+        isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:]))
+    ):
+        raise UserError(
+            f"{field}: the network takes {preprocess.channels} channels, which image files do not have; "
+            f"give an .npz with images {[*preprocess.image, preprocess.channels]}"
+        )
+    present = np.unique(examples.labels)
+    if present[0] < 0 or present[-1] >= len(source.class_names):
+        raise UserError(
+            f"{field}: labels of its {name} split go from {present[0]} to {present[-1]}, which are no classes"
+        )
+    places, remark = _matched(field, source.class_names, present, class_names)
+    examples.labels = places[examples.labels]
+    split = Split(Images(examples, preprocess, False, data.threads), np.arange(len(examples.labels)))
+    split.classes = np.unique(split.labels)
+    remarks = [remark, *source.remarks]
+    if len(split.classes) < len(class_names):
+        remarks.append(
+            f"its images are of {len(split.classes)} of the network's {len(class_names)} classes; "
+            "macro averages are over these"
+        )
+    return Other(name, split, sum(len(each.labels) for each in source.splits.values()), tuple(filter(None, remarks)))
+
+
+def _chosen(field: str, source: Source, wanted: str) -> str:
+    """The split to take."""
+    if wanted in source.splits:
+        return wanted
+    if not wanted:
+        return next((name for name in ("test", "validation") if name in source.splits), next(iter(source.splits)))
+    if list(source.splits) == ["all"]:
+        raise UserError(
+            f"there is no split {wanted!r}: {field} has no splits; leave --split out to take all its images"
+        )
+    raise UserError(f"there is no split {wanted!r}: {field} has {', '.join(source.splits)}; choose one of them")
+
+
+def _matched(field: str, names: Sequence[str], present: np.ndarray, network: Sequence[str]) -> tuple[np.ndarray, str]:
+    """(the network's class of each class of the data, int32; a remark where they are not matched by name).
+
+    Only the classes that are `present` have to be the network's: the others' places are -1.
+    """
+    place = {name: k for k, name in enumerate(network)}
+    used = [names[k] for k in present]
+    twice = sorted({name for name in used if network.count(name) > 1}) if len(place) < len(network) else []
+    if twice:
+        raise UserError(f"{field}: several classes of the network are called {twice[0]!r}; rename one of them")
+    unknown = [name for name in used if name not in place]
+    if not unknown:
+        return np.array([place.get(name, -1) for name in names], np.int32), ""
+    if list(names) == numbered_classes(len(names)) and present[-1] < len(network):
+        return np.arange(
+            len(names), dtype=np.int32
+        ), "its classes have no names: their numbers are taken as the network's"
+    numbered = list(network) == numbered_classes(len(network))
+    if numbered and len(names) == len(network):
+        return np.arange(
+            len(names), dtype=np.int32
+        ), "the network's classes have no names: the data's are matched by order"
+    listed = ", ".join(map(repr, unknown[:5])) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
+    known = ", ".join(map(repr, network[:3])) + (f", ... {network[-1]!r}" if len(network) > 3 else "")
+    hint = nearest(unknown[0], list(network)) if len(unknown) == 1 and not numbered else ""
+    raise UserError(
+        f"{field}: the network has no class {listed}{hint}; its {len(network)} are {known}: "
+        "rename these classes of the data, or leave them out"
+    )
