@@ -20,6 +20,7 @@ from .operations import need, number
 from .step import Adaptation, Step
 
 NETWORK = NETWORKS["vit"]
+LONGEST_PATCH = 512  # pixels: the time to invert what resizes a patch grows with their third power
 STAYS = "the function stays"  # up to rounding
 # Mean and standard deviation of pixels in [0, 1], by the names of published preprocessings.
 STATISTICS = {
@@ -64,6 +65,7 @@ def patch(c: ViTConfig, text: str, value: str) -> Adaptation:
     _without_pixel_norm(c, text)
     rows, columns = c.grid
     old, new = pair(c.patch), pair(size)
+    need(max(*old, *new) <= LONGEST_PATCH, text, f"no side of a patch may have more than {LONGEST_PATCH} pixels")
     after = check_vit(replace(c, patch=size, image=_square((rows * new[0], columns * new[1]))))
 
     def kernels(arrays: Arrays) -> Arrays:

@@ -4,6 +4,7 @@ HEADER = 16 << 20  # bytes of a header, an index or a JSON file
 TENSORS = 50_000  # in one file
 RANK = 8  # axes of a tensor
 NAME = 512  # characters of a tensor's name
+LETTERS = 1 << 21  # characters of all names of weights: several times those of the largest networks
 NESTING = 8  # levels of dictionaries and lists
 OPCODES = 1_000_000  # of a pickle, and values of a nested file
 TENSOR_BYTES = 16 << 30

@@ -7,8 +7,11 @@ checkpoint manager's folder holds numbered steps.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path as Folder
 from typing import Any
@@ -26,6 +29,8 @@ BATCH = 32 << 20  # bytes that are committed to the database at a time
 # Each thread of TensorStore has memory of its own.
 ONE_AT_A_TIME = {"data_copy_concurrency": {"limit": 1}, "file_io_concurrency": {"limit": 1}}
 MAX_DEPTH = 2 * limits.NESTING  # parts of a name: an optimizer's moments are nested deeper than weights
+CHUNK, CHUNKS = 1 << 20, 2  # bytes that a chunk may have in any case; how often it may exceed its array
+PARTS = 1 << 16  # chunks of an array
 EMPTY = ("None", "Dict", "List", "Tuple")  # value types that stand for empty containers
 Keys = tuple[str, ...]
 
@@ -196,6 +201,14 @@ def _tensor(name: str, store: Any, folder: Folder, size: int) -> Tensor:
             f"{folder}: {name} is of dtype {store.dtype.name}, which no weights have; leave it out of the checkpoint"
         )
     check_shape(name, dtype, shape, str(folder))
+    chunk = store.chunk_layout.read_chunk.shape or shape  # what is allocated for each part that is read
+    if math.prod(chunk) * dtype.itemsize > max(CHUNK, CHUNKS * math.prod(shape) * dtype.itemsize) or (
+        math.prod(-(-n // max(c, 1)) for n, c in zip(shape, chunk, strict=True)) > PARTS
+    ):
+        raise UserError(
+            f"{folder}: {name} {list(shape)} is stored in chunks of {list(chunk)}, which no library writes; restore "
+            "the checkpoint, or take another step"
+        )
 
     def read() -> np.ndarray:
         try:
@@ -235,32 +248,45 @@ def write(
     folder.mkdir(parents=True)
     base = {"driver": "file", "path": f"{folder.absolute()}{os.sep}"}
     context = tensorstore.Context(ONE_AT_A_TIME)
-    pending, size = tensorstore.Transaction(), 0
-    for keys, array in arrays:
-        spec = leaves.pop(keys)
-        if (array.dtype, array.shape) != (spec.dtype, spec.shape):
-            raise ValueError(f"{keys} is {array.dtype} {array.shape} instead of {spec}")
-        store = tensorstore.open(
-            {
-                "driver": "zarr",
-                "kvstore": {"driver": "ocdbt", "base": base, "path": f"{'.'.join(map(str, keys))}/"},
-                "metadata": {"compressor": {"id": "zstd", "level": 1}, "chunks": [max(n, 1) for n in array.shape]},
-            },
-            create=True,
-            dtype=tensorstore.dtype(array.dtype),
-            shape=array.shape,
-            context=context,
-            transaction=pending,
-        ).result()
-        store.write(array).result()
-        size += array.nbytes
-        if size > BATCH:
-            pending.commit_sync()
-            pending, size = tensorstore.Transaction(), 0
-    pending.commit_sync()
+    with _system_errors(path):
+        pending, size = tensorstore.Transaction(), 0
+        for keys, array in arrays:
+            spec = leaves.pop(keys)
+            if (array.dtype, array.shape) != (spec.dtype, spec.shape):
+                raise ValueError(f"{keys} is {array.dtype} {array.shape} instead of {spec}")
+            store = tensorstore.open(
+                {
+                    "driver": "zarr",
+                    "kvstore": {"driver": "ocdbt", "base": base, "path": f"{'.'.join(map(str, keys))}/"},
+                    "metadata": {"compressor": {"id": "zstd", "level": 1}, "chunks": [max(n, 1) for n in array.shape]},
+                },
+                create=True,
+                dtype=tensorstore.dtype(array.dtype),
+                shape=array.shape,
+                context=context,
+                transaction=pending,
+            ).result()
+            store.write(array).result()
+            size += array.nbytes
+            if size > BATCH:
+                pending.commit_sync()
+                pending, size = tensorstore.Transaction(), 0
+        pending.commit_sync()
     if leaves:
         raise ValueError(f"no array came for {', '.join('.'.join(map(str, keys)) for keys in leaves)}")
     _write_text(folder / METADATA, json.dumps(_tree_metadata([keys for keys, _ in _specs(tree)])))
+
+
+@contextlib.contextmanager
+def _system_errors(path: str) -> Iterator[None]:
+    """Raise the OSError that TensorStore states in the text of another exception (a full disk as exhaustion)."""
+    try:
+        yield
+    except Exception as error:
+        number = re.search(r"os_error_code=.(\d+)", str(error))
+        if isinstance(error, UserError | OSError) or not number:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), path) from error
 
 
 def _specs(tree: Mapping[Any, Any], prefix: Keys = ()) -> Iterator[tuple[Keys, Spec]]:

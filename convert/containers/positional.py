@@ -5,26 +5,42 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
+from typing import BinaryIO, ClassVar
 
 import numpy as np
 
 from vit_jax.errors import UserError
 
 CHUNK = 8 << 20  # bytes read at a time where only some of them are wanted
+OPEN = 64  # files that are open at the same time
 
 
 class PositionalFile:
-    """A file opened for reading by position; its size and time must not change while it is open."""
+    """A file opened for reading by position; it must stay the same file, of the same size and time, while it is open.
+
+    Of many (the shards of a large network) only the last OPEN are open for the system, which allows few to a process;
+    the others are opened again when they are read.
+    """
+
+    _opened: ClassVar[dict[PositionalFile, BinaryIO]] = {}  # the last one used is the last
 
     def __init__(self, path: str):
         self.path = path
-        self._file = open(path, "rb", buffering=0)
-        self._state = self._stat()
+        self._state = _state(self._file())
         self.size = self._state[0]
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if file := self._opened.pop(self, None):
+            file.close()
+
+    def _file(self) -> BinaryIO:
+        """The file, open."""
+        file = self._opened.pop(self, None) or open(self.path, "rb", buffering=0)
+        while len(self._opened) >= OPEN:
+            next(iter(self._opened)).close()
+        self._opened[self] = file
+        return file
 
     def read(self, offset: int, size: int) -> bytes:
         """`size` bytes from `offset`. Raises UserError where the file is shorter or has changed since it was opened."""
@@ -44,10 +60,14 @@ class PositionalFile:
     def into(self, offset: int, array: np.ndarray) -> None:
         """Fill an array uint8 [size] with the bytes from `offset`. Raises as `read` does."""
         view, done, size = memoryview(array), 0, len(array)
-        self._file.seek(offset)
-        while done < size and (count := self._file.readinto(view[done:])):
+        try:
+            file = self._file()
+        except FileNotFoundError:
+            raise UserError(f"{self.path}: was removed while it was read; get the file again") from None
+        file.seek(offset)
+        while done < size and (count := file.readinto(view[done:])):  # type: ignore[attr-defined]
             done += count
-        if done < size or self._stat() != self._state:
+        if done < size or _state(file) != self._state:
             raise UserError(f"{self.path}: has changed while it was read; try again when no process writes to it")
 
     def checked(self, offset: int, size: int, crc: int, start: int, stop: int) -> np.ndarray | None:
@@ -70,6 +90,8 @@ class PositionalFile:
         for at in range(0, size, CHUNK):
             yield at, self.array(offset + at, min(CHUNK, size - at))
 
-    def _stat(self) -> tuple[int, int]:
-        status = os.fstat(self._file.fileno())
-        return status.st_size, status.st_mtime_ns
+
+def _state(file: BinaryIO) -> tuple[int, ...]:
+    """Size, time of the last change, and identity of an open file."""
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino

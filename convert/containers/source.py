@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -41,7 +42,7 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """Bytes of the values."""
-        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+        return math.prod(map(int, self.shape)) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Spec:
     @property
     def nbytes(self) -> int:
         """Bytes of the values."""
-        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+        return math.prod(map(int, self.shape)) * self.dtype.itemsize
 
 
 TreePath = tuple[str | int, ...]  # the keys to a value in a nested tree; (name,) in a flat one
@@ -133,8 +134,7 @@ def leaves(tree: Mapping[str, Any], separator: str = ".", prefix: str = "") -> d
 def check_names(names: Iterable[str], path: str) -> None:
     """Raise UserError on names that are no strings, not printable ASCII, empty or too long, and on too many names."""
     names = list(names)
-    if len(names) > limits.TENSORS:
-        raise UserError(f"{path}: {len(names)} tensors are more than {limits.TENSORS}; save the parameters alone")
+    check_amount(names, path)
     for name in names:
         if not isinstance(name, str) or not name:
             raise UserError(
@@ -152,11 +152,22 @@ def check_names(names: Iterable[str], path: str) -> None:
             )
 
 
+def check_amount(names: Collection[Any], path: str) -> None:
+    """Raise UserError on more names, or longer ones, than any network has: each is compared with all layouts."""
+    if len(names) > limits.TENSORS:
+        raise UserError(f"{path}: {len(names)} tensors are more than {limits.TENSORS}; save the parameters alone")
+    if (letters := sum(len(name) for name in names if isinstance(name, str))) > limits.LETTERS:
+        raise UserError(
+            f"{path}: the names of its {len(names)} tensors take {letters} characters, more than {limits.LETTERS}; "
+            "save the parameters alone"
+        )
+
+
 def check_shape(name: str, dtype: np.dtype, shape: Shape, path: str) -> None:
     """Raise UserError where a tensor has too many axes or bytes to be allocated."""
     if len(shape) > limits.RANK:
         raise UserError(f"{path}: {name} has {len(shape)} axes, more than {limits.RANK}; re-save the file without it")
-    size = int(np.prod([int(n) for n in shape], dtype=object)) * dtype.itemsize
+    size = math.prod(map(int, shape)) * dtype.itemsize
     if any(not 0 <= n <= limits.TENSOR_BYTES for n in shape) or size > limits.TENSOR_BYTES:
         raise UserError(
             f"{path}: {name} {list(shape)} would take {size} bytes, more than {limits.TENSOR_BYTES}, so the file's "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from typing import Any
 
@@ -11,9 +12,14 @@ from . import limits
 
 
 def parse(data: bytes, path: str, nesting: int = limits.NESTING) -> Any:
-    """The value of a JSON text. Raises UserError naming `path` where it is damaged or ambiguous."""
+    """The value of a JSON text, in UTF-8 with or without a byte order mark.
+
+    Raises UserError naming `path` where it is damaged or ambiguous.
+    """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"{path}: is text in UTF-16 or UTF-32, and JSON files are UTF-8; save it again as UTF-8")
     try:
-        value = json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_constant)
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object, parse_constant=_constant)
     except (ValueError, RecursionError) as error:
         clause = str(error) if isinstance(error, Ambiguous) else "it is cut off or damaged"
         raise UserError(f"{path}: holds no valid JSON: {clause}; get the file again") from error

@@ -7,11 +7,11 @@ temporary folder, and only then renamed.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from vit_jax.runs import sync_file, sync_folder
 
 from ..containers import open_source
 from ..containers.source import CARRIED_SUFFIX, CERTIFICATE, DIGESTED, PROVENANCE, Source
+from .claim import claim
 
 
 @dataclass(frozen=True)
@@ -83,16 +84,18 @@ class Target:
 
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
-        """A temporary folder beside the target; removed afterwards, and parent folders with it if they stay empty."""
+        """A temporary folder beside the target, for this process alone: no other one writes to the target meanwhile.
+
+        It is removed afterwards, and parent folders with it that were made and stay empty. Raises UserError where
+        another process writes to the target.
+        """
         made = [folder for folder in self.path.absolute().parents if not folder.exists()]
-        workspace = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         try:
             with self.failures():
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                workspace.mkdir()
-                yield workspace
+                with claim(self.path) as workspace:
+                    yield workspace
         finally:
-            clear(workspace)
             if not os.path.lexists(self.path):
                 with contextlib.suppress(OSError):
                     for folder in made:
@@ -110,35 +113,71 @@ class Target:
                 ) from error
             if error.errno is None:
                 raise
+            name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+            hidden = not name or f".{self.path.name}." in name
             raise UserError(
-                f"{self.path}: {os.strerror(error.errno).lower()}; "
+                f"{self.path if hidden else name}: {os.strerror(error.errno).lower()}; "
                 "check the path, its permissions and the disk, nothing was changed"
             ) from error
 
     def settle(self, workspace: Path) -> list[Path]:
-        """Move the temporary folder's files to their names, durably, and remove what an earlier conversion left."""
+        """Move the temporary folder's files to their names, durably, and remove what an earlier conversion left.
+
+        Wherever the process ends, the weights are the old ones or the new ones, and nothing belongs to others.
+        """
         for path in (workspace, *workspace.rglob("*")):
             (sync_folder if path.is_dir() else sync_file)(path)
-        names = sorted(p.name for p in workspace.iterdir())
+        names = sorted((p.name for p in workspace.iterdir()), key=lambda name: (name != self.name, name))
         place = self.path if self.folder else self.path.parent
-        stale = [self.path / name for name in self.listed()] if self.folder else []
-        if self.folder and not self.path.exists():
+        if not self.folder:
+            self._replace(workspace, names, self.beside)
+        elif not self.path.exists():
             os.rename(workspace, self.path)
-            sync_folder(self.path.parent)
-        else:
-            for name in names:
-                os.replace(workspace / name, place / name)
-        for path in (*stale, *self.beside):
-            if path.name not in names or path.parent != place:
+        elif not self._exchange(workspace):
+            self._replace(workspace, names, [self.path / name for name in self.listed()])
+        if self.folder:
+            for path in self.beside:
                 path.unlink(missing_ok=True)
         sync_folder(place)
-        return [place / name for name in names]
+        sync_folder(self.path.parent)
+        return [place / name for name in sorted(names)]
+
+    def _replace(self, workspace: Path, names: Sequence[str], old: Sequence[Path]) -> None:
+        """Move files one by one, the weights first, after those beside the old weights are gone."""
+        for path in old:
+            if path != self.weights:
+                path.unlink(missing_ok=True)
+        for name in names:
+            os.replace(workspace / name, self.weights.with_name(name))
+
+    def _exchange(self, workspace: Path) -> bool:
+        """Have the new folder and the old one change places; False where that cannot be done in one step."""
+        real = os.path.realpath(self.path)
+        if os.path.samefile(real, os.getcwd()):  # a shell that stands in it would stand in a folder that is removed
+            return False
+        shutil.copymode(real, workspace)
+        return exchange(str(workspace), real)
+
+
+def exchange(a: str, b: str) -> bool:
+    """Exchange the names of two folders in one step; False where the system or the file system cannot (Linux can)."""
+    try:
+        renameat2 = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE: man 2 rename
+    return bool(renameat2(here, os.fsencode(a), here, os.fsencode(b), swap) == 0)
 
 
 def target(text: str, name: str) -> Target:
-    """The target at a path: a file where it has a suffix, else a folder with the weights in a file `name`."""
+    """The target at a path: a file where it has a suffix, else a folder with the weights in a file `name`.
+
+    Raises UserError where the path has no name.
+    """
     path = Path(text)
     path = path if path.name not in ("", "..") else Path(os.path.abspath(text))
+    if not text or not path.name:
+        raise UserError(f"{text or 'DST is empty'}: is no place for a conversion; give the name of a file or a folder")
     return Target(path, name if not path.suffix else path.name, not path.suffix)
 
 
@@ -152,15 +191,6 @@ def was_converted(path: Path) -> bool:
         return isinstance(found, dict) and found.get("format") == 1 and bool({"verdict", "made_by"} & found.keys())
     except (OSError, ValueError, UserError, RecursionError):
         return False
-
-
-def clear(workspace: Path) -> None:
-    """Remove a folder, also while threads of an interrupted write still write in it."""
-    for _ in range(50):
-        shutil.rmtree(workspace, ignore_errors=True)
-        if not workspace.exists():
-            return
-        time.sleep(0.1)
 
 
 def free(places: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,14 @@ from vit_jax.errors import UserError
 from ..containers.source import Tensor
 from ..dialects import LAYOUTS, MODULES, refused
 from ..layout import Layout, Names
+
+LONGEST, PARTS = 200, 24  # characters and parts of a name that may belong to a layout: expressions try them all
+FIRST, FORMS = 5_000, 500  # names that are compared for a hint
+
+
+def is_short(name: str) -> bool:
+    """Whether a name may be one of a layout's; others would only cost time."""
+    return len(name) <= LONGEST and name.count(".") + name.count("/") < PARTS
 
 
 def shapes(tensors: Mapping[str, Tensor]) -> Names:
@@ -37,9 +46,10 @@ class Recognition:
     @classmethod
     def of(cls, names: Names) -> Recognition:
         """The recognition of {name: shape}; a tensor that a layout leaves out (a teacher's) is no reason to refuse."""
-        layouts = tuple(layout for layout in LAYOUTS.values() if layout.recognises(names))
-        aside = {name for layout in layouts for name in layout.left_out(names)}
-        return cls(names, layouts, refused.why(name for name in names if name not in aside))
+        some = {name: shape for name, shape in names.items() if is_short(name)}
+        layouts = tuple(layout for layout in LAYOUTS.values() if layout.recognises(some))
+        aside = {name for layout in layouts for name in layout.left_out(some)}
+        return cls(names, layouts, refused.why(name for name in some if name not in aside))
 
 
 def recognise(tensors: Mapping[str, Tensor]) -> Recognition:
@@ -113,12 +123,16 @@ def find(name: str, flag: str) -> list[Layout]:
 
 
 def closest(names: Iterable[str]) -> str:
-    """A clause naming the layout whose names are most like these: names are compared by their parts between dots."""
+    """A clause naming the layout whose names are most like these: names are compared by their parts between dots.
 
-    def parts(names: Iterable[str]) -> set[frozenset[str]]:
-        return {frozenset(re.sub(r"\d+", "0", name).split(".")) for name in names}
+    At most FIRST names are looked at, and FORMS of those that differ in more than numbers: real files have fewer.
+    """
 
-    given, likeness = parts(names), {}
+    def parts(names: Iterable[str]) -> list[frozenset[str]]:
+        return list(dict.fromkeys(frozenset(re.sub(r"\d+", "0", name).split(".")) for name in names))
+
+    given = parts(itertools.islice(filter(is_short, names), FIRST))[:FORMS]
+    likeness = {}
     for layout in LAYOUTS.values():
         plain = parts(p.replace("\\", "").replace("d+", "0") for p in layout.signature if not p.startswith("!"))
         shares = [max((len(a & b) / len(a | b) for a in given), default=0) for b in plain]

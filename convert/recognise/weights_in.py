@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from vit_jax.errors import UserError
 
-from ..containers.source import Marker, Source, Tensor, TreePath, check_names
+from ..containers.source import Marker, Source, Tensor, TreePath, check_amount, check_names
 
 TensorSet = dict[str, Tensor]
 Found = TypeVar("Found")  # what is known of a set of tensors: false where that is nothing
@@ -33,6 +33,7 @@ INSIDE = {
     "_fsdp_wrapped_module",
 }  # added within names, around submodules
 STRIPPED, SETS = 6, 200  # at most so many wrappers and prefixes around each other, and sets in one file
+LOOKED = 20_000  # names in all of these places: comparing them with all layouts takes half a second
 PLACES, SHOWN = 30, 5  # prefixes under which weights are looked for that no known wrapper holds; shown of a long list
 TOP = "."  # the label of a file's own names
 NEST = "\0"  # between a dictionary's key and what is in it, where names themselves are joined by dots
@@ -60,6 +61,7 @@ def choose(source: Source, recognise: Callable[[TensorSet], Found], key: str = "
     """
     key = key or source.preferred
     members = _members(source)
+    check_amount(members, source.path)
     sets = _sets(source, members, TOP, recognise, key)
     sets |= _equals(source, sets)
     if key and not any(label == key or label.startswith(key + source.separator) for label in sets):
@@ -101,11 +103,13 @@ def hint(source: Source, recognise: Callable[[TensorSet], Any]) -> str:
         parts = name.split(separator)
         counts.update(separator.join(parts[:i]) for i in range(1, min(len(parts), STRIPPED)))
     found: list[str] = []
-    for label, _ in sorted(counts.most_common(PLACES), key=lambda each: each[0].count(separator)):
+    looked = 0
+    for label, count in sorted(counts.most_common(PLACES), key=lambda each: each[0].count(separator)):
         prefix = label + separator
-        if not any(prefix.startswith(outer + separator) for outer in found) and recognise(
-            {n.removeprefix(prefix): t for n, t in every.items() if n.startswith(prefix)}
-        ):
+        if any(prefix.startswith(outer + separator) for outer in found) or looked + count > LOOKED:
+            continue
+        looked += count
+        if recognise({n.removeprefix(prefix): t for n, t in every.items() if n.startswith(prefix)}):
             found.append(label)
     return (
         f"its weights lie under {', '.join(found)}; add {' or '.join(f'--key {label}' for label in found)}"

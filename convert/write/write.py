@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from vit_jax.config import RunConfig, pixels
@@ -54,7 +55,8 @@ def write(
     UserError, with everything on the disk as it was, where the target exists or cannot be written.
     """
     goal = goal_of(path, plan.layout)
-    goal.check(plan.reading.source, force, replaceable=goal.name != CHECKPOINTS)
+    check = partial(goal.check, plan.reading.source, force, replaceable=goal.name != CHECKPOINTS)
+    check()
     if not goal.folder:
         writer(str(goal.path))  # refuses a suffix that is no container's
     if not weights_only:
@@ -62,11 +64,13 @@ def write(
     state = training(plan.reading, run) if holds_training(goal, plan.layout) and not weights_only else None
     provenance = origin(plan, state is not None)
     with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
+        check()  # once more: from here on no other conversion writes there
         known = aside.submit(source_hash, plan.reading.source)  # while the weights are written: neither waits
         notes, sums = write_all(plan, workspace / goal.name, provenance, known, progress, state)
         sides = plan.layout.write_side(plan.config, plan.facts) if goal.folder and not weights_only else {}
         for name, content in (sides | own_side(goal, provenance, sums, list(sides))).items():
             write_json(workspace / name, content)
+        check()  # what another program put there meanwhile stays
         files = goal.settle(workspace)
     key = "model" if goal.name == CHECKPOINTS or notes else ""
     return Written(goal.weights, files, provenance, [*notes, *remarks(plan, goal, weights_only)], key)

@@ -1,0 +1,112 @@
+"""The claim on a place: of all processes that would write there one does, and what killed ones left is removed.
+
+The claim is a lock on a hidden file beside the place. The system gives it back when its process ends, however that
+ends, so what lies beside a place that nobody has claimed has no owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import platform
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from vit_jax.errors import UserError, printable
+
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}  # what file systems without locks answer
+STILL = 3600  # seconds without a change, after which what another machine wrote has no owner: its locks may not show
+HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:40] or "unknown"
+
+
+@contextlib.contextmanager
+def claim(place: Path) -> Iterator[Path]:
+    """A new folder beside `place` for the one process that may write there; it is removed afterwards.
+
+    What earlier processes left is removed first. Raises UserError where another process has the claim.
+    """
+    lock = place.with_name(f".{place.name}.lock")
+    handle = _locked(place, lock)
+    workspace = place.with_name(f".{place.name}.{HOST}.{os.getpid()}.tmp")
+    try:
+        for left in abandoned(place):
+            clear(left)
+        workspace.mkdir()
+        yield workspace
+    finally:
+        clear(workspace)
+        with contextlib.suppress(OSError):  # Windows removes no open file: it stays, unlocked
+            lock.unlink()
+        os.close(handle)
+
+
+def abandoned(place: Path) -> list[Path]:
+    """The folders of earlier processes beside a place that this one has claimed."""
+    name = re.compile(rf"\.{re.escape(place.name)}\.([A-Za-z0-9-]+)\.\d+\.tmp")
+    found = [(entry, match[1]) for entry in place.parent.iterdir() if (match := name.fullmatch(entry.name))]
+    return [entry for entry, host in found if entry.is_dir() and (host == HOST or _still(entry))]
+
+
+def clear(folder: Path) -> None:
+    """Remove a folder, also while threads of an interrupted write still write in it."""
+    for _ in range(50):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
+
+
+def _locked(place: Path, lock: Path) -> int:
+    """The lock file, open and locked. Raises UserError where another process has locked it."""
+    while True:
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        try:
+            handle, is_new = os.open(lock, flags | os.O_EXCL, 0o666), True
+        except FileExistsError:
+            handle, is_new = os.open(lock, flags, 0o666), False
+        try:
+            if not _lock(handle, is_new):
+                owner = os.pread(handle, 80, 0).decode(errors="replace") if hasattr(os, "pread") else ""
+                raise UserError(
+                    f"{place}: is being written by another conversion ({printable(owner.strip()) or 'unknown'}; if "
+                    f"none runs, remove {lock.name}); wait for it, or choose another target"
+                )
+            # A process that had it may have removed it in between: then the next to come would lock another file.
+            if lock.exists() and os.path.samestat(os.fstat(handle), lock.stat()):
+                os.truncate(handle, 0)
+                os.write(handle, f"process {os.getpid()} on {HOST}\n".encode())
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _lock(handle: int, is_new: bool) -> bool:
+    """Lock an open file until it is closed or the process ends; False where another process has.
+
+    Where the file system has no locks, the one that made the file (`is_new`) has it.
+    """
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return is_new and error.errno in NO_LOCKS
+    return True
+
+
+def _still(folder: Path) -> bool:
+    """Whether nothing in a folder has changed for a long time."""
+    with contextlib.suppress(OSError):
+        return time.time() - max(path.stat().st_mtime for path in (folder, *folder.rglob("*"))) > STILL
+    return False
