@@ -19,6 +19,7 @@ from convert import rules
 from convert.adapt import OPERATIONS
 from convert.adapt.kernels import PATCHES, POSITIONS
 from convert.dialects import LAYOUTS
+from convert.plan import target as target_module
 from convert.write import weights
 from convert.write.origin import file_hash
 from vit_jax.config import ViTConfig, shapes
@@ -472,12 +473,12 @@ def test_a_file_gets_its_name_once_the_disk_holds_it(run, source, tmp_path, monk
             paths = [Path(old), *Path(old).rglob("*")]
             assert held >= {p.stat().st_ino for p in paths}, f"{old} becomes {new} before it is on the disk"
             named.update(p.stat().st_ino for p in paths)
-            move(old, new)
+            return move(old, new)
 
         return listen
 
-    for name in ("rename", "replace"):
-        monkeypatch.setattr(os, name, listening(getattr(os, name)))
+    for place, name in ((os, "rename"), (os, "replace"), (target_module, "exchange")):
+        monkeypatch.setattr(place, name, listening(getattr(place, name)))
     assert run(*said, *["--force"] * replaced)[0] == 0
     written = {p.stat().st_ino for p in tmp_path.rglob("*") if p.is_file() and p != source}
     assert written <= named and len(written) > 1

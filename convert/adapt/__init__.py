@@ -13,15 +13,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vit_jax.config import ModelConfig, NetworkRow, ViTConfig, nearest, network_of, shapes
+from vit_jax.config import ModelConfig, NetworkRow, nearest, network_of, shapes
 from vit_jax.errors import UserError
 
 from . import operations, vit
 from .step import Adaptation, Step, apply
 
 __all__ = ["ANY_NETWORK", "OPERATIONS", "Adaptation", "Step", "adaptations", "apply", "operation", "texts_to_fit"]
-
-LARGEST = 1 << 25  # numbers in a parameter: 256 MB in the float64 in which they are computed
 
 Operation = Callable[[Any, str, str], Adaptation]  # (config, text, value)
 
@@ -46,23 +44,20 @@ def adaptations(config: ModelConfig, texts: Sequence[str]) -> list[Adaptation]:
             can = f"can only have {' and '.join(possible)} changed" if possible else "can have nothing changed"
             raise UserError(f"--adapt {text}: {name} is for {whose} and this is a {row.name}, which {can}")
         out.append(OPERATIONS[name](config, text, value))
-        check_size(config, out[-1].config, text)
+        check_size(out[-1])
         config = out[-1].config
     return out
 
 
-def check_size(before: ModelConfig, after: ModelConfig, text: str) -> None:
-    """Raise UserError where an adaptation makes a parameter that is large, and larger than all of the network was.
-
-    A table of positions counts where it is computed as well: other layouts store it.
-    """
-    sizes, whole = ({name: math.prod(shape) for name, shape in shapes(c).items()} for c in (after, before))
-    if isinstance(after, ViTConfig):
-        sizes["position"] = after.position_rows * after.width
-    name = max(sizes, key=sizes.__getitem__)
-    most = max(LARGEST, sum(whole.values()))
-    if sizes[name] > most:
-        raise UserError(f"--adapt {text}: {name} would have {sizes[name]:,} numbers, more than {most:,}; give less")
+def check_size(adaptation: Adaptation) -> None:
+    """Raise UserError where an adaptation makes a parameter that is large, and larger than all of the network was."""
+    for name, shape in (each for step in adaptation.steps for each in step.makes.items()):
+        if math.prod(shape) > operations.LARGEST:
+            before = sum(math.prod(shape) for shape in shapes(adaptation.config_before).values())
+            if math.prod(shape) > before:
+                most = max(before, operations.LARGEST)
+                says = f"{name} {list(shape)} would have more than {most:,} numbers"
+                raise UserError(f"--adapt {adaptation.text}: {says}; give less")
 
 
 def operation(text: str) -> tuple[str, str]:

@@ -14,6 +14,8 @@ from vit_jax.errors import UserError
 
 from .step import Adaptation
 
+LARGEST = 1 << 25  # numbers in a parameter: 256 MB in the float64 in which they are computed
+
 
 def eps(c: Any, text: str, value: str) -> Adaptation:
     """eps=NUMBER: another epsilon in every LayerNorm."""

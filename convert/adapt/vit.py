@@ -16,7 +16,7 @@ from vit_jax.errors import UserError
 from ..layout import Facts
 from ..rules import Arrays
 from .kernels import PATCHES, POSITIONS, resample, resample_patches
-from .operations import need, number
+from .operations import LARGEST, need, number
 from .step import Adaptation, Step
 
 NETWORK = NETWORKS["vit"]
@@ -38,6 +38,8 @@ def resize(c: ViTConfig, text: str, value: str) -> Adaptation:
     old, new, prefix = c.grid, after.grid, c.position_rows - c.patches
     if old == new:
         return Adaptation(text, c, after, (), f"image is {_size(c.image)} already: {STAYS}")
+    stored = c.position_stored or after.position_rows * c.width <= LARGEST  # if not, other layouts store them
+    need(stored, text, f"{after.position_rows} computed positions are too many")
     steps: tuple[Step, ...] = ()
     positions = "positions are computed for the new grid" if c.position != "none" else "there are no positions"
     if c.position_stored:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from multiprocessing.connection import Connection
+from threading import Barrier
 
 from convert.__main__ import main
 
@@ -15,3 +17,9 @@ def convert(source: str, *arguments: str) -> tuple[int, str]:
     with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
         code = main()
     return code, said.getvalue()
+
+
+def told(pipe: Connection, ready: Barrier, *arguments: str) -> None:
+    """Run the command once all others are ready, and send what came of it."""
+    ready.wait()
+    pipe.send(convert(*arguments))

@@ -1,0 +1,244 @@
+"""The place of a conversion: one of several writers has it, and a killed one leaves nothing half and nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from convert import rules
+from convert.containers import writer
+from convert.containers.source import Spec
+from convert.dialects import LAYOUTS
+from convert.plan import target
+from convert.plan.claim import HOST, STILL, claim
+from tests.hostile.child import CONTEXT
+from tests.hostile.converting import convert, told
+from tests.hostile.test_target import SAID
+from vit_jax.config import ViTConfig, shapes
+from vit_jax.errors import UserError
+
+# Large enough that writing takes a while, small enough that a hundred are written in a minute.
+CONFIG = ViTConfig(image=8, patch=4, classes=5, width=192, depth=4, heads=2, hidden=768)
+TARGETS = {  # {name: --to}
+    "out.safetensors": "timm",
+    "out.pt": "timm",
+    "out": "huggingface",
+    "run": "vit-jax",
+}
+Contents = dict[str, bytes]
+
+
+def model(path: Path, seed: int) -> str:
+    """A network of some megabytes as one of timm's files."""
+    rng = np.random.default_rng(seed)
+    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes(CONFIG).items()}
+    theirs = rules.write(LAYOUTS["timm"].rows(CONFIG), ours)
+    arrays = (((name,), array) for name, array in theirs.items())
+    writer(str(path))[1](str(path), {name: Spec(a.dtype, a.shape) for name, a in theirs.items()}, arrays, {})
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The files of two networks of the same shapes."""
+    folder = tmp_path_factory.mktemp("sources")
+    return model(folder / "first.safetensors", 1), model(folder / "second.safetensors", 2)
+
+
+def words(place: Path) -> list[str]:
+    return [str(place), "--to", TARGETS[place.name], *SAID]
+
+
+def contents(place: Path) -> Contents:
+    """{path beside or inside: bytes} of all that belongs to a target."""
+    files = {str(p.relative_to(place.parent)): p for p in place.parent.rglob("*") if p.is_file()}
+    return {name: path.read_bytes() for name, path in files.items() if not name.startswith(".")}
+
+
+def leftovers(place: Path) -> list[str]:
+    return [p.name for p in place.parent.iterdir() if p.name.startswith(".")]
+
+
+# --------------------------------------------------------------------------------------- several writers
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_of_four_writers_one_has_the_place(name: str, sources: tuple[str, str], tmp_path: Path) -> None:
+    place = tmp_path / name
+    ready = CONTEXT.Barrier(4)
+    pipes = [CONTEXT.Pipe(duplex=False) for _ in range(4)]
+    for i, (_, there) in enumerate(pipes):
+        CONTEXT.Process(target=told, args=(there, ready, sources[i % 2], *words(place)), daemon=True).start()
+    ended = [here.recv() for here, _ in pipes]
+    assert sorted(code for code, _ in ended) == [0, 2, 2, 2], ended
+    for code, said in ended:
+        assert code == 0 or (said.count("\n") == 1 and ("is being written" in said or "exists" in said)), said
+    assert not leftovers(place)
+    assert convert(str(place), str(tmp_path / "back.safetensors"), "--to", "timm") == (0, "")  # digests hold
+
+
+def test_a_writer_who_is_at_work_keeps_the_place_and_its_files(tmp_path: Path) -> None:
+    with claim(tmp_path / "out.pt") as workspace:
+        (workspace / "half").write_text("precious")
+        with pytest.raises(UserError, match=f"process {os.getpid()} on {HOST}"), claim(tmp_path / "out.pt"):
+            pass
+        with claim(tmp_path / "out"), claim(tmp_path / "out.pt.npz"):  # other places, whose names are alike
+            pass
+        assert (workspace / "half").read_text() == "precious"
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_locks_the_file_is_the_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with claim(tmp_path / "out"), pytest.raises(UserError, match=r"remove \.out\.lock"), claim(tmp_path / "out"):
+        pass
+    with claim(tmp_path / "out"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_no_living_process_owns_is_cleared(tmp_path: Path) -> None:
+    hour = time.time() - STILL - 60
+    left = {  # {name: whether the next writer clears it}
+        f".out.{HOST}.1.tmp": True,  # the number of a process that lives, and is no writer
+        f".out.{HOST}.{os.getpid()}.tmp": True,
+        ".out.elsewhere.7.tmp": False,  # another machine's, whose locks may not show here
+        ".out.long-ago.7.tmp": True,
+        f".out.pt.{HOST}.7.tmp": False,  # another target's
+        ".out.notes.tmp": False,
+    }
+    for name in left:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").write_text("half")
+    for path in (tmp_path / ".out.long-ago.7.tmp", tmp_path / ".out.long-ago.7.tmp" / "part"):
+        os.utime(path, (hour, hour))
+    (tmp_path / ".out.lock").write_text("process 1 on elsewhere")
+    with claim(tmp_path / "out"):
+        pass
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(name for name, cleared in left.items() if not cleared)
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / ".out.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match="symbolic links"), claim(tmp_path / "out"):
+        pass
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+# ----------------------------------------------------------------------------------------- killed writers
+
+
+@pytest.mark.parametrize("name", ["out.pt", "out"])
+def test_however_far_the_moves_get_no_weights_have_files_of_others(
+    name: str, sources: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each move, and each removal, the process ends in turn."""
+    place = tmp_path / name
+    outcomes = list(ends(place, sources, monkeypatch))
+    assert len(outcomes) > 3
+    old, new = outcomes[0], outcomes[-1]
+    for found in outcomes:
+        weights = str(Path(name, "model.safetensors")) if name == "out" else name
+        whole = old if found[weights] == old[weights] else new
+        assert found.items() <= whole.items()
+        assert name != "out" or found == whole
+
+
+def ends(place: Path, sources: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Contents]:
+    assert convert(sources[0], *words(place)) == (0, "")
+    yield contents(place)
+    for last in range(20):
+        moves = iter(range(20))
+
+        def counted(move: Any, moves: Iterator[int] = moves, last: int = last) -> Any:
+            def act(*given: Any, **more: Any) -> Any:
+                if next(moves) == last:
+                    raise KeyboardInterrupt
+                return move(*given, **more)
+
+            return act
+
+        def settle(self: target.Target, workspace: Path, honest: Any = target.Target.settle) -> Any:
+            with monkeypatch.context() as patch:
+                for where, what in ((os, "rename"), (os, "replace"), (Path, "unlink"), (target, "exchange")):
+                    patch.setattr(where, what, counted(getattr(where, what)))
+                return honest(self, workspace)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(target.Target, "settle", settle)
+            code, _ = convert(sources[1], *words(place), "--force")
+        yield contents(place)
+        if code == 0:
+            return
+        assert code == 130
+        assert convert(sources[0], *words(place), "--force") == (0, "")
+
+
+def kill(place: Path, sources: tuple[str, str], count: int, seed: int) -> dict[str, int]:
+    """Kill `count` writers of a target at moments drawn uniformly from a whole conversion; how often what was found.
+
+    Asserts that the target is the old one, none, or the new one, and that the next conversion leaves nothing beside.
+    """
+    replaced = TARGETS[place.name] != "vit-jax"  # a run is never written over
+    wholes = []
+    for source in sources:
+        began = time.monotonic()
+        assert convert(source, *words(place), *["--force"] * bool(wholes)) == (0, "")
+        lasts = time.monotonic() - began
+        wholes.append(contents(place))
+        if not replaced:
+            remove(place)
+            wholes = [{}]
+    rng, counts = np.random.default_rng(seed), {"old": 0, "new": 0, "left behind": 0}
+    for _ in range(count):
+        process = CONTEXT.Process(target=convert, args=(sources[1], *words(place), "--force"), daemon=True)
+        if replaced:
+            assert convert(sources[0], *words(place), "--force") == (0, "")
+        process.start()
+        time.sleep(float(rng.uniform(0, 1.5 * lasts)))
+        process.kill()
+        process.join()
+        found = contents(place)
+        is_old = found == wholes[0]
+        counts["old" if is_old else "new"] += 1
+        counts["left behind"] += bool(leftovers(place))
+        if not is_old and not replaced:
+            assert convert(str(place), str(place.with_name("back.safetensors")), "--to", "timm") == (0, "")
+            place.with_name("back.safetensors").unlink()
+            remove(place)
+        elif not is_old:
+            weights = f"{place.name}/model.safetensors" if place.is_dir() else place.name
+            assert found[weights] in (wholes[0][weights], wholes[1][weights])
+            assert found.items() <= wholes[1].items() or found.items() <= wholes[0].items()
+    assert convert(sources[1], *words(place), "--force") == (0, "")
+    assert not leftovers(place)
+    return counts
+
+
+def remove(place: Path) -> None:
+    shutil.rmtree(place)
+
+
+def test_a_killed_writer_leaves_the_old_or_the_new_and_nothing_beside(sources: tuple[str, str], tmp_path: Path) -> None:
+    kill(tmp_path / "out", sources, 2, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TARGETS)
+def test_25_killed_writers_of_each_kind(name: str, sources: tuple[str, str], tmp_path: Path) -> None:
+    counts = kill(tmp_path / name, sources, 25, 1)
+    print(name, counts)
+    assert counts["old"] and counts["left behind"]
