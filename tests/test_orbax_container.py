@@ -1,5 +1,6 @@
 """Orbax folders without Orbax: its folders are read, ours it restores, and damage is reported in one sentence."""
 
+import errno
 import json
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+import tensorstore
 from flax import nnx
 
 from convert.containers import orbax
@@ -226,14 +228,43 @@ def test_folders_of_arrays_lead_nowhere_else(tmp_path):
 def test_a_header_that_lies_allocates_nothing(tmp_path):
     save(tmp_path / "item", {"a": jnp.ones(3)}, ocp.PyTreeCheckpointHandler(use_ocdbt=False))
     header = tmp_path / "item/a/.zarray"
-    for shape, told in (
-        ([1 << 40], "would take 4398046511104 bytes"),
-        ([1 << 27], "more than 20 times the checkpoint"),
-        ([1] * 9, "has 9 axes"),
+    for shape, chunks, told in (
+        ([1 << 40], [3], "would take 4398046511104 bytes"),
+        ([1 << 27], [3], "more than 20 times the checkpoint"),
+        ([1] * 9, [3] * 9, "has 9 axes"),
+        ([4], [1 << 30], "in chunks of"),  # each would be allocated whole
+        ([2, 2], [1 << 15, 1 << 15], "in chunks of"),
+        ([1 << 24], [1], "in chunks of"),  # each would be looked for
     ):
-        header.write_text(json.dumps({**json.loads(header.read_text()), "shape": shape, "chunks": [3] * len(shape)}))
+        header.write_text(json.dumps({**json.loads(header.read_text()), "shape": shape, "chunks": chunks}))
         with pytest.raises(UserError, match=told):
             orbax.open_folder(tmp_path / "item")
+
+
+def test_arrays_that_are_stored_as_nothing_add_up(tmp_path):
+    """A chunk that is not there is zeros: a few bytes of headers would be gigabytes of values."""
+    names = [f"a{i}" for i in range(9)]
+    save(tmp_path / "item", {name: jnp.ones(3) for name in names}, ocp.PyTreeCheckpointHandler(use_ocdbt=False))
+    for name in names:
+        header = tmp_path / "item" / name / ".zarray"
+        header.write_text(json.dumps({**json.loads(header.read_text()), "shape": [1 << 23], "chunks": [1 << 23]}))
+        (tmp_path / "item" / name / "0").unlink()
+    with pytest.raises(UserError, match="its arrays would take 301989888 bytes"):
+        orbax.open_folder(tmp_path / "item")
+
+
+def test_a_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch):
+    """TensorStore tells of it as of exhausted resources, which could be memory as well."""
+    told = "RESOURCE_EXHAUSTED: Error writing \"a/0\": No space left on device [os_error_code='28']"
+
+    class Full:
+        def commit_sync(self):
+            raise ValueError(told)
+
+    monkeypatch.setattr(tensorstore, "Transaction", Full)
+    with pytest.raises(OSError, match="No space left") as error:
+        orbax.write(str(tmp_path / "item"), {}, iter(()), {})
+    assert error.value.errno == errno.ENOSPC
 
 
 def test_no_framework_is_loaded(tmp_path, intact):

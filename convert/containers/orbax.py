@@ -22,7 +22,7 @@ import numpy as np
 from vit_jax.errors import UserError
 
 from . import limits
-from .source import Source, Spec, Tensor, TreePath, check_names, check_shape
+from .source import Source, Spec, Tensor, TreePath, check_names, check_shape, leaves
 
 METADATA, TEMPORARY = "_METADATA", ".orbax-checkpoint-tmp"
 BATCH = 32 << 20  # bytes that are committed to the database at a time
@@ -73,6 +73,12 @@ def open_folder(path: str | os.PathLike[str], step: int | None = None) -> Source
         tree = tree["default"] if list(tree) == ["default"] else tree
         skipped = [f"{name}.{what}" for name, (_, passed_over) in found.items() for what in passed_over]
         skipped += [f"{p.name} (no arrays)" for p in sorted(folder.iterdir()) if p.is_dir() and p.name not in found]
+    total = sum(tensor.nbytes for tensor in leaves(tree).values())
+    if total > max(limits.RATIO_FROM, limits.RATIO * size):  # zeros are stored as nothing
+        raise UserError(
+            f"{folder}: its arrays would take {total} bytes, more than {limits.RATIO} times the checkpoint, so its "
+            "headers are wrong; restore it, or take another step"
+        )
     return Source(str(folder), "orbax", tree, skipped=skipped, files=files, size=size)
 
 
@@ -201,14 +207,6 @@ def _tensor(name: str, store: Any, folder: Folder, size: int) -> Tensor:
             f"{folder}: {name} is of dtype {store.dtype.name}, which no weights have; leave it out of the checkpoint"
         )
     check_shape(name, dtype, shape, str(folder))
-    chunk = store.chunk_layout.read_chunk.shape or shape  # what is allocated for each part that is read
-    if math.prod(chunk) * dtype.itemsize > max(CHUNK, CHUNKS * math.prod(shape) * dtype.itemsize) or (
-        math.prod(-(-n // max(c, 1)) for n, c in zip(shape, chunk, strict=True)) > PARTS
-    ):
-        raise UserError(
-            f"{folder}: {name} {list(shape)} is stored in chunks of {list(chunk)}, which no library writes; restore "
-            "the checkpoint, or take another step"
-        )
 
     def read() -> np.ndarray:
         try:
@@ -222,7 +220,20 @@ def _tensor(name: str, store: Any, folder: Folder, size: int) -> Tensor:
             f"{folder}: {name} {list(shape)} would take {tensor.nbytes} bytes, more than {limits.RATIO} times the "
             "checkpoint, so its header is wrong; restore it, or take another step"
         )
+    check_chunks(name, store, tensor, folder)
     return tensor
+
+
+def check_chunks(name: str, store: Any, tensor: Tensor, folder: Folder) -> None:
+    """Raise UserError where an array's parts, each of which is allocated whole, are absurdly large or many."""
+    chunk = store.chunk_layout.read_chunk.shape or tensor.shape
+    size = math.prod(chunk) * tensor.dtype.itemsize
+    count = math.prod(-(-length // max(part, 1)) for length, part in zip(tensor.shape, chunk, strict=True))
+    if size > max(CHUNK, CHUNKS * tensor.nbytes) or count > PARTS:
+        raise UserError(
+            f"{folder}: {name} {list(tensor.shape)} is stored in chunks of {list(chunk)}, which no library writes; "
+            "restore it, or take another step"
+        )
 
 
 def _damaged(folder: Folder, name: str) -> UserError:
@@ -243,7 +254,7 @@ def write(
     """
     import tensorstore
 
-    leaves: dict[TreePath, Spec] = dict(_specs(tree))
+    awaited: dict[TreePath, Spec] = dict(_specs(tree))
     folder = Folder(path)
     folder.mkdir(parents=True)
     base = {"driver": "file", "path": f"{folder.absolute()}{os.sep}"}
@@ -251,7 +262,7 @@ def write(
     with _system_errors(path):
         pending, size = tensorstore.Transaction(), 0
         for keys, array in arrays:
-            spec = leaves.pop(keys)
+            spec = awaited.pop(keys)
             if (array.dtype, array.shape) != (spec.dtype, spec.shape):
                 raise ValueError(f"{keys} is {array.dtype} {array.shape} instead of {spec}")
             store = tensorstore.open(
@@ -272,8 +283,8 @@ def write(
                 pending.commit_sync()
                 pending, size = tensorstore.Transaction(), 0
         pending.commit_sync()
-    if leaves:
-        raise ValueError(f"no array came for {', '.join('.'.join(map(str, keys)) for keys in leaves)}")
+    if awaited:
+        raise ValueError(f"no array came for {', '.join('.'.join(map(str, keys)) for keys in awaited)}")
     _write_text(folder / METADATA, json.dumps(_tree_metadata([keys for keys, _ in _specs(tree)])))
 
 
