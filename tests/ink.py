@@ -117,8 +117,8 @@ class Ink:
     selection_metric: ClassVar[tuple[str, int]] = ("error", -1)
 
     @classmethod
-    def open_data(cls, run: RunConfig) -> Any:
-        return open_images(run.data, run.model.image, run.model.channels, seed=run.seed)
+    def open_data(cls, run: RunConfig, given: Any = None) -> Any:
+        return open_images(run.data, run.model.image, run.model.channels, seed=run.seed, given=given)
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Any) -> Ink:

@@ -9,6 +9,8 @@ from typing import Literal, get_args, get_type_hints
 from .fields import execution, identity
 from .run import AugmentConfig, DataConfig
 
+GIVEN = "arrays"  # the data.source of a run whose images were given in Python
+
 
 @dataclass(frozen=True)
 class ImageData(DataConfig):

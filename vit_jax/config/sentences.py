@@ -11,6 +11,7 @@ from .run import DataConfig
 
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0 to 3 of an open vocabulary; a closed one has no <unk>
 SIDES = ("source", "target")
+GIVEN = "pairs"  # the data.source of a run whose sentences were given in Python
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..errors import UserError
+from . import images, sentences
 from .fields import ModelConfig, are_texts, pair
 from .images import ImageAugment, ImageData, numbered_classes, other_classes
 from .nearest import nearest
@@ -56,6 +57,7 @@ class TaskRow:
     # starts from weights: (metadata that these state, fields that the user states) -> {field: value}.
     prepared: tuple[str, ...] = ()
     prepared_as: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda metadata, stated: {}
+    given: str = ""  # the data.source of a run whose data Python gave; empty: the task takes none
 
 
 def without_dropout(model: ModelConfig) -> ModelConfig:
@@ -175,6 +177,7 @@ TASKS: dict[str, TaskRow] = {
         untrained=_untrained_classes,
         prepared=PREPARED,
         prepared_as=_prepared_images,
+        given=images.GIVEN,
     ),
     "translate": TaskRow(
         network="transformer",
@@ -186,6 +189,7 @@ TASKS: dict[str, TaskRow] = {
         headlines={"exact_match": "exact match", "accuracy": "accuracy", "loss": "loss"},
         metadata={"vocabulary": MetadataEntry(is_vocabulary, _vocabulary_fits, _default_vocabulary, other_words)},
         untrained=_untrained_sentences,
+        given=sentences.GIVEN,
     ),
 }
 

@@ -6,9 +6,9 @@ Read contract (the interface) first; then, for images, images (one image), ident
 """
 
 from .batches import batches, evaluation_batches
-from .contract import Data
-from .given import listed, prepared
+from .contract import Data, Given
 from .images import Preprocess, open_image
+from .inputs import listed, prepared
 from .order import Order, TokenOrder
 from .other import Other, open_other_images
 from .sentences import Sentences, Texts, open_sentences
@@ -17,6 +17,7 @@ from .splits import Dataset, Split, open_images
 __all__ = [
     "Data",
     "Dataset",
+    "Given",
     "Order",
     "Other",
     "Preprocess",

@@ -6,10 +6,38 @@ a whole `Split` in order. All arrays are numpy arrays on the host; n is the numb
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
+from ..errors import UserError
+
+
+@dataclass(frozen=True)
+class Given:
+    """Examples that Python gave, in place of a source that a config names."""
+
+    data: Any  # those of train, or {split: its examples}, each in the form that the task takes
+    class_names: Sequence[str] = ()
+
+    def splits(self, known: Sequence[str]) -> dict[str, Any]:
+        """{split: its examples}. Raises UserError on a split that is not `known`, and where there is none."""
+        if not isinstance(self.data, Mapping):
+            return {"train": self.data}
+        if not self.data or not self.data.keys() <= {*known}:
+            unknown = next((f"{name!r}" for name in self.data if name not in known), "empty")
+            raise UserError(f"data: its split is {unknown}; give {', '.join(known)}, of which train is needed to train")
+        return {name: self.data[name] for name in known if name in self.data}
+
+
+def not_given(source: str, form: str) -> UserError:
+    """The error for a run whose data was given in Python, where none is given."""
+    return UserError(
+        f"data.source {source}: the data of this run was given in Python, and no file holds it; "
+        f"call vit_jax.train(run, data={form}) or vit_jax.evaluate(run, data={form}) with it"
+    )
 
 
 class Split(Protocol):

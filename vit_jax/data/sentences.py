@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..config import SentenceData
+from ..config.sentences import GIVEN
 from ..errors import UserError
 from ..runs import array_digest, text_digest
 from ..text import Vocabulary, closed, counted, words
 from . import numbers
+from .contract import Given, not_given
 from .order import SHUFFLE, TEST, VALIDATION, TokenOrder, hold_out, permutation
 
 Pairs = list[tuple[str, str]]  # (source sentence, target sentence)
@@ -123,7 +125,12 @@ class Texts:
 
 
 def open_sentences(
-    data: SentenceData, *, one_vocabulary: bool = False, wanted: Mapping[str, int] | None = None, seed: int = 0
+    data: SentenceData,
+    *,
+    one_vocabulary: bool = False,
+    wanted: Mapping[str, int] | None = None,
+    seed: int = 0,
+    given: Given | None = None,
 ) -> Texts:
     """Open, check and split pairs of sentences.
 
@@ -132,9 +139,10 @@ def open_sentences(
         one_vocabulary: whether both sides share one vocabulary.
         wanted: {source_vocabulary, target_vocabulary, outputs} of the network; 0 or absent: that of the data.
         seed: determines the validation split.
+        given: pairs from Python, in place of `data.source`.
     Raises UserError.
     """
-    texts, (source, target) = _open_pairs(data, one_vocabulary, seed)
+    texts, (source, target) = _open_pairs(data, one_vocabulary, seed, given)
     _check_sizes(data, wanted or {}, source, target)
     splits = {name: _encoded(data, pairs, name, source, target) for name, pairs in texts.items()}
     identity: dict[str, Any] = {
@@ -156,20 +164,41 @@ def open_sentences(
     return Texts(identity["name"], source, target, splits, identity, remarks)
 
 
-def _open_pairs(data: SentenceData, one: bool, seed: int) -> tuple[dict[str, Pairs], tuple[Vocabulary, Vocabulary]]:
+def _open_pairs(
+    data: SentenceData, one: bool, seed: int, given: Given | None
+) -> tuple[dict[str, Pairs], tuple[Vocabulary, Vocabulary]]:
     """({split: pairs}, (source vocabulary, target vocabulary)); with `one`, both are the same object."""
-    if data.source == "numbers":
+    if given is None and data.source == GIVEN:
+        raise not_given(GIVEN, "[(source, target), ...]")
+    if given is None and data.source == "numbers":
         pairs = _with_held_out(data, numbers.pairs(), seed)
         both = closed((*numbers.ENGLISH, *numbers.GERMAN))
         return pairs, (both, both) if one else (closed(numbers.ENGLISH), closed(numbers.GERMAN))
-    if not data.source.startswith("pairs:"):
+    if given is None and not data.source.startswith("pairs:"):
         raise UserError(f"data.source is {data.source}, which has no sentences: give numbers or pairs:FROM-TO:FOLDER")
-    pairs = _with_held_out(data, _files(data.source), seed)
+    pairs = _with_held_out(data, _files(data.source) if given is None else _given(given), seed)
     left, right = ([pair[side] for pair in pairs["train"]] for side in (0, 1))
     if one:
         both = counted([*left, *right])
         return pairs, (both, both)
     return pairs, (counted(left), counted(right))
+
+
+def _given(given: Given) -> dict[str, Pairs]:
+    """Pairs that were given in Python, as {split: pairs}. Raises UserError."""
+    if given.class_names:
+        raise UserError("class_names: texts have no classes; leave it out")
+    found = given.splits(("train", "validation", "test"))
+    if "train" not in found:
+        raise UserError(f"data: has no train split, only {', '.join(found)}; give one to train on")
+    for name, pairs in found.items():
+        texts = isinstance(pairs, Sequence) and all(
+            isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
+            for pair in pairs
+        )
+        if not texts or not pairs:
+            raise UserError(f"data: {name} is no list of pairs of texts; give [(source, target), ...]")
+    return {name: [(source, target) for source, target in pairs] for name, pairs in found.items()}
 
 
 def _with_held_out(data: SentenceData, pairs: dict[str, Pairs], seed: int) -> dict[str, Pairs]:

@@ -16,6 +16,7 @@ import numpy as np
 from ..config import ImageData, Size, pair
 from ..errors import UserError
 from ..runs import array_digest, text_digest
+from .contract import Given
 from .images import Preprocess
 from .order import TEST, VALIDATION, Order, hold_out
 from .pixels import Images, Loaded, sizes
@@ -122,6 +123,7 @@ def open_images(
     std: tuple[float, ...] = (),
     classes: int = 0,
     seed: int = 0,
+    given: Given | None = None,
 ) -> Dataset:
     """Open, check and split a set of images.
 
@@ -132,10 +134,11 @@ def open_images(
         normalize: `augment.normalize`; `mean` and `std` are those of "given".
         classes: the number of classes of the network; 0: that of the data.
         seed: determines the validation split.
+        given: examples from Python, in place of `data.source`.
     Raises UserError.
     """
     _check_fields(data, pair(image))
-    source = open_image_source(data)
+    source = open_image_source(data, given)
     preprocess = Preprocess(
         pair(image), channels, data.fit, data.size, data.interpolation, data.background, mean=(), std=()
     )
@@ -192,6 +195,8 @@ def _check_fields(data: ImageData, image: tuple[int, int]) -> None:
 
 def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wanted: int) -> None:
     field, classes = f"data.source {data.source}", len(source.class_names)
+    if "train" not in source.splits:
+        raise UserError(f"{field}: has no train split, only {', '.join(source.splits)}; give one to train on")
     for name, examples in source.splits.items():
         labels = examples.labels
         if not len(labels):

@@ -5,7 +5,7 @@ files, digests, record (what config.json may hold), log (metrics.jsonl), folder 
 
 from __future__ import annotations
 
-from .choice import choose, find, is_foreign, same_identity
+from .choice import choose, find, is_foreign, same_data, same_identity
 from .digests import array_digest, bytes_digest, flatten, text_digest, unflatten
 from .files import check_regular, make_folder, read_json, sync_file, sync_folder, write_json, write_text
 from .folder import Run
@@ -25,6 +25,7 @@ __all__ = [
     "make_folder",
     "read_json",
     "record_of",
+    "same_data",
     "same_identity",
     "sync_file",
     "sync_folder",

@@ -5,14 +5,17 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..config import RunConfig, differences
 from ..errors import UserError
 from .folder import Run
 
 
-def choose(run: RunConfig, name: str, named: bool, seeds: int = 0) -> Run:
+def choose(run: RunConfig, name: str, named: bool, seeds: int = 0, data: Any = None) -> Run:
     """The folder for this run (or this group of `seeds` runs): one that has the same run already, or a new one.
+
+    `data` is the run's opened data (vit_jax.data.Data) where its config does not name it: the same run has the same.
 
     If the user did not name the folder (`named`), numbers are tried (digits, digits-2, ...) until a folder is free or
     has the same run. Raises UserError if a named folder has another run, listing the fields that differ, and on any
@@ -25,6 +28,7 @@ def choose(run: RunConfig, name: str, named: bool, seeds: int = 0) -> Run:
             folder.content()
         try:
             (_fits_group if seeds else _fits)(folder, run)
+            same_data(folder, data)
         except UserError:
             if named:
                 raise
@@ -67,6 +71,14 @@ def same_identity(folder: Run, run: RunConfig) -> None:
         raise UserError(
             f"{folder}: holds another run, which differs in {fields}; "
             "choose another --name, or leave these as they were"
+        )
+
+
+def same_data(folder: Run, data: Any) -> None:
+    """Raise UserError if the folder has a run on other data than the opened `data`; None: it is not open."""
+    if data is not None and folder.exists() and not data.same_as(folder.record()["data"]):
+        raise UserError(
+            f"{folder}: holds a run on other data; choose another name, or give the data that it began with"
         )
 
 

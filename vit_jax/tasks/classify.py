@@ -19,7 +19,7 @@ from jax import Array
 from .. import report
 from ..augment import augment, normalise
 from ..config import ImageAugment, RunConfig, ViTConfig, pair
-from ..data import Dataset, Other, Preprocess, Split, listed, open_images, open_other_images, prepared
+from ..data import Dataset, Given, Other, Preprocess, Split, listed, open_images, open_other_images, prepared
 from ..errors import UserError
 from ..layers import fold
 from ..models import described
@@ -60,10 +60,10 @@ class Classify:
     frozen: ClassVar[dict[str, Any]] = {}
 
     @classmethod
-    def open_data(cls, run: RunConfig) -> Dataset:
-        """The images of a run, split. Raises UserError."""
+    def open_data(cls, run: RunConfig, given: Given | None = None) -> Dataset:
+        """The images of a run, split; given ones are (images, labels), uint8 and int. Raises UserError."""
         c, data, augment = cast(Any, (run.model, run.data, run.augment))  # of the types that the task's row names
-        how = {"normalize": augment.normalize, "mean": augment.mean, "std": augment.std}
+        how = {"normalize": augment.normalize, "mean": augment.mean, "std": augment.std, "given": given}
         return open_images(data, c.image, c.channels, **how, classes=c.classes, seed=run.seed)
 
     @classmethod

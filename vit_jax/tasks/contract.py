@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array
 
 from ..config import ModelConfig, RunConfig
-from ..data import Data
+from ..data import Data, Given
 from ..runs import Run
 
 Batch = dict[str, Any]
@@ -125,8 +125,12 @@ class Task(Protocol):
         """
 
     @classmethod
-    def open_data(cls, run: RunConfig) -> Data:
-        """Open, check and split the data of a run. Called first, before there is a task. Raises UserError."""
+    def open_data(cls, run: RunConfig, given: Given | None = None) -> Data:
+        """Open, check and split the data of a run, or what was `given` in Python instead.
+
+        Called first, before there is a task. Nothing is given where the task's row has no name for that. Raises
+        UserError.
+        """
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Self:

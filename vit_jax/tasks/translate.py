@@ -16,7 +16,7 @@ from jax import Array
 
 from .. import report
 from ..config import RunConfig, SentenceData, TransformerConfig, network_of
-from ..data import Sentences, Texts, open_sentences
+from ..data import Given, Sentences, Texts, open_sentences
 from ..decode import greedy
 from ..errors import UserError
 from ..layers import merge, split
@@ -48,11 +48,11 @@ class Translate:
     frozen: ClassVar[dict[str, Any]] = {}
 
     @classmethod
-    def open_data(cls, run: RunConfig) -> Texts:
-        """The sentences of a run, split. Raises UserError."""
+    def open_data(cls, run: RunConfig, given: Given | None = None) -> Texts:
+        """The sentences of a run, split; given ones are a list of (source, target). Raises UserError."""
         c, data = cast(Any, (run.model, run.data))  # of the types that the task's row names
         wanted = {name: getattr(c, name) for name in network_of(c).from_data}
-        return open_sentences(data, one_vocabulary=c.one_embedding, wanted=wanted, seed=run.seed)
+        return open_sentences(data, one_vocabulary=c.one_embedding, wanted=wanted, seed=run.seed, given=given)
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Translate:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,36 +17,54 @@ from ..config import RunConfig, check_run, task_row
 from ..errors import UserError
 from .finish import finish, show, splits
 from .loop import loop, signals
-from .session import open_session
+from .session import given_data, open_session
 
 __all__ = ["train", "train_seeds"]
 
 
-def train(run: RunConfig, *, preset: str = "run", folder: runs.Run | None = None) -> dict[str, Any]:
+def train(
+    run: RunConfig,
+    *,
+    data: Any = None,
+    class_names: Sequence[str] = (),
+    preset: str = "run",
+    folder: runs.Run | None = None,
+) -> dict[str, Any]:
     """Train a run until its end or its budget, from its last checkpoint if it has one.
 
-    Without `folder` the run's folder is run.dir/run.name, or run.dir/PRESET with a number appended if that is taken.
-    Returns the content of summary.json. Raises UserError on what the user can mend, CheckFailed if the loss is NaN or
-    infinite, Interrupted after a signal, once everything is saved.
+    Args:
+        run: the config, such as `vit_jax.preset("digits").run`.
+        data: examples in place of `run.data.source`: a pair (images, labels), images uint8 [n, h, w] or [n, h, w, C]
+            and labels int [n] from 0; for texts a list of pairs (source, target). Or {"train": ..., "validation": ...,
+            "test": ...} of such; splits that are missing are held out from train. The same call with the same examples
+            continues the run.
+        class_names: the names of the classes of `data`, in order; empty: their numbers.
+        preset: names the folder of a run without a name.
+        folder: the run's folder; None: run.dir/run.name, or run.dir/PRESET with a number appended if that is taken.
+
+    Returns the content of summary.json and "folder", the run's. Raises UserError on what the user can mend, CheckFailed
+    if the loss is NaN or infinite, Interrupted after a signal, once everything is saved.
     """
+    run, dataset = given_data(run, data, class_names)
     check_run(run)
     if folder is None:
         if run.init:
             starting.check_unchanged(run, run.name or preset)
-        folder = runs.choose(run, run.name or preset, named=bool(run.name))
+        folder = runs.choose(run, run.name or preset, named=bool(run.name), data=dataset)
+    runs.same_data(folder, dataset)
     with folder.lock(), contextlib.ExitStack() as stack:
         stack.callback(_remove_if_unused, folder)
         summary = _ended(folder)
         if summary and summary["status"] == "finished":
             print(f"{folder}: this run is finished; choose another --name or --seed to train anew")
             show(folder, summary)
-            return summary
+            return {**summary, "folder": str(folder)}
         caught = stack.enter_context(signals())
         backend.configure_jax()
         stack.enter_context(backend.precision(run.compute_dtype))
-        session = open_session(run, preset, folder, caught)
+        session = open_session(run, preset, folder, caught, dataset)
         stack.callback(session.log.close)
-        return finish(session, loop(session))
+        return {**finish(session, loop(session)), "folder": str(folder)}
 
 
 def _ended(folder: runs.Run) -> dict[str, Any] | None:
@@ -72,18 +91,28 @@ def _remove_if_unused(folder: runs.Run) -> None:
             folder.path.rmdir()
 
 
-def train_seeds(run: RunConfig, seeds: int, *, preset: str = "run") -> dict[str, Any]:
-    """Train `seeds` runs, with the seeds run.seed, run.seed + 1, ...
+def train_seeds(
+    run: RunConfig, seeds: int, *, data: Any = None, class_names: Sequence[str] = (), preset: str = "run"
+) -> dict[str, Any]:
+    """Train `seeds` runs, with the seeds run.seed, run.seed + 1, ...; the other arguments are those of `train`.
 
     Returns the content of the group's summary.json, which has the mean and standard deviation of each metric. Raises as
     `train` does.
     """
+    run, _ = given_data(run, data, class_names)
     if run.init:
         starting.check_unchanged(run, run.name or preset)
     group = runs.choose(run, run.name or preset, named=bool(run.name), seeds=seeds)
     numbers = list(range(run.seed, run.seed + seeds))
     members = [
-        train(replace(run, seed=seed), preset=preset, folder=runs.Run(group.path / f"seed-{seed}")) for seed in numbers
+        train(
+            replace(run, seed=seed),
+            data=data,
+            class_names=class_names,
+            preset=preset,
+            folder=runs.Run(group.path / f"seed-{seed}"),
+        )
+        for seed in numbers
     ]
     ended = sorted({member["status"] for member in members})
     summary: dict[str, Any] = {"status": ", ".join(ended), "seeds": numbers, "metrics": spread(members)}

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from .. import runs
-from ..config import task_row
+from ..config import RunConfig, task_row
 from ..errors import Interrupted, UserError
 from .loop import measure, measure_and_log, watched_split
 from .session import Session
@@ -23,7 +23,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     if s.caught.name:
         done = f"saved at step {s.step}" if s.saved == s.step else "nothing was to be saved yet"
         raise Interrupted(
-            f"{s.caught.name}: {done}; go on with: python -m vit_jax.train --resume {shlex.quote(str(s.folder))}",
+            f"{s.caught.name}: {done}; go on with: {going_on(s.folder, s.run)}",
             s.caught.name,
         )
     summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
@@ -96,9 +96,22 @@ def splits(summary: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
     return {name: found[name] for name in dict.fromkeys(("train", "validation", *found)) if name in found}
 
 
+def given_in_python(run: RunConfig) -> bool:
+    """Whether the run's data was given in Python, so that no command can open it."""
+    return run.data.source == task_row(run.task).given
+
+
+def going_on(folder: runs.Run, run: RunConfig) -> str:
+    """How to continue a run."""
+    if given_in_python(run):
+        return "the same call of vit_jax.train, with the same data"
+    return f"python -m vit_jax.train --resume {shlex.quote(str(folder))}"
+
+
 def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     """Print the results of a run, the folder of its figures, and commands to go on with."""
-    headlines = task_row(folder.config().task).headlines
+    run = folder.config()
+    headlines = task_row(run.task).headlines
     for split, results in splits(summary).items():
         for weights, m in results.items():
             values = "  ".join(f"{word} {m[name]:.4f}" for name, word in headlines.items() if name in m)
@@ -111,7 +124,8 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     if sample := summary.get("sample"):
         file = folder.path / sample
         print(f"  python -m vit_jax.predict {path} {shlex.quote(str(runs.Run(file)) if file.is_file() else sample)}")
-    print(f"  python -m vit_jax.evaluate {path}")
+    python = given_in_python(run)
+    print(f"  vit_jax.evaluate({str(folder)!r}, data=...)" if python else f"  python -m vit_jax.evaluate {path}")
     if summary["status"] != "finished":
-        more = " --max-steps 0" if summary["status"] == "stopped: max_steps" else ""
-        print(f"  python -m vit_jax.train --resume {path}{more}")
+        more = " --max-steps 0" if summary["status"] == "stopped: max_steps" and not python else ""
+        print(f"  {going_on(folder, run)}{more}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import backend, runs, starting
-from ..config import RunConfig, network_of, parameters, roles, shapes, task_row, to_dict, with_sizes
+from ..config import RunConfig, check_run, network_of, parameters, roles, shapes, task_row, to_dict, with_sizes
 from ..config.formats import cannot_go_on
 from ..errors import UserError
 
@@ -120,10 +120,33 @@ class Session:
         return self.step / self.setup.order.steps_per_epoch
 
 
-def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) -> Session:
+def given_data(run: Any, data: Any, class_names: Sequence[str]) -> tuple[RunConfig, Data | None]:
+    """(the run with the data.source of examples that Python gives, these examples opened), or (the run, None).
+
+    `data` and `class_names` are those of `train`. Raises UserError.
+    """
+    if not isinstance(run, RunConfig):
+        what = f"run is a {type(run).__name__}"
+        raise UserError(f"{what}; give a RunConfig, such as vit_jax.preset('digits').run or vit_jax.load('digits').run")
+    if data is None:
+        if class_names:
+            raise UserError("class_names: are those of examples given as data=...; leave them out")
+        return run, None
+    source = task_row(run.task).given
+    if not source:
+        raise UserError(f"data: the task {run.task} takes none from Python; give data.source")
+    backend.configure_jax()
+    from ..data import Given
+    from ..tasks import TASKS
+
+    run = check_run(replace(run, data=replace(run.data, source=source)))
+    return run, TASKS[run.task].open_data(run, Given(data, class_names))
+
+
+def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught, dataset: Data | None = None) -> Session:
     """Set a run up, restore or initialise its state, create its folder if it is new, and print what will be trained.
 
-    `preset` is the preset's name for config.json. Raises UserError.
+    `preset` is the preset's name for config.json; `dataset` is the data where it is open already. Raises UserError.
     """
     import jax
 
@@ -132,7 +155,7 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) 
 
     if run.init and not folder.complete_steps():
         starting.check(run)  # before the data is opened
-    setup = set_up(run)
+    setup = set_up(run, dataset)
     run = setup.run
     announce(setup)
     checkpoints = Checkpoints(folder)
@@ -183,15 +206,18 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught) 
     )
 
 
-def set_up(run: RunConfig) -> Setup:
-    """Open a run's data and build its network, training step and evaluation step. Raises UserError."""
+def set_up(run: RunConfig, dataset: Data | None = None) -> Setup:
+    """Open a run's data, unless it is open, and build its network, training step and evaluation step.
+
+    Raises UserError.
+    """
     from ..models import definition
     from ..optim import Optimizer
     from ..step import Engine, Evaluator, check_divisible
     from ..tasks import TASKS, task_of
     from ..weights import read
 
-    dataset = TASKS[run.task].open_data(run)
+    dataset = dataset or TASKS[run.task].open_data(run)
     stated = replace(run, model=with_sizes(run.model, dataset.sizes))
     run, order, epochs = plan(stated, dataset)
     task = task_of(run, dataset.metadata()).load_frozen(lambda path: read(path, run.dir))

@@ -1,4 +1,4 @@
-"""Sources of labelled images: scikit-learn's digits, folders, .npz files and prepared TFDS sets.
+"""Sources of labelled images: scikit-learn's digits, folders, .npz files, prepared TFDS sets, and arrays from Python.
 
 A source has all labels in memory, and reads one image at a time, as the bytes of a file or as pixels. Decoding,
 checking and splitting them is the same for all sources and is done in pixels.py and splits.py.
@@ -7,16 +7,26 @@ checking and splitting them is the same for all sources and is done in pixels.py
 from __future__ import annotations
 
 from ...config import ImageData
+from ...config.images import GIVEN
+from ..contract import Given, not_given
 from .arrays import Arrays, open_digits, open_npz
 from .contract import Examples, Source
 from .folders import open_folder
+from .given import open_given
 from .records import open_tfds
 
 __all__ = ["Arrays", "Examples", "Source", "open_image_source"]
 
 
-def open_image_source(data: ImageData) -> Source:
-    """Open the source that `data.source` names. Raises UserError if there is none or it cannot be used."""
+def open_image_source(data: ImageData, given: Given | None = None) -> Source:
+    """Open the source that `data.source` names, or what was `given` in Python instead.
+
+    Raises UserError if there is none or it cannot be used.
+    """
+    if given is not None:
+        return open_given(given)
+    if data.source == GIVEN:
+        raise not_given(GIVEN, "(images, labels)")
     if data.source == "digits":
         return open_digits()
     if data.source.startswith("folder:"):

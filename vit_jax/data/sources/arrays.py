@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...config.images import numbered_classes
 from ...errors import UserError
 from .contract import Source, first_line
 
@@ -81,29 +82,48 @@ def open_npz(source: str) -> Source:
     if "class_names" in arrays:
         class_names = tuple(str(name) for name in arrays["class_names"].ravel())
     else:
-        class_names = tuple(str(i) for i in range(1 + max(int(s.labels.max(initial=0)) for s in splits.values())))
+        class_names = classes_of(splits)
     return Source(path.stem, class_names, {**splits})
 
 
 def _npz_split(source: str, arrays: Mapping[str, np.ndarray], images: str, labels: str) -> Arrays:
-    pixels, targets = arrays[images], arrays.get(labels)
-    if targets is None:
-        raise UserError(f"data.source {source}: holds {images} but no {labels}; add that array")
+    field = f"data.source {source}"
+    if labels not in arrays:
+        raise UserError(f"{field}: holds {images} but no {labels}; add that array")
+    return arrays_split(field, images, arrays[images], arrays[labels], labels)
+
+
+def arrays_split(field: str, title: str, pixels: np.ndarray, labels: np.ndarray, labels_title: str) -> Arrays:
+    """The examples of two arrays, which messages call `title` and `labels_title` of `field`. Raises UserError."""
     if pixels.dtype != np.uint8:
-        raise UserError(f"data.source {source}: {images} is {pixels.dtype}; store pixels as uint8, 0 to 255")
+        raise UserError(f"{field}: {title} is {pixels.dtype}; store pixels as uint8, 0 to 255{_as_uint8(pixels)}")
     if pixels.ndim not in (3, 4) or 0 in pixels.shape[1:] or (pixels.ndim == 4 and pixels.shape[-1] > 4):
+        first = pixels.ndim == 4 and 0 < pixels.shape[1] <= 4
         raise UserError(
-            f"data.source {source}: {images} has shape {list(pixels.shape)}; "
+            f"{field}: {title} has shape {list(pixels.shape)}; "
             "store images as [n, h, w] or [n, h, w, C], with at most 4 channels"
+            + (", as images.transpose(0, 2, 3, 1)" if first else "")
         )
-    if targets.dtype.kind not in "iu" or targets.size != len(pixels):
-        shape = list(targets.shape)
+    if labels.dtype.kind not in "iu" or labels.size != len(pixels):
         raise UserError(
-            f"data.source {source}: {labels} is {targets.dtype} of shape {shape}; "
-            f"give one integer for each of the {len(pixels)} {images}"
+            f"{field}: {labels_title} is {labels.dtype} of shape {list(labels.shape)}; "
+            f"give one integer for each of the {len(pixels)} {title}"
         )
-    if targets.size and not 0 <= targets.min() <= targets.max() < _MOST_CLASSES:
-        raise UserError(
-            f"data.source {source}: {labels} go from {targets.min()} to {targets.max()}; number the classes from 0"
-        )
-    return Arrays(np.ascontiguousarray(pixels), targets.reshape(-1).astype(np.int32), images)
+    if labels.size and not 0 <= labels.min() <= labels.max() < _MOST_CLASSES:
+        raise UserError(f"{field}: {labels_title} go from {labels.min()} to {labels.max()}; number the classes from 0")
+    return Arrays(np.ascontiguousarray(pixels), labels.reshape(-1).astype(np.int32), title)
+
+
+def _as_uint8(pixels: np.ndarray) -> str:
+    """How an array becomes uint8, where its values show it."""
+    if not pixels.size or pixels.dtype.kind not in "fiu":
+        return ""
+    low, high = pixels.min(), pixels.max()
+    if low >= 0 and high <= 1 and pixels.dtype.kind == "f":
+        return ", as (images * 255).round().astype('uint8')"
+    return ", as images.astype('uint8')" if low >= 0 and high <= 255 else ", without normalisation"
+
+
+def classes_of(splits: Mapping[str, Arrays]) -> tuple[str, ...]:
+    """Names for the classes of arrays that state none: their numbers."""
+    return tuple(numbered_classes(1 + max(int(split.labels.max(initial=0)) for split in splits.values())))

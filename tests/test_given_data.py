@@ -1,0 +1,185 @@
+"""Training on data that Python gives: cut and identified as the same data in a file, and refused by the commands."""
+
+import contextlib
+import io
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import vit_jax
+from tests.image_sources import a_run, everything, open_dataset
+from vit_jax import runs
+from vit_jax.config import to_dict
+from vit_jax.data import Given
+from vit_jax.errors import UserError
+from vit_jax.tasks import TASKS
+from vit_jax.train import train_seeds
+
+finish = sys.modules["vit_jax.train.finish"]  # the package has a function of this name
+RANDOM = np.random.default_rng(0)
+IMAGES = RANDOM.integers(0, 256, (96, 8, 8), np.uint8)
+LABELS = np.arange(96) % 3
+PAIRS = [(f"one {i}", f"eins {i}") for i in "abcdefgh" * 5]
+
+
+def tiny(**changes):
+    """A network of one block, trained for two epochs of four steps."""
+    run = vit_jax.preset("digits").run
+    model = replace(run.model, width=16, depth=1, heads=2, hidden=32, classes=0)
+    optim = replace(run.optim, schedule="constant", weight_decay=0.0)
+    return replace(run, model=model, optim=optim, epochs=2, batch=16, **changes)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def place(tmp_path_factory):
+    jax.config.update("jax_disable_most_optimizations", True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("given"))
+        patch.setattr(finish, "draw", lambda *a: "")
+        yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def trained(place):
+    """The summary of a run on arrays that was stopped by its budget and continued by the same call."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        stopped = vit_jax.train(tiny(max_steps=3), data=(IMAGES, LABELS), class_names=["a", "b", "c"])
+        ended = vit_jax.train(tiny(), data=(IMAGES, LABELS), class_names=["a", "b", "c"])
+    return stopped, ended, out.getvalue()
+
+
+@pytest.mark.parametrize("splits", [("train",), ("train", "test"), ("train", "validation", "test")])
+def test_arrays_are_cut_and_identified_as_in_a_file(splits, tmp_path):
+    parts = {name: (IMAGES[i::4], LABELS[i::4]) for i, name in enumerate(splits)}
+    arrays = {
+        f"{name}_{what}": x for name, pair in parts.items() for what, x in zip(("images", "labels"), pair, strict=True)
+    }
+    np.savez(tmp_path / "arrays.npz", **arrays, class_names=["a", "b", "c"])
+    run = a_run(tmp_path / "arrays.npz")
+    of_file = open_dataset(run)
+    given = TASKS[run.task].open_data(run, Given(parts if len(parts) > 1 else parts["train"], ["a", "b", "c"]))
+    assert given.identity == of_file.identity and given.same_as(of_file.identity)
+    assert given.metadata() == of_file.metadata() and list(given.splits) == list(of_file.splits)
+    for name, split in given.splits.items():
+        assert (split.labels == of_file.splits[name].labels).all()
+        assert (everything(split) == everything(of_file.splits[name])).all()
+    other = TASKS[run.task].open_data(run, Given((255 - IMAGES, LABELS), ["a", "b", "c"]))
+    assert not other.same_as(of_file.identity)
+
+
+def test_a_run_on_arrays_goes_on_with_them_by_the_same_call(trained):
+    stopped, ended, said = trained
+    assert (stopped["status"], stopped["step"], ended["status"]) == ("stopped: max_steps", 3, "finished")
+    assert stopped["folder"] == ended["folder"] == "runs/run"
+    assert "going on after step 3" in said and "the same call of vit_jax.train, with the same data" in said
+    assert "vit_jax.evaluate('runs/run', data=...)" in said and "--resume" not in said
+    record = runs.Run("runs/run").record()
+    assert record["config"]["data"]["source"] == record["data"]["name"] == "arrays"
+    assert vit_jax.load("run").class_names == ("a", "b", "c")
+    once = vit_jax.train(tiny(name="once"), data=(IMAGES, LABELS), class_names=["a", "b", "c"])
+    assert once["test"] == ended["test"], "to the bit as without a stop"
+
+
+def test_other_arrays_are_another_run(trained, capsys):
+    again = vit_jax.train(tiny(), data=(IMAGES, LABELS), class_names=["a", "b", "c"])
+    assert again["folder"] == "runs/run" and "this run is finished" in capsys.readouterr().out
+    other = vit_jax.train(tiny(max_steps=1), data=(255 - IMAGES, LABELS), class_names=["a", "b", "c"])
+    assert other["folder"] == "runs/run-2"
+    with pytest.raises(UserError, match="runs/run: holds a run on other data; choose another name"):
+        vit_jax.train(tiny(name="run"), data=(255 - IMAGES, LABELS), class_names=["a", "b", "c"])
+
+
+def test_commands_say_that_only_python_has_the_data(trained, inside, place):
+    folder = str(runs.Run("runs/run-3").path)
+    vit_jax.train(tiny(max_steps=1, name="run-3"), data=(IMAGES, LABELS))
+    for words in (["train", "--resume", folder], ["evaluate", folder], ["train", "digits", "--data.source", "arrays"]):
+        done = inside(*words)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+        assert "was given in Python" in done.stderr and "vit_jax.train(run, data=(images, labels))" in done.stderr
+
+
+def test_seeds_and_a_thread(place):
+    """A thread cannot catch signals; a notebook's server may use one."""
+    found = []
+    call = threading.Thread(
+        target=lambda: found.append(train_seeds(tiny(max_steps=1), 1, data=(IMAGES, LABELS), preset="s"))
+    )
+    call.start()
+    call.join()
+    assert found[0]["seeds"] == [0] and runs.Run("runs/s/seed-0").record()["data"]["name"] == "arrays"
+
+
+FLOATS = IMAGES / np.float32(255)
+WRONG = {
+    "floats of 0 to 1": ((FLOATS, LABELS), r"images of train is float32; store pixels as uint8, .* \(images \* 255\)"),
+    "floats of 0 to 255": ((IMAGES.astype(float), LABELS), r"is float64; .*, as images.astype\('uint8'\)"),
+    "normalised": ((FLOATS - 0.5, LABELS), "is float32; store pixels as uint8, 0 to 255, without normalisation"),
+    "channels first": ((np.zeros((96, 3, 8, 8), np.uint8), LABELS), r"images.transpose\(0, 2, 3, 1\)"),
+    "flat": ((IMAGES.reshape(96, 64), LABELS), r"has shape \[96, 64\]; store images as \[n, h, w\]"),
+    "several sizes": (([IMAGES[0], IMAGES[1][:4]], [0, 1]), "train has images of several sizes; give one array"),
+    "other labels": ((IMAGES, LABELS[:9]), "labels of train is int64 of shape .*one integer for each of the 96 images"),
+    "one hot": ((IMAGES, np.eye(3)[LABELS]), "labels of train is float64"),
+    "names": ((IMAGES, np.array(["a", "b", "c"])[LABELS]), "labels of train is <U1"),
+    "labels below 0": ((IMAGES, LABELS - 1), "labels of train go from -1 to 1; number the classes from 0"),
+    "no labels": (IMAGES, r"data: train is a ndarray of 96; give a pair of arrays, \(images, labels\)"),
+    "a name": ("cifar10", r"data: train is a str of 7; give a pair"),
+    "val": ({"train": (IMAGES, LABELS), "val": (IMAGES, LABELS)}, "data: its split is 'val'; give train, validation"),
+    "no train": ({"test": (IMAGES, LABELS)}, "has no train split, only test; give one to train on"),
+    "nothing": ({}, "data: its split is empty; give train"),
+    "empty": ((IMAGES[:0], LABELS[:0]), "its train split is empty"),
+    "one class": ((IMAGES, LABELS * 0), "its only class is 0"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_no_data_is_told_in_a_sentence(case):
+    data, says = WRONG[case]
+    before = sorted(Path("runs").glob("*"))
+    with pytest.raises(UserError, match=says) as told:
+        vit_jax.train(tiny(), data=data, preset="wrong")
+    assert len(str(told.value).splitlines()) == 1 and ";" in str(told.value)
+    assert sorted(Path("runs").glob("*")) == before
+
+
+def test_wrong_names_and_wrong_runs():
+    for names, says in (
+        (["a", "b"], "there are 2 classes"),
+        ("abc", "a list of texts"),
+        ([1, 2, 3], "a list of texts"),
+    ):
+        with pytest.raises(UserError, match=says):
+            vit_jax.train(tiny(), data=(IMAGES, LABELS), class_names=names)
+    with pytest.raises(UserError, match="class_names: are those of examples given as data"):
+        vit_jax.train(tiny(), class_names=["a"])
+    with pytest.raises(UserError, match=r"run is a Preset; give a RunConfig, such as vit_jax.preset\('digits'\).run"):
+        vit_jax.train(vit_jax.preset("digits"))
+
+
+def test_pairs_of_texts_are_those_of_the_same_files(tmp_path):
+    run = vit_jax.preset("numbers").run
+    run = replace(
+        run, model=replace(run.model, tie="decoder"), data=replace(run.data, source=f"pairs:en-de:{tmp_path}")
+    )
+    for side, language in enumerate(("en", "de")):
+        (tmp_path / f"train.{language}").write_text("".join(pair[side] + "\n" for pair in PAIRS))
+    of_files, task = TASKS[run.task].open_data(run), TASKS[run.task]
+    given = task.open_data(run, Given(PAIRS))
+    assert given.identity == of_files.identity and given.metadata() == of_files.metadata()
+    own = task.open_data(run, Given({"train": PAIRS[:30], "test": PAIRS[30:]}))
+    assert len(own.splits["test"]) == 10
+    python = replace(run, data=replace(run.data, source="pairs"))
+    for data, says in (
+        (None, r"was given in Python.*data=\[\(source, target\), \.\.\.\]"),
+        (Given(["one", "two"]), "train is no list of pairs of texts; give"),
+        (Given({"test": PAIRS}), "has no train split, only test"),
+        (Given(PAIRS, ["a"]), "texts have no classes"),
+    ):
+        with pytest.raises(UserError, match=says):
+            task.open_data(python, data)
+    assert to_dict(python)["data"]["source"] == "pairs"
