@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -46,7 +46,10 @@ class Field:
 
 
 def always(value: Any) -> Field:
-    """A field that has one value in all files of a layout."""
+    """A field that has one value in all files that the layout's own library writes.
+
+    Of a file with the same tensors the user may state another value (--set): its network is then not the library's.
+    """
     return Field((value,))
 
 
@@ -140,18 +143,30 @@ class Layout:
         """Those of the names that are no part of the network."""
         return [name for name in names if any(re.fullmatch(pattern, name) for pattern in self.outside)]
 
-    def cannot(self, config: Any, weights_only: bool = False) -> list[str]:
-        """Why a config has no file of this layout, a clause each; empty where it has one."""
+    def cannot(self, config: Any, weights_only: bool = False, stated: Collection[str] = ()) -> list[str]:
+        """Why a config has no file of this layout, a clause each; empty where it has one.
+
+        `stated` are fields in which the user states another value than those that the layout knows.
+        """
         if not isinstance(config, self.network):
             return [f"it holds a {network_of(self.network).name}, this is a {network_of(config).name}"]
         config, unseen = normal(config), network_of(self.network).unseen
         reasons = [
             f"{name} is {getattr(config, name)!r}, but the layout has only {' or '.join(map(repr, f.among))}"
             for name, f in self.fields.items()
-            if not f.allows(getattr(config, name)) and not (weights_only and name in unseen)
+            if not f.allows(getattr(config, name)) and not (weights_only and name in unseen) and name not in stated
             if not self._idle(config, name)
         ]
         return reasons or self.refuses("network", config) or ([] if weights_only else self.refuses("statement", config))
+
+    def departures(self, config: Any) -> list[str]:
+        """Where a config departs from what the layout's own library always computes, a clause each."""
+        config = normal(config)
+        return [
+            f"{name} is {getattr(config, name)!r} instead of {f.among[0]!r}"
+            for name, f in self.fields.items()
+            if len(f.among) == 1 and not f.allows(getattr(config, name)) and not self._idle(config, name)
+        ]
 
     def _idle(self, config: Any, name: str) -> bool:
         """Whether one of a field's own values would change nothing: a head's bias where there is no head."""

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS, refused
 from convert.dialects.architectures import lookup, table
+from convert.plan.plan import plan
 from convert.recognise.config import resolve
+from convert.recognise.reading import Options, read
 from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 
@@ -100,3 +103,36 @@ def test_a_stem_of_other_channels_is_read_and_its_class_does_not_build_it():
         assert resolve(NEW, names, [("--set", {"image": 8, "heads": 2, **said})], "file") == config
     assert NEW.cannot(config) == ["channels is 1, but its constructor makes 3"]
     assert not NEW.cannot(config, weights_only=True)
+
+
+def test_a_look_alike_of_other_numbers_is_read_as_what_the_user_states(torchvision, tmp_path):
+    """torchvision's own modules with another epsilon and with ReLU: its names and shapes, another function."""
+    import torch
+
+    from convert.verify.libraries import build
+    from convert.verify.libraries.torch_nn import vision
+    from convert.verify.sides import Ours
+    from convert.verify.weights import Weights
+
+    stated = {"image": 8, "heads": 3, "eps": 1e-2, "activation": "relu"}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = vision(replace(SMALL, eps=1e-2)).double().eval()
+    for block in module.encoder.layers:
+        block.mlp[1] = torch.nn.ReLU()
+    torch.nn.init.normal_(module.heads.head.weight)
+    torch.save(module.state_dict(), tmp_path / "x.pt")
+    images = np.random.default_rng(0).standard_normal((2, 8, 8, 3))
+    with torch.no_grad():
+        expected = module(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).numpy()
+    with (reading := read(str(tmp_path / "x.pt"), Options(sets=stated))).source:
+        weights = Weights.of(reading, "A")
+    ours = Ours.network(weights.config, weights.parameters).forward({"images": images})
+    np.testing.assert_allclose(ours, expected, rtol=1e-10)
+    assert "eps is 0.01 instead of 1e-06, activation is 'relu' instead of 'gelu'" in reading.facts.notes[0]
+    assert "another function than that of torchvision's VisionTransformer" in reading.facts.notes[0]
+    built, why = build(weights)
+    assert built is None and why.startswith("it is not torchvision's own function, as eps is 0.01 instead of 1e-06")
+    with pytest.raises(UserError, match=r"cannot become torchvision@2: eps is 0\.01, but"):
+        plan(reading, "torchvision")
+    assert plan(reading, "timm", weights_only=True).config.activation == "relu"

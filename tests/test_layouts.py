@@ -21,10 +21,11 @@ from convert.layout import Facts
 from convert.plan.groups import finite, stream
 from convert.plan.plan import plan
 from convert.plan.shared import members, shared
+from convert.plan.shared import values as values_to_try
 from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
 from convert.recognise.reading import Reading
-from vit_jax.config import TransformerConfig, ViTConfig, function_fields, normal, shapes
+from vit_jax.config import TransformerConfig, ViTConfig, function_fields, network_of, normal, shapes
 from vit_jax.errors import UserError
 
 FEW = 12  # members of a domain that are tried
@@ -232,6 +233,32 @@ def test_of_bare_tensors_our_own_words_go_before_the_layout_s_code(name, unseen)
         resolve(layout, names, [("--set", {field: other}), own], "file")
     with pytest.raises(UserError, match="final_norm is False by its own metadata but True by its layout"):
         resolve(layout, names, [("its own metadata", fields(config) | {"final_norm": False})], "file")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_a_layout_assumes_may_be_stated_otherwise_where_no_tensor_shows_it(name):
+    layout, config = LAYOUTS[name], some(name)[0]
+    names = rules.file_shapes(rules.narrow(layout.rows(config)))
+    every = rules.file_shapes(layout.rows(config))
+    for field, one in layout.fields.items():
+        if len(one.among) != 1:
+            continue
+        for value in (v for v in values_to_try(layout.network, field) if not one.allows(v)):
+            others = {k: v for k, v in fields(config).items() if k != field}
+            stated = [("--set", {field: value}), ("its config.json", others)]
+            other = replace(config, **{field: value})
+            if shapes(other) != shapes(config) or rules.file_shapes(layout.rows(other)) != every:
+                with pytest.raises(UserError, match=f"{field} is .* by --set but .* by its layout; correct --set"):
+                    resolve(layout, names, stated, "file")
+                continue
+            try:
+                network_of(layout.network).check(other)
+                found = resolve(layout, names, stated, "file")
+            except UserError:
+                continue  # no network, or one that the layout refuses for another reason
+            assert normal(found) == normal(other)
+            assert bool(layout.departures(found)) == (normal(other) != normal(config))
+            assert rules.file_shapes(rules.narrow(layout.rows(found), names)) == names
 
 
 def test_the_layout_s_own_code_goes_before_a_model_s_name():

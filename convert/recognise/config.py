@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from vit_jax.config import from_dict, nearest, network_of, normal, shapes
 from vit_jax.errors import UserError
 
+from .. import rules
 from ..layout import Json, Layout, Names
 
 # Sources of a field's value, as messages name them, beside flags and files.
@@ -65,12 +66,27 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str) -> Any:
     training = {k: v for _, fields in reversed(stated) for k, v in fields.items() if k in only_training}
     config = from_dict(layout.network, {**training, **values})
     check_depth(config, names, values, path)
+    otherwise = stated_otherwise(layout, config, dict(stated).get("--set", {}))
     for name, who, other, value in contradictions:  # raises only where the network would be another
+        if name in otherwise and other == THE_LAYOUT:
+            continue
         if normal(from_dict(layout.network, {**training, **values, name: value})) != normal(config):
             wrong = other if who in (THE_LAYOUT, ITS_SHAPES) else who
             raise UserError(f"{path}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {wrong}")
-    check_config(layout, config, path)
+    check_config(layout, config, path, otherwise)
     return config
+
+
+def stated_otherwise(layout: Layout, config: Any, sets: Json) -> set[str]:
+    """The fields in which --set states a value that the layout does not know, where all tensors stay the same."""
+
+    def unseen(name: str) -> bool:
+        usual = dataclasses.replace(config, **{name: layout.fields[name].among[0]})
+        tensors = (rules.file_shapes(layout.rows(c)) for c in (usual, config))
+        return shapes(usual) == shapes(config) and next(tensors) == next(tensors)
+
+    unknown = [n for n in sets if n in layout.fields and not layout.fields[n].allows(getattr(config, n))]
+    return {name for name in unknown if unseen(name)}
 
 
 def collect(layout: Layout, names: Names, stated: Stated) -> tuple[Json, list[str], list[Contradiction]]:
@@ -136,8 +152,11 @@ def check_depth(config: Any, names: Names, values: Json, path: str) -> None:
             )
 
 
-def check_config(layout: Layout, config: Any, path: str) -> None:
-    """Raise UserError where the config is no network, makes a parameter of absurd size, or is not one of the layout."""
+def check_config(layout: Layout, config: Any, path: str, otherwise: Collection[str] = ()) -> None:
+    """Raise UserError where the config is no network, makes a parameter of absurd size, or is not one of the layout.
+
+    `otherwise` are the fields of `stated_otherwise`.
+    """
     network_of(layout.network).check(config)
     for name, shape in shapes(config).items():
         if math.prod(shape) > LARGEST:
@@ -146,7 +165,7 @@ def check_config(layout: Layout, config: Any, path: str) -> None:
                 "correct its sizes in the config that it carries, or by --set"
             )
     if reasons := layout.cannot(
-        config, weights_only=True
+        config, weights_only=True, stated=otherwise
     ):  # fields that show in no tensor are no reason: the file exists
         raise UserError(
             f"{path}: is not a file of {layout.name}: {'; '.join(reasons)}; "

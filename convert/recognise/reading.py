@@ -6,7 +6,7 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,9 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
         raise UserError(f"{source.path}: its provenance is damaged ({own_facts.notes[0]}); {remedy(side)}")
     extra = {k: options.sets[k] for k in options.sets if k in extras(layout.network)}
     facts = joined(own_facts, fitting(stated, config), fitting(model, config), extra)
+    if departures := layout.departures(config):
+        told = f"{', '.join(departures)}, so this is another function than that of {layout.title}"
+        facts = replace(facts, notes=(*facts.notes, told))
     statistics = {k: options.sets[k] for k in SETTABLE if k in options.sets}
     left_out = [*left_out, *aside, *source.skipped]
     return Reading(source, layout, config, tensors, rows, facts, left_out, provenance, statistics, label)

@@ -65,9 +65,11 @@ def build(weights: Weights) -> tuple[Built | None, str]:
 
     Raises NotLoaded where the library does not load the file.
     """
-    library = library_of(weights.layout)
+    library, departures = library_of(weights.layout), weights.layout.departures(weights.config)
     if library is None:
         return None, f"no library is known to build {weights.layout.name}"
+    if departures:
+        return None, f"it is not {library.name}'s own function, as {', '.join(departures)}"
     try:
         return library.build(weights), ""
     except ImportError as error:
