@@ -157,7 +157,7 @@ class Ink:
         )
 
     @classmethod
-    def open_other_data(cls, run: Any, metadata: Any, split: str) -> Any:
+    def open_other_data(cls, run: Any, metadata: Any, split: str, given: Any = None) -> Any:
         raise UserError(f"data.source is {run.data.source}, but ink is measured on the run's own data; leave it out")
 
     def table(self, split: Any, result: Any, metadata: Any) -> Any:

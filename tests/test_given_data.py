@@ -86,6 +86,32 @@ def test_a_run_on_arrays_goes_on_with_them_by_the_same_call(trained):
     assert once["test"] == ended["test"], "to the bit as without a stop"
 
 
+def test_evaluation_measures_the_run_s_own_split_of_its_arrays_and_all_of_others(trained):
+    _, ended, _ = trained
+    step, own = vit_jax.evaluate(Path("runs/run"), data=(IMAGES, LABELS))
+    best = ended["test"]["best"]
+    assert (step, own.metrics) == (ended["best"]["step"], pytest.approx(best, rel=1e-6))
+    _, validation = vit_jax.evaluate("run", "validation", data={"train": (IMAGES, LABELS)})
+    assert len(validation.predicted) == runs.Run("runs/run").record()["data"]["sizes"]["validation"]
+    other = IMAGES[::-1][:40], LABELS[::-1][:40]
+    net = vit_jax.load("run")
+    for data in (other, {"test": other}, {"train": (IMAGES, LABELS), "test": other}):
+        _, result = vit_jax.evaluate("run", data=data)
+        assert result.predicted.tolist() == net.logits(other[0]).argmax(-1).tolist()
+        assert result.metrics["accuracy"] == (result.predicted == other[1]).mean()
+    _, named = vit_jax.evaluate("run", data=(other[0], 2 - other[1]), class_names=["c", "b", "a"])
+    assert named.metrics["accuracy"] == result.metrics["accuracy"], "classes are matched by name"
+    for options, says in (
+        ({"data": (other[0] / 255, other[1])}, r"images of train is float64; .* \(images \* 255\)"),
+        ({"data": other, "class_names": ["a", "b", "x"]}, "the network has no class 'x'"),
+        ({"data": other, "source": "digits"}, "data: is given, and so is digits; leave one of them out"),
+        ({"class_names": ["a"]}, "class_names: are those of examples given as data"),
+        ({}, r"was given in Python.*vit_jax.evaluate\(run, data=\(images, labels\)\)"),
+    ):
+        with pytest.raises(UserError, match=says):
+            vit_jax.evaluate("run", **options)
+
+
 def test_other_arrays_are_another_run(trained, capsys):
     again = vit_jax.train(tiny(), data=(IMAGES, LABELS), class_names=["a", "b", "c"])
     assert again["folder"] == "runs/run" and "this run is finished" in capsys.readouterr().out
@@ -173,6 +199,9 @@ def test_pairs_of_texts_are_those_of_the_same_files(tmp_path):
     assert given.identity == of_files.identity and given.metadata() == of_files.metadata()
     own = task.open_data(run, Given({"train": PAIRS[:30], "test": PAIRS[30:]}))
     assert len(own.splits["test"]) == 10
+    other = task.open_other_data(run, given.metadata(), "", Given({"validation": PAIRS[:9], "train": PAIRS}))
+    assert (other.name, len(other.split), other.total) == ("validation", 9, 49)
+    assert other.split.source[3].tolist() == [*of_files.source.encode("one d"), *[0] * 14]
     python = replace(run, data=replace(run.data, source="pairs"))
     for data, says in (
         (None, r"was given in Python.*data=\[\(source, target\), \.\.\.\]"),

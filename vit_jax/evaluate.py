@@ -3,41 +3,55 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import backend, runs
 from .callable_module import make_callable
-from .config import DataConfig, RunConfig
+from .config import DataConfig, RunConfig, task_row
 from .errors import DONE, UserError, run_command
 from .report.table import check_output, write_csv
 
 if TYPE_CHECKING:
-    from .data import Data
+    from .data import Data, Given
     from .tasks import Evaluation, Predictor
 
 
 def evaluate(
-    path: str,
+    path: str | os.PathLike[str],
     split: str = "",
     which: str = "best",
     ema: bool | None = None,
     data_dir: str = "",
     batch: int = 0,
     source: str = "",
+    data: Any = None,
+    class_names: Sequence[str] = (),
 ) -> tuple[int, Evaluation]:
     """Measure a trained network on a split of its data, or on other data: (step of the weights, Evaluation).
 
-    `path` is a run or, with `source`, also a file or folder of weights of any layout. `split` is by default test; of
-    other data test, else validation, else all. `which` ("best" or "last") and `ema` select the weights of a run as in
-    `vit_jax.load`. `data_dir` replaces data.dir, `batch` (0: as in training) is the number of examples per step.
+    `path` is a run or, with `source` or `data`, also a file or folder of weights of any layout. `split` is by default
+    test; of other data test, else validation, else all. `which` ("best" or "last") and `ema` select the weights of a
+    run as in `vit_jax.load`. `data_dir` replaces data.dir, `batch` (0: as in training) is the number of examples per
+    step.
 
     `source` names other data, as data.source does (folder:PATH, FILE.npz, ...): images prepared as the network's own,
-    classes matched by name. A folder without splits is measured as a whole. Raises UserError if there is no such split,
-    if the network does not have the classes, or if the run's own data is not what it was trained on.
+    classes matched by name. A folder without splits is measured as a whole. `data` and `class_names` are examples in
+    the forms that `vit_jax.train` takes: where the run was trained on the same, its own split of them is measured, else
+    all of a pair. Without class_names, labels are the numbers of the network's classes.
+
+    Raises UserError if there is no such split, if the network does not have the classes, or if the run's own data is
+    not what it was trained on.
     """
-    measured = measure(path, split, which, ema, data_dir, batch, source)
+    if class_names and data is None:
+        raise UserError("class_names: are those of examples given as data=...; leave them out")
+    from .data import Given
+
+    given = None if data is None else Given(data, class_names)
+    measured = measure(os.fspath(path), split, which, ema, data_dir, batch, source, given)
     return measured.net.step, measured.result
 
 
@@ -60,12 +74,15 @@ def measure(
     data_dir: str = "",
     batch: int = 0,
     source: str = "",
+    given: Given | None = None,
 ) -> Measured:
     """`evaluate`, with what it was made of. Raises UserError."""
     if batch < 0:
         raise UserError(f"batch is {batch}: give a positive number, or 0 for that of training")
+    if given is not None and (source or data_dir):
+        raise UserError(f"data: is given, and so is {source or data_dir}; leave one of them out")
     foreign = runs.is_foreign(path)
-    if foreign and not source:
+    if foreign and not source and given is None:
         raise UserError(
             f"{path}: holds weights and is no run, so it has no data of its own; "
             "name the data to measure it on, as in --data.source folder:PATH"
@@ -77,10 +94,13 @@ def measure(
     from .weights import complete, read
 
     net = complete(path, which, ema)
+    source = source if given is None else task_row(net.run.task).given
     run = replace(net.run, data=_moved(net.run.data, source, data_dir))
     with backend.precision(run.compute_dtype):
-        find = _other if source and source != net.run.data.source else _own
-        name, examples, remarks = find(net, run, split, recorded)
+        if given is not None or (source and source != net.run.data.source):
+            name, examples, remarks = _other(net, run, split, recorded, given)
+        else:
+            name, examples, remarks = _own(net, run, split, recorded)
         task = net.task.load_frozen(lambda path: read(path, run.dir))
         definition, tree = parts(net.model)
         evaluator = Evaluator(run.model, definition, task)
@@ -108,20 +128,24 @@ def _own(net: Any, run: RunConfig, split: str, recorded: Any) -> tuple[str, Any,
     return *_split(dataset, split), ()
 
 
-def _other(net: Any, run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str, ...]]:
+def _other(
+    net: Any, run: RunConfig, split: str, recorded: Any, given: Given | None
+) -> tuple[str, Any, tuple[str, ...]]:
     """(name of the split, its examples, remarks) of other data; `recorded` is the identity of that of training."""
     from .tasks import TASKS
 
     opened = TASKS[run.task].open_other_data
     sizes = recorded.get("sizes") if isinstance(recorded, dict) else None
-    if isinstance(sizes, dict) and opened(run, net.metadata, "").total == sum(sizes.values()):
+    if isinstance(sizes, dict) and opened(run, net.metadata, "", given).total == sum(sizes.values()):
         # It may be a copy of the data that the run was trained on: then only the run's own splits are new to it.
-        dataset = None
+        dataset, named = None, given
+        if given is not None and not given.class_names:
+            named = replace(given, class_names=tuple(net.metadata.get("class_names", ())))
         with contextlib.suppress(UserError):
-            dataset = TASKS[run.task].open_data(run)
+            dataset = TASKS[run.task].open_data(run, named)
         if dataset is not None and dataset.same_as({**recorded, "name": dataset.identity["name"]}):
             return *_split(dataset, split), ("this is the data that the run was trained on, with the run's splits",)
-    other = opened(run, net.metadata, split)
+    other = opened(run, net.metadata, split, given)
     return other.name, other.split, other.remarks
 
 

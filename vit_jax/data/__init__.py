@@ -11,7 +11,7 @@ from .images import Preprocess, open_image
 from .inputs import listed, prepared
 from .order import Order, TokenOrder
 from .other import Other, open_other_images
-from .sentences import Sentences, Texts, open_sentences
+from .sentences import Sentences, Texts, open_other_pairs, open_sentences
 from .splits import Dataset, Split, open_images
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "open_image",
     "open_images",
     "open_other_images",
+    "open_other_pairs",
     "open_sentences",
     "prepared",
 ]

@@ -22,9 +22,14 @@ class Given:
     data: Any  # those of train, or {split: its examples}, each in the form that the task takes
     class_names: Sequence[str] = ()
 
+    @property
+    def whole(self) -> bool:
+        """Whether the examples come without splits."""
+        return not isinstance(self.data, Mapping)
+
     def splits(self, known: Sequence[str]) -> dict[str, Any]:
         """{split: its examples}. Raises UserError on a split that is not `known`, and where there is none."""
-        if not isinstance(self.data, Mapping):
+        if self.whole:
             return {"train": self.data}
         if not self.data or not self.data.keys() <= {*known}:
             unknown = next((f"{name!r}" for name in self.data if name not in known), "empty")

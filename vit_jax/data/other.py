@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from ..config import ImageData, nearest
 from ..config.images import numbered_classes
 from ..errors import UserError
+from .contract import Given
 from .images import Preprocess
 from .pixels import Images, sizes
 from .sources import Arrays, Source, open_image_source
@@ -22,12 +24,14 @@ class Other:
     """One split of other data than that which a network was trained on."""
 
     name: str  # of the split; "all" where the data has no splits
-    split: Split
+    split: Any  # a Split, or Sentences
     total: int  # examples of all splits
     remarks: tuple[str, ...]  # sentences for the user
 
 
-def open_other_images(data: ImageData, wanted: str, preprocess: Preprocess, class_names: Sequence[str]) -> Other:
+def open_other_images(
+    data: ImageData, wanted: str, preprocess: Preprocess, class_names: Sequence[str], given: Given | None = None
+) -> Other:
     """Open a split of images for evaluation, decoded when they are taken; their labels are the network's.
 
     Args:
@@ -35,11 +39,14 @@ def open_other_images(data: ImageData, wanted: str, preprocess: Preprocess, clas
         wanted: the split; empty: test, else validation, else the only one. A folder without splits is taken as a whole.
         preprocess: how the network takes images.
         class_names: the classes of the network; only numbers if they have no names.
+        given: images from Python, in place of `data.source`.
     Raises UserError, also for classes that the network does not have.
     """
     field = f"data.source {data.source}"
     folder = data.source.startswith("folder:")
-    source = open_test_folder(data.source.removeprefix("folder:")) if folder else open_image_source(data)
+    source = open_test_folder(data.source.removeprefix("folder:")) if folder else open_image_source(data, given)
+    if given is not None and given.whole:
+        source = replace(source, splits={"all": source.splits["train"]})
     name = _chosen(field, source, wanted)
     examples = source.splits[name]
     if not len(examples.labels):

@@ -164,6 +164,21 @@ def open_sentences(
     return Texts(identity["name"], source, target, splits, identity, remarks)
 
 
+def open_other_pairs(
+    data: SentenceData, wanted: str, source: Vocabulary, target: Vocabulary, given: Given
+) -> tuple[str, Sentences, int]:
+    """Pairs that a trained network is only evaluated on: (the split's name, its pairs, pairs of all splits).
+
+    `wanted` is the split; empty: test, else validation, else the first. The vocabularies are the network's. Raises
+    UserError.
+    """
+    found = {"all": _given(given)["train"]} if given.whole else _given(given)
+    name = wanted or next((name for name in ("test", "validation") if name in found), next(iter(found)))
+    if name not in found:
+        raise UserError(f"there is no split {name!r}: data has {', '.join(found)}; choose one of them")
+    return name, _encoded(data, found[name], name, source, target), sum(map(len, found.values()))
+
+
 def _open_pairs(
     data: SentenceData, one: bool, seed: int, given: Given | None
 ) -> tuple[dict[str, Pairs], tuple[Vocabulary, Vocabulary]]:
@@ -176,7 +191,10 @@ def _open_pairs(
         return pairs, (both, both) if one else (closed(numbers.ENGLISH), closed(numbers.GERMAN))
     if given is None and not data.source.startswith("pairs:"):
         raise UserError(f"data.source is {data.source}, which has no sentences: give numbers or pairs:FROM-TO:FOLDER")
-    pairs = _with_held_out(data, _files(data.source) if given is None else _given(given), seed)
+    found = _files(data.source) if given is None else _given(given)
+    if "train" not in found:
+        raise UserError(f"data: has no train split, only {', '.join(found)}; give one to train on")
+    pairs = _with_held_out(data, found, seed)
     left, right = ([pair[side] for pair in pairs["train"]] for side in (0, 1))
     if one:
         both = counted([*left, *right])
@@ -189,8 +207,6 @@ def _given(given: Given) -> dict[str, Pairs]:
     if given.class_names:
         raise UserError("class_names: texts have no classes; leave it out")
     found = given.splits(("train", "validation", "test"))
-    if "train" not in found:
-        raise UserError(f"data: has no train split, only {', '.join(found)}; give one to train on")
     for name, pairs in found.items():
         texts = isinstance(pairs, Sequence) and all(
             isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(text, str) for text in pair)

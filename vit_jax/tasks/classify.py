@@ -120,10 +120,12 @@ class Classify:
         return score(split.labels, predicted, confidence, loss, rank, config.classes, split.classes)
 
     @classmethod
-    def open_other_data(cls, run: RunConfig, metadata: Mapping[str, Any], split: str) -> Other:
+    def open_other_data(
+        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
+    ) -> Other:
         """Images that the network was not trained on, and the network's classes of them. Raises UserError."""
         preprocess = Preprocess.from_dict(metadata["preprocess"])
-        return open_other_images(cast(Any, run.data), split, preprocess, metadata["class_names"])
+        return open_other_images(cast(Any, run.data), split, preprocess, metadata["class_names"], given)
 
     def table(
         self, split: Split, result: Evaluation, metadata: Mapping[str, Any]

@@ -176,12 +176,14 @@ class Task(Protocol):
         """
 
     @classmethod
-    def open_other_data(cls, run: RunConfig, metadata: Mapping[str, Any], split: str) -> Any:
+    def open_other_data(
+        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
+    ) -> Any:
         """Data that a trained network is only evaluated on, prepared for it as its own was.
 
-        `run.data` says where it is, `metadata` is the network's; `split` is that which was asked for, or ''. Returns
-        the `name` and the `split` (a Split) to measure, `total` examples of all splits, and `remarks` for the user, as
-        data.Other has them. Raises UserError, also where the task has no such data.
+        `run.data` says where it is, unless Python has `given` it; `metadata` is the network's, `split` that which was
+        asked for, or ''. Returns the `name` and the `split` (a Split) to measure, `total` examples of all splits, and
+        `remarks` for the user, as data.Other has them. Raises UserError, also where the task has no such data.
         """
 
     def table(

@@ -16,7 +16,8 @@ from jax import Array
 
 from .. import report
 from ..config import RunConfig, SentenceData, TransformerConfig, network_of
-from ..data import Given, Sentences, Texts, open_sentences
+from ..config.sentences import SIDES
+from ..data import Given, Other, Sentences, Texts, open_other_pairs, open_sentences
 from ..decode import greedy
 from ..errors import UserError
 from ..layers import merge, split
@@ -127,8 +128,14 @@ class Translate:
         return Evaluation(metrics, out["predicted"])
 
     @classmethod
-    def open_other_data(cls, run: RunConfig, metadata: Mapping[str, Any], split: str) -> Any:
-        """Raises UserError: sentences are measured only on the splits of the run's own data."""
+    def open_other_data(
+        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
+    ) -> Other:
+        """Pairs that were given in Python, encoded with the network's words. Raises UserError for other sources."""
+        if given is not None:
+            source, target = (Vocabulary(metadata["vocabulary"][side]) for side in SIDES)
+            name, pairs, total = open_other_pairs(cast(SentenceData, run.data), split, source, target, given)
+            return Other(name, pairs, total, ())
         raise UserError(
             f"data.source is {run.data.source}, but a network that translates is evaluated on its own data; "
             "leave the flag out"
