@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 from benchmarks.machine import describe, heading, spread
 from convert.dialects import LAYOUTS
 from convert.rules import file_shapes, narrow
-from vit_jax.presets import sized
+from vit_jax.config import sized
 
 REQUIRED, GOAL = 3.0, 2.0  # limits of the ratio
 MARGIN = 64 << 20  # bytes of memory that are allowed besides three times the largest group

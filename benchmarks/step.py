@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 
 from benchmarks.machine import Cost, describe, heading, load, measure, spread
 from vit_jax import backend, config, runs
-from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig
-from vit_jax.presets import preset, sized
+from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig, sized
+from vit_jax.presets import preset
 
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
 # The ratios to reach. Those against PyTorch depend on the maker of the CPU: its library is faster on Intel's.

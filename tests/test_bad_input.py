@@ -95,9 +95,9 @@ def refused(place, capsys):
         "train digits mnist": ["the preset 'mnist' is not the first argument", "one preset only"],
         "train digits --model.dept 3": ["there is no field --model.dept;", "nearest: --model.depth"],
         "train digits --modl.depth 3": ["--modl.depth", "--model.depth"],
-        "train digits --optim.learning-rate 3": ["there is no field --optim.learning-rate", "nearest: --optim.lr"],
-        "train digits --batch-size 3": ["there is no field --batch-size", "nearest: --batch"],
-        "train digits --patch_size=3": ["there is no field --patch_size=3", "nearest: --model.patch"],
+        "train digits --optim.learning-rate 3": ["there is no field --optim.learning-rate", "here it is --optim.lr"],
+        "train digits --batch-size 3": ["there is no field --batch-size", "here it is --batch"],
+        "train digits --patch_size=3": ["there is no field --patch_size;", "here it is --model.patch"],
         "train digits --zzz": ["there is no field --zzz", "--help lists them"],
         "train digits --epochs 3 4": ["the argument '4' follows no --field"],
         "train digits --epochs": ["--epochs"],
@@ -353,7 +353,7 @@ def test_a_place_that_cannot_hold_a_run(place_of_trouble, place, refused):
         "a long name": ["--name", "x" * 300],
     }[place_of_trouble]
     says = (
-        ["the name is too long"]
+        ["name is 'xxx", "at most 200 bytes"]
         if place_of_trouble == "a long name"
         else ["a file is where a folder is needed", "choose another --dir"]
     )

@@ -12,6 +12,7 @@ import pytest
 
 from vit_jax import config
 from vit_jax.config import (
+    SIZES,
     AugmentConfig,
     ImageAugment,
     ImageData,
@@ -27,11 +28,12 @@ from vit_jax.config import (
     from_dict,
     parameters,
     shapes,
+    sized,
     to_dict,
 )
 from vit_jax.config import check as checks
 from vit_jax.errors import UserError
-from vit_jax.presets import PRESETS, SIZES, preset, sized
+from vit_jax.presets import PRESETS, preset
 
 # ----------------------------------------------------------------------------------------- sizes
 
@@ -95,6 +97,7 @@ BAD_NETWORKS = [
     (dict(channels=0), "channels", "0"),
     (dict(width=-8), "width", "-8"),
     (dict(depth=0), "depth", "0"),
+    (dict(depth=1001), "depth", "1001", "1000"),
     (dict(heads=0), "heads", "0"),
     (dict(hidden=0), "hidden", "0"),
     (dict(classes=-1), "classes", "-1"),
@@ -143,6 +146,8 @@ BAD_TRANSFORMERS = [
             "outputs",
         )
     ),
+    (dict(encoder_depth=1001), "encoder_depth", "1001", "1000"),
+    (dict(decoder_depth=10**9), "decoder_depth", "1000000000", "1000"),
     (dict(eps=math.nan), "eps", "nan"),
     (dict(eps=math.inf), "eps", "inf"),
     (dict(heads=3), "width", "512", "heads", "3"),
@@ -190,6 +195,10 @@ BAD_RUNS = [
         for name in ("patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes", "seed")
     ),
     (dict(max_minutes=math.nan), "max_minutes", "nan"),
+    (dict(max_minutes=math.inf), "max_minutes", "inf"),
+    (dict(epochs=2**31), "epochs", "2147483648"),
+    (dict(max_steps=10**400), "max_steps", "very large"),
+    (dict(task="translate", data=dict(lengths=(2**31,))), "data.lengths", "2147483648"),
     (dict(seed=2**32), "seed", "4294967296"),
     (dict(batch=10, accumulate=4), "batch", "10", "accumulate", "4"),
     *(

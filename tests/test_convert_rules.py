@@ -14,9 +14,9 @@ from convert import rules
 from convert.dialects import LAYOUTS, torch_ref
 from convert.plan.shared import members
 from convert.rules import TRANSPOSE, Order, Row, row
-from vit_jax.config import TransformerConfig, ViTConfig, shapes
+from vit_jax.config import TransformerConfig, ViTConfig, shapes, sized
 from vit_jax.errors import UserError
-from vit_jax.presets import PRESETS, preset, sized
+from vit_jax.presets import PRESETS, preset
 
 VIT = ViTConfig(
     image=(8, 12),

@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 import vit_jax
-from vit_jax import cli, errors, runs
+from vit_jax import cli, errors, flags, runs
 from vit_jax.config import RunConfig, flat, from_dict, to_dict
 from vit_jax.presets import PRESETS, preset
 from vit_jax.train import command as train_command
@@ -134,22 +134,32 @@ def test_version(capsys):
 @pytest.mark.parametrize("name", ["digits", "numbers"])
 def test_every_field_has_a_help_text(name):
     options = train_command.parse([name])[1]
-    texts = train_command._help_texts(options)
+    texts = {name: flag.help for name, flag in flags.flags(options).items()}
     assert texts.keys() > {name.replace("_", "-") for name in flat(options.run())}
     assert not [name for name, text in texts.items() if len(text) < 4]
+
+
+def helped(capsys, *arguments) -> str:
+    """What --help prints."""
+    with pytest.raises(SystemExit) as ended:
+        train_command.command([*arguments, "--help"])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
 
 
 @pytest.mark.parametrize("columns", [80, 150])
 def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
-    with pytest.raises(SystemExit) as ended:
-        train_command.command(["mnist", "--help"])
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
+    text = helped(capsys)
     assert max(map(len, text.splitlines())) <= columns
-    for name in PRESETS:
-        assert f"  {name} " in text
+    listing = text.partition("Presets:\n")[2].partition("The defaults below are those of digits")[0]
+    assert [line.split()[0] for line in listing.splitlines() if line.strip()] == [*PRESETS, "vit-SIZEPATCH"]
+    assert preset("mnist").help not in " ".join(text.split())
+
+    text = helped(capsys, "mnist")
+    assert max(map(len, text.splitlines())) <= columns
     shown = " ".join(re.sub(r"[│─╭╮╰╯\s]+", " ", text).split())
+    assert preset("mnist").help in shown and "cifar10-48x4" not in shown
     for name in flat(preset("mnist").run):
         assert "--" + name.replace("_", "-") in shown
     assert shown.count("K, outputs of the head; 0: no head (in a run: set by the data)") == 1

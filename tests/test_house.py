@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[1]
 
 # The order in which to read vit_jax: a file imports only earlier ones. A folder counts as the file of its name.
 ORDER = [
-    *("errors", "callable_module", "config", "presets", "runs", "backend"),
+    *("errors", "callable_module", "config", "synonyms", "flags", "presets", "runs", "backend", "memory"),
     *("layers", "vit", "transformer", "captioner", "models"),
     *("text", "data", "report", "augment", "optim", "decode", "tasks", "step", "checkpoint"),
     *("interop", "weights", "starting"),
-    *("train", "evaluate", "predict", "cli"),
+    *("train", "evaluate", "predict", "cli", "__main__"),
 ]
 JAX_FREE = ORDER[: ORDER.index("layers")]
 MODELS = {"vit", "transformer", "captioner"}
@@ -45,6 +45,7 @@ NAMED_IN = (
         "vit_jax.config.networks",
         "vit_jax.config.tasks",
         "vit_jax.config.formats",
+        "vit_jax.config.sizes",
     ),
     *("convert.dialects", "convert.adapt.vit", "convert.verify.libraries"),
 )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, install
 from vit_jax.report import Log, Progress, progress
 
 # ------------------------------------------------------------------------------------ progress
@@ -297,7 +297,7 @@ def test_asked_for_but_absent(tmp_path, monkeypatch):
     path.write_bytes(b'{"step": 9}\n')
     for name, where in (("tensorboard", {"tensorboard": tmp_path / "tb"}), ("wandb", {"wandb": "project"})):
         monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(UserError, match=re.escape(f"pip install 'vit-jax[{name}]'")):
+        with pytest.raises(UserError, match=re.escape(install(name))):
             Log(path, 0, **where)
     assert path.read_bytes() == b'{"step": 9}\n'  # nothing was cut
 

@@ -224,7 +224,7 @@ def test_resume_takes_the_runs_own_fields_and_refuses_others(place, tmp_path):
     with pytest.raises(
         UserError,
         match=r"digits: holds another run, which differs in seed 0 -> 3; "
-        r"choose another --name, or leave these as they were",
+        r"leave these as they were, or start a new run from its weights with --init \S+ --name NEW",
     ):
         command(["--resume", str(folder.path), "--seed", "3"])
     with pytest.raises(UserError, match=r"digit: no run here; .*/ holds digits"):

@@ -14,11 +14,11 @@ from flax import nnx
 from scipy.special import erf
 
 import vit_jax
-from vit_jax.config import ViTConfig, flops, pair, shapes
+from vit_jax.config import SIZES, ViTConfig, flops, pair, shapes, sized
 from vit_jax.errors import UserError
 from vit_jax.layers import merge, split
 from vit_jax.models import definition, start
-from vit_jax.presets import PRESETS, SIZES, preset, sized
+from vit_jax.presets import PRESETS, preset
 from vit_jax.runs import flatten, unflatten
 from vit_jax.vit import ViT, sinusoids
 

@@ -12,11 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .errors import UserError
+
 
 def configure_jax() -> None:
     """Set up this process for training or inference. Call it before the first import of jax.
 
-    It affects speed only, and overrides no setting of the user's.
+    It affects speed only, and overrides no setting of the user's. Raises UserError if JAX_PLATFORMS names a platform
+    that jax does not find.
     """
     if "jax" not in sys.modules:
         _keep_freed_memory()
@@ -24,6 +27,15 @@ def configure_jax() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import jax
 
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:
+        wanted = os.environ.get("JAX_PLATFORMS")
+        if not wanted:
+            raise
+        raise UserError(
+            f"JAX_PLATFORMS is {wanted[:60]!r}: jax finds no such device here; unset it, or set cpu"
+        ) from error
     if not jax.config.jax_compilation_cache_dir:
         with contextlib.suppress(OSError):  # a read-only home means no cache, not no training
             folder = cache_folder()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import sys
 
-from .config import nearest
+from .config import is_sized, nearest
 from .errors import USER
+from .flags import shown
 
 COMMANDS = {
     "train": "train a network, or resume a run",
@@ -16,14 +17,14 @@ COMMANDS = {
 }
 
 
-def main() -> int:
+def main(program: str = "vit-jax") -> int:
     """`vit-jax COMMAND ...` does the same as `python -m vit_jax.COMMAND ...`, or `python -m convert ...`."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         print(
-            "usage: vit-jax COMMAND [...]\n\n"
+            f"usage: {program} COMMAND [...]\n\n"
             + "\n".join(f"  {command:10} {text}" for command, text in COMMANDS.items())
-            + "\n\n`vit-jax COMMAND --help` explains each command, `vit-jax --version` prints the version."
+            + f"\n\n`{program} COMMAND --help` explains each command, `{program} --version` prints the version."
         )
         return 0
     if name == "--version":
@@ -32,13 +33,24 @@ def main() -> int:
         print(f"vit-jax {__version__}")
         return 0
     if name not in COMMANDS:
-        print(f"vit-jax: error: there is no command {name!r}{nearest(name, list(COMMANDS))}", file=sys.stderr)
+        print(f"vit-jax: error: {_no_command(name, program)}", file=sys.stderr)
         return USER
-    sys.argv = [f"vit-jax {name}", *sys.argv[2:]]
+    sys.argv = [f"{program} {name}", *sys.argv[2:]]
     if name == "convert":
-        return importlib.import_module("convert.__main__").main("vit-jax convert")
+        return importlib.import_module("convert.__main__").main(f"{program} convert")
     module = ".train.command" if name == "train" else f".{name}"
     return importlib.import_module(module, __package__).main()
+
+
+def _no_command(name: str, program: str) -> str:
+    """A sentence for a first word that is no command: it may be a preset or a flag."""
+    from .presets import PRESETS
+
+    if name in PRESETS or is_sized(name):
+        return f"{name} is a preset, not a command; give {program} train {name}"
+    if name.startswith("-"):
+        return f"the command comes before its flags: give {program} COMMAND {shown(name)}"
+    return f"there is no command {shown(name)}{nearest(name, list(COMMANDS))}"
 
 
 if __name__ == "__main__":

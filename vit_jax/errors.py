@@ -6,10 +6,12 @@ import atexit
 import contextlib
 import errno
 import os
+import shlex
 import signal
 import sys
 import unicodedata
 from collections.abc import Callable
+from pathlib import Path
 
 DONE, BUG, USER, CHECK = 0, 1, 2, 3  # exit codes of every command
 INTERRUPTED = {"SIGINT": 130, "SIGTERM": 143}
@@ -125,6 +127,14 @@ def _forget_output() -> None:
     """Discard further output: the interpreter flushes stdout once more at exit."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra of this package: in a checkout from there, else by the package's name."""
+    root = Path(__file__).resolve().parents[1]
+    checkout = (root / "pyproject.toml").is_file()
+    package = "vit-jax" if not checkout else "." if Path.cwd() == root else str(root)
+    return "pip install " + shlex.quote(f"{package}[{extra}]")
 
 
 def print_line(text: str) -> None:

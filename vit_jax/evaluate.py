@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import backend, runs
+from . import backend, flags, runs
 from .callable_module import make_callable
 from .config import DataConfig, RunConfig, task_row
 from .errors import DONE, UserError, run_command
@@ -189,7 +189,8 @@ class Options:
         default="",
         metadata={
             "help": "split of the data: train, validation, test or another that the data has; "
-            "empty: test (of other data that has none: validation, or all)"
+            "empty: test (of other data that has none: validation, or all)",
+            "foreign": ("val", "valid", "dev"),
         },
     )
     weights: Literal["best", "last"] = field(
@@ -207,14 +208,7 @@ class Options:
 
 def command(arguments: list[str]) -> int:
     """Parse the arguments, measure and print; returns the exit code. Raises UserError."""
-    import tyro
-
-    o = tyro.cli(
-        Options,
-        args=arguments,
-        prog="python -m vit_jax.evaluate",
-        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.PositionalMetavarFromFieldName),
-    )
+    o = flags.parse(Options, arguments, prog="python -m vit_jax.evaluate")
     check_output("csv", o.csv, o.force)
     m = measure(o.run, o.split, o.weights, None if o.ema else False, o.data.dir, o.batch, o.data.source)
     what = f"{o.run} at step {m.net.step}" if m.net.step else o.run

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from .config import ModelConfig, network_of, parameters, shapes
+from .config import ModelConfig, network_of, parameters, shapes, sized
 from .layers import initial_values, split
-from .presets import sized
+from .memory import check_weights
 from .runs import flatten, unflatten
 
 
@@ -68,4 +68,5 @@ def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fie
     an unknown name.
     """
     config = sized(name, classes, image, **fields)
+    check_weights(network_of(config).check(config))
     return network_class(config)(config, rngs=nnx.Rngs(seed))

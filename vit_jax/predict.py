@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import backend, runs
+from . import backend, flags, runs
 from .callable_module import make_callable
 from .config import task_row
 from .errors import DONE, UserError, run_command
@@ -188,14 +188,7 @@ class Options:
 
 def command(arguments: list[str]) -> int:
     """Parse the arguments, predict, print and write; returns the exit code. Raises UserError."""
-    import tyro
-
-    o = tyro.cli(
-        Options,
-        args=arguments,
-        prog="python -m vit_jax.predict",
-        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.PositionalMetavarFromFieldName),
-    )
+    o = flags.parse(Options, arguments, prog="python -m vit_jax.predict")
     if not o.inputs:
         raise UserError("inputs: none given; give image files or folders, or sentences, after the run")
     _check_positive(top=o.top, batch=o.batch)

@@ -1,13 +1,13 @@
-"""Named runs (presets) and named sizes of Vision Transformers.
+"""Named runs (presets).
 
 A preset is a RunConfig with a help text: what it trains, what it corrects in the notebook that it comes from, and
-measured results.
+measured results. PRESETS lists them; `vit-SIZEPATCH`, such as vit-s16, is made when it is asked for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from .config import (
     ImageAugment,
@@ -18,68 +18,28 @@ from .config import (
     SentenceData,
     TransformerConfig,
     ViTConfig,
+    is_sized,
     nearest,
+    size_of,
+    sized,
 )
 from .errors import UserError
 
 
-class Shape(NamedTuple):
-    """The sizes of a ViT: width D, depth L, hidden width of the mlp F, heads H."""
-
-    width: int
-    depth: int
-    hidden: int
-    heads: int
-
-
-# Ti and S: Touvron et al. 2021 (DeiT, arXiv 2012.12877), table 1. B, L and H: Dosovitskiy et al. 2021 (arXiv
-# 2010.11929), table 1. g: Zhai et al. 2022 (arXiv 2106.04560), table 2.
-SIZES = {
-    "ti": Shape(192, 12, 768, 3),
-    "s": Shape(384, 12, 1536, 6),
-    "b": Shape(768, 12, 3072, 12),
-    "l": Shape(1024, 24, 4096, 16),
-    "h": Shape(1280, 32, 5120, 16),
-    "g": Shape(1408, 40, 6144, 16),
-}
-
-
-def sized(name: str, classes: int = 1000, image: int = 224, **fields: Any) -> ViTConfig:
-    """The config of `vit-SIZEPATCH`, such as vit-s16, vit-b32, vit-h14; `fields` are other fields of ViTConfig.
-
-    Raises UserError on an unknown name.
-    """
-    size, patch = name.lower().removeprefix("vit-").rstrip("0123456789"), name[len(name.rstrip("0123456789")) :]
-    if not name.lower().startswith("vit-") or size not in SIZES or not patch or int(patch) < 1:
-        raise UserError(
-            f"there is no network {name!r}{nearest(name, [f'vit-{s}{p}' for s in SIZES for p in (14, 16, 32)])}"
-        )
-    shape = SIZES[size]._asdict()
-    return ViTConfig(image=image, patch=int(patch), classes=classes, **{**shape, **fields})
-
-
 @dataclass(frozen=True)
 class Preset:
-    """A named run and its help text."""
+    """A named run."""
 
     run: RunConfig
-    help: str
+    title: str  # a few words, for the list of all presets
+    help: str = ""  # the whole text, if that is more
 
 
 def _digits() -> Preset:
     model = ViTConfig(
-        image=8,
-        channels=1,
-        patch=2,
-        classes=10,
-        width=64,
-        depth=3,
-        heads=4,
-        hidden=128,
-        init_std=0.1,
-        position_std=0.2,
-        token_std=0.2,
-    )
+        image=8, channels=1, patch=2, classes=10, width=64, depth=3, heads=4, hidden=128,
+        init_std=0.1, position_std=0.2, token_std=0.2,
+    )  # fmt: skip
     return Preset(
         RunConfig(
             task="classify",
@@ -91,6 +51,7 @@ def _digits() -> Preset:
             epochs=30,
             batch=32,
         ),
+        "handwritten digits of scikit-learn; about a minute",
         "1,797 handwritten digits, which are part of scikit-learn, so nothing is downloaded. "
         "A plain ViT, 64 wide, 3 blocks, in a form that timm and Hugging Face have too; about a minute on two cores.",
     )
@@ -98,16 +59,9 @@ def _digits() -> Preset:
 
 def _numbers() -> Preset:
     model = TransformerConfig(
-        width=64,
-        heads=4,
-        hidden=128,
-        encoder_depth=2,
-        decoder_depth=2,
-        tie="all",
-        scale_embedding=True,
-        init="fan_in",
-        embedding_std=0.125,
-    )
+        width=64, heads=4, hidden=128, encoder_depth=2, decoder_depth=2, tie="all",
+        scale_embedding=True, init="fan_in", embedding_std=0.125,
+    )  # fmt: skip
     return Preset(
         RunConfig(
             task="translate",
@@ -118,6 +72,7 @@ def _numbers() -> Preset:
             epochs=8,
             batch=250,
         ),
+        "number words, English to German, generated",
         "English number words to German ones (twenty one thousand one: ein und zwanzig tausend eins), generated, "
         "so nothing is downloaded. It translates all of 1,000 unseen numbers below 100,000 exactly (three seeds, last "
         "step; about 70 CPU seconds each), and none that are longer than those in training. To check that it needs "
@@ -127,21 +82,10 @@ def _numbers() -> Preset:
 
 def _transformer_512x6() -> Preset:
     model = TransformerConfig(
-        width=512,
-        heads=6,
-        head_width=85,
-        hidden=2048,
-        encoder_depth=6,
-        decoder_depth=6,
-        activation="relu",
-        norm_first=False,
-        final_norm=False,
-        eps=1e-5,
-        dropout=0.1,
-        attention_dropout=0.1,
-        activation_dropout=0.1,
-        embedding_dropout=0.1,
-    )
+        width=512, heads=6, head_width=85, hidden=2048, encoder_depth=6, decoder_depth=6,
+        activation="relu", norm_first=False, final_norm=False, eps=1e-5, dropout=0.1,
+        attention_dropout=0.1, activation_dropout=0.1, embedding_dropout=0.1,
+    )  # fmt: skip
     return Preset(
         RunConfig(
             task="translate",
@@ -152,6 +96,7 @@ def _transformer_512x6() -> Preset:
             epochs=30,
             batch=64,
         ),
+        "pairs of text files; encoder-decoder, 6+6 layers",
         "The encoder-decoder of the second notebook: 6+6 post-norm layers, 512 wide, 6 heads of 85. The notebook's "
         "network takes and returns vectors; here it has embeddings and a head, and reads files train.en, train.de, ... "
         "(--data.source pairs:en-de:FOLDER). 200 small steps on Multi30k lower the loss from 8.4 to 6.0. "
@@ -162,18 +107,9 @@ def _transformer_512x6() -> Preset:
 
 def _mnist() -> Preset:
     model = ViTConfig(
-        image=28,
-        channels=1,
-        patch=4,
-        classes=10,
-        width=64,
-        depth=4,
-        heads=4,
-        hidden=128,
-        init_std=0.1,
-        position_std=0.2,
-        token_std=0.2,
-    )
+        image=28, channels=1, patch=4, classes=10, width=64, depth=4, heads=4, hidden=128,
+        init_std=0.1, position_std=0.2, token_std=0.2,
+    )  # fmt: skip
     return Preset(
         RunConfig(
             task="classify",
@@ -184,26 +120,16 @@ def _mnist() -> Preset:
             epochs=5,
             batch=128,
         ),
+        "MNIST, 64 wide, 4 blocks",
         "MNIST, 64 wide, 4 blocks on 4x4 patches; test accuracy 0.987 (one seed).",
     )
 
 
 def _mnist_20x1() -> Preset:
     model = ViTConfig(
-        image=28,
-        channels=1,
-        patch=4,
-        classes=10,
-        width=20,
-        depth=1,
-        heads=2,
-        hidden=20,
-        eps=1e-5,
-        activation="relu",
-        position="sincos1d",
-        final_norm=False,
-        init="torch",
-    )
+        image=28, channels=1, patch=4, classes=10, width=20, depth=1, heads=2, hidden=20, eps=1e-5,
+        activation="relu", position="sincos1d", final_norm=False, init="torch",
+    )  # fmt: skip
     return Preset(
         RunConfig(
             task="classify",
@@ -214,6 +140,7 @@ def _mnist_20x1() -> Preset:
             epochs=5,
             batch=32,
         ),
+        "MNIST, 20 wide, one block",
         "MNIST, the smallest ViT of the notebooks: 20 wide, one block. Corrected: patches are 4x4 tiles, not strips of "
         "a flattened image; query, key and value are trained; they project the whole token instead of slices of it, "
         "and attention has an output projection; LayerNorm is over a token, not over the whole image; the loss takes "
@@ -223,27 +150,11 @@ def _mnist_20x1() -> Preset:
 
 def _cifar100_768x3() -> Preset:
     model = ViTConfig(
-        image=32,
-        patch=8,
-        classes=100,
-        width=768,
-        depth=3,
-        heads=8,
-        hidden=2048,
-        eps=1e-5,
-        stem_bias=False,
-        cls_token=False,
-        position="sincos1d",
-        norm_first=False,
-        final_norm=False,
-        activation="relu",
-        dropout=0.1,
-        attention_dropout=0.1,
-        activation_dropout=0.1,
-        pool="mean",
-        init="torch",
-        attention_init="torch",
-    )
+        image=32, patch=8, classes=100, width=768, depth=3, heads=8, hidden=2048, eps=1e-5,
+        stem_bias=False, cls_token=False, position="sincos1d", norm_first=False, final_norm=False,
+        activation="relu", dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, pool="mean",
+        init="torch", attention_init="torch",
+    )  # fmt: skip
     return Preset(
         RunConfig(
             task="classify",
@@ -254,6 +165,7 @@ def _cifar100_768x3() -> Preset:
             epochs=50,
             batch=128,
         ),
+        "CIFAR-100, 768 wide, 3 post-norm layers",
         "CIFAR-100, 768 wide, 3 post-norm layers on 8x8 patches. Corrected: attention is among the tokens of an image, "
         "not across the batch; the validation loss is a mean over images, like the training loss.",
     )
@@ -261,26 +173,11 @@ def _cifar100_768x3() -> Preset:
 
 def _vit_1024x6() -> Preset:
     model = ViTConfig(
-        image=256,
-        patch=32,
-        classes=0,
-        width=1024,
-        depth=6,
-        heads=16,
-        head_width=64,
-        hidden=2048,
-        eps=1e-5,
-        query_bias=False,
-        key_bias=False,
-        value_bias=False,
-        dropout=0.1,
-        attention_dropout=0.1,
-        activation_dropout=0.1,
-        embedding_dropout=0.1,
-        init="torch",
-        token_std=1.0,
-        position_std=1.0,
-    )
+        image=256, patch=32, classes=0, width=1024, depth=6, heads=16, head_width=64, hidden=2048,
+        eps=1e-5, query_bias=False, key_bias=False, value_bias=False, dropout=0.1,
+        attention_dropout=0.1, activation_dropout=0.1, embedding_dropout=0.1, init="torch",
+        token_std=1.0, position_std=1.0,
+    )  # fmt: skip
     return Preset(
         RunConfig(
             task="classify",
@@ -291,6 +188,7 @@ def _vit_1024x6() -> Preset:
             epochs=100,
             batch=128,
         ),
+        "a folder of images, 1024 wide, 6 blocks",
         "The network in the README of vit-pytorch, 1024 wide, 6 blocks, for a folder of images "
         "(--data.source folder:PATH); the folder sets the number of classes.",
     )
@@ -298,17 +196,9 @@ def _vit_1024x6() -> Preset:
 
 def _cifar10_48x4() -> Preset:
     model = ViTConfig(
-        image=32,
-        patch=4,
-        classes=10,
-        width=48,
-        depth=4,
-        heads=4,
-        hidden=192,
-        eps=1e-5,
-        activation="gelu_tanh",
-        init="normal",
-    )
+        image=32, patch=4, classes=10, width=48, depth=4, heads=4, hidden=192, eps=1e-5,
+        activation="gelu_tanh", init="normal",
+    )  # fmt: skip
     return Preset(
         RunConfig(
             task="classify",
@@ -319,6 +209,7 @@ def _cifar10_48x4() -> Preset:
             epochs=100,
             batch=256,
         ),
+        "CIFAR-10, 48 wide, 4 blocks",
         "CIFAR-10, 48 wide, 4 blocks on 4x4 patches, tanh GELU. Corrected: there is a final LayerNorm; "
         "initial weights are normal with std 0.02 (the notebook calls a function that it never defines); "
         "the learning rate has a schedule; choices are made on validation, not on test.",
@@ -327,19 +218,9 @@ def _cifar10_48x4() -> Preset:
 
 def _cifar10_128x6(**fields: Any) -> Preset:
     model = ViTConfig(
-        image=32,
-        patch=8,
-        classes=10,
-        width=128,
-        depth=6,
-        heads=4,
-        hidden=256,
-        init="torchvision",
-        attention_init="torch",
-        token_std=0.0,
-        head_zero=True,
-        **fields,
-    )
+        image=32, patch=8, classes=10, width=128, depth=6, heads=4, hidden=256, init="torchvision",
+        attention_init="torch", token_std=0.0, head_zero=True, **fields,
+    )  # fmt: skip
     return Preset(
         RunConfig(
             task="classify",
@@ -350,6 +231,7 @@ def _cifar10_128x6(**fields: Any) -> Preset:
             epochs=2,
             batch=64,
         ),
+        "CIFAR-10 in two epochs, 128 wide, 6 blocks",
         "CIFAR-10 in two epochs, a ViT in the form of torchvision: 128 wide, 6 blocks on 8x8 patches, the head starts "
         "at 0. Corrected: inputs are normalised; the schedule fits two epochs; weights start at random, not from "
         "overfitting one batch; the test split is evaluated once.",
@@ -359,31 +241,18 @@ def _cifar10_128x6(**fields: Any) -> Preset:
 def _cifar10_128x6_gap() -> Preset:
     return Preset(
         _cifar10_128x6(cls_token=False, pool="mean", position="sincos1d", position_trained=False).run,
+        "CIFAR-10, as 128x6 with average pooling",
         "cifar10-128x6 as the text of its notebook describes it: average pooling and fixed 1-D sinusoids.",
     )
 
 
 def _relu_stem(depth: int, classes: int, source: str, lr: float, dropout: float) -> RunConfig:
     model = ViTConfig(
-        image=32,
-        patch=4,
-        classes=classes,
-        width=256,
-        depth=depth,
-        heads=8,
-        hidden=512,
-        eps=1e-5,
-        stem_activation="relu",
-        dropout=dropout,
-        attention_dropout=dropout,
-        activation_dropout=dropout,
-        head_hidden=512,
-        head_activation="relu",
-        init="torch",
-        attention_init="torch",
-        token_std=1.0,
-        position_std=1.0,
-    )
+        image=32, patch=4, classes=classes, width=256, depth=depth, heads=8, hidden=512, eps=1e-5,
+        stem_activation="relu", dropout=dropout, attention_dropout=dropout,
+        activation_dropout=dropout, head_hidden=512, head_activation="relu", init="torch",
+        attention_init="torch", token_std=1.0, position_std=1.0,
+    )  # fmt: skip
     return RunConfig(
         task="classify",
         model=model,
@@ -405,6 +274,7 @@ _CORRECTED = (
 def _cifar100_256x24() -> Preset:
     return Preset(
         _relu_stem(24, 100, "cifar100", 6e-4, 0.1),
+        "CIFAR-100, 256 wide, 24 blocks; for a GPU",
         "CIFAR-100, 256 wide, 24 blocks, ReLU after the patch projection and in the head; needs a GPU." + _CORRECTED,
     )
 
@@ -412,28 +282,53 @@ def _cifar100_256x24() -> Preset:
 def _cifar10_256x6() -> Preset:
     return Preset(
         _relu_stem(6, 10, "cifar10", 1e-3, 0.2),
+        "CIFAR-10, 256 wide, 6 blocks; for a GPU",
         "CIFAR-10, 256 wide, 6 blocks, ReLU after the patch projection and in the head; needs a GPU."
         + _CORRECTED
         + " The head has 10 classes, not 100.",
     )
 
 
-FINETUNE = "finetune"  # the base of runs that start from given weights, which decide its network
-
-
 def _finetune() -> Preset:
     return Preset(
         RunConfig(
             task="classify",
-            model=ViTConfig(classes=0),
+            model=sized("vit-s16", classes=0, head_zero=True),
             data=ImageData(source=""),
-            augment=ImageAugment(flip=True),
-            optim=OptimConfig(lr=1e-4, weight_decay=0.05, warmup=0.5, clip=1.0),
-            epochs=5,
+            augment=ImageAugment(flip=True, normalize="half"),
+            optim=OptimConfig(lr=3e-5, weight_decay=0.1, warmup=1, clip=1.0),
+            epochs=10,
             batch=32,
         ),
-        "Fine-tuning from the weights of --init, which decide the network and how images are prepared: a small rate "
-        "and few epochs on the images of --data.source.",
+        "given weights (--init) on images of yours (--data.source)",
+        "Ten epochs at a small rate, for the weights of --init; without these it is a ViT-S/16 from random weights, on "
+        "images of yours: --data.source folder:PATH, FILE.npz or a set by name, which sets the number of classes. The "
+        "optimizer is that of Wortsman et al. 2022 (arXiv 2109.01903): AdamW, lr 3e-5, decay 0.1, a warm-up, cosine "
+        "to 0, gradients clipped at 1, ten epochs; their batch is 512, here it is 32, for small sets. The head starts "
+        "at 0, as in Dosovitskiy et al. 2021 (arXiv 2010.11929). Compare rates from 1e-5 to 1e-4 on validation.",
+    )
+
+
+def _sized(name: str) -> Preset:
+    model = sized(name, classes=0)
+    return Preset(
+        RunConfig(
+            task="classify",
+            model=model,
+            data=ImageData(source=""),
+            augment=ImageAugment(crop_padding=28, flip=True, normalize="half"),
+            optim=OptimConfig(lr=2.5e-4, weight_decay=0.1, warmup=8, clip=1.0),
+            epochs=90,
+            batch=256,
+        ),
+        f"ViT, {model.width} wide, {model.depth} blocks on {model.patch}x{model.patch} patches",
+        f"A plain ViT, {model.width} wide, {model.depth} blocks on {model.patch}x{model.patch} patches of 224x224 "
+        "pixels, from random weights, on images of yours: --data.source folder:PATH, FILE.npz or a set by name, "
+        "which sets the number of classes. The optimizer is that of Beyer et al. 2022 (arXiv 2205.01580) for "
+        "ImageNet: AdamW, warm-up of 8 epochs, cosine to 0, 90 epochs, gradients clipped at 1, decay 0.1 (theirs, "
+        "1e-4, is not multiplied by the rate 1e-3), and their rate at batch 1024 scaled to 256. Images are flipped and "
+        "shifted by up to 28 pixels, where they use RandAugment and mixup. With few images, start from weights "
+        "(--init).",
     )
 
 
@@ -450,12 +345,20 @@ PRESETS = {
     "cifar100-256x24": _cifar100_256x24,
     "cifar100-768x3": _cifar100_768x3,
     "vit-1024x6": _vit_1024x6,
-    FINETUNE: _finetune,
+    "finetune": _finetune,
 }
+DEFAULT, FINETUNE = "digits", "finetune"  # the preset of a command that names none, and with --init
 
 
 def preset(name: str) -> Preset:
-    """The preset with this name. Raises UserError with similar names if there is none."""
-    if name not in PRESETS:
-        raise UserError(f"there is no preset {name!r}{nearest(name, list(PRESETS))}")
-    return PRESETS[name]()
+    """The preset with this name, one of PRESETS or `vit-SIZEPATCH`. Raises UserError with similar names if none has it.
+
+    The source of the data of `finetune` and `vit-SIZEPATCH` is empty: it must be given.
+    """
+    if name in PRESETS:
+        return PRESETS[name]()
+    if is_sized(name):
+        return _sized(name)
+    if ours := size_of(name):
+        raise UserError(f"there is no preset {name[:60]!r}; here it is {ours}")
+    raise UserError(f"there is no preset {name[:60]!r}{nearest(name, [*PRESETS, 'vit-s16', 'vit-b16', 'vit-b32'])}")

@@ -14,8 +14,8 @@ from convert.verify.checks import failed
 from tests.parity import cases, dropping, losses, sabotage, slopes, torch_nn, training, twins
 from tests.parity.groups import quick_compilation
 from tests.parity.weights import inputs, weights
-from vit_jax.config import ViTConfig
-from vit_jax.presets import PRESETS, sized
+from vit_jax.config import ViTConfig, sized
+from vit_jax.presets import PRESETS
 
 QUICK = [
     "tanh GELU for erf",

@@ -2,7 +2,8 @@
 
 A field that changes the result of a run is *identity*: with another value it is another run. A field that only states
 where or for how long the run computes (devices, logging, budget, folders) is *execution* and may change on resume.
-Reading order: fields, tree, vit, transformer, nearest, networks; run, images, sentences, tasks; check, formats, values.
+Reading order: fields, tree, vit, transformer, nearest, sizes, networks; run, images, sentences, tasks; check,
+formats, values.
 """
 
 from .check import check_run
@@ -17,6 +18,7 @@ from .networks import (
     network_named,
     network_of,
     normal,
+    parameter_count,
     parameters,
     pixels,
     shapes,
@@ -24,6 +26,7 @@ from .networks import (
 )
 from .run import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig, roles
 from .sentences import SPECIALS, SentenceData
+from .sizes import SIZES, is_sized, size_of, sized
 from .tasks import (
     NO_DATA,
     TASKS,
@@ -43,6 +46,7 @@ from .vit import ViTConfig, check_vit, flops
 __all__ = [
     "NETWORKS",
     "NO_DATA",
+    "SIZES",
     "SPECIALS",
     "TASKS",
     "Activation",
@@ -74,6 +78,7 @@ __all__ = [
     "flops",
     "from_dict",
     "function_fields",
+    "is_sized",
     "metadata_checks",
     "nearest",
     "network_named",
@@ -81,10 +86,13 @@ __all__ = [
     "network_row",
     "normal",
     "pair",
+    "parameter_count",
     "parameters",
     "pixels",
     "roles",
     "shapes",
+    "size_of",
+    "sized",
     "task_row",
     "to_dict",
     "untrained",

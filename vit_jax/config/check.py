@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from ..errors import UserError
 from .networks import network_of
 from .run import RunConfig
 from .tasks import network_row, task_row
+from .values import flat
+
+LARGEST = 2**31  # of whole numbers: steps are counted in int32
 
 
 def check_run(run: RunConfig) -> RunConfig:
@@ -22,10 +27,22 @@ def check_run(run: RunConfig) -> RunConfig:
                 f"{name} is of class {type(getattr(run, name)).__name__}, "
                 f"but the task {run.task} needs {part.__name__}: give one"
             )
+    _check_finite(run)
     row.check(run.model, run.data, run)
     check_numbers(run)
     _check_optimizer(run)
     return run
+
+
+def _check_finite(run: RunConfig) -> None:
+    for name, (value, _) in flat(run).items():
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise UserError(f"{name} is {number}: give a finite number")
+            if isinstance(number, int) and not -LARGEST <= number < LARGEST and name != "seed":
+                raise UserError(
+                    f"{name} is {number if abs(number) < 2**64 else 'very large'}: give a number below 2^31"
+                )
 
 
 def check_numbers(run: RunConfig) -> None:

@@ -9,6 +9,8 @@ Size = int | tuple[int, int]
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu"]
 Kind = Literal["kernel", "bias", "norm", "token", "position", "scale", "embedding"]
 
+DEEPEST = 1000  # blocks: as many as the deepest Transformer that was published (Wang et al. 2022, arXiv 2203.00555)
+
 
 def identity(default: Any, help: str) -> Any:
     """A field that changes the result of a run."""

@@ -6,6 +6,7 @@ class, a class that computes it, and a row here; no other code asks which kind a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -57,6 +58,9 @@ class NetworkRow:
     training: frozenset[str]  # fields that only training uses; they do not change the evaluation pass
     jax: str  # module:class that computes it in jax
     torch: str = ""  # module:class that computes it in PyTorch; empty: there is none
+    depths: tuple[str, ...] = ()  # fields that count equal blocks
+    # How many numbers the forward pass of one example holds at once, at least: 0 where data determine it.
+    activations: Callable[[Any], int] = lambda c: 0
     arguments: tuple[str, ...] = ()  # the positional arguments of a call; one that a config does not use is None
     from_data: tuple[str, ...] = ()  # sizes that the data of a run determines
     heads: tuple[str, ...] = ()  # prefixes of the names of the head's parameters, which --new-head draws at random
@@ -110,6 +114,8 @@ NETWORKS: dict[str, NetworkRow] = {
         training=_INITIAL | _DROPOUT | {"token_std", "head_zero", "drop_path", "patch_dropout", "head_dropout"},
         jax="vit_jax.vit:ViT",
         torch="torch_ref.vit:ViT",
+        depths=("depth",),
+        activations=lambda c: math.prod(pair(c.image)) * c.channels + c.patches * c.width,
         arguments=("images",),
         from_data=("classes",),
         heads=("head.", "distill_head."),
@@ -136,6 +142,7 @@ NETWORKS: dict[str, NetworkRow] = {
         training=_INITIAL | _DROPOUT | {"embedding_std"},
         jax="vit_jax.transformer:Transformer",
         torch="torch_ref.transformer:Transformer",
+        depths=("encoder_depth", "decoder_depth"),
         arguments=("source", "target"),
         from_data=("source_vocabulary", "target_vocabulary", "outputs"),
         heads=("head.",),
@@ -183,6 +190,21 @@ def parameters(config: ModelConfig) -> dict[str, Parameter]:
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every parameter of a network as {dotted name: shape}, in reading order."""
     return {name: parameter.shape for name, parameter in parameters(config).items()}
+
+
+def parameter_count(config: ModelConfig) -> int:
+    """The number of parameters (of single numbers) of a network, however deep it is, without its whole table."""
+    row = network_of(config)
+    shallow = replace(config, **{name: min(1, getattr(config, name)) for name in row.depths})
+    count = _total(shallow)
+    for name in row.depths:
+        more = getattr(config, name) - getattr(shallow, name)
+        count += more * (_total(replace(shallow, **{name: 2})) - _total(shallow)) if more else 0
+    return count
+
+
+def _total(config: ModelConfig) -> int:
+    return sum(map(math.prod, shapes(config).values()))
 
 
 def normal(config: Any) -> Any:

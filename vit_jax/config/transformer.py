@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import UserError
-from .fields import Activation, ModelConfig, identity
+from .fields import DEEPEST, Activation, ModelConfig, identity
 from .tree import ZEROS, Parameter, Start, Table
 
 
@@ -115,6 +115,9 @@ def check_transformer(c: TransformerConfig) -> TransformerConfig:
     ):
         if not 0 <= getattr(c, name) < math.inf:
             raise UserError(f"model.{name} is {getattr(c, name)}: give a finite number, 0 or more")
+    for name in ("encoder_depth", "decoder_depth"):
+        if getattr(c, name) > DEEPEST:
+            raise UserError(f"model.{name} is {getattr(c, name)}: give at most {DEEPEST} blocks")
     if not c.head_width and c.width % c.heads:
         raise UserError(
             f"model.width {c.width} is not divisible by model.heads {c.heads}: change one, or give model.head_width"

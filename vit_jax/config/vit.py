@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import UserError
-from .fields import Activation, ModelConfig, Size, identity, pair
+from .fields import DEEPEST, Activation, ModelConfig, Size, identity, pair
 from .tree import Parameter, Start, Table
 
 
@@ -148,6 +148,8 @@ def check_vit(c: ViTConfig) -> ViTConfig:
     for name, value in sizes.items():
         if value < 1:
             raise UserError(f"model.{name} is {value}: give a positive number")
+    if c.depth > DEEPEST:
+        raise UserError(f"model.depth is {c.depth}: give at most {DEEPEST} blocks")
     optional = dict(
         classes=c.classes, head_width=c.head_width, registers=c.registers, head_hidden=c.head_hidden, eps=c.eps
     )

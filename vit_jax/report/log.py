@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -11,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, install
 from ..runs import bytes_digest, check_regular, sync_folder
 
 # What the training step itself reports besides the loss: values of one step, where a task's metrics are means.
@@ -97,6 +98,13 @@ class Log:
             self._others.pop().close()
 
 
+def check_extras(tensorboard: bool, wandb: str) -> None:
+    """Raise UserError if tensorboard or wandb is requested but not installed. Imports neither."""
+    for name, on in (("tensorboard", tensorboard), ("wandb", wandb)):
+        if on and importlib.util.find_spec(name) is None:
+            raise UserError(f"{name} is set but not installed: {install(name)}")
+
+
 def cut_back(path: Path, step: int) -> None:
     """Remove the rows after `step` and broken lines from a metrics.jsonl, atomically; the others keep their bytes."""
     if not path.is_file():
@@ -152,7 +160,7 @@ class _TensorBoard:
             from tensorboard.compat.proto import event_pb2, summary_pb2
             from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError as error:
-            raise UserError("tensorboard is set but not installed: pip install 'vit-jax[tensorboard]'") from error
+            raise UserError(f"tensorboard is set but not installed: {install('tensorboard')}") from error
         self._event, self._summary = event_pb2, summary_pb2
         folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads the files of a folder in order of their names: nanoseconds order even a quick restart.
@@ -183,7 +191,7 @@ class _Wandb:
         try:
             import wandb
         except ImportError as error:
-            raise UserError("wandb is set but not installed: pip install 'vit-jax[wandb]'") from error
+            raise UserError(f"wandb is set but not installed: {install('wandb')}") from error
         id_file = folder / "wandb" / "id"
         id_file.parent.mkdir(parents=True, exist_ok=True)
         if not id_file.is_file():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import RunConfig, differences
+from ..config.complete import check_name
 from ..errors import UserError
 from .folder import Run
 
@@ -21,6 +22,7 @@ def choose(run: RunConfig, name: str, named: bool, seeds: int = 0, data: Any = N
     has the same run. Raises UserError if a named folder has another run, listing the fields that differ, and on any
     damaged config.json, because it may be that of this run.
     """
+    check_name(name)
     number = 1
     while True:
         folder = Run(Path(run.dir) / (name if number == 1 else f"{name}-{number}"))

@@ -1,6 +1,6 @@
 """Train a network: `python -m vit_jax.train [PRESET] [--field value ...]`, or `vit_jax.train(run)` in Python.
 
-Read session (what happens before the first step), then loop, then finish.
+Read ready (what is refused at once), session (what happens before the first step), then loop, then finish.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ import contextlib
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from .. import backend, runs, starting
+from .. import backend, runs
 from ..callable_module import make_callable
-from ..config import RunConfig, check_run, task_row
+from ..config import RunConfig, task_row
 from ..errors import UserError
 from .finish import finish, show, splits
 from .loop import loop, signals
+from .ready import ready
 from .session import given_data, open_session
 
 __all__ = ["train", "train_seeds"]
@@ -46,14 +48,11 @@ def train(
     if the loss is NaN or infinite, Interrupted after a signal, once everything is saved.
     """
     run, dataset = given_data(run, data, class_names)
-    check_run(run)
-    if folder is None:
-        if run.init:
-            starting.check_unchanged(run, run.name or preset)
-        folder = runs.choose(run, run.name or preset, named=bool(run.name), data=dataset)
+    folder = ready(run, preset, folder, data=dataset)
     runs.same_data(folder, dataset)
+    made = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
     with folder.lock(), contextlib.ExitStack() as stack:
-        stack.callback(_remove_if_unused, folder)
+        stack.callback(_remove_if_unused, folder, made)
         summary = _ended(folder)
         if summary and summary["status"] == "finished":
             print(f"{folder}: this run is finished; choose another --name or --seed to train anew")
@@ -83,12 +82,13 @@ def _ended(folder: runs.Run) -> dict[str, Any] | None:
     return summary
 
 
-def _remove_if_unused(folder: runs.Run) -> None:
-    """Remove the folder of a run that failed before it was set up."""
+def _remove_if_unused(folder: runs.Run, made: list[Path]) -> None:
+    """Remove the folders that were made for a run which failed before it was set up."""
     if not folder.exists():
         with contextlib.suppress(OSError):  # the folder holds other files
             (folder.path / ".lock").unlink()
-            folder.path.rmdir()
+            for place in made:
+                place.rmdir()
 
 
 def train_seeds(
@@ -100,9 +100,7 @@ def train_seeds(
     `train` does.
     """
     run, _ = given_data(run, data, class_names)
-    if run.init:
-        starting.check_unchanged(run, run.name or preset)
-    group = runs.choose(run, run.name or preset, named=bool(run.name), seeds=seeds)
+    group = ready(run, preset, seeds=seeds)
     numbers = list(range(run.seed, run.seed + seeds))
     members = [
         train(

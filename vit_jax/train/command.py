@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
+import os
+import shlex
 import shutil
 import sys
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from .. import backend, runs, starting
-from ..config import RunConfig, check_run, to_dict
+from .. import backend, flags, runs, starting
+from ..config import RunConfig, check_run, differences, flat, is_sized, to_dict
+from ..config.complete import is_name
+from ..config.file import flat_names, overlaid, read_config
 from ..errors import DONE, UserError, run_command
+from ..presets import DEFAULT, FINETUNE, PRESETS, preset
 from . import train, train_seeds
+from .ready import ready
 from .session import announce, set_up, starting_parameters
 
 
@@ -35,6 +41,13 @@ class Options(RunConfig):
             "help": "continue this run (a folder, or a name inside dir), with its config as the defaults of all flags"
         },
     )
+    config: str = field(
+        default="",
+        metadata={
+            "help": "a file that --print-config wrote, or a run's config.json: its values take the place of the "
+            "preset's, flags those of the file's"
+        },
+    )
     print_config: bool = field(default=False, metadata={"help": "print the run's config as JSON and exit"})
     dry_run: bool = field(
         default=False,
@@ -50,112 +63,114 @@ class Options(RunConfig):
 def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     """Parse command-line arguments to (name of the preset, options, the run to resume or None).
 
-    Raises UserError, or SystemExit(2) from the parser.
+    The defaults of the flags are the record of the run to resume, or else the preset's, over which go what the weights
+    of --init decide, then --config. Raises UserError, or SystemExit(0) after printing help.
     """
-    import tyro
-
-    from ..presets import PRESETS, preset
-
-    arguments = list(arguments)
-    name = arguments.pop(0) if arguments and not arguments[0].startswith("-") else ""
-    resume = _value(arguments, "--resume")
-    if resume and name:
-        raise UserError(f"--resume {resume} uses the config of that run: leave out the preset {name!r}")
+    words = list(arguments)
+    named = words.pop(0) if words and not flags.is_flag(words[0]) else ""
+    resume, init, file = (flags.value_of(words, name) for name in ("resume", "init", "config"))
     folder = None
     if resume:
-        folder = runs.find(resume, _value(arguments, "--dir") or RunConfig.dir)
+        for other, what in ((f"the preset {named!r}", named), (f"--config {file}", file)):
+            if what:
+                raise UserError(f"--resume {resume} uses the config of that run: leave out {other}")
+        folder = runs.find(resume, flags.value_of(words, "dir") or RunConfig.dir)
         name, base = folder.record()["preset"], folder.config()
     else:
-        init = _value(arguments, "--init")
-        name = name or "digits"
-        base = filled_in(preset(name).run, init)
-    # Not dataclasses.asdict, which would turn the nested configs into dicts.
-    default = Options(**{f.name: getattr(base, f.name) for f in dataclasses.fields(RunConfig)}, resume=resume)
-    program = "python -m vit_jax.train" + ("" if resume else f" {name}")
-    # AvoidSubcommands: the preset determines the type of model, so there is no choice to make on the command line.
-    options, unknown = tyro.cli(
-        Options,
-        args=arguments,
-        default=default,
-        prog=program,
-        description=_description(name),
-        return_unknown_args=True,
-        config=(tyro.conf.AvoidSubcommands,),
-    )
-    if unknown and unknown[0] in PRESETS:
-        raise UserError(
-            f"the preset {unknown[0]!r} is not the first argument: give one preset only, before all --field flags"
-        )
-    if unknown and unknown[0].startswith("-"):
-        raise UserError(f"there is no field {unknown[0]}{_nearest(unknown[0], default)}")
-    if unknown:
-        raise UserError(f"the argument {unknown[0]!r} follows no --field: name its field, or leave it out")
+        values, beside = read_config(file) if file else ({}, "")
+        init = init or str(values.get("init", ""))
+        name = named or (FINETUNE if init else _of_task(values.get("task")))
+        base = _preset_run(name)
+        if init and not {"-h", "--help"} & {*words}:
+            base = _filled_in(base, name, init, words, values, file)
+        elif file:
+            base = overlaid(base, values, file)
+        name = named or _name_of(file, beside) or name
+    program = "python -m vit_jax.train" + (f" {named}" if named else "")
+    options = _parsed(base, _one_preset(words), prog=program, description=_description(named, name))
     return name, options, folder
 
 
-def filled_in(run: RunConfig, init: str) -> RunConfig:
-    """A preset's run with the fields that the weights of `init` decide ("": none); flags override the result.
+def _parsed(base: RunConfig, words: list[str], **shown: str) -> Options:
+    """The options that the words of a command line give, with a run's fields as defaults."""
+    # Not dataclasses.asdict, which would turn the nested configs into dicts.
+    default = Options(**{f.name: getattr(base, f.name) for f in dataclasses.fields(RunConfig)})
+    return flags.parse(Options, words, default=default, **shown)
 
-    Raises UserError.
+
+def _filled_in(run: RunConfig, name: str, init: str, words: list[str], values: dict[str, Any], file: str) -> RunConfig:
+    """A preset's run with the fields that the weights `init` decide, and over these the values of a --config.
+
+    Raises UserError where the weights cannot follow that, or the flags among `words`.
     """
-    return run
+    place = flags.value_of(words, "dir") or str(values.get("dir", RunConfig.dir))
+    if name == FINETUNE:
+        run = starting.base(init, place)
+    run = replace(run, init=init, dir=place)
+    over = overlaid(run, values, file) if file else run
+    asked = _parsed(over, words, prog="")
+    said = {*flat_names(values), *flags.given(words, asked)}
+    stated = {field: value for field, (value, _) in flat(asked.run()).items() if field in said}
+    return starting.filled(run, stated, own=name != FINETUNE)
 
 
-def _nearest(flag: str, options: Options) -> str:
-    """A clause with the fields that are most similar to an unknown one, by their names or by their help texts."""
-    wanted = flag.lstrip("-").partition("=")[0].replace("_", "-")
-    words = wanted.rpartition(".")[2].replace("-", " ")
-
-    def similarity(name: str, text: str) -> float:
-        pairs = ((wanted, name), (words, name.rpartition(".")[2].replace("-", " ")))
-        in_help = 0.7 + 0.3 * len(words) / len(text) if f" {words} " in f" {text} " else 0.0
-        return max(in_help, *(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs))
-
-    found = sorted(((similarity(name, text), name) for name, text in _help_texts(options).items()), reverse=True)
-    close = [f"--{name}" for score, name in found if score >= max(0.6, found[0][0] - 0.2)][:3]
-    return f"; nearest: {', '.join(close)}" if close else "; --help lists them"
+def _of_task(task: object) -> str:
+    """The first preset of a task; DEFAULT if none has it."""
+    return next((name for name in PRESETS if PRESETS[name]().run.task == task), DEFAULT)
 
 
-def _help_texts(config: Any, prefix: str = "") -> dict[str, str]:
-    """{field of a config, spelt as in its flag: its help text}, nested configs included."""
-    texts: dict[str, str] = {}
-    for f in dataclasses.fields(config):
-        if dataclasses.is_dataclass(part := getattr(config, f.name)):
-            texts |= _help_texts(part, f"{prefix}{f.name}.")
-        else:
-            texts[prefix + f.name.replace("_", "-")] = f.metadata["help"]
-    return texts
+def _name_of(file: str, beside: str) -> str:
+    """The name of the runs of a --config without a preset: the preset in the file, or else the file's own name."""
+    return next((name for name in (beside, Path(file).stem) if file and is_name(name)), "")
 
 
-def _description(name: str) -> str:
-    """The text of --help before the fields, as wide as the terminal."""
-    from ..presets import PRESETS, preset
+def _preset_run(name: str) -> RunConfig:
+    """The run of a preset. Raises UserError saying what else the word may have meant."""
+    if name not in PRESETS and not is_sized(name):
+        if users := [each for each in PRESETS if PRESETS[each]().run.data.source == name]:
+            raise UserError(
+                f"{name} is a set of images, not a preset: give one that trains on it ({', '.join(users)}), "
+                f"or another and --data.source {name}"
+            )
+        if os.path.isdir(name):
+            raise UserError(
+                f"{name} is a folder, not a preset: --resume {name} continues a run, --init {name} starts from its "
+                f"weights, --data.source folder:{name} trains on its images"
+            )
+        if os.path.isfile(name):
+            raise UserError(
+                f"{name} is a file, not a preset: --config {name} reads a config, --init {name} starts from weights"
+            )
+    return preset(name).run
 
-    width, gap = shutil.get_terminal_size().columns - 2, " " * 20
-    listing = [
-        textwrap.fill(preset(n).help, max(width, 50), initial_indent=f"  {n:18}", subsequent_indent=gap)
-        for n in PRESETS
+
+def _one_preset(words: list[str]) -> list[str]:
+    """The words after the preset. Raises UserError if there is another preset among those that follow no flag."""
+    for before, word in zip(["", *words], words, strict=False):
+        if word in PRESETS and not (flags.is_flag(before) and "=" not in before):
+            raise UserError(
+                f"the preset {word!r} is not the first argument: give one preset only, before all --field flags"
+            )
+    return words
+
+
+def _description(named: str, name: str) -> str:
+    """The text of --help before the fields, as wide as the terminal; after a preset, that of the preset."""
+    width = max(shutil.get_terminal_size().columns - 2, 40)
+    usage = ["Train a network: python -m vit_jax.train [PRESET] [--field value ...].", ""]
+    # Lines with an indent, because tyro joins all others.
+    if named:
+        text = textwrap.fill(
+            preset(named).help or preset(named).title, width, initial_indent="  ", subsequent_indent="  "
+        )
+        return "\n".join([*usage, f"{named}:", text, "", f"The defaults below are those of {named}."])
+    listing = {name: preset(name).title for name in PRESETS}
+    listing["vit-SIZEPATCH"] = "vit-s16, vit-b32, ...: sizes ti s b l h g, any patch"
+    lines = [
+        f"  {name:17} {textwrap.shorten(title, width - 20, placeholder=' ...')}" for name, title in listing.items()
     ]
-    # Separate paragraphs, because tyro joins the lines of each.
-    usage = [
-        "Train a network: python -m vit_jax.train [PRESET] [--field value ...].",
-        "",
-        f"The defaults below are those of {name}.",
-        "",
-        "PRESET --help shows those of another preset.",
-    ]
-    return "\n".join([*usage, "", "Presets:", *listing])
-
-
-def _value(arguments: list[str], flag: str) -> str:
-    """The value of a flag on the command line, or ''; of several the last, as for the parser."""
-    value = ""
-    for i, argument in enumerate(arguments):
-        if argument == flag and i + 1 < len(arguments):
-            value = arguments[i + 1]
-        if argument.startswith(flag + "="):
-            value = argument.partition("=")[2]
-    return value
+    after = ["", f"The defaults below are those of {name}; PRESET --help explains a preset."]
+    return "\n".join([*usage, "Presets:", *lines, *after])
 
 
 def command(arguments: list[str]) -> int:
@@ -171,8 +186,6 @@ def command(arguments: list[str]) -> int:
     if options.print_config:
         print(json.dumps(to_dict(run), indent=1))
         return DONE
-    if options.dry_run:
-        return dry_run(run)
     if options.seeds < 0:
         raise UserError(f"seeds is {options.seeds}: give a number of runs, or 0 for one run")
     if options.seeds and folder:
@@ -180,17 +193,31 @@ def command(arguments: list[str]) -> int:
             f"seeds is {options.seeds} and resume is {options.resume}: leave one of them out; "
             "to continue runs that were started with --seeds, repeat their command"
         )
+    if folder:
+        _same_run(folder, run, options.resume)
+    if options.dry_run:
+        return dry_run(run, name, folder, options.seeds)
     if options.seeds:
         train_seeds(run, options.seeds, preset=name)
         return DONE
-    if folder:
-        runs.same_identity(folder, run)
     train(run, preset=name, folder=folder)
     return DONE
 
 
-def dry_run(run: RunConfig) -> int:
+def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:
+    """Raise UserError if flags of --resume make it another run: that can only start from its weights."""
+    if changed := differences(folder.config(), run):
+        fields = ", ".join(f"{name} {old!r} -> {new!r}" for name, (old, new) in changed.items())
+        path = shlex.quote(resume)
+        raise UserError(
+            f"{folder}: holds another run, which differs in {fields}; leave these as they were, or start a new run "
+            f"from its weights with --init {path} --name NEW in place of --resume {path}"
+        )
+
+
+def dry_run(run: RunConfig, preset: str, folder: runs.Run | None = None, seeds: int = 0) -> int:
     """Set a run up and print it, without training or writing anything; returns the exit code. Raises UserError."""
+    ready(run, preset, folder, seeds)
     backend.configure_jax()
     with backend.precision(run.compute_dtype):
         if run.init:

@@ -14,7 +14,7 @@ import numpy as np
 from .. import backend, runs, starting
 from ..config import RunConfig, check_run, network_of, parameters, roles, shapes, task_row, to_dict, with_sizes
 from ..config.formats import cannot_go_on
-from ..errors import UserError
+from ..errors import UserError, install
 
 if TYPE_CHECKING:
     from ..checkpoint import Checkpoints
@@ -357,5 +357,5 @@ def announce(setup: Setup) -> None:
     if backend.unused_gpu():
         print(
             "warning  there is an NVIDIA GPU but jax runs on the CPU: "
-            "install vit-jax[cuda12], or vit-jax[cuda13] if PyTorch is installed"
+            f"{install('cuda12')}, or with cuda13 in place of cuda12 if PyTorch is installed"
         )

@@ -1,0 +1,36 @@
+"""What a run needs besides valid fields before it can be trained: a source of data, and the name of a folder."""
+
+from __future__ import annotations
+
+from ..errors import UserError
+from .run import RunConfig
+
+LONGEST = 200  # bytes of a run's name: file systems take 255, of which names that are made from it need some
+
+
+def check_complete(run: RunConfig) -> RunConfig:
+    """Return the run unchanged. Raises UserError if something is empty without which it cannot be trained."""
+    if not run.data.source:
+        raise UserError("data.source is empty: give --data.source folder:PATH, FILE.npz or the name of a set")
+    return run
+
+
+def check_name(name: str) -> str:
+    """Return the name of a run unchanged. Raises UserError unless it is that of one folder inside run.dir."""
+    if not is_name(name):
+        raise UserError(
+            f"name is {name[:LONGEST]!r}: give the name of one folder, of at most {LONGEST} bytes, without slashes; "
+            "--dir says where it is"
+        )
+    return name
+
+
+def is_name(name: str) -> bool:
+    """Whether a text can be the name of a run, which becomes that of a folder."""
+    return (
+        name.isprintable()
+        and name not in ("", ".", "..")
+        and not name.startswith("-")
+        and not set(name) & set("/\\")
+        and len(name.encode("utf-8", "surrogatepass")) <= LONGEST
+    )

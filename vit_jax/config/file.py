@@ -1,0 +1,101 @@
+"""A run's config from a file of JSON: what `--print-config` printed, or a run's config.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from ..errors import UserError
+from .formats import upgraded
+from .run import RunConfig
+from .values import from_dict, to_dict
+
+LARGEST = 1 << 20  # bytes; a config has some 4,000
+
+
+def read_config(path: str) -> tuple[dict[str, Any], str]:
+    """(the JSON values of a run's config, the preset that is named beside it or "") from a file.
+
+    The values are of the current format, and fields may be missing. Raises UserError.
+    """
+    try:
+        values = _object(path)
+        beside = values.get("preset")
+        if isinstance(values.get("config"), dict):  # a run's config.json, in which the config is one entry
+            values = values["config"]
+        return upgraded(values), beside if isinstance(beside, str) else ""
+    except UserError as error:
+        raise _named(path, error) from error
+
+
+def overlaid(run: RunConfig, values: Mapping[str, Any], path: str) -> RunConfig:
+    """The run with the values of a file in place of its own. Raises UserError if they are not a run's of its task."""
+    task = values.get("task", run.task)
+    try:
+        if task != run.task:
+            from_dict(RunConfig, {"task": task})  # raises if there is no such task
+            raise UserError(f"task is {task}, but the preset is one of {run.task}; leave the preset out")
+        return from_dict(RunConfig, _merged(to_dict(run), values))
+    except UserError as error:
+        raise _named(path, error) from error
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dicts in which the values of `new` take the place of those of `old`."""
+    both = {
+        name: _merged(old[name], value) if isinstance(value, dict) and isinstance(old.get(name), dict) else value
+        for name, value in new.items()
+    }
+    return {**old, **both}
+
+
+def flat_names(values: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The dotted names of the fields in nested dicts."""
+    names: list[str] = []
+    for name, value in values.items():
+        names += flat_names(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name]
+    return names
+
+
+def _object(path: str) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        # Opening a pipe would wait for its writer.
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UserError("is not a file; give one that --print-config printed")
+            content = file.read(LARGEST + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else "no such file"
+        raise UserError(f"{reason}; give a file that --print-config printed") from error
+    if len(content) > LARGEST:
+        raise UserError(f"is larger than {LARGEST >> 20} MB; give a file that --print-config printed")
+    try:
+        value = json.loads(content.decode("utf-8-sig"), parse_constant=_no_number, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"is not JSON ({error}); give a file that --print-config printed") from error
+    if not isinstance(value, dict):
+        raise UserError("holds no JSON object; give a file that --print-config printed")
+    return value
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a finite number")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"{name[:40]!r} is there twice")
+        values[name] = value
+    return values
+
+
+def _named(path: str, error: UserError) -> UserError:
+    """The error with the flag and the file before it; a value of a screenful is cut."""
+    text = str(error).removeprefix("config: ")
+    return UserError(f"--config {path}: {text if len(text) < 600 else f'{text[:300]} ... {text[-200:]}'}")

@@ -1,0 +1,131 @@
+"""The memory that a run takes at least, and that of this machine: a network that cannot fit is refused at once."""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+from typing import Any
+
+from .config import ModelConfig, RunConfig, network_of, parameter_count, roles
+from .errors import UserError
+
+
+def weights_bytes(config: ModelConfig, copies: int = 1, width: int = 4) -> int:
+    """The bytes of `copies` of a network's parameters, of `width` bytes each."""
+    return parameter_count(config) * copies * width
+
+
+def run_bytes(run: RunConfig) -> tuple[int, int]:
+    """The bytes that training takes at least: (weights, gradients, moments and average; one part of a batch).
+
+    Of the activations only the inputs and the tokens are counted, once: what else is kept depends on the compiler.
+    """
+    width = 8 if run.compute_dtype == "float64" else 4
+    copies = 2 + len(roles(run.optim)) + bool(run.ema)
+    activations = network_of(run.model).activations(run.model) * -(-run.batch // run.accumulate)
+    return weights_bytes(run.model, copies, width), activations * (2 if run.compute_dtype == "bfloat16" else width)
+
+
+def check_memory(run: RunConfig) -> RunConfig:
+    """Return the run unchanged. Raises UserError if it cannot fit into the memory of this machine."""
+    limit, devices = memory()
+    weights, batch = run_bytes(run)
+    needed, there = weights + batch // devices, f"but there are {_gigabytes(limit)} GB here: lower one of them"
+    if limit and weights > limit:
+        raise UserError(
+            f"{_sizes(run.model)} take at least {_gigabytes(weights)} GB for weights, gradients, average and moments "
+            f"of {run.optim.name}, before activations, {there}"
+        )
+    if limit and needed > limit:
+        raise UserError(
+            f"batch {run.batch} and {_sizes(run.model)} take at least {_gigabytes(needed)} GB, {there}, "
+            "or raise accumulate"
+        )
+    return run
+
+
+def check_weights(config: ModelConfig) -> None:
+    """Raise UserError if a network's weights alone cannot fit into the memory of this machine."""
+    limit, needed = memory()[0], weights_bytes(config)
+    if limit and needed > limit:
+        raise UserError(
+            f"{_sizes(config)} take {_gigabytes(needed)} GB for weights, but there are {_gigabytes(limit)} GB here: "
+            "lower one of them"
+        )
+
+
+def _sizes(config: ModelConfig) -> str:
+    """The sizes of a network that weigh most, as fields and values."""
+    fields = ("width", *network_of(config).depths, "hidden", *network_of(config).from_data, "image")
+    return ", ".join(f"model.{name} {getattr(config, name)}" for name in fields if getattr(config, name, 0))
+
+
+def _gigabytes(number: int) -> str:
+    return f"{number / 1e9:,.1f}" if number < 1e15 else f"{number / 1e9:.1e}"
+
+
+def memory() -> tuple[int, int]:
+    """(bytes that one device has, or this process where devices share it; number of devices that do not share it).
+
+    0 bytes: unknown. jax is started only where it may find an accelerator.
+    """
+    if os.environ.get("JAX_PLATFORMS") != "cpu" and _accelerators():
+        from .backend import configure_jax
+
+        configure_jax()
+        import jax
+
+        devices = [device for device in jax.local_devices() if device.platform != "cpu"]
+        limit = min((int((d.memory_stats() or {}).get("bytes_limit", 0)) for d in devices), default=0)
+        if limit:
+            return limit, len(devices)
+    return host_memory(), 1
+
+
+def _accelerators() -> bool:
+    """Whether there are files of an NVIDIA GPU, an AMD GPU or a TPU."""
+    return any(glob.glob(pattern) for pattern in ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel*", "/dev/vfio/[0-9]*"))
+
+
+def host_memory() -> int:
+    """The bytes that this process may use: of the machine, its control group or its own limit; 0 if unknown."""
+    limits = [_physical(), *_groups(), _own()]
+    return min((limit for limit in limits if limit > 0), default=0)
+
+
+def _physical() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return 0
+
+
+def _own() -> int:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return limit if limit != resource.RLIM_INFINITY else 0
+
+
+def _groups(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[int]:
+    """The limits of the control groups (Linux, versions 2 and 1) that this process is in."""
+    found: list[int] = []
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        lines = []
+    folders = [Path(line.rpartition(":")[2].lstrip("/")) for line in lines]
+    files: dict[Path, Any] = {}
+    for folder in (Path(), *folders):
+        for place in (folder, *folder.parents):
+            files[root / place / "memory.max"] = files[root / "memory" / place / "memory.limit_in_bytes"] = None
+    for file in files:
+        try:
+            text = file.read_text().strip()
+        except OSError:
+            continue
+        found += [int(text)] if text.isdecimal() and int(text) < 2**60 else []  # max, or a number for "none"
+    return found

@@ -1,0 +1,44 @@
+"""What can be known to be wrong with a run before anything is opened or written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .. import runs, starting
+from ..config import RunConfig, check_run
+from ..config.complete import check_complete, check_name
+from ..errors import UserError
+from ..memory import check_memory
+from ..report.log import check_extras
+
+if TYPE_CHECKING:
+    from ..data import Data
+
+
+def ready(
+    run: RunConfig, preset: str, folder: runs.Run | None = None, seeds: int = 0, data: Data | None = None
+) -> runs.Run:
+    """The folder in which to train a run (or a group of `seeds` runs), new or with this run in it; writes nothing.
+
+    `folder` is that of a run to resume, `data` are examples that the caller holds. Raises UserError if a field is invalid, an extra is not installed, the memory
+    of this machine too small, or the folder that of another run or not to be written.
+    """
+    check_memory(check_complete(check_run(run)))
+    check_extras(run.tensorboard, run.wandb)
+    if folder is None:
+        if run.init:
+            starting.check_unchanged(run, check_name(run.name or preset))
+        folder = runs.choose(run, run.name or preset, named=bool(run.name), seeds=seeds, data=data)
+    check_place(folder.path)
+    return folder
+
+
+def check_place(folder: Path) -> None:
+    """Raise UserError if a folder cannot be made or written to."""
+    there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise UserError(f"{runs.Run(there)}: a file is where a folder is needed; choose another --dir or --name")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"{runs.Run(there)}: no permission to write here; choose another folder with --dir")
