@@ -91,11 +91,11 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     return name, options, folder
 
 
-def _parsed(base: RunConfig, words: list[str], **shown: str) -> Options:
+def _parsed(base: RunConfig, words: list[str], prog: str, description: str | None = None) -> Options:
     """The options that the words of a command line give, with a run's fields as defaults."""
     # Not dataclasses.asdict, which would turn the nested configs into dicts.
     default = Options(**{f.name: getattr(base, f.name) for f in dataclasses.fields(RunConfig)})
-    return flags.parse(Options, words, default=default, **shown)
+    return flags.parse(Options, words, default=default, prog=prog, description=description)
 
 
 def _filled_in(run: RunConfig, name: str, init: str, words: list[str], values: dict[str, Any], file: str) -> RunConfig:
