@@ -22,8 +22,9 @@ def ready(
 ) -> runs.Run:
     """The folder in which to train a run (or a group of `seeds` runs), new or with this run in it; writes nothing.
 
-    `folder` is that of a run to resume, `data` are examples that the caller holds. Raises UserError if a field is invalid, an extra is not installed, the memory
-    of this machine too small, or the folder that of another run or not to be written.
+    `folder` is that of a run to resume, `data` are examples that the caller holds. Raises UserError if a field is
+    invalid, an extra is not installed, the memory of this machine too small, or the folder that of another run or not
+    to be written.
     """
     check_memory(check_complete(check_run(run)))
     check_extras(run.tensorboard, run.wandb)
