@@ -3,10 +3,12 @@
 import importlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,9 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_folder().with_name(
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("MPLBACKEND", "agg")
+# No test reaches the network: the processes that tests start by this proxy, which is not there, this one by `offline`.
+os.environ.update({name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")})
+os.environ.update(no_proxy="127.0.0.1,localhost", NO_PROXY="127.0.0.1,localhost")
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
@@ -31,6 +36,21 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def offline() -> Iterator[None]:
+    """Only this machine has an address."""
+    find = socket.getaddrinfo
+
+    def find_here(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host not in (None, "", "localhost", "127.0.0.1", "::1", socket.gethostname()):
+            raise socket.gaierror(socket.EAI_NONAME, "tests do not reach the network")
+        return find(host, *args, **kwargs)
+
+    socket.getaddrinfo = find_here
+    yield
+    socket.getaddrinfo = find
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -117,8 +117,9 @@ class Ink:
     selection_metric: ClassVar[tuple[str, int]] = ("error", -1)
 
     @classmethod
-    def open_data(cls, run: RunConfig, given: Any = None) -> Any:
-        return open_images(run.data, run.model.image, run.model.channels, seed=run.seed, given=given)
+    def open_data(cls, run: RunConfig, given: Any = None, fetch: bool = True) -> Any:
+        c = run.model
+        return open_images(run.data, c.image, c.channels, seed=run.seed, given=given, fetch=fetch)
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Any) -> Ink:

@@ -14,8 +14,7 @@ from vit_jax import runs
 from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig
 from vit_jax.config.formats import FORMAT
 from vit_jax.errors import UserError
-from vit_jax.runs import Run, choose, find
-from vit_jax.runs import folder as folder_module
+from vit_jax.runs import Run, choose, find, locks
 from vit_jax.train.command import command
 
 PREPROCESS = {
@@ -278,7 +277,7 @@ def test_the_lock_is_free_after_its_block_and_after_an_error(tmp_path):
 
 def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path, monkeypatch):
     """The process that had the lock removes it as this one waits at the door: taking it then takes nothing."""
-    folder, lock = Run(tmp_path / "digits"), folder_module._try_lock
+    folder, lock = Run(tmp_path / "digits"), locks._try_lock
     removals = []
 
     def lock_as_it_goes(file):
@@ -287,7 +286,7 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path, monkeypatch):
             folder.path.rmdir()
         return lock(file)
 
-    monkeypatch.setattr(folder_module, "_try_lock", lock_as_it_goes)
+    monkeypatch.setattr(locks, "_try_lock", lock_as_it_goes)
     with folder.lock():
         process = subprocess.run(
             [sys.executable, "-c", f"from vit_jax.runs import Run\nwith Run({str(folder.path)!r}).lock(): pass"],

@@ -17,9 +17,14 @@ class ImageData(DataConfig):
     """The source of images, and how an image is fitted to the size that the network takes."""
 
     source: str = identity(
-        "digits", "digits, the name of a prepared TFDS dataset (mnist, cifar10, ...), folder:PATH or FILE.npz"
+        "digits", "digits, cifar10, cifar100, mnist, fashion_mnist, another prepared TFDS set, folder:PATH or FILE.npz"
     )
-    dir: str = execution("", "folder of prepared TFDS datasets; empty: the default of TFDS (~/tensorflow_datasets)")
+    dir: str = execution(
+        "", "folder of prepared TFDS sets, which must exist; empty: $TFDS_DATA_DIR or ~/tensorflow_datasets"
+    )
+    download: bool = execution(
+        True, "fetch cifar10, cifar100, mnist and fashion_mnist, where they are not in data.dir, and prepare them there"
+    )
     fit: Literal["crop", "stretch", "pad"] = identity(
         "crop",
         "images of another shape are scaled to cover and cropped at the centre, stretched, or scaled to fit and padded",

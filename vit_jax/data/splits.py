@@ -124,6 +124,7 @@ def open_images(
     classes: int = 0,
     seed: int = 0,
     given: Given | None = None,
+    fetch: bool = True,
 ) -> Dataset:
     """Open, check and split a set of images.
 
@@ -135,10 +136,11 @@ def open_images(
         classes: the number of classes of the network; 0: that of the data.
         seed: determines the validation split.
         given: examples from Python, in place of `data.source`.
+        fetch: whether a set that is not here may be downloaded; if not, black images stand for it.
     Raises UserError.
     """
     _check_fields(data, pair(image))
-    source = open_image_source(data, given)
+    source = open_image_source(data, given, fetch)
     preprocess = Preprocess(
         pair(image), channels, data.fit, data.size, data.interpolation, data.background, mean=(), std=()
     )

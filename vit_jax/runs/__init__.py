@@ -9,6 +9,7 @@ from .choice import choose, find, is_foreign, same_data, same_identity
 from .digests import array_digest, bytes_digest, flatten, text_digest, unflatten
 from .files import check_regular, make_folder, read_json, sync_file, sync_folder, write_json, write_text
 from .folder import Run
+from .locks import locked
 from .log import NO_LOG
 from .record import record_of, with_digest, without_digest
 
@@ -22,6 +23,7 @@ __all__ = [
     "find",
     "flatten",
     "is_foreign",
+    "locked",
     "make_folder",
     "read_json",
     "record_of",

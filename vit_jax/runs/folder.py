@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from .files import (
     write_json,
     write_text,
 )
+from .locks import locked
 from .log import log_fault, read_rows
 from .record import check_record, differing, is_log_record, is_saved, is_summary, with_digest, without_digest
 
@@ -228,43 +229,10 @@ class Run:
         """Steps that have both a checkpoint folder and a digest file, newest first."""
         return [s for s in self.steps() if (self.checkpoints / str(s)).is_dir() and self.digest_file(s).is_file()]
 
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> contextlib.AbstractContextManager[None]:
         """A context in which this process has locked the folder. Raises UserError naming a process that has done so."""
-        lock_file, held = self.path / ".lock", False
-        while not held:
-            make_folder(self.path)
-            check_regular(lock_file, link=False)  # its content is replaced
-            with open(lock_file, "a+", encoding="utf-8") as file:
-                if not _try_lock(file):
-                    file.seek(0)
-                    raise UserError(
-                        f"{self}: in use by process {file.read().strip() or 'unknown'}; "
-                        "wait for it, end it, or choose another --name"
-                    )
-                # Another process whose run failed to start may have removed the file in between: then lock a new one.
-                held = lock_file.exists() and os.path.samestat(os.fstat(file.fileno()), lock_file.stat())
-                if held:
-                    file.seek(0)
-                    file.truncate()
-                    file.write(str(os.getpid()))
-                    file.flush()
-                    yield
 
+        def refuse(process: str) -> None:
+            raise UserError(f"{self}: in use by process {process}; wait for it, end it, or choose another --name")
 
-def _try_lock(file: Any) -> bool:
-    """Lock a file until it is closed or the process ends; False if another process has locked it."""
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            # A byte far behind the process id, which others can then still read.
-            file.seek(1 << 20)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+        return locked(self.path / ".lock", refuse)

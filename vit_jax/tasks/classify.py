@@ -60,10 +60,10 @@ class Classify:
     frozen: ClassVar[dict[str, Any]] = {}
 
     @classmethod
-    def open_data(cls, run: RunConfig, given: Given | None = None) -> Dataset:
+    def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
         """The images of a run, split; given ones are (images, labels), uint8 and int. Raises UserError."""
         c, data, augment = cast(Any, (run.model, run.data, run.augment))  # of the types that the task's row names
-        how = {"normalize": augment.normalize, "mean": augment.mean, "std": augment.std, "given": given}
+        how = {"normalize": augment.normalize, "mean": augment.mean, "std": augment.std, "given": given, "fetch": fetch}
         return open_images(data, c.image, c.channels, **how, classes=c.classes, seed=run.seed)
 
     @classmethod

@@ -125,11 +125,11 @@ class Task(Protocol):
         """
 
     @classmethod
-    def open_data(cls, run: RunConfig, given: Given | None = None) -> Data:
+    def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Data:
         """Open, check and split the data of a run, or what was `given` in Python instead.
 
-        Called first, before there is a task. Nothing is given where the task's row has no name for that. Raises
-        UserError.
+        Called first, before there is a task. Nothing is given where the task's row has no name for that. Without
+        `fetch` nothing is downloaded or written: data of the same sizes may stand for what would be. Raises UserError.
         """
 
     @classmethod

@@ -49,7 +49,7 @@ class Translate:
     frozen: ClassVar[dict[str, Any]] = {}
 
     @classmethod
-    def open_data(cls, run: RunConfig, given: Given | None = None) -> Texts:
+    def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Texts:
         """The sentences of a run, split; given ones are a list of (source, target). Raises UserError."""
         c, data = cast(Any, (run.model, run.data))  # of the types that the task's row names
         wanted = {name: getattr(c, name) for name in network_of(c).from_data}

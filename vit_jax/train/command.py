@@ -217,12 +217,14 @@ def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:
 
 def dry_run(run: RunConfig, preset: str, folder: runs.Run | None = None, seeds: int = 0) -> int:
     """Set a run up and print it, without training or writing anything; returns the exit code. Raises UserError."""
+    from ..tasks import TASKS
+
     ready(run, preset, folder, seeds)
     backend.configure_jax()
     with backend.precision(run.compute_dtype):
         if run.init:
             starting.check(run)  # before the data is opened
-        setup = set_up(run)
+        setup = set_up(run, TASKS[run.task].open_data(run, fetch=False))
         announce(setup)
         starting_parameters(setup)
     print(f"dry run  {setup.epochs} epochs of {setup.order.steps_per_epoch} steps; nothing was written")

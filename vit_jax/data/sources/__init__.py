@@ -18,10 +18,11 @@ from .records import open_tfds
 __all__ = ["Arrays", "Examples", "Source", "open_image_source"]
 
 
-def open_image_source(data: ImageData, given: Given | None = None) -> Source:
+def open_image_source(data: ImageData, given: Given | None = None, fetch: bool = True) -> Source:
     """Open the source that `data.source` names, or what was `given` in Python instead.
 
-    Raises UserError if there is none or it cannot be used.
+    Without `fetch` nothing is downloaded or written: black images then stand for a set that would be fetched. Raises
+    UserError if there is none or it cannot be used.
     """
     if given is not None:
         return open_given(given)
@@ -33,4 +34,4 @@ def open_image_source(data: ImageData, given: Given | None = None) -> Source:
         return open_folder(data.source.removeprefix("folder:"))
     if data.source.lower().endswith(".npz"):
         return open_npz(data.source)
-    return open_tfds(data)
+    return open_tfds(data, fetch)

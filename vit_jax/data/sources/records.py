@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,11 @@ from typing import Any
 import numpy as np
 
 from ...config import ImageData, nearest
+from ...config.images import numbered_classes
 from ...errors import UserError
+from ..archives import OFFICIAL
+from ..prepare import data_dir, plan, prepare, prepared
+from .arrays import Arrays
 from .contract import Examples, Source, first_line
 
 _ROOM = 256 << 20  # bytes of encoded images that stay in memory, per split, when the labels are read
@@ -41,9 +45,20 @@ def _features(record: bytes) -> Any:
     return tf_example_pb2.Example.FromString(record).features.feature
 
 
-def open_tfds(data: ImageData) -> Source:
-    """A prepared TFDS set, opened by its folder, because by name TFDS accepts no other version than its code has."""
-    folder = _prepared(data)
+def open_tfds(data: ImageData, fetch: bool) -> Source:
+    """A prepared TFDS set; one that can be fetched by name is, or (not `fetch`) is replaced by black images.
+
+    It is opened by its folder, because by name TFDS accepts no other version than its code has. Raises UserError.
+    """
+    root = data_dir(data.dir)
+    name, _, version = data.source.partition(":")
+    folder = prepared(root, name, version)
+    if folder is None:
+        if name not in OFFICIAL or version:
+            raise _not_prepared(data, root, name)
+        if not fetch and data.download:
+            return _black(root, name)
+        folder = prepare(root, name, data.download)
     import tensorflow_datasets as tfds
 
     try:
@@ -108,18 +123,23 @@ def _scan(records: Any) -> tuple[np.ndarray, list[bytes]]:
     return labels, first
 
 
-def _prepared(data: ImageData) -> Path:
-    """The folder of the newest prepared version of a TFDS set. Raises UserError with a remedy if there is none.
+def _black(root: Path, name: str) -> Source:
+    """What stands for a set that has not been fetched: black images, as many as it has."""
+    official = OFFICIAL[name]
+    splits: dict[str, Examples] = {
+        split: Arrays(np.zeros((n, *official.shape), np.uint8), np.arange(n, dtype=np.int32) % official.classes, split)
+        for split, n in official.splits.items()
+    }
+    return Source(name, tuple(numbered_classes(official.classes)), splits, (plan(root, name),))
+
+
+def _not_prepared(data: ImageData, root: Path, name: str) -> UserError:
+    """The error for a name that is no prepared set, with what to do.
 
     TFDS itself raises a NotImplementedError about TFRECORD for a missing folder.
     """
-    root = Path(data.dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
-    name, _, version = data.source.partition(":")
-    found = [file.parent for file in (root / name).glob("*/dataset_info.json") if version in ("", file.parent.name)]
-    if found:
-        return max(found, key=lambda folder: [(len(part), part) for part in folder.name.split(".")])
     if name and Path(data.source).expanduser().exists():
-        raise UserError(f"data.source {data.source}: is a path; write folder:{data.source} for a folder of images")
+        return UserError(f"data.source {data.source}: is a path; write folder:{data.source} for a folder of images")
 
     import tensorflow_datasets as tfds
 
@@ -132,12 +152,23 @@ def _prepared(data: ImageData) -> Path:
     )
     official = tfds.list_builders(with_community_datasets=False)
     if name.partition("/")[0] not in (*official, *there):
-        hint = nearest(name, ["digits", *there, *difflib.get_close_matches(name, official, n=3)])
-        raise UserError(
-            f"data.source {data.source}: no such set{hint}; "
-            "give digits, folder:PATH, FILE.npz or a TFDS set prepared in --data.dir"
+        return UserError(
+            f"data.source {data.source}: no such set{_nearest(name, there, official)}; "
+            "give digits, folder:PATH, FILE.npz, or a TFDS set by its name"
         )
-    where = f"not prepared in data.dir {root} (there: {', '.join(there) or 'none'})"
-    raise UserError(
-        f"data.source {data.source}: {where}; give --data.dir the folder that holds {name}/VERSION/dataset_info.json"
+    # Not `tfds build`, which also needs apache_beam.
+    line = f"tfds.builder({data.source!r}, data_dir={str(root)!r}, file_format='array_record').download_and_prepare()"
+    return UserError(
+        f"data.source {data.source}: not prepared in data.dir {root} (there: {', '.join(there) or 'none'}); prepare it "
+        f'once, where TensorFlow is installed, by python -c "import tensorflow_datasets as tfds; {line}", '
+        f"or give --data.dir the folder that holds {name}/VERSION/dataset_info.json"
     )
+
+
+def _nearest(name: str, there: list[str], official: list[str]) -> str:
+    """A clause with the most similar sets. Letter case, dashes and underscores are no difference."""
+    plain = {re.sub("[-_]", "", known): known for known in ["digits", *official, *there]}
+    same = plain.get(re.sub("[-_]", "", name.lower()))
+    if same:
+        return f"; nearest: {same}"
+    return nearest(name, ["digits", *there, *OFFICIAL, *difflib.get_close_matches(name.lower(), official, n=3)])

@@ -1,0 +1,121 @@
+"""The sets that are fetched by name: their official archives, and what these hold.
+
+Bytes and SHA-256 are those that TFDS lists (url_checksums/*.txt); addresses are those of TFDS and torchvision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_CIFAR = "https://www.cs.toronto.edu/~kriz/"
+_MNIST = ("https://storage.googleapis.com/cvdf-datasets/mnist/", "https://ossci-datasets.s3.amazonaws.com/mnist/")
+_FASHION = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file as its author publishes it."""
+
+    name: str
+    addresses: tuple[str, ...]  # where it is served, tried in this order
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A file that holds the images and labels of a split, or a part of them, one after the other."""
+
+    split: str
+    images: int  # their number
+    member: str  # of the archive
+
+
+@dataclass(frozen=True)
+class CifarSet:
+    """A set in CIFAR's binary form: a tar archive of files of records, each some labels and the pixels [3, 32, 32]."""
+
+    archives: tuple[Archive]
+    batches: tuple[Batch, ...]
+    labels: dict[str, str]  # {label, in the order of the bytes of a record: the member that lists its classes}
+    classes: int
+    shape: tuple[int, int, int] = (32, 32, 3)
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """{split: number of its images}."""
+        return {name: sum(b.images for b in self.batches if b.split == name) for name in ("train", "test")}
+
+
+@dataclass(frozen=True)
+class IdxSet:
+    """A set in MNIST's form: for each split a gzipped file of images and one of labels, in this order."""
+
+    archives: tuple[Archive, Archive, Archive, Archive]
+    splits: dict[str, int]  # {split: number of its images}, in the order of the archives
+    classes: int = 10
+    shape: tuple[int, int, int] = (28, 28, 1)
+
+
+OfficialSet = CifarSet | IdxSet
+
+
+def _idx(hosts: tuple[str, ...], *files: tuple[str, int, str]) -> IdxSet:
+    train_images, train_labels, test_images, test_labels = (
+        Archive(f"{name}-ubyte.gz", tuple(f"{host}{name}-ubyte.gz" for host in hosts), size, sha256)
+        for name, size, sha256 in files
+    )
+    return IdxSet((train_images, train_labels, test_images, test_labels), {"train": 60_000, "test": 10_000})
+
+
+OFFICIAL: dict[str, OfficialSet] = {
+    "cifar10": CifarSet(
+        (
+            Archive(
+                "cifar-10-binary.tar.gz",
+                (f"{_CIFAR}cifar-10-binary.tar.gz",),
+                170_052_171,
+                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+            ),
+        ),
+        (
+            *(Batch("train", 10_000, f"cifar-10-batches-bin/data_batch_{number}.bin") for number in range(1, 6)),
+            Batch("test", 10_000, "cifar-10-batches-bin/test_batch.bin"),
+        ),
+        {"label": "cifar-10-batches-bin/batches.meta.txt"},
+        classes=10,
+    ),
+    "cifar100": CifarSet(
+        (
+            Archive(
+                "cifar-100-binary.tar.gz",
+                (f"{_CIFAR}cifar-100-binary.tar.gz",),
+                168_513_733,
+                "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+            ),
+        ),
+        (
+            Batch("train", 50_000, "cifar-100-binary/train.bin"),
+            Batch("test", 10_000, "cifar-100-binary/test.bin"),
+        ),
+        {
+            "coarse_label": "cifar-100-binary/coarse_label_names.txt",
+            "label": "cifar-100-binary/fine_label_names.txt",
+        },
+        classes=100,
+    ),
+    "mnist": _idx(
+        _MNIST,
+        ("train-images-idx3", 9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        ("train-labels-idx1", 28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        ("t10k-images-idx3", 1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        ("t10k-labels-idx1", 4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+    ),
+    "fashion_mnist": _idx(
+        _FASHION,
+        ("train-images-idx3", 26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+        ("train-labels-idx1", 29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        ("t10k-images-idx3", 4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+        ("t10k-labels-idx1", 5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+    ),
+}

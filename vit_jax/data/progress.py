@@ -1,0 +1,62 @@
+"""The progress of fetching and preparing a set: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+PLAIN = 10.0  # seconds between plain lines
+
+
+@contextlib.contextmanager
+def progress(title: str, total: int, unit: str, scale: float = 1.0) -> Iterator[Callable[[int], None]]:
+    """Show how much of `total` is done, within the block, which calls what it is given with the amount done so far.
+
+    Amounts are shown divided by `scale` and followed by `unit`.
+    """
+    with _bar(title, total, unit, scale) if sys.stdout.isatty() else _lines(title, total, unit, scale) as show:
+        yield show
+
+
+@contextlib.contextmanager
+def _bar(title: str, total: int, unit: str, scale: float) -> Iterator[Callable[[int], None]]:
+    from rich import progress as columns
+
+    amounts = columns.TextColumn("{task.fields[amounts]}")
+    with columns.Progress(
+        columns.TextColumn("{task.description}", markup=False),
+        columns.BarColumn(),
+        amounts,
+        columns.TimeRemainingColumn(),
+    ) as bar:
+        task = bar.add_task(title, total=total, amounts="")
+
+        def show(done: int) -> None:
+            bar.update(task, completed=done, amounts=_amounts(done, total, unit, scale))
+
+        yield show
+
+
+@contextlib.contextmanager
+def _lines(title: str, total: int, unit: str, scale: float) -> Iterator[Callable[[int], None]]:
+    begun = time.monotonic()
+    due, last, first = begun + PLAIN, 0, None
+
+    def show(done: int) -> None:
+        nonlocal due, last, first
+        now, last = time.monotonic(), done
+        first = done if first is None else first
+        if now >= due:
+            due = now + PLAIN
+            left = (total - done) * (now - begun) / max(done - first, 1)
+            print(f"{title}  {_amounts(done, total, unit, scale)}, about {left:,.0f} s left", flush=True)
+
+    yield show
+    print(f"{title}  {_amounts(last, total, unit, scale)}, took {time.monotonic() - begun:,.1f} s", flush=True)
+
+
+def _amounts(done: int, total: int, unit: str, scale: float) -> str:
+    shown = [f"{amount:,}" if scale == 1 else f"{amount / scale:.3g}" for amount in (done, total)]
+    return f"{shown[0]} of {shown[1]} {unit}"
