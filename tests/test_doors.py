@@ -435,7 +435,9 @@ def test_seeds(place, plain, capsys):
     assert train("--epochs", 1, "--name", "group", "--seeds", 2) == 0
     out = capsys.readouterr().out
     group = place / "runs" / "group"
-    assert {p.name for p in group.iterdir()} == {"seed-0", "seed-1", "summary.json"}
+    assert {p.name for p in group.iterdir()} == {"seed-0", "seed-1", "summary.json", "plots"}
+    assert [p.name for p in (group / "plots").iterdir()] == ["curves.png"]
+    assert "the curves of all seeds are in runs/group/plots/curves.png" in out
     members = [runs.Run(group / f"seed-{seed}") for seed in (0, 1)]
     assert [member.config().seed for member in members] == [0, 1]
     summary = json.loads((group / "summary.json").read_text())

@@ -19,7 +19,7 @@ ORDER = [
     *("layers", "vit", "transformer", "captioner", "models"),
     *("text", "data", "report", "augment", "optim", "decode", "tasks", "step", "checkpoint"),
     *("interop", "weights", "starting"),
-    *("train", "evaluate", "predict", "cli", "__main__"),
+    *("compare", "train", "evaluate", "predict", "cli", "__main__"),
 ]
 JAX_FREE = ORDER[: ORDER.index("layers")]
 MODELS = {"vit", "transformer", "captioner"}

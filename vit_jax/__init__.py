@@ -5,6 +5,7 @@ The public names are imported when they are first used, so `import vit_jax` take
 
 TYPE_CHECKING = False  # importing typing would take longer than this package; type checkers know the name
 if TYPE_CHECKING:
+    from .compare import compare
     from .config import RunConfig, TransformerConfig, ViTConfig
     from .errors import UserError
     from .evaluate import evaluate
@@ -30,11 +31,11 @@ _MODULES = {  # public name: the module that has it
     "Transformer": "transformer",
     "ViT": "vit",
 }
-_COMMANDS = ("evaluate", "predict", "train")  # modules that can be called; type checkers see their functions
+_COMMANDS = ("compare", "evaluate", "predict", "train")  # modules that can be called; type checkers see their functions
 
 __all__ = [
     "RunConfig", "Transformer", "TransformerConfig", "UserError", "ViT", "ViTConfig", "__version__",
-    "build", "evaluate", "export", "load", "predict", "preset", "train",
+    "build", "compare", "evaluate", "export", "load", "predict", "preset", "train",
 ]  # fmt: skip
 
 

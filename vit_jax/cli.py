@@ -12,6 +12,7 @@ from .flags import shown
 COMMANDS = {
     "train": "train a network, or resume a run",
     "evaluate": "measure a trained network on a split of its data",
+    "compare": "put runs side by side: where they differ, their results and curves",
     "predict": "classify images or translate sentences with a trained network",
     "convert": "convert weights from any layout to any other",
 }

@@ -124,14 +124,15 @@ def shortened(name: str, most: int) -> str:
     Characters that cannot be drawn, such as line breaks, become U+FFFD.
     """
     name = "".join(c if c.isprintable() else "\ufffd" for c in name)
-    if _width(name) <= most:
+    if text_width(name) <= most:
         return name
-    while name and _width(name) > most - 1:
+    while name and text_width(name) > most - 1:
         name = name[:-1]
     return name + "…"
 
 
-def _width(text: str) -> int:
+def text_width(text: str) -> int:
+    """The width of a text in letters, or in columns of a terminal: Chinese and the like are two letters wide."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..errors import UserError
+from .figure import shortened, text_width
 
 
 def check_output(flag: str, path: str, force: bool) -> None:
@@ -35,3 +36,65 @@ def write_csv(path: str | os.PathLike[str], header: Sequence[str], rows: Iterabl
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def print_table(names: Sequence[str], groups: Iterable[Sequence[Sequence[str]]], width: int) -> None:
+    """Print columns (a title and a cell for each name) beside `names`, in as many tables as the width needs.
+
+    Groups of columns are kept together where they fit. A title is broken at its last space; long names and cells are
+    cut in the middle, to a third of the width and at most 32 columns.
+    """
+    first = _cut(names, max(min(width // 3, 32), 12))
+    tables: list[list[list[str]]] = [[first]]
+    for group in groups:
+        columns = [_cut(column, 32) for column in group]
+        whole = _width([first, *columns]) <= width
+        if len(tables[-1]) > 1 and columns and _width([*tables[-1], *columns]) > width and whole:
+            tables.append([first])
+        for column in columns:
+            if _width([*tables[-1], column]) > width and len(tables[-1]) > 1:
+                tables.append([first])
+            tables[-1].append(column)
+    for i, table in enumerate(tables):
+        print("\n" * bool(i) + "\n".join(_lines(table)), flush=True)
+
+
+def _cut(column: Sequence[str], most: int) -> list[str]:
+    """A column whose cells, but not its title, are cut to a width."""
+    return [column[0], *(_middle_cut(cell, most) for cell in column[1:])]
+
+
+def _middle_cut(text: str, most: int) -> str:
+    left, right = text, ""
+    if text_width(text) > most:
+        left, right = shortened(text, most // 2 + 1)[:-1], text[-(most - most // 2 - 1) :]
+        while text_width(right) > most - most // 2 - 1:
+            right = right[1:]
+        left += "…"
+    return left + right
+
+
+def _title(text: str) -> tuple[str, str]:
+    above, _, below = text.rpartition(" ")
+    return above, below
+
+
+def _width(table: Sequence[Sequence[str]]) -> int:
+    return sum(_column_width(column) + 2 for column in table) - 2
+
+
+def _column_width(column: Sequence[str]) -> int:
+    return max(*map(len, _title(column[0])), *map(text_width, column[1:]))
+
+
+def _lines(table: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table: titles of two lines, then cells; the first column begins at the left, the others end at the
+    right."""
+    rows = [*zip(*(_title(column[0]) for column in table), strict=True), *zip(*(c[1:] for c in table), strict=True)]
+    widths = [_column_width(column) for column in table]
+    lines = []
+    for row in rows:
+        gaps = [" " * (width - text_width(cell)) for cell, width in zip(row, widths, strict=True)]
+        cells = [gap + cell if i else cell + gap for i, (cell, gap) in enumerate(zip(row, gaps, strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return [line for line in lines if line]

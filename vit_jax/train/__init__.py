@@ -14,6 +14,7 @@ from typing import Any
 
 from .. import backend, runs
 from ..callable_module import make_callable
+from ..compare import draw, gather
 from ..config import RunConfig, task_row
 from ..errors import UserError
 from .finish import finish, show, splits
@@ -120,6 +121,8 @@ def train_seeds(
     for name, row in summary["metrics"].items():
         if name.endswith(printed):
             print(f"  {name:28} {row['mean']:.4f} +- {row['std']:.4f}")
+    draw(gather([str(group.path)]), group.plots / "curves.png")
+    print(f"the curves of all seeds are in {group}/plots/curves.png")
     return summary
 
 
