@@ -1,17 +1,47 @@
-"""`--init`: weights whose outputs or inputs mean something else are not taken without a word."""
+"""`--init`: what given weights decide of a run and what they cannot follow, and that the run begins as they end."""
 
+import json
+import shlex
+import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from vit_jax import export, train, weights
-from vit_jax.config import normal, shapes
+import vit_jax
+from convert import rules
+from convert.__main__ import main as convert_main
+from convert.adapt.kernels import POSITIONS
+from convert.dialects import LAYOUTS
+from vit_jax import export, starting, train, weights
+from vit_jax.config import RunConfig, ViTConfig, flat, function_fields, normal, shapes, to_dict
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 from vit_jax.runs import Run
-from vit_jax.train.session import set_up, starting_state
+from vit_jax.train import command
+from vit_jax.train.session import Caught, open_session, set_up, starting_state
+
+# A network that timm could have trained, and what its config.json says of it.
+VIT = ViTConfig(image=32, patch=8, classes=3, width=24, depth=2, heads=4, hidden=96)
+TIMM = {
+    "architecture": "vit_tiny_patch16_224",
+    "num_classes": 3,
+    "model_args": {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 4},
+    "pretrained_cfg": {
+        "input_size": [3, 32, 32], "mean": [0.5, 0.4, 0.3], "std": [0.25, 0.5, 0.5], "interpolation": "bicubic",
+        "crop_pct": 0.8, "num_classes": 3, "first_conv": "patch_embed.proj", "classifier": "head",
+    },
+}  # fmt: skip
+FILLED = {
+    "data.fit": "crop", "data.size": 40, "data.interpolation": "bicubic", "data.background": 0,
+    "augment.normalize": "given", "augment.mean": (0.5, 0.4, 0.3), "augment.std": (0.25, 0.5, 0.5),
+}  # fmt: skip
+SMALL = "--data.source folder:photos --batch 4 --epochs 1 --max-steps 1"
+STATED = "--model.image 32 --model.heads 4 --model.eps 1e-6 --model.activation gelu --model.pool cls"
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +50,417 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(
         sys.modules["vit_jax.train.finish"], "draw", lambda *_: None
     )  # the package has a function of this name
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of JPEGs of three classes, of many sizes."""
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for i in range(24):
+        folder = tmp_path / "photos" / "abc"[i % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = draw.integers(0, 256, (*draw.integers(30, 70, 2), 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.jpg")
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def timm(tmp_path, photos):
+    """The folder that timm would leave of VIT, with random weights."""
+    return timm_folder(tmp_path / "vit")
+
+
+def timm_folder(path, config=VIT, **others):
+    path.mkdir(exist_ok=True)
+    rows = LAYOUTS["timm"].rows(config)
+    save_file(rules.write(rules.narrow(rows), drawn(config)), path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps({**TIMM, **others}))
+    return path
+
+
+def drawn(config, seed=0):
+    """Random weights of a network, {our parameter name: array}."""
+    draw = np.random.default_rng(seed)
+    return {name: draw.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes(config).items()}
+
+
+def parsed(text):
+    """The run that a command line gives."""
+    return command.parse(shlex.split(text))[1].run()
+
+
+def begun(run):
+    """(setup, {name: array} that a run begins with)."""
+    setup = set_up(run)
+    state, _, _ = starting_state(setup, Run("nowhere"), None)
+    assert int(state.step) == 0
+    return setup, {name: np.asarray(x) for name, x in vit_jax.runs.flatten(state.parameters).items()}
+
+
+def first_logits(run, count=5):
+    """(the first images as the run prepares them, uint8 [n, h, w, C], the logits of its network before step 1)."""
+    setup, parameters = begun(run)
+    pixels = setup.dataset.splits["train"].take(np.arange(count))
+    network = weights._network(setup.run, vit_jax.runs.unflatten(parameters))
+    return pixels, np.asarray(network(setup.task.images({"image": pixels}, np.float32)))
+
+
+def convert(text, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["convert", *shlex.split(text)])
+    assert convert_main() == 0
+
+
+def changed_fields(run, base):
+    """The fields in which a run differs from another, beside those of its network and its init."""
+    a, b = flat(run), flat(base)
+    return {name for name in a if a[name] != b[name] and not name.startswith("model.")} - {"init"}
+
+
+# ------------------------------------------------------------------- what weights decide, and what not
+
+
+def test_weights_decide_the_network_and_how_images_are_prepared_and_nothing_else(timm):
+    base, run = preset("finetune").run, parsed("--init vit")
+    assert function(replace(run.model, classes=3)) == function(VIT) and run.model.classes == base.model.classes
+    assert {name: flat(run)[name][0] for name in FILLED} == FILLED
+    assert changed_fields(run, base) <= FILLED.keys()
+    assert starting.preset("finetune", init="vit").run == run == vit_jax.preset("finetune", "vit").run
+
+
+def test_flags_go_over_config_over_weights_over_the_preset(timm):
+    given = "--init vit --new-head --data.interpolation nearest --optim.lr 0.5 --model.dropout 0.2"
+    run = parsed(f"cifar10-48x4 {given}")
+    base = preset("cifar10-48x4").run
+    assert (run.data.interpolation, run.optim.lr, run.model.dropout) == ("nearest", 0.5, 0.2)
+    assert (run.model.width, run.data.fit, run.data.size) == (24, "crop", 40)
+    assert (run.data.source, run.epochs, run.augment.crop_padding) == ("cifar10", base.epochs, 4)
+    assert parsed("--init vit --data.fit stretch").data.size == 0  # a size that only crop uses
+    other = parsed("--init vit --augment.normalize half").augment
+    assert (other.normalize, other.mean, other.std) == ("half", (), ())
+    assert parsed("--init vit --augment.mean 0.1 0.2 0.3").augment.std == (0.25, 0.5, 0.5)
+
+
+def test_a_run_gives_its_own_fields(timm, monkeypatch):
+    convert("vit runs/first --set interpolation=bilinear", monkeypatch)
+    run = parsed(f"--init first {SMALL}")
+    assert {name: flat(run)[name][0] for name in FILLED} == {**FILLED, "data.interpolation": "bilinear"}
+    assert function(replace(run.model, classes=3)) == function(VIT)
+    _, parameters = begun(run)
+    assert all(np.array_equal(parameters[name], x) for name, x in drawn(VIT).items())
+
+
+def test_a_translating_run_gives_its_network_and_no_words(tmp_path):
+    source = pairs("one", "red green blue black", tmp_path)
+    trained("first", source=source)
+    run = parsed(f"--init first --data.source {source} --data.tokens 64")
+    model = Run("runs/first").config().model
+    assert run.task == "translate" and function(replace(run.model, **sizes(model))) == function(model)
+    assert run.optim == preset("finetune").run.optim and sizes(run.model) == dict.fromkeys(sizes(model), 0)
+    export("runs/first", "first.safetensors")
+    again = parsed(f"--init first.safetensors --data.source {source} --data.tokens 64")
+    assert again == replace(run, init="first.safetensors")
+    _, parameters = begun(run)
+    assert parameters.keys() == shapes(model).keys()
+    with pytest.raises(UserError, match=r"^init first: holds a Transformer, and the run trains a ViT; name a preset"):
+        parsed("digits --init first")
+
+
+def function(model):
+    return {name: getattr(normal(model), name) for name in function_fields(model)}
+
+
+def sizes(model):
+    return {name: getattr(model, name) for name in ("source_vocabulary", "target_vocabulary", "outputs")}
+
+
+# ------------------------------------------------------------------------ the function of the weights
+
+
+def test_a_run_begins_with_timms_logits(tmp_path, photos):
+    torch = pytest.importorskip("torch")
+    timm = library("timm")
+    fields = dict(img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=4, num_classes=3)
+    model = timm.create_model("vit_tiny_patch16_224", **fields).eval()
+    statistics = model.pretrained_cfg = dict(model.pretrained_cfg, input_size=(3, 32, 32), mean=(0.5, 0.4, 0.3))
+    from timm.models import save_for_hf
+
+    save_for_hf(model, str(tmp_path / "theirs"), model_config={"model_args": fields}, safe_serialization=True)
+    pixels, logits = first_logits(parsed(f"--init theirs {SMALL}"))
+    prepared = (pixels / 255 - np.array(statistics["mean"])) / np.array(statistics["std"])
+    with torch.no_grad():
+        theirs = model(torch.tensor(prepared, dtype=torch.float32).permute(0, 3, 1, 2)).numpy()
+    np.testing.assert_allclose(logits, theirs, atol=2e-5 * np.abs(theirs).max())
+
+
+def test_a_run_begins_with_hugging_faces_logits(tmp_path, photos):
+    torch = pytest.importorskip("torch")
+    transformers = library("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8,
+        num_labels=3, initializer_range=0.3,
+    )  # fmt: skip
+    model = transformers.ViTForImageClassification(config).eval()
+    model.save_pretrained(tmp_path / "theirs")
+    processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}, "resample": 3,
+                 "image_mean": [0.4, 0.5, 0.6], "image_std": [0.5, 0.3, 0.2]}  # fmt: skip
+    (tmp_path / "theirs" / "preprocessor_config.json").write_text(json.dumps(processor))
+    run = parsed(f"--init theirs {SMALL}")
+    assert (run.data.fit, run.data.interpolation, run.model.eps) == ("stretch", "bicubic", 1e-12)
+    pixels, logits = first_logits(run)
+    prepared = (pixels / 255 - np.array(processor["image_mean"])) / np.array(processor["image_std"])
+    with torch.no_grad():
+        theirs = model(torch.tensor(prepared, dtype=torch.float32).permute(0, 3, 1, 2)).logits.numpy()
+    np.testing.assert_allclose(logits, theirs, atol=2e-5 * np.abs(theirs).max())
+
+
+def library(name):
+    from tests.parity.libraries import load
+
+    try:
+        return load(name)
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("rule", POSITIONS)
+def test_another_image_is_what_convert_resizes(timm, rule, monkeypatch):
+    """Enlarged by each library's kernel; data.size grows with the image."""
+    run = parsed(f"--init vit {SMALL} --model.image 48 --init-resize {rule}")
+    assert (run.model.image, run.data.size) == (48, 60)
+    convert(f"vit resized.safetensors --adapt resize=48x48:{rule}", monkeypatch)
+    again = starting.filled(replace(run, init="resized.safetensors", init_resize=""))
+    found, resized = (
+        starting.start(replace(each, model=replace(each.model, classes=3)), {}).parameters for each in (run, again)
+    )
+    assert found.keys() == resized.keys()
+    assert all(np.array_equal(found[name], resized[name]) for name in found)
+    if rule == "timm":
+        assert np.array_equal(first_logits(run)[1], first_logits(again)[1])
+
+
+def test_the_rules_are_those_of_convert():
+    assert set(get_args(get_type_hints(RunConfig)["init_resize"])) == {"", *POSITIONS}
+
+
+def test_other_channels_are_what_convert_makes_of_them(timm, monkeypatch, capsys):
+    run = parsed(f"--init vit {SMALL} --model.channels 1 --init-channels timm")
+    assert run.augment.normalize == preset("finetune").run.augment.normalize and run.augment.mean == ()
+    _, parameters = begun(run)
+    assert "how its inputs were prepared is not known, so this run's fields apply: " in " ".join(
+        capsys.readouterr().out.split()
+    )
+    convert("vit grey.safetensors --adapt channels=1 --set mean=0.5 --set std=0.5", monkeypatch)
+    _, grey = weights.read("grey.safetensors")
+    assert all(np.array_equal(parameters[name], grey[name]) for name in grey)
+
+
+# ----------------------------------------------------------------------------- every kind of weights
+
+
+def test_one_line_starts_from_every_kind_of_weights(timm, monkeypatch):
+    """timm's bare file, a run, an export, a converted file, those of torch_ref: the same network, to the bit."""
+    torch = pytest.importorskip("torch")
+    import torch_ref
+
+    expected = drawn(VIT)
+    save_file(load_file("vit/model.safetensors"), "bare.safetensors")
+    convert("vit runs/mine", monkeypatch)
+    convert("vit ours.safetensors", monkeypatch)
+    convert("vit hf --to huggingface --adapt eps=1e-6", monkeypatch)
+    export("runs/mine", "exported.safetensors")
+    save_file(expected, "names.safetensors")
+    state = torch_ref.load(torch_ref.build(VIT), expected).state_dict()
+    mine = to_dict(replace(preset("vit-1024x6").run, model=VIT))
+    torch.save({"model": state, "optimizer": {}, "step": 1, "config": mine}, "saved.pt")
+    torch.save(state, "twin.pt")
+    files = [
+        "bare.safetensors " + STATED,
+        "exported.safetensors",
+        "ours.safetensors",
+        "runs/mine",
+        "mine",
+        "hf",
+        "saved.pt",
+    ]
+    runs = [parsed(f"--init {line} {SMALL}") for line in files]
+    # Our own names alone tell nothing of the network: a preset does.
+    plain = replace(preset("vit-1024x6").run, model=VIT, batch=4, data=runs[0].data)
+    runs += [starting.filled(replace(plain, init=file)) for file in ("names.safetensors", "twin.pt")]
+    for run in runs:
+        _, found = begun(run)
+        assert found.keys() == expected.keys(), run.init
+        assert all(np.array_equal(found[name], expected[name]) for name in expected), run.init
+    for file in ("names.safetensors", "twin.pt"):
+        with pytest.raises(UserError, match=rf"^init {file}: states no config; name the preset whose network it hold"):
+            parsed(f"--init {file} {SMALL} {STATED} --model.classes 3")
+
+
+def test_googles_npz_is_told_its_image(photos, capsys):
+    config = replace(VIT, activation="gelu_tanh")
+    rows = LAYOUTS["augreg@linen"].rows(config)
+    np.savez("google.npz", **rules.write(rows, drawn(config)))
+    with pytest.raises(UserError, match=r"^init google.npz: its tensors cannot tell image; give --model.image ..., or"):
+        parsed(f"--init google.npz {SMALL}")
+    _, found = begun(parsed(f"--init google.npz {SMALL} --model.image 32"))
+    assert all(np.array_equal(found[name], x) for name, x in drawn(config).items())
+
+
+def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    place = tmp_path / "hub" / "models--o--n"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text(revision)
+    (place / "snapshots").mkdir()
+    timm.rename(place / "snapshots" / revision)
+    asked = []
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(hub, "model_info", lambda *_, **__: asked.append(1) or 1 / 0)  # any error but the hub's own
+    _, found = begun(parsed(f"--init hf://o/n {SMALL}"))
+    assert np.array_equal(found["blocks.1.mlp.fc1.kernel"], drawn(VIT)["blocks.1.mlp.fc1.kernel"])
+    assert len(asked) == 1  # once, however often the weights are opened
+
+
+# ----------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--init vit --model.depth 6", "its depth is 2, here it is 6; give --model.depth 2"),
+        ("--init vit --model.patch 4", "its patch is 8, here it is 4; give --model.patch 8"),
+        (
+            "--init vit --model.no-query-bias --model.eps 1e-5 --model.image 64",
+            "its image is 32, here it is 64, its eps is 1e-06, here it is 1e-05, its query_bias is True, here it is "
+            "False; give --model.eps 1e-06 --model.query-bias and add --init-resize timm (or hf, dino, torchvision, "
+            "google, flexi) to fit the weights to that",
+        ),
+        ("--init vit --model.channels 1", "its channels is 3, here it is 1; add --init-channels timm to fit the"),
+        ("--init vit --model.classes 7", "its classes is 3, here it is 7; add --new-head to start with a new head"),
+        ("--init vit --model.image 30 --init-resize timm", "model.image 30x30 is not divisible by model.patch 8x8"),
+        ("--init vit --model.image 32 64 --init-resize google", "google resamples only square grids, and the new"),
+        ("--init nothing.safetensors", "no such file, folder or run; runs/ holds none"),
+        ("--init photos", "holds no weights"),
+        ("--init cut.safetensors", "is damaged or no safetensors file"),
+        (
+            "--init bare.safetensors --model.heads 4",
+            "its tensors cannot tell image, eps, activation, pool; give --model.image ... --model.eps ... "
+            "--model.activation ... --model.pool ..., or a preset with its network",
+        ),
+        (f"--init bare.safetensors {STATED} --model.image 64", "pos_embed [1, 17, 24] instead of [1, 65, 24]; correct"),
+    ],
+)
+def test_what_weights_cannot_follow_is_refused_in_a_sentence_before_the_data_is_opened(timm, inside, line, said):
+    save_file(load_file("vit/model.safetensors"), "bare.safetensors")
+    Path("cut.safetensors").write_bytes(Path("bare.safetensors").read_bytes()[:100])
+    for dry in ([], ["--dry-run"]):
+        result = inside("train", *shlex.split(line), "--data.source", "folder:nowhere", *dry)
+        assert result.returncode == 2 and result.stdout == ""
+        assert result.stderr.startswith("vit-jax: error: init ") or "model.image 30x30" in result.stderr
+        assert said in result.stderr and len(result.stderr.splitlines()) == 1
+    assert not Path("runs").exists()
+
+
+def test_a_run_in_python_that_is_not_filled_in_is_refused(timm):
+    run = replace(preset("finetune").run, init="vit")
+    with pytest.raises(UserError, match=r"^init vit: its image is 32, here it is 224, .*; give --model.patch 8 "):
+        train.train(starting._replaced(run, {"data.source": "folder:nowhere"}))
+    assert not Path("runs").exists()
+
+
+def test_a_dry_run_refuses_what_the_values_are_and_writes_nothing(timm, inside, tmp_path):
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    shown = inside("train", *shlex.split(f"--init vit {SMALL} --dry-run"))
+    assert shown.returncode == 0 and "\ninit     vit: timm, 40 tensors, digest " in shown.stdout
+    assert all(len(line) <= 80 for line in shown.stdout.partition("\ninit")[2].splitlines())
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    tensors = load_file("vit/model.safetensors")
+    tensors["blocks.1.mlp.fc2.weight"] = np.full_like(tensors["blocks.1.mlp.fc2.weight"], np.nan)
+    save_file(tensors, "vit/model.safetensors")
+    result = inside("train", *shlex.split(f"--init vit {SMALL} --dry-run"))
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+    assert "init vit: blocks.1.mlp.fc2.weight holds NaN or infinity" in result.stderr
+    assert "--allow-nonfinite" not in result.stderr
+    result = inside("train", *shlex.split(f"--init vit {SMALL} --dry-run --model.classes 0 --data.test 0"))
+    assert result.returncode == 2
+
+
+def test_classes_that_the_data_determines_name_the_new_head(timm, photos, inside):
+    (photos / "d").mkdir()
+    (photos / "a" / "0.jpg").rename(photos / "d" / "0.jpg")
+    (photos / "a" / "3.jpg").rename(photos / "d" / "3.jpg")
+    told = inside("train", *shlex.split(f"--init vit {SMALL} --data.test 0 --data.validation 0")).stderr
+    assert told.endswith("init vit: its classes is 3, here it is 4; add --new-head to start with a new head\n")
+    setup, found = begun(parsed(f"--init vit {SMALL} --data.test 0 --data.validation 0 --new-head"))
+    assert setup.run.model.classes == 4 and found["head.kernel"].shape == (24, 4)
+    assert np.array_equal(found["norm.scale"], drawn(VIT)["norm.scale"])
+
+
+def test_weights_without_a_head_take_a_new_one(timm, tmp_path):
+    timm_folder(tmp_path / "body", replace(VIT, classes=0), num_classes=0)
+    with pytest.raises(UserError, match=r"^init body: its classes is 0, here it is 3; add --new-head"):
+        begun(parsed(f"--init body {SMALL}"))
+    assert begun(parsed(f"--init body {SMALL} --new-head"))[1]["head.kernel"].shape == (24, 3)
+
+
+# ------------------------------------------------------------------- the record, and the same command again
+
+
+def begin(line):
+    """Make the folder of the run that a command line names, as training does before its first step."""
+    name, options, _ = command.parse(shlex.split(line))
+    folder = Run(Path("runs") / name)
+    open_session(options.run(), name, folder, Caught()).log.close()
+    return folder
+
+
+def test_the_same_command_finds_its_run_and_resuming_needs_no_weights(timm, inside):
+    line = f"--init vit {SMALL} --model.image 48 --init-resize timm"
+    shown = inside("train", *shlex.split(line))
+    assert shown.returncode == 0, shown.stderr
+    noted = Run("runs/finetune").record()["init"]
+    assert noted["layout"] == "timm" and noted["tensors"] == 40 and noted["digest"][:12] in shown.stdout
+    assert "positions are resampled by timm from 4x4 to 6x6" in noted["changed"][0]
+    expected = {**FILLED, "data.size": 60, "augment.mean": [0.5, 0.4, 0.3], "augment.std": [0.25, 0.5, 0.5]}
+    assert expected.items() <= noted["filled"].items() and noted["filled"]["model.depth"] == 2
+    assert "model.classes" not in noted["filled"] and "optim.lr" not in noted["filled"]
+    again = inside("train", *shlex.split(line))
+    assert again.returncode == 0 and "going on after step 1" in again.stdout
+    shutil.rmtree("vit")
+    assert inside("train", "--resume", "finetune", "--max-steps", 2, "--dry-run").returncode == 0
+    resumed = inside("train", "--resume", "finetune", "--max-steps", 2)
+    assert resumed.returncode == 0 and "going on after step 1" in resumed.stdout
+    assert [path.name for path in Path("runs").iterdir()] == ["finetune"]
+
+
+def test_weights_that_changed_or_are_gone_leave_their_run_to_resume(timm, inside):
+    line, go_on = f"--init vit {SMALL}", "--resume runs/finetune"
+    begin(line)
+    tensors = load_file("vit/model.safetensors")
+    for other in (replace(VIT, hidden=48), replace(VIT, depth=1), VIT):
+        timm_folder(Path("vit"), other, model_args={**TIMM["model_args"], "depth": other.depth})
+        changed = load_file("vit/model.safetensors")
+        save_file({**changed, "norm.weight": changed["norm.weight"] + 1}, "vit/model.safetensors")
+        told = inside("train", *shlex.split(line))
+        assert told.returncode == 2 and told.stderr.count("\n") == 1
+        assert f"init vit: has changed since runs/finetune began from it; go on with that run by {go_on}" in told.stderr
+    with pytest.raises(UserError, match="its init vit has changed since it began; restore that, or start anew under"):
+        begin(line)  # of a run that has saved nothing, the weights are needed
+    save_file(tensors, "vit/model.safetensors")
+    begin(line)
+    # Another image is another run, of the same weights.
+    starting.check_unchanged(parsed(f"{line} --model.image 48 --init-resize timm"), "finetune")
+    shutil.rmtree("vit")
+    told = inside("train", *shlex.split(line))
+    assert told.returncode == 2 and told.stderr.count("\n") == 1
+    assert "init vit: no such file, folder or run; runs/ holds finetune; " in told.stderr
+    assert told.stderr.endswith(f"runs/finetune began from it: go on with that by {go_on}\n")
+    assert [path.name for path in Path("runs").iterdir()] == ["finetune"]
+
+
+# ------------------------------------------------------------- what inputs and outputs mean: words, classes
 
 
 def run_of(name, **fields):
@@ -38,8 +479,8 @@ def trained(name, **fields):
 
 def begins(name, **fields):
     """Whether a run gets to its first step."""
-    state, _, _ = starting_state(set_up(run_of(name, **fields)), Run("nowhere"), None)
-    return int(state.step) == 0
+    begun(run_of(name, **fields))
+    return True
 
 
 def archive(prefix):

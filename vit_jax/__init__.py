@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .evaluate import evaluate
     from .models import build
     from .predict import predict
-    from .presets import preset
+    from .starting import preset
     from .train import train
     from .transformer import Transformer
     from .vit import ViT
@@ -27,7 +27,7 @@ _MODULES = {  # public name: the module that has it
     "build": "models",
     "export": "weights",
     "load": "weights",
-    "preset": "presets",
+    "preset": "starting",
     "Transformer": "transformer",
     "ViT": "vit",
 }

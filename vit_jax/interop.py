@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .config import ModelConfig, network_of, task_row
+from .config import ModelConfig, function_fields, network_of, task_row
 from .errors import UserError
 
 
@@ -56,11 +56,11 @@ class Weights:
 
 
 class Unstated(UserError):
-    """Fields of a network that neither its weights nor the caller tell; `network` is the class of its config."""
+    """Fields of a network that neither its weights nor the caller tell."""
 
-    def __init__(self, network: type[ModelConfig], fields: Sequence[str]):
+    def __init__(self, fields: Sequence[str]):
         super().__init__(f"its tensors cannot tell {', '.join(fields)}")
-        self.network, self.fields = network, tuple(fields)
+        self.fields = tuple(fields)
 
 
 @contextlib.contextmanager
@@ -82,16 +82,17 @@ def opened(path: str, network: type[ModelConfig], otherwise: Mapping[str, Any]) 
     except Untold as error:
         check_network(error.network, network)
         untold = error.fields
-        flags = [f"--model.{name}".replace("_", "-") for name in untold if name in otherwise]
+        seen = [name for name in untold if name in otherwise and name not in network_of(network).unseen]
+        flags = [f"--model.{name}".replace("_", "-") for name in seen]
         unfit = f"correct {', '.join(flags)}"
         try:
             reading = read(place, Options(otherwise={**otherwise}, unfit=unfit))
         except Untold as still:
-            raise Unstated(still.network, still.fields) from still
+            raise Unstated([name for name in function_fields(network) if name in still.fields]) from still
     with reading.source:
         check_network(type(reading.config), network)
         planned = plan(reading, "vit-jax")
-        chosen = getattr(reading, "chosen", "")
+        chosen = reading.chosen.partition(" (--key")[0]
         yield Weights(reading.layout.name, planned.config, planned.facts, untold, chosen, planned)
 
 
@@ -167,6 +168,9 @@ def changed(config: ModelConfig, facts: Any, texts: Sequence[str]) -> Change:
 
 def convert_first(error: UserError, path: str) -> UserError:
     """An error of `converted`; where its remedy is a flag that only `python -m convert` has, with that command."""
+    what, _, remedy = str(error).partition("; to convert it all the same, add --allow-nonfinite")
+    if what != str(error) and not remedy:  # converted, they would still not be weights to start from
+        return UserError(f"{what}; take other weights")
     if not re.search(r"--(accept|file|from|key|model|set|step)(?![\w.-])", str(error)):
         return error
     return UserError(f"{error} to `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here")

@@ -333,8 +333,8 @@ def _untold(init: str, fields: Sequence[str]) -> str:
     flags = " ".join(f"{_flag(name)} ..." for name in fields)
     command = f"python -m convert {shlex.quote(init)} X.safetensors --model NAME"
     return (
-        f"its tensors cannot tell {', '.join(fields)}; give {flags}, "
-        f"or the name of the published network to `{command}` and then X.safetensors here"
+        f"its tensors cannot tell {', '.join(fields)}; give {flags}, or a preset with its network (vit-s16, ...), "
+        f"or its published name to `{command}` and X.safetensors here"
     )
 
 
@@ -356,13 +356,14 @@ def _says(run: RunConfig, record: Mapping[str, Any], notes: Iterable[str]) -> st
     chosen = f" {record['chosen']}," if "chosen" in record else ""
     which = f"{run.init}:{chosen} {record['layout']}, {record['tensors']} tensors, digest {record['digest'][:DIGITS]}"
     lines = [which, *record["changed"]]
-    fields = {name: value for name, (value, _) in flat(run).items()}
-    prepared = [name for name in task_row(run.task).prepared if name in record["filled"]]
-    others = [f"{name} {_text(fields[name])}" for name in task_row(run.task).prepared if name not in prepared]
-    if prepared:
-        lines.append("it decides the network and " + ", ".join(f"{name} {_text(fields[name])}" for name in prepared))
-    elif others:
-        lines.append(f"it does not state how its inputs were prepared, so this run's fields apply: {', '.join(others)}")
+    names = task_row(run.task).prepared
+    fields = ", ".join(
+        f"{name} {_text(value)}" for name, (value, _) in flat(run).items() if name in names and value != ()
+    )
+    if any(name in record["filled"] for name in names):
+        lines.append(f"it gives the network and how inputs are prepared: {fields}")
+    elif fields:
+        lines.append(f"how its inputs were prepared is not known, so this run's fields apply: {fields}")
     if run.new_head:
         lines.append("the head is new")
     lines += notes

@@ -219,14 +219,13 @@ def dry_run(run: RunConfig, preset: str, folder: runs.Run | None = None, seeds: 
     """Set a run up and print it, without training or writing anything; returns the exit code. Raises UserError."""
     from ..tasks import TASKS
 
-    ready(run, preset, folder, seeds)
+    place = ready(run, preset, folder, seeds)
     backend.configure_jax()
     with backend.precision(run.compute_dtype):
-        if run.init:
-            starting.check(run)  # before the data is opened
         setup = set_up(run, TASKS[run.task].open_data(run, fetch=False))
         announce(setup)
-        starting_parameters(setup)
+        if not place.complete_steps():
+            starting_parameters(setup, place)
     print(f"dry run  {setup.epochs} epochs of {setup.order.steps_per_epoch} steps; nothing was written")
     return DONE
 

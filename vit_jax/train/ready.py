@@ -1,4 +1,4 @@
-"""What can be known to be wrong with a run before anything is opened or written."""
+"""What can be known to be wrong with a run before its data is opened and anything is written."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def ready(
     """The folder in which to train a run (or a group of `seeds` runs), new or with this run in it; writes nothing.
 
     `folder` is that of a run to resume, `data` are examples that the caller holds. Raises UserError if a field is
-    invalid, an extra is not installed, the memory of this machine too small, or the folder that of another run or not
-    to be written.
+    invalid, an extra is not installed, the memory of this machine too small, the folder that of another run or not to
+    be written, or the weights of `init`, as far as they are needed, do not fit.
     """
     check_memory(check_complete(check_run(run)))
     check_extras(run.tensorboard, run.wandb)
@@ -33,6 +33,8 @@ def ready(
             starting.check_unchanged(run, check_name(run.name or preset))
         folder = runs.choose(run, run.name or preset, named=bool(run.name), seeds=seeds, data=data)
     check_place(folder.path)
+    if run.init and not folder.complete_steps():
+        starting.check(run)
     return folder
 
 

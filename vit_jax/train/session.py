@@ -153,8 +153,6 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught, 
     from ..checkpoint import Checkpoints
     from ..report import Log, Progress
 
-    if run.init and not folder.complete_steps():
-        starting.check(run)  # before the data is opened
     setup = set_up(run, dataset)
     run = setup.run
     announce(setup)
