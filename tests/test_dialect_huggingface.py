@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from convert import rules
 from convert.dialects import LAYOUTS, refused
 from convert.layout import Facts
+from convert.recognise import reading as recognising
 from convert.recognise.config import resolve
 from vit_jax.config import ViTConfig
 from vit_jax.config import shapes as our_shapes
@@ -343,3 +345,14 @@ def test_a_scale_of_its_own_goes_into_the_statistics():
 def test_a_preprocessing_without_a_counterpart_is_named_and_not_guessed(config):
     preprocess, (note,) = read(**config)
     assert preprocess is None and note.startswith("preprocessor_config.json: ")
+
+
+def test_the_vit_of_a_vision_encoder_decoder_is_taken_with_the_key_that_its_refusal_names(tmp_path):
+    vit = {f"encoder.{n}": np.ones(s, np.float32) for n, s in shapes(V4, POOLER).items() if "mask_token" not in n}
+    save_file(vit | {"decoder.transformer.wte.weight": np.ones((5, 4), np.float32)}, tmp_path / "model.safetensors")
+    whole = {"model_type": "vision-encoder-decoder", "encoder": side(V4, POOLER)["config.json"], "decoder": {}}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    with pytest.raises(UserError, match=r"is a VisionEncoderDecoder .* take its ViT alone with --key encoder"):
+        recognising.read(str(tmp_path))
+    with (found := recognising.read(str(tmp_path), recognising.Options(key="encoder"))).source:
+        assert found.config == POOLER

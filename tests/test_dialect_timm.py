@@ -536,6 +536,14 @@ OTHERS = {
     "aimv2_large_patch14_224": "RMS",
     "samvit_base_patch16": "relative",
     "resnet50": "ResNet",
+    "convmixer_768_32": "ConvMixer",
+    "mixer_s32_224": "MLP-Mixer",
+    "resmlp_12_224": "ResMLP",
+    "gmlp_ti16_224": "gMLP",
+    "cait_xxs24_224": "CaiT",
+    "hiera_tiny_224": "Hiera",
+    "convnext_atto": "convolutional",
+    "mobilenetv3_small_050": "convolutional",
 }
 
 
@@ -560,10 +568,31 @@ def test_what_timm_has_beside_is_refused_by_name(timm, name):
         (["visual.trunk.patch_embed.proj.weight", "text.token_embedding.weight"], "OpenCLIP"),
         (["cls_token", "blocks.0.0.norm1.weight"], "chunks"),
         (["storage_tokens", "rope_embed.periods", "blocks.0.attn.qkv.weight"], "rotary"),
+        (["0.weight", "3.0.fn.0.weight", "3.0.fn.2.running_mean"], "ConvMixer"),
+        (["1.weight", "2.0.fn.0.weight", "2.0.norm.weight", "2.1.fn.3.weight"], "MLP-Mixer"),
+        (["stem/kernel", "MixerBlock_0/token_mixing/Dense_0/kernel"], "MLP-Mixer"),
+        (["transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.attn.c_attn.weight"], "GPT-2"),
+        (["wte.weight", "wpe.weight", "h.0.ln_1.weight", "ln_f.weight"], "GPT-2"),
+        (["transformer.word_embeddings.weight", "transformer.h.0.self_attention.query_key_value.weight"], "BLOOM"),
+        (["transformer.wte.weight", "transformer.blocks.0.attn.Wqkv.weight"], "decoder-only"),
+        (["model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "lm_head.weight"], "LLaMA"),
+        (["tok_embeddings.weight", "layers.0.attention.wq.weight", "output.weight"], "LLaMA"),
+        (["gpt_neox.embed_in.weight", "gpt_neox.layers.0.attention.query_key_value.weight"], "decoder-only"),
+        (["model.decoder.embed_tokens.weight", "model.decoder.layers.0.self_attn.q_proj.weight"], "OPT"),
+        (["bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.attention.self.query.weight"], "BERT"),
+        (["shared.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"], "T5"),
+        (["model.encoder.conv2.weight", "model.decoder.layers.0.fc1.weight"], "Whisper"),
+        (["backbone.layers.0.mixer.A_log"], "Mamba"),
+        (["encoder.encoder.layer.0.layernorm_before.weight", "decoder.transformer.wte.weight"], "VisionEncoderDecoder"),
     ],
 )
 def test_files_of_other_networks_are_refused_by_name(names, said):
     assert said in refused.why(names)
+
+
+def test_a_vit_beside_a_language_model_is_not_refused_for_its_neighbour():
+    names = ["model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "lm_head.weight"]
+    assert not refused.why([*names, "model.vision_tower.patch_embed.proj.weight"])
 
 
 def test_every_refusal_has_a_title_and_a_reason():

@@ -258,6 +258,10 @@ def test_a_file_without_out_projections_is_refused_by_name():
     names = {name: shape for name, shape in rules.file_shapes(vit_pytorch.rows(one)).items() if ".to_out." not in name}
     layout = LAYOUTS["vit-pytorch@1.16.1"]
     assert layout.recognises(names)
+    old = {n.replace("to_out.0", "to_out"): shape for n, shape in shapes("vit-pytorch@0.6.7", OLD).items()}
+    with pytest.raises(UserError, match=r"to_out\.weight, as in the oldest versions, .* give all tensors") as found:
+        resolve(LAYOUTS["vit-pytorch@0.6.7"], old, [("--set", SAID)], "model.pt")
+    assert "identity" not in str(found.value)  # which would drop trained weights
     with pytest.raises(UserError, match=r"model.pt: it has no transformer.layers.0.0.to_out.0.weight .*identity"):
         resolve(layout, names, [("--set", {**SAID, "heads": 1})], "model.pt")
     extended = {

@@ -235,21 +235,20 @@ def test_of_bare_tensors_our_own_words_go_before_the_layout_s_code(name, unseen)
         resolve(layout, names, [("its own metadata", fields(config) | {"final_norm": False})], "file")
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", {layout.dialect: name for name, layout in LAYOUTS.items()}.values())
 def test_what_a_layout_assumes_may_be_stated_otherwise_where_no_tensor_shows_it(name):
     layout, config = LAYOUTS[name], some(name)[0]
-    names = rules.file_shapes(rules.narrow(layout.rows(config)))
-    every = rules.file_shapes(layout.rows(config))
-    for field, one in layout.fields.items():
-        if len(one.among) != 1:
-            continue
-        for value in (v for v in values_to_try(layout.network, field) if not one.allows(v)):
-            others = {k: v for k, v in fields(config).items() if k != field}
-            stated = [("--set", {field: value}), ("its config.json", others)]
+    names, every = rules.file_shapes(rules.narrow(layout.rows(config))), rules.file_shapes(layout.rows(config))
+    others, refused = fields(config), 0
+    for field in (field for field, one in layout.fields.items() if len(one.among) == 1):
+        for value in (v for v in values_to_try(layout.network, field) if not layout.fields[field].allows(v)):
+            stated = [("--set", {field: value}), ("its config.json", {**others, field: None})]
             other = replace(config, **{field: value})
-            if shapes(other) != shapes(config) or rules.file_shapes(layout.rows(other)) != every:
-                with pytest.raises(UserError, match=f"{field} is .* by --set but .* by its layout; correct --set"):
-                    resolve(layout, names, stated, "file")
+            if shapes(other) != shapes(config):
+                refused += 1
+                if refused == 1:
+                    with pytest.raises(UserError, match=f"{field} is .* by --set but .* by its layout; correct --set"):
+                        resolve(layout, names, stated, "file")
                 continue
             try:
                 network_of(layout.network).check(other)
@@ -258,7 +257,7 @@ def test_what_a_layout_assumes_may_be_stated_otherwise_where_no_tensor_shows_it(
                 continue  # no network, or one that the layout refuses for another reason
             assert normal(found) == normal(other)
             assert bool(layout.departures(found)) == (normal(other) != normal(config))
-            assert rules.file_shapes(rules.narrow(layout.rows(found), names)) == names
+            assert rules.file_shapes(layout.rows(found)) == every
 
 
 def test_the_layout_s_own_code_goes_before_a_model_s_name():

@@ -215,6 +215,8 @@ def cannot_hold(config: ViTConfig) -> list[str]:
 def read_side(files: Mapping[str, Json]) -> Facts:
     """Facts from config.json and preprocessor_config.json. Raises UserError where they are of another network."""
     config = files.get("config.json", {})
+    if config.get("model_type") == "vision-encoder-decoder" and isinstance(config.get("encoder"), dict):
+        config = config["encoder"]
     if (model := config.get("model_type", "vit")) not in ("vit", "deit"):
         raise UserError(
             f"config.json: model_type is {model!r}, but this layout is of vit and deit; "

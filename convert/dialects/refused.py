@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from ..layout import matches
 
 NO_NETWORK = "no network here has this architecture"
+DECODER_ONLY = "no network here is a decoder without an encoder"
+NO_ATTENTION = r"!.*(att|qkv|query|token|pos_emb|patch_emb).*"
 ROTARY = "its attention has rotary positions, which the network here lacks"
 
 
@@ -24,7 +26,16 @@ class RefusedLayout:
 
 
 ANY = r"(.*[./])?"  # any prefix
+BODY = (
+    r"((model|transformer|gpt_neox|backbone|bert|roberta|distilbert|electra|module)\.)*"  # what holds a text's network
+)
+NO_IMAGES = r"!.*(patch_embed|vision|visual).*"  # else one part may be a ViT, which --key chooses
 REFUSED = (
+    RefusedLayout(
+        "a VisionEncoderDecoder (transformers)",
+        "no network here has both parts; take its ViT alone with --key encoder",
+        (r"encoder\.encoder\.layer\.0\.layernorm_before\.weight", r"decoder\..*", r"!.*(lambda_1|relative_position).*"),
+    ),
     RefusedLayout("a ViT behind a ResNet (timm's hybrid stem)", NO_NETWORK, (rf"{ANY}patch_embed\.backbone\..*",)),
     RefusedLayout("a ViT behind a ResNet (Google's hybrid)", NO_NETWORK, (rf"{ANY}conv_root[./]kernel",)),
     RefusedLayout("a ViT behind convolutions (torchvision)", NO_NETWORK, (rf"{ANY}conv_proj\.conv_last\.weight",)),
@@ -132,6 +143,77 @@ REFUSED = (
         "DINOv2 with blocks in chunks, as in its training",
         "join its blocks first (blocks.CHUNK.I to blocks.I)",
         (r"(.*\.)?blocks\.\d+\.\d+\.norm1\.weight",),
+    ),
+    RefusedLayout(
+        "ConvMixer",
+        "it has convolutions where the network here has attention",
+        (rf"{ANY}\d+\.0\.fn\.0\.weight", rf"{ANY}\d+\.0\.fn\.2\.running_mean"),
+    ),
+    RefusedLayout(
+        "an MLP-Mixer, ResMLP or gMLP",
+        "it has layers across tokens where the network here has attention",
+        (rf"{ANY}(mlp_tokens|linear_tokens|token_mixing|mlp_channels)[./].*",),
+    ),
+    RefusedLayout(
+        "an MLP-Mixer (mlp-mixer-pytorch)",
+        "it has layers across tokens where the network here has attention",
+        (r"(.*\.)?\d+\.0\.fn\.0\.weight", r"(.*\.)?\d+\.0\.norm\.weight", r"(.*\.)?\d+\.1\.fn\.3\.weight"),
+    ),
+    RefusedLayout(
+        "a decoder-only language model (GPT-2, BLOOM, Falcon, ...)",
+        DECODER_ONLY,
+        (rf"{BODY}(wte|w|word_embeddings|tokens_embed)\.weight", rf"{BODY}(h\.0|blocks\.0\.attn)\..*", NO_IMAGES),
+    ),
+    RefusedLayout(
+        "a decoder-only language model (LLaMA, Mistral, Qwen, ...)",
+        DECODER_ONLY,
+        (
+            rf"{BODY}(embed_tokens|embed_in|tok_embeddings)\.weight",
+            rf"{BODY}layers\.0\.(self_attn|attention|mlp|feed_forward)\..*",
+            r"!(.*\.)?(encoder|decoder)\..*",
+            NO_IMAGES,
+        ),
+    ),
+    RefusedLayout(
+        "a decoder without an encoder (OPT, BartForCausalLM, ...)",
+        DECODER_ONLY,
+        (rf"{BODY}decoder\.embed_tokens\.weight", rf"{BODY}decoder\.layers\.0\..*", r"!(.*\.)?encoder\..*", NO_IMAGES),
+    ),
+    RefusedLayout(
+        "an encoder of texts (BERT and others)",
+        NO_NETWORK,
+        (rf"{BODY}embeddings\.word_embeddings\.weight", rf"{BODY}(encoder\.)?layer\.0\.attention\..*", NO_IMAGES),
+    ),
+    RefusedLayout(
+        "T5",
+        "its attention has relative positions, which the network here lacks",
+        (rf"{BODY}encoder\.block\.0\.layer\.0\.SelfAttention\..*", NO_IMAGES),
+    ),
+    RefusedLayout(
+        "Whisper", "its encoder reads sound", (rf"{BODY}encoder\.conv2\.weight", rf"{BODY}decoder\.layers\.0\..*")
+    ),
+    RefusedLayout(
+        "Mamba", "it has state spaces where the network here has attention", (rf"{BODY}layers\.0\.mixer\.A_log",)
+    ),
+    RefusedLayout(
+        "CaiT",
+        "its attention mixes its heads, and its class token has blocks of its own",
+        (rf"{ANY}blocks_token_only\.0\..*",),
+    ),
+    RefusedLayout(
+        "Hiera, or the image encoder of SAM 2",
+        "its width grows from block to block",
+        (rf"{ANY}blocks\.\d+\.proj\.weight", rf"{ANY}blocks\.0\.attn\.qkv\.weight"),
+    ),
+    RefusedLayout(
+        "a convolutional network (ConvNeXt and others)",
+        NO_NETWORK,
+        (rf"{ANY}stages\.0\.(blocks\.)?0\.(conv_dw|dwconv|conv1)\..*", NO_ATTENTION),
+    ),
+    RefusedLayout(
+        "a convolutional network (it has batch norms and no attention)",
+        NO_NETWORK,
+        (r".*running_mean", NO_ATTENTION),
     ),
     RefusedLayout(
         "the captioner (a ViT followed by a decoder)",

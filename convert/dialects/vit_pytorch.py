@@ -70,6 +70,12 @@ PLAIN = block("0.norm", "0.to_qkv", "0.to_out.0", "1.net.0", "1.net.1", "1.net.4
 TOKEN, SECOND_NORM, SECOND_HEAD = "distillation_token", "distill_mlp.0", "distill_mlp.1"  # DistillWrapper's
 STEM = ("to_patch_embedding.1", "to_patch_embedding.3")
 
+OLD_SCALE = (
+    "before 0.6.7 attention was scaled by the width of a token and not of a head, which no network here does; "
+    "multiply the query rows of every to_qkv by sqrt(dim_head / dim), give all tensors the names of 0.6.7 "
+    "(to_out.0, not to_out), and give the file as vit-pytorch@0.6.7"
+)
+
 VERSIONS = (
     Modules("0.6.7", "patch_to_embedding", NESTED, "mlp_head.0", "mlp_head.1"),
     Modules("0.7", "to_patch_embedding.1", NESTED, "mlp_head.0", "mlp_head.1"),
@@ -182,12 +188,15 @@ def cannot_state(m: Modules, c: ViTConfig) -> list[str]:
 def unreadable(m: Modules, names: Names) -> list[str]:
     """A clause for a file without an out projection (one head as wide as a token), which our networks always have."""
     attention, out = f"{m.layer(0, 'attention.query')}.weight", m.layer(0, "attention.out")
-    if attention in names and f"{out}.weight" not in names:
-        return [
-            f"it has no {out}.weight (one head as wide as a token), which the network here needs; "
-            "add identity matrices and zero biases under these names"
-        ]
-    return []
+    if attention not in names or f"{out}.weight" in names:
+        return []
+    bare = out.rpartition(".")[0]
+    if f"{bare}.weight" in names:
+        return [f"its out projection is {bare}.weight, as in the oldest versions, and not {out}.weight; {OLD_SCALE}"]
+    return [
+        f"it has no {out}.weight (one head as wide as a token), which the network here needs; "
+        "add identity matrices and zero biases under these names"
+    ]
 
 
 def tokens(names: Names, m: Modules) -> int | None:
@@ -246,12 +255,7 @@ def layout_of_version(dialect: str, version: str, layouts: Sequence[Layout], why
 
 def layout_for(version: str) -> Layout:
     """The layout of a version of vit-pytorch's ViT, such as 1.7.3. Raises UserError before 0.6.7."""
-    why = (
-        "before 0.6.7 attention was scaled by the width of a token and not of a head, which no network here does; "
-        "where the names are those of 0.6.7, multiply the query rows of every to_qkv by sqrt(dim_head / dim) and give "
-        "the file as vit-pytorch@0.6.7"
-    )
-    return layout_of_version("vit-pytorch", version, LAYOUTS, why)
+    return layout_of_version("vit-pytorch", version, LAYOUTS, OLD_SCALE)
 
 
 def refusals(m: Modules) -> tuple[Refusal, ...]:

@@ -16,6 +16,7 @@ from ..dialects import LAYOUTS, MODULES, refused
 from ..layout import Layout, Names
 
 LONGEST, PARTS = 200, 24  # characters and parts of a name that may belong to a layout: expressions try them all
+ALIKE = 0.6  # share of the parts of names: renamed or prefixed layouts have more, convolutional networks less
 FIRST, FORMS = 5_000, 500  # names that are compared for a hint
 
 
@@ -139,4 +140,4 @@ def closest(names: Iterable[str]) -> str:
         likeness[layout] = sum(shares) / max(len(shares), 1)
     best = max(likeness, key=likeness.__getitem__)
     newest = [each for each in likeness if each.dialect == best.dialect and likeness[each] == likeness[best]][-1]
-    return f"; the nearest is {newest.name}" if likeness[best] > 0.3 else ""
+    return f"; the nearest is {newest.name}" if likeness[best] > ALIKE else ""

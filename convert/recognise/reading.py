@@ -232,7 +232,9 @@ def check_complete(source: Source, tensors: Mapping[str, Tensor], known: bool) -
     """Raise UserError on one shard of several, and on tensors that are not `known` where weights lie elsewhere."""
     clause = shard(source.path)
     if not clause and not (tensors and known):
-        clause = weights_in.hint(source, recognise) or ("" if tensors else weights_in.elsewhere(source))
+        clause = weights_in.hint(source, lambda tensors: recognise(tensors).layouts) or (
+            "" if tensors else weights_in.elsewhere(source)
+        )
     if clause:
         raise UserError(f"{source.path}: {clause}")
 
