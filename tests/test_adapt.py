@@ -127,7 +127,13 @@ def test_a_folding_keeps_the_function(case):
     after, folded = adapted(config, *texts)
     expected, found = logits(config, before, images), logits(after, folded, images)
     assert np.abs(found - expected).max() <= 4e-15 * np.abs(expected).max()
-    assert all(a.says.endswith("the function stays") for a in adapt.adaptations(config, texts))
+    assert all(a.says.endswith("the function stays") and not a.changes for a in adapt.adaptations(config, texts))
+
+
+@pytest.mark.parametrize("text", ["eps=1e-3", "activation=relu", "resize=16x24:timm", "patch=2:flexi", "channels=1"])
+def test_what_changes_the_function_is_marked_so_and_says_so(text):
+    (adaptation,) = adapt.adaptations(replace(VIT, channels=3), [text])
+    assert adaptation.changes and "the function changes" in adaptation.says
 
 
 @pytest.mark.parametrize("stem_bias", [True, False])

@@ -182,7 +182,6 @@ def test_the_norm_behind_old_blocks_is_named_by_the_pooling(pool):
         dict(heads="two"),
         dict(patch=(4, 4, 4)),
         dict(head_width=5),
-        dict(eps=1e-6),
         dict(depth=3),
     ],
 )

@@ -20,7 +20,7 @@ LARGEST = 1 << 25  # numbers in a parameter: 256 MB in the float64 in which they
 def eps(c: Any, text: str, value: str) -> Adaptation:
     """eps=NUMBER: another epsilon in every LayerNorm."""
     after = replace(c, eps=number(text, value, float, 0.0))
-    return Adaptation(text, c, after, (), f"eps {c.eps} becomes {after.eps}: the function changes")
+    return Adaptation(text, c, after, (), f"eps {c.eps} becomes {after.eps}: the function changes", changes=True)
 
 
 def activation(c: Any, text: str, value: str) -> Adaptation:
@@ -29,7 +29,8 @@ def activation(c: Any, text: str, value: str) -> Adaptation:
     if value not in known:
         raise UserError(f"--adapt {text}: there is no activation {value!r}{nearest(value, known)}")
     after = replace(c, activation=value)
-    return Adaptation(text, c, after, (), f"activation {c.activation} becomes {value}: the function changes")
+    says = f"activation {c.activation} becomes {value}: the function changes"
+    return Adaptation(text, c, after, (), says, changes=True)
 
 
 OPERATIONS = (eps, activation)

@@ -47,6 +47,7 @@ class Adaptation:
     steps: tuple[Step, ...]
     says: str
     facts: Callable[[Facts], Facts] = lambda facts: facts
+    changes: bool = False  # whether outputs become others
 
 
 def apply(adaptation: Adaptation, parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -58,7 +58,7 @@ def resize(c: ViTConfig, text: str, value: str) -> Adaptation:
         steps = (_step(after, "position", compute=table),)
         positions = f"positions are resampled by {kernel} from {old[0]}x{old[1]} to {new[0]}x{new[1]}"
     says = f"image {_size(c.image)} becomes {_size(after.image)}: {positions}, the function changes"
-    return Adaptation(text, c, after, steps, says, lambda facts: _resized(facts, c.image, after.image))
+    return Adaptation(text, c, after, steps, says, lambda facts: _resized(facts, c.image, after.image), changes=True)
 
 
 def patch(c: ViTConfig, text: str, value: str) -> Adaptation:
@@ -77,7 +77,7 @@ def patch(c: ViTConfig, text: str, value: str) -> Adaptation:
     steps = (_step(after, "patch.kernel", compute=kernels),) if old != new else ()
     sizes = f"patch {_size(c.patch)} becomes {_size(size)} by {kernel}, image {_size(c.image)} {_size(after.image)}"
     says = f"{sizes}: the function changes"
-    return Adaptation(text, c, after, steps, says, lambda facts: _resized(facts, c.image, after.image))
+    return Adaptation(text, c, after, steps, says, lambda facts: _resized(facts, c.image, after.image), changes=True)
 
 
 def head(c: ViTConfig, text: str, value: str) -> Adaptation:
@@ -205,6 +205,7 @@ def channels(c: ViTConfig, text: str, value: str) -> Adaptation:
         (_step(after, "patch.kernel", compute=kernels),),
         says,
         lambda facts: replace(facts, preprocess=None),
+        changes=True,
     )
 
 

@@ -78,7 +78,7 @@ def check(planned: Plan, written: Written, certificate: bool) -> None:
             certify(planned, written)
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted: {written.path} was written, and is not verified", "SIGINT") from None
-    elif any("the function changes" in adaptation.says for adaptation in planned.adaptations):
+    elif any(adaptation.changes for adaptation in planned.adaptations):
         from ..verify import moved
 
         for note in moved(planned):
