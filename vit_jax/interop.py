@@ -6,8 +6,10 @@ import contextlib
 import functools
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,6 +166,100 @@ def changed(config: ModelConfig, facts: Any, texts: Sequence[str]) -> Change:
     for adaptation in made:
         facts = adaptation.facts(facts)
     return Change(made[-1].config if made else config, facts, tuple(each.says for each in made), made)
+
+
+def exported(
+    given: str | tuple[ModelConfig, Mapping[str, Any]],
+    path: str,
+    layout: str,
+    stated: Mapping[str, Any],
+    sets: Mapping[str, Any],
+    chosen: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Write weights with `convert` to a path; returns the files. What is to be known of them is printed on stderr.
+
+    Args:
+        given: the path of a run or of weights, or (config, {dotted parameter name: array}).
+        layout: its name, as for --to.
+        stated: metadata of the network's task, {name: value}, before what the source states.
+        sets: as --set of convert states them.
+        chosen: of a run, {"step": ..., "key": ...}.
+    Raises UserError.
+    """
+    from convert.plan.plan import plan
+    from convert.recognise.reading import Options, read
+    from convert.write.write import write
+
+    try:
+        reading = read(given, Options(sets=sets, **chosen or {})) if isinstance(given, str) else _held(*given, sets)
+        with reading.source:
+            # Weights alone: a run's optimizer belongs to the step that training goes on from.
+            reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
+            reading.facts = _with(reading.facts, stated, reading.config)
+            written = write(plan(reading, layout), path)
+    except UserError as error:
+        raise UserError(_in_python(str(error))) from error
+    for note in (*reading.facts.notes, *written.notes):
+        print(f"note     {_in_python(note)}", file=sys.stderr)
+    return written.files
+
+
+def _held(config: ModelConfig, arrays: Mapping[str, Any], sets: Mapping[str, Any]) -> Any:
+    """A network in memory as convert reads a file: a convert.recognise.reading.Reading."""
+    from convert.containers.source import Source, Tensor
+    from convert.layout import Facts
+    from convert.plan.plan import target_layout
+    from convert.recognise.layouts import extras
+    from convert.recognise.preprocessing import SETTABLE
+    from convert.recognise.reading import Reading
+
+    layout = target_layout("vit-jax", config)
+    known = {*SETTABLE, *extras(layout.network)}
+    if unknown := [name for name in sets if name not in known]:
+        raise UserError(f"fields: {unknown[0]!r} is not stated beside a network; there are {', '.join(sorted(known))}")
+    tensors = {
+        name: Tensor(name, np.dtype(x.dtype), tuple(x.shape), functools.partial(np.array, x, order="C"))
+        for name, x in arrays.items()
+    }
+    extra = {name: value for name, value in sets.items() if name not in SETTABLE}
+    statistics = {name: value for name, value in sets.items() if name in SETTABLE}
+    source = Source("a network in Python", "safetensors", {**tensors})
+    return Reading(source, layout, config, tensors, layout.rows(config), Facts(extra=extra), [], {}, statistics)
+
+
+def _with(facts: Any, stated: Mapping[str, Any], config: ModelConfig) -> Any:
+    """The facts, with the metadata of the network's task over them. Raises UserError on class names that do not fit."""
+    from convert.recognise.preprocessing import fitting
+
+    names = stated.get("class_names") or None
+    if names and len(names) != (classes := getattr(config, "classes", 0)):
+        raise UserError(f"class_names: there are {len(names)} and the network has {classes} classes; give one for each")
+    extra = {name: value for name, value in stated.items() if name not in ("preprocess", "class_names")}
+    return fitting(
+        replace(
+            facts,
+            preprocess=stated.get("preprocess") or facts.preprocess,
+            class_names=names or facts.class_names,
+            extra={**extra, **facts.extra},
+        ),
+        config,
+    )
+
+
+def _in_python(text: str) -> str:
+    """A message of convert with its flags as arguments of `vit_jax.export`."""
+    text = text.replace("; to convert it all the same, add --allow-nonfinite", "; take weights from before that")
+    open_flags = r"--set (\w+)=\.\.\."  # what the user has to fill in
+    text = re.sub(
+        rf"{open_flags}(?: {open_flags})*",
+        lambda found: f"fields={{{', '.join(f'{name!r}: ...' for name in re.findall(open_flags, found[0]))}}}",
+        text,
+    )
+    text = re.sub(r"--set (\w+)=([^\s;)]+)", r"fields={'\1': [\2]}", text)
+    text = re.sub(r"--set (\w+)", r"\1", text).replace("--to ", "to ")
+    if re.search(r"--(adapt|dtype|weights-only)(?![\w.-])", text):
+        text += " of `python -m convert X.safetensors`, where X.safetensors is what vit_jax.export(network, X) writes"
+    return text
 
 
 def convert_first(error: UserError, path: str) -> UserError:

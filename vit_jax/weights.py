@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from .checkpoint import Checkpoints
-from .config import ModelConfig, RunConfig, network_of, shapes, task_row, to_dict, untrained
+from .config import NETWORKS, ModelConfig, RunConfig, network_of, shapes, task_row, untrained
 from .errors import UserError
-from .interop import convert_first, converted, stated_by
-from .layers import merge
+from .interop import convert_first, converted, exported, stated_by
+from .layers import merge, split
 from .models import definition, described
-from .runs import Run, find, flatten, is_foreign, sync_file, sync_folder, unflatten
+from .runs import Run, find, flatten, is_foreign, unflatten
 from .tasks import Predictor, Trained, task_of
 
 
@@ -153,31 +152,57 @@ def weights(
 
 
 def export(
-    path: str | os.PathLike[str], file: str | os.PathLike[str], which: str = "best", ema: bool | None = None
-) -> None:
-    """Write a run's weights, chosen as in `load`, to FILE.safetensors under our parameter names, atomically.
+    network: Any,
+    path: str | os.PathLike[str],
+    to: str = "vit-jax",
+    which: str = "best",
+    ema: bool | None = None,
+    *,
+    class_names: Sequence[str] = (),
+    fields: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Write a network's weights and config to a new file or folder, as `python -m convert` writes them.
 
-    The file's metadata has the run's config and the metadata of its data. `--init FILE` of vit_jax.train and
-    torch_ref.train accepts it. Raises UserError, also if the file exists.
+    Args:
+        network: a model of this package (a ViT, a Transformer), also one that a training loop of one's own has trained;
+            what `load` returned, whose preprocessing and class names or words go along; or the path of a run or of
+            weights, of which `which` and `ema` choose as in `load`.
+        path: a file of a container that convert writes (X.safetensors, X.npz, X.pt, ...), or a folder: of our own
+            layout a run's, of another the one that its library opens.
+        to: a layout that `python -m convert formats` lists: "timm", "huggingface", ...; "vit-jax" is our own.
+        class_names: the names of the classes, where the network does not have them.
+        fields: what neither the network nor its source states, by convert's names (--set): the "mean" and "std" of
+            pixels in 0..1 that its images are normalised with, for example.
+
+    `load` opens what was written. Returns the files. Raises UserError, also if the path exists, or if the layout cannot
+    hold the network.
     """
-    from safetensors.numpy import save_file
-
-    file, folder = Path(file), find(os.fspath(path))
-    if file.suffix != ".safetensors" or file.exists():
+    if os.path.lexists(path):
+        raise UserError(f"{path}: exists; choose another name")
+    stated = {"class_names": list(class_names)} if class_names else {}
+    if isinstance(network, (str, os.PathLike)):
+        source = _source(os.fspath(network), ema)
+        chosen = {} if is_foreign(source) else {"step": which, "key": {None: "", True: "ema", False: "model"}[ema]}
+        return exported(source, os.fspath(path), to, stated, fields or {}, chosen)
+    if isinstance(network, BareNetwork):
+        network = network.model
+    if hasattr(network, "metadata") and hasattr(network, "model"):
+        network, stated = network.model, {**network.metadata, **stated}
+    if type(getattr(network, "config", None)) not in {row.config for row in NETWORKS.values()}:
         raise UserError(
-            f"{file}: {'exists; choose another name' if file.exists() else 'is not named .safetensors; name it so'}"
+            f"network: {type(network).__name__} is none; give a model of vit_jax, what vit_jax.load returned, or a path"
         )
-    run, record = folder.config(), folder.record()
-    _, tree = weights(folder, run.model, which, ema)
-    tensors = {name: np.ascontiguousarray(x) for name, x in flatten(tree).items()}
-    partial = file.with_name(file.name + ".tmp")
-    values = {name: record[name] for name in task_row(run.task).metadata}
-    save_file(
-        tensors, partial, metadata={"format": "vit-jax", "config": json.dumps(to_dict(run)), "kept": json.dumps(values)}
-    )
-    sync_file(partial)
-    os.replace(partial, file)
-    sync_folder(file.parent)
+    return exported((network.config, flatten(split(network)[1])), os.fspath(path), to, stated, fields or {})
+
+
+def _source(path: str, ema: bool | None) -> str:
+    """The path of a run, or of weights. Raises UserError where there is none, or no average that is asked for."""
+    if is_foreign(path):
+        return path
+    folder = find(path)
+    if ema and not folder.config().ema:
+        raise UserError(f"{folder}: keeps no averaged weights; train with --ema 0.999 to have them")
+    return str(folder)
 
 
 def read(path: str, runs_dir: str = "runs") -> tuple[ModelConfig, dict[str, Any]]:

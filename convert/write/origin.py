@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vit_jax.config import network_of, to_dict
 
-from ..containers.source import Source
+from ..containers.source import Source, Spec, Tensor, leaves, raw
 from ..layout import Json
 from ..plan.plan import Plan
 
@@ -42,8 +42,10 @@ def origin(plan: Plan, with_training: bool) -> Json:
 
 
 def source_hash(source: Source) -> str:
-    """SHA-256 of a source's file, as hexadecimal; of several files, of their names and hashes in order."""
+    """SHA-256 of a source's file, as hexadecimal; of several, or of arrays in memory, of their names and hashes."""
     each = [(path.name, file_hash(path)) for path in source_files(source)]
+    if not each:  # in memory
+        each = [(name, tensor_hash(tensor)) for name, tensor in sorted(leaves(source.tree).items())]
     return each[0][1] if len(each) == 1 else hashlib.sha256(json.dumps(each).encode()).hexdigest()
 
 
@@ -54,6 +56,11 @@ def source_files(source: Source) -> list[Path]:
     if os.path.isfile(source.path):
         return [Path(source.path)]
     return sorted(path for path in Path(source.path).rglob("*") if path.is_file())
+
+
+def tensor_hash(tensor: Tensor) -> str:
+    """SHA-256 of a tensor's values, as hexadecimal."""
+    return hashlib.sha256(raw(tensor.read(), Spec(tensor.dtype, tensor.shape))).hexdigest()
 
 
 def file_hash(path: Path) -> str:
