@@ -64,7 +64,7 @@ def small(config):
 def test_torch_ref_sorts_every_parameter_as_the_table_does(config):
     torch_ref = pytest.importorskip("torch_ref")
     from convert.dialects.torch_ref import rows
-    from torch_ref.train import kind_of
+    from torch_ref.optim import kind_of
 
     model, ours = torch_ref.build(config), {name: row.ours for row in rows(config) for name in row.theirs}
     table, seen = parameters(config), {}
@@ -77,7 +77,7 @@ def test_torch_ref_sorts_every_parameter_as_the_table_does(config):
 
 def test_torch_ref_refuses_to_sort_what_it_does_not_know():
     torch = pytest.importorskip("torch")
-    from torch_ref.train import decay_groups
+    from torch_ref.optim import decay_groups
 
     model = torch.nn.Linear(2, 2)
     model.temperature = torch.nn.Parameter(torch.ones(()))

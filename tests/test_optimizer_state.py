@@ -27,7 +27,7 @@ from convert.write import training  # noqa: E402
 from convert.write.into_run import into_run  # noqa: E402
 from convert.write.into_torch import into_torch  # noqa: E402
 from torch_ref import train  # noqa: E402
-from torch_ref.train import Trainer  # noqa: E402
+from torch_ref.trainer import Trainer  # noqa: E402
 from vit_jax import models  # noqa: E402
 from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig, parameters, shapes, task_row  # noqa: E402
 from vit_jax.errors import UserError  # noqa: E402

@@ -1,8 +1,11 @@
 """Training in PyTorch: losses by hand, schedules against torch's and ours, decay, steps, the file, the command."""
 
+import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +14,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from safetensors.numpy import save_file  # noqa: E402
+from safetensors.numpy import load_file, save_file  # noqa: E402
 from torch.optim import lr_scheduler  # noqa: E402
 
 import torch_ref  # noqa: E402
+import torch_ref.tasks  # noqa: E402
 from torch_ref import train  # noqa: E402
+from torch_ref.evaluation import measure  # noqa: E402
+from torch_ref.optim import decay_groups, make_optimizer, make_schedule  # noqa: E402
 from torch_ref.tasks import augmented, normalised, shifted, translate_loss  # noqa: E402
-from torch_ref.train import Trainer, decay_groups, make_optimizer, make_schedule  # noqa: E402
+from torch_ref.trainer import Trainer, tensors  # noqa: E402
 from vit_jax import optim  # noqa: E402
 from vit_jax.config import (  # noqa: E402
     AugmentConfig,
@@ -32,10 +38,13 @@ from vit_jax.config import (  # noqa: E402
     from_dict,
     parameters,
     shapes,
+    with_sizes,
 )
 from vit_jax.presets import preset  # noqa: E402
+from vit_jax.runs import unflatten  # noqa: E402
 
 torch.set_num_threads(1)
+ROOT = Path(__file__).parents[1]
 
 VIT = ViTConfig(
     image=(4, 6),
@@ -341,7 +350,9 @@ def test_the_command_leaves_model_optimizer_step_and_config(monkeypatch, tmp_pat
     told = capsys.readouterr().out
     assert "step 2/40  loss 2." in told and "step 3/40  loss 2." in told and "runs/digits-torch.pt" in told
     saved = torch.load(tmp_path / "runs/digits-torch.pt", weights_only=True)
-    assert set(saved) == {"model", "optimizer", "step", "config", "ema", "preset", "data", "preprocess", "class_names"}
+    assert saved.keys() - {"preset", "data", "preprocess", "class_names"} == {
+        *("model", "optimizer", "step", "config", "ema", "best"),
+    }
     assert saved["step"] == 3
     config = from_dict(RunConfig, saved["config"])
     assert config == replace(preset("digits").run, epochs=1, max_steps=3, log_every=2, ema=0.9)
@@ -354,8 +365,10 @@ def test_the_command_leaves_model_optimizer_step_and_config(monkeypatch, tmp_pat
 
     assert door(monkeypatch, tmp_path, "digits", *QUICK, "--max-steps", 1) == 0  # beside it
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == [
+        "digits-torch-2.json",
         "digits-torch-2.pt",
         "digits-torch-2.safetensors",
+        "digits-torch.json",
         "digits-torch.pt",
         "digits-torch.safetensors",
     ]
@@ -447,8 +460,111 @@ def test_a_loss_that_is_no_number_ends_the_run(monkeypatch, tmp_path, capsys):
 
 
 def test_the_reference_loads_no_jax():
-    command = "import sys, torch_ref.train; print(*sys.modules)"
+    command = "import sys, torch_ref.evaluation, torch_ref.train; print(*sys.modules)"
     loaded = set(
         subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split()
     )
     assert "torch" in loaded and not {"jax", "flax", "optax"} & loaded
+
+
+def test_without_torch_it_explains_itself_and_says_what_to_install(tmp_path):
+    program = """
+import sys
+class Without:  # as if it were not installed
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Without)
+from torch_ref import train
+for arguments in (["--help"], ["digits"], ["--resume", "a.pt"]):
+    sys.argv = ["train", *arguments]
+    try:
+        print(train.main(), *arguments)
+    except SystemExit as ended:
+        print(ended.code, *arguments)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert [line for line in done.stdout.splitlines() if line[:2] in ("0 ", "2 ")] == [
+        "0 --help",
+        "2 digits",
+        "2 --resume a.pt",
+    ]
+    assert done.stderr == f"vit-jax: error: PyTorch is not installed: pip install '{ROOT}[torch]'\n" * 2
+    assert not any(tmp_path.iterdir())
+
+
+# ------------------------------------------------------------------------------------- evaluation
+
+
+def ours(one_run, parameters, metadata):
+    """(vit_jax's evaluator of a run, weights {name: array} on its devices)."""
+    from vit_jax.models import definition
+    from vit_jax.step import Evaluator
+    from vit_jax.tasks import task_of
+
+    network = definition(one_run.model, dtype=one_run.compute_dtype, param_dtype=one_run.compute_dtype)
+    evaluator = Evaluator(one_run.model, network, task_of(one_run, metadata))
+    return evaluator, evaluator.to_devices(unflatten(parameters))
+
+
+def measured_by_ours(one_run, parameters, split, metadata):
+    """The metrics that vit_jax computes with weights {name: array}."""
+    with jax.enable_x64(one_run.compute_dtype == "float64"):
+        evaluator, tree = ours(one_run, parameters, metadata)
+        return evaluator.measure(tree, split, 50).metrics
+
+
+def test_images_are_measured_as_by_the_product():
+    """Random weights on digits: some classes are never predicted, and the last batch is not full."""
+    small = replace(preset("digits").run, compute_dtype="float64", batch=32)
+    small = replace(small, model=replace(small.model, width=16, hidden=24, depth=1, init_std=0.5))
+    data = torch_ref.tasks.Classify.open_data(small)
+    one = Trainer(small, 1, 1, data.metadata())
+    found = measure(one, one.model, data.splits["test"])
+    expected = measured_by_ours(small, torch_ref.parameters(one.model), data.splits["test"], data.metadata())
+    assert found.keys() == expected.keys() >= {"accuracy_top5", "f1_macro"}
+    assert found == pytest.approx(expected, rel=1e-12) and found["f1_macro"] < found["accuracy"]
+
+
+def test_sentences_are_translated_and_measured_as_by_the_product():
+    small = replace(preset("numbers").run, compute_dtype="float64")
+    model = replace(small.model, width=16, hidden=24, heads=2, encoder_depth=1, decoder_depth=1, tie="none")
+    data = torch_ref.tasks.Translate.open_data(small)
+    small = replace(small, model=with_sizes(model, data.sizes))
+    one, split = Trainer(small, 1, 1, data.metadata()), data.splits["test"].subset(np.arange(20))
+    batch = split.examples(np.arange(20))
+    with torch.no_grad(), jax.enable_x64(True):
+        found = one.task.outputs(one.model, tensors(batch, one.device), one.dtype)
+        evaluator, tree = ours(small, torch_ref.parameters(one.model), data.metadata())
+        expected = evaluator.outputs(tree, batch)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-12)
+    assert len({*expected["predicted"].ravel()}) > 4
+    said = expected["predicted"].copy()
+    said[::2] = np.pad(split.target, ((0, 0), (0, 1)))[::2]  # half of the translations are right
+    with_right = {**found, "predicted": torch.as_tensor(said)}
+    metrics = evaluator.task.score(small.model, split, {**expected, "predicted": said}).metrics
+    assert one.task.metrics(split, with_right) == pytest.approx(metrics, rel=1e-12) and metrics["exact_match"] == 0.5
+
+
+def test_a_run_is_validated_each_epoch_and_its_best_weights_are_tested(monkeypatch, tmp_path, capsys):
+    tiny = ("--model.width", 16, "--model.hidden", 32, "--model.depth", 1, "--batch", 128, "--ema", 0.8, "--epochs", 3)
+    tiny += ("--optim.lr", 0.02, "--optim.schedule", "constant")
+    assert door(monkeypatch, tmp_path, "digits", *tiny, "--max-steps", 15) == 0  # in the middle of epoch 2
+    stopped = json.loads(Path("runs/digits-torch.json").read_text())
+    assert stopped["status"] == "stopped: max_steps" and "test" not in stopped and stopped["best"]["step"] == 10
+    assert stopped["validation"].keys() == {"raw", "ema"}
+    assert door(monkeypatch, tmp_path, "--resume", "runs/digits-torch.pt", "--max-steps", 0) == 0
+    told, summary = capsys.readouterr().out, json.loads(Path("runs/digits-torch.json").read_text())
+    seen = re.findall(r"epoch (\d+): validation (raw|ema) accuracy ([\d.]+) loss ([\d.]+)", told)
+    assert [(epoch, weights) for epoch, weights, *_ in seen] == [(e, w) for e in "123" for w in ("raw", "ema")]
+    best = max(seen, key=lambda row: (float(row[2]), -float(row[3])))
+    assert summary["best"]["step"] == 10 * int(best[0]) and summary["best"]["weights"] == best[1]
+    assert summary["status"] == "finished" and summary["test"].keys() == {"last", "last_ema", "best"}
+    saved = torch.load("runs/digits-torch.pt", weights_only=True)
+    one_run = from_dict(RunConfig, saved["config"])
+    data = torch_ref.tasks.Classify.open_data(one_run)
+    for file, name in (("digits-torch", "last"), ("digits-torch-best", "best")):
+        expected = measured_by_ours(one_run, load_file(f"runs/{file}.safetensors"), data.splits["test"], saved)
+        assert summary["test"][name] == pytest.approx(expected, rel=1e-5), name
+    assert summary["validation"]["raw"]["accuracy"] == pytest.approx(float(seen[-2][2]), abs=1e-4)

@@ -1,4 +1,4 @@
-"""The tasks in PyTorch: augmentation, losses and target shifts, the counterpart of vit_jax/tasks.
+"""The tasks in PyTorch: augmentation, losses, target shifts and metrics, the counterpart of vit_jax/tasks.
 
 They are written independently of vit_jax, so that a comparison of the two can find errors.
 """
@@ -6,7 +6,7 @@ They are written independently of vit_jax, so that a comparison of the two can f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from vit_jax.config import LossConfig, RunConfig, nearest, network_of
 from vit_jax.data import open_images, open_sentences
 from vit_jax.errors import UserError
-from vit_jax.text import BOS, EOS, PAD
+from vit_jax.text import BOS, EOS, PAD, UNKNOWN, Vocabulary
 
 from .transformer import Transformer
 from .vit import ViT
@@ -70,8 +70,57 @@ def shifted(target: Tensor) -> tuple[Tensor, Tensor]:
     return read, labels.scatter(1, lengths, end)
 
 
+def classify_metrics(logits: Tensor, labels: Tensor, averaged: Tensor | None = None) -> dict[str, float]:
+    """The metrics of n images, from logits [n, K] and classes int64 [n], counted over all images.
+
+    loss (labels not smoothed), accuracy, accuracy_top5 (if K > 5), and {precision, recall, f1}_{macro, micro}. What is
+    undefined counts as 0. Macro averages are over all classes, or over those `averaged`.
+    """
+    n, classes = logits.shape
+    order = logits.argsort(stable=True, dim=-1, descending=True)  # of equal logits the first class comes first
+    predicted = order[:, 0]
+    confusion = torch.bincount(labels * classes + predicted, minlength=classes**2).view(classes, classes).double()
+    right, true, found = confusion.diag(), confusion.sum(1), confusion.sum(0)
+    over = torch.arange(classes) if averaged is None else averaged
+    metrics = {
+        "loss": F.cross_entropy(logits.float() if logits.dtype != torch.float64 else logits, labels, reduction="none"),
+        "accuracy": (predicted == labels).double(),
+    }
+    if classes > 5:
+        metrics["accuracy_top5"] = (order[:, :5] == labels[:, None]).any(1).double()
+    total = right.sum() / n  # of all classes precision, recall and F1 are the same share
+    each = {
+        "precision": (right / found.clamp(min=1), total),
+        "recall": (right / true.clamp(min=1), total),
+        "f1": (2 * right / (found + true).clamp(min=1), total),
+    }
+    metrics |= {f"{name}_macro": values[over] for name, (values, _) in each.items()}
+    metrics |= {f"{name}_micro": value for name, (_, value) in each.items()}
+    return {name: values.double().mean().item() for name, values in metrics.items()}
+
+
+def greedy(model: Transformer, source: Tensor, length: int) -> Tensor:
+    """The likeliest next token, one after the other: int64 [B, S] -> [B, length], without EOS, filled with PAD."""
+    read = torch.full_like(source[:, :1], BOS)
+    ended = torch.zeros(len(source), dtype=torch.bool, device=source.device)
+    found = torch.full((len(source), length), PAD, device=source.device)
+    for t in range(length):
+        logits = model(source, read, source_padding=source != PAD)[:, -1]
+        logits[:, [PAD, BOS]] = -torch.inf  # neither may be predicted
+        next_ = logits.argmax(-1)
+        ended |= next_ == EOS
+        if ended.all():
+            break
+        found[:, t] = next_.masked_fill(ended, PAD)
+        # A sentence that has ended goes on with any token: nothing of it is read.
+        read = torch.cat([read, next_[:, None]], 1)
+    return found
+
+
 class Classify:
     """Classification of images, in batches {image: uint8 [B, h, w, C], label [B]}."""
+
+    selection: ClassVar[tuple[str, int]] = ("accuracy", 1)  # the metric of the best weights, and its sign
 
     def __init__(self, run: RunConfig, metadata: Mapping[str, Any]):
         preprocess = metadata["preprocess"]
@@ -92,12 +141,24 @@ class Classify:
             model, normalised(images, self.mean, self.std, dtype), batch["label"].long(), self.run.loss
         )
 
+    def outputs(self, model: ViT, batch: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+        """The logits [B, K] of a batch."""
+        images = batch["image"].permute(0, 3, 1, 2)
+        return {"logits": model(normalised(images, self.mean, self.std, dtype))}
+
+    def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
+        """The metrics of a split, from the outputs of all its examples."""
+        averaged = None if split.classes is None else torch.as_tensor(split.classes)
+        return classify_metrics(out["logits"], torch.as_tensor(split.labels).long(), averaged)
+
 
 class Translate:
     """Translation of sentences, in batches of ids {source [B, S], target [B, T]}."""
 
+    selection: ClassVar[tuple[str, int]] = ("exact_match", 1)
+
     def __init__(self, run: RunConfig, metadata: Mapping[str, Any]):
-        self.run = run
+        self.run, self.metadata = run, metadata
 
     @staticmethod
     def open_data(run: RunConfig) -> Any:
@@ -109,6 +170,34 @@ class Translate:
     def loss(self, model: Transformer, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """The loss of a batch []."""
         return translate_loss(model, batch["source"].long(), batch["target"].long(), self.run.loss)
+
+    def outputs(self, model: Transformer, batch: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+        """For each sentence: the sum of its losses, its tokens, how many are predicted right, and its translation."""
+        source, (read, labels) = batch["source"].long(), shifted(batch["target"].long())
+        logits, real = model(source, read, source_padding=source != PAD, target_padding=read != PAD), labels != PAD
+        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
+        longest = cast(Any, self.run.data).lengths[-1]
+        return {
+            "loss": (losses * real).double().sum(1),
+            "tokens": real.sum(1),
+            "right": ((logits.argmax(-1) == labels) & real).sum(1),
+            "predicted": greedy(model, source, longest),
+        }
+
+    def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
+        """Loss and accuracy per token, and the share of translations that are right to the last word.
+
+        A word outside the vocabulary is never right.
+        """
+        unknown = UNKNOWN if Vocabulary(self.metadata["vocabulary"]["target"]).open else -1
+        target, tokens = torch.as_tensor(split.target).long(), out["tokens"].sum().item()
+        truth = F.pad(target, (0, out["predicted"].shape[1] - target.shape[1]), value=PAD)
+        exact = ((out["predicted"] == truth) & (truth != unknown)).all(1)
+        return {
+            "loss": out["loss"].sum().item() / tokens,
+            "accuracy": out["right"].sum().item() / tokens,
+            "exact_match": exact.double().mean().item(),
+        }
 
 
 TASKS: dict[str, Any] = {"classify": Classify, "translate": Translate}

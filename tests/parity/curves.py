@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from torch_ref.train import Trainer
+from torch_ref.trainer import Trainer
 from vit_jax import backend
 from vit_jax.config import RunConfig, task_row, to_dict
 from vit_jax.data import batches

@@ -13,7 +13,7 @@ import numpy as np
 
 from convert.verify.checks import STEPS, Check, distance
 from convert.verify.sides import on_cpu
-from torch_ref.train import Trainer
+from torch_ref.trainer import Trainer
 from vit_jax.config import (
     AugmentConfig,
     ImageAugment,

@@ -1,0 +1,228 @@
+"""The state of a run in training, and the files that hold it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from convert.optimizer import TORCH_NAMES
+from vit_jax.config import RunConfig, differences, from_dict, roles, to_dict
+from vit_jax.errors import UserError
+from vit_jax.runs import sync_file, sync_folder
+
+from .optim import make_optimizer, make_schedule
+from .tasks import task_of
+from .weights import Model, build, load, named
+
+Batch = Mapping[str, np.ndarray]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # of parameters
+
+
+class Trainer:
+    """The state of a run in training: `trainer.step(batch) -> loss`.
+
+    For the schedule, `steps` is the length of the run and `epoch` that of an epoch, in steps. `metadata` is that of the
+    data. The sizes of the run's network must be those of the data.
+    """
+
+    def __init__(self, run: RunConfig, steps: int, epoch: int, metadata: Mapping[str, Any], *, device: str = "cpu"):
+        torch.manual_seed(run.seed)
+        self.run, self.task = run, task_of(run)(run, metadata)
+        self.device, self.dtype = torch.device(device), DTYPES[run.compute_dtype]
+        self.model: Model = build(run.model).to(self.device, self.dtype)
+        self.optimizer = make_optimizer(self.model, run.optim)
+        self.length = (steps, epoch)
+        self.schedule = make_schedule(self.optimizer, run.optim, *self.length)
+        self.done = 0  # number of updates
+        self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(run.ema)) if run.ema else None
+
+    def load(self, parameters: Mapping[str, np.ndarray]) -> Trainer:
+        """Load parameters {vit_jax's dotted name: array}. Raises UserError if they are those of another network."""
+        load(self.model, parameters)
+        if self.average is not None:
+            self.average.module.load_state_dict(self.model.state_dict())
+        return self
+
+    def restore(self, saved: Mapping[str, Any]) -> Trainer:
+        """Restore the content of a file of `save`: weights, their average, moments (matched by name) and steps."""
+        self.model.load_state_dict(saved["model"])
+        groups = self.optimizer.state_dict()["param_groups"]
+        saved_ids = {
+            name: i
+            for group in saved["optimizer"]["param_groups"]
+            for name, i in zip(group["param_names"], group["params"], strict=True)
+        }
+        ids = {name: i for group in groups for name, i in zip(group["param_names"], group["params"], strict=True)}
+        state = saved["optimizer"]["state"]
+        self.optimizer.load_state_dict(
+            {
+                "state": {i: state[saved_ids[name]] for name, i in ids.items() if saved_ids[name] in state},
+                "param_groups": groups,
+            }
+        )
+        self.done = saved["step"]
+        self.schedule = make_schedule(self.optimizer, self.run.optim, *self.length, self.done)
+        if self.average is not None:
+            self.average.module.load_state_dict(saved.get("ema", saved["model"]))
+            self.average.n_averaged.fill_(self.done + 1)
+        return self
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The training loss [] of a batch {name: array}."""
+        with self.precision():
+            return self.task.loss(self.model, tensors(batch, self.device), self.dtype)
+
+    def precision(self) -> Any:
+        """The context in which the network computes: bfloat16 where the run says so."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.run.compute_dtype == "bfloat16")
+
+    def step(self, batch: Batch) -> float:
+        """Do one update and return the loss before it. Random draws depend only on the seed and the step."""
+        torch.manual_seed(int(np.random.SeedSequence((self.run.seed, self.done)).generate_state(1)[0]))
+        self.model.train()
+        self.optimizer.zero_grad()
+        loss = self.loss(batch)
+        loss.backward()
+        if self.run.optim.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.run.optim.clip)
+        if self.average is not None and not self.done:
+            self.average.update_parameters(self.model)  # the first call copies the weights
+        self.optimizer.step()
+        self.schedule.step()
+        if self.average is not None:
+            self.average.update_parameters(self.model)
+        self.done += 1
+        return loss.item()
+
+    def moments(self) -> dict[str, dict[str, np.ndarray]]:
+        """The moments of the optimizer, {role: {vit_jax's dotted name: array}}; zeros before the first step.
+
+        The roles are mu and nu, or trace, or none.
+        """
+        state = self.optimizer.state
+        return {
+            role: named(
+                self.model,
+                {
+                    name: state[p].get(TORCH_NAMES[role], torch.zeros_like(p))
+                    for name, p in self.model.named_parameters()
+                },
+            )
+            for role in roles(self.run.optim)
+        }
+
+    def save(self, path: Path, **others: Any) -> None:
+        """Write {model, optimizer, step, config}, ema if there is one, and `others` to a file, atomically.
+
+        FILE.safetensors beside it has the weights under vit_jax's names, for --init of vit_jax.train.
+        """
+        state: dict[str, Any] = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.done,
+            "config": to_dict(self.run),
+            **others,
+        }
+        if self.average is not None:
+            state["ema"] = self.average.module.state_dict()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".tmp")
+        torch.save(state, partial)
+        weights = path.with_suffix(".safetensors")
+        save_file(named(self.model, self.model.state_dict()), f"{weights}.tmp")
+        for temporary, final in ((Path(f"{weights}.tmp"), weights), (partial, path)):
+            sync_file(temporary)
+            os.replace(temporary, final)
+        sync_folder(path.parent)
+
+
+def tensors(batch: Batch, device: torch.device) -> dict[str, Tensor]:
+    """A batch {name: array} as tensors on a device."""
+    return {name: torch.from_numpy(np.ascontiguousarray(array)).to(device) for name, array in batch.items()}
+
+
+def starting_weights(trainer: Trainer, path: str) -> None:
+    """Load a trainer's weights from FILE.safetensors with vit_jax's names, a PyTorch state dict, or a file of `save`.
+
+    Raises UserError on any other file.
+    """
+    try:
+        if path.endswith(".safetensors"):
+            trainer.load(load_file(path))
+        else:
+            trainer.load(named(trainer.model, state_dict(path)))
+    except UserError as error:
+        raise UserError(f"init {path}: {error}") from error
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"init {path}: cannot be read ({str(error).partition(chr(10))[0]}); "
+            "give FILE.safetensors or a PyTorch state dict"
+        ) from error
+
+
+def state_dict(path: str) -> dict[str, Tensor]:
+    """The state dict in a file, at the top or under "model".
+
+    Raises UserError if there is none, OSError if the file cannot be opened.
+    """
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        saved = saved.get("model", saved)
+        if all(isinstance(tensor, Tensor) for tensor in saved.values()):
+            return saved
+    except OSError:
+        raise
+    except Exception as error:  # torch.load raises RuntimeError, UnpicklingError, EOFError, KeyError and others
+        raise UserError("is not a PyTorch file; give FILE.safetensors or a state dict") from error
+    raise UserError("is not a state dict of tensors; give what torch.save(model.state_dict(), path) writes")
+
+
+def resume(trainer: Trainer, saved: Mapping[str, Any], path: str) -> None:
+    """Restore a trainer from the content of a file. Raises UserError if that is of another run, or not from `save`."""
+    if changed := differences(saved_run(saved, path), trainer.run):
+        listed = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
+        raise UserError(
+            f"resume {path}: holds another run, which differs in {listed}; leave these as they were, "
+            f"or start a new run from its weights with --init {path} --name NEW in place of --resume {path}"
+        )
+    try:
+        trainer.restore(saved)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise UserError(
+            f"resume {path}: its model or optimizer is missing or damaged ({type(error).__name__}); "
+            "give a file that this command saved"
+        ) from error
+
+
+def checkpoint(path: str) -> dict[str, Any]:
+    """The content of a file that `save` wrote. Raises UserError on any other file."""
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # as in state_dict
+        reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else "is not a PyTorch file"
+        raise UserError(f"resume {path}: {reason}; give one that this command saved") from error
+    if not isinstance(saved, dict) or not {"model", "optimizer", "step", "config"} <= saved.keys():
+        raise UserError(
+            f"resume {path}: does not hold model, optimizer, step and config; "
+            "give a file that this command saved, or start from its weights with --init"
+        )
+    return saved
+
+
+def saved_run(saved: Mapping[str, Any], path: str) -> RunConfig:
+    """The config in the content of a file that `save` wrote. Raises UserError if it is not valid."""
+    try:
+        return from_dict(RunConfig, saved["config"])
+    except (AttributeError, TypeError, UserError) as error:
+        raise UserError(
+            f"resume {path}: its config is not a run's ({error}); give a file that this command saved"
+        ) from error
