@@ -30,12 +30,13 @@ from .config import (
     task_row,
     untrained,
 )
-from .errors import UserError
+from .errors import UserError, printable
 from .interop import Change, Unstated, Weights, changed, convert_first, network_in, opened, stated_by
 from .runs import Run, array_digest, find, is_foreign, text_digest
 
 FEW = 8  # fields that a message lists; a file that lacks more states none
 DIGITS = 12  # of a digest, as printed
+UNBROKEN = "\u00a0"  # in place of a space at which no line is broken
 
 
 # ------------------------------------------------------------------------- the fields of a run
@@ -81,6 +82,8 @@ def filled(run: RunConfig, stated: Mapping[str, Any] | None = None, *, own: bool
     """
     said = stated or {}
     asked = _replaced(run, said)
+    if not asked.init:
+        return asked
     otherwise = {name.removeprefix("model."): value for name, value in said.items() if name.startswith("model.")}
     with _opened(asked, {**(_told(run.model) if own else {}), **otherwise}) as weights:
         sizes = {
@@ -357,22 +360,23 @@ def _says(run: RunConfig, record: Mapping[str, Any], notes: Iterable[str]) -> st
     which = f"{run.init}:{chosen} {record['layout']}, {record['tensors']} tensors, digest {record['digest'][:DIGITS]}"
     lines = [which, *record["changed"]]
     names = task_row(run.task).prepared
-    fields = ", ".join(
-        f"{name} {_text(value)}" for name, (value, _) in flat(run).items() if name in names and value != ()
-    )
+    values = {name: value for name, (value, _) in flat(run).items() if name in names and value != ()}
+    fields = ", ".join(f"{name} {_text(value)}".replace(" ", UNBROKEN) for name, value in values.items())
     if any(name in record["filled"] for name in names):
         lines.append(f"it gives the network and how inputs are prepared: {fields}")
     elif fields:
         lines.append(f"how its inputs were prepared is not known, so this run's fields apply: {fields}")
+    else:
+        lines.append("it gives the network")
     if run.new_head:
         lines.append("the head is new")
     lines += notes
     width = max(50, shutil.get_terminal_size().columns)
     shown = [
-        textwrap.fill(line, width, initial_indent=" " * 9, subsequent_indent=" " * 9, break_on_hyphens=False)
+        textwrap.fill(printable(line), width, initial_indent=" " * 9, subsequent_indent=" " * 9, break_on_hyphens=False)
         for line in lines
     ]
-    return "init     " + "\n".join(shown).lstrip()
+    return ("init     " + "\n".join(shown).lstrip()).replace(UNBROKEN, " ")
 
 
 def _text(value: Any) -> str:

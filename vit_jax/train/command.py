@@ -78,7 +78,8 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
         name, base = folder.record()["preset"], folder.config()
     else:
         values, beside = read_config(file) if file else ({}, "")
-        init = init or str(values.get("init", ""))
+        if not any(word.partition("=")[0] == "--init" for word in words):  # --init "" is none, whatever the file has
+            init = str(values.get("init", ""))
         name = named or (FINETUNE if init else _of_task(values.get("task")))
         base = _preset_run(name)
         if init and not {"-h", "--help"} & {*words}:
