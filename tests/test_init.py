@@ -240,6 +240,17 @@ def test_another_image_is_what_convert_resizes(timm, rule, monkeypatch):
         assert np.array_equal(first_logits(run)[1], first_logits(again)[1])
 
 
+def test_positions_of_an_unknown_image_are_resampled_as_those_of_a_square_one(timm):
+    """So does every library that resamples them."""
+    save_file(load_file("vit/model.safetensors"), "bare.safetensors")
+    resize = "--model.image 64 48 --init-resize timm"
+    known, found = (
+        begun(parsed(f"--init {file} {SMALL} {resize}"))[1] for file in ("vit", f"bare.safetensors {STATED}")
+    )
+    assert known["position"].shape == (1 + 8 * 6, 24)
+    assert all(np.array_equal(known[name], found[name]) for name in known)
+
+
 def test_the_rules_are_those_of_convert():
     assert set(get_args(get_type_hints(RunConfig)["init_resize"])) == {"", *POSITIONS}
 
@@ -349,7 +360,7 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
             "its tensors cannot tell image, eps, activation, pool; give --model.image ... --model.eps ... "
             "--model.activation ... --model.pool ..., or a preset with its network",
         ),
-        (f"--init bare.safetensors {STATED} --model.image 64", "pos_embed [1, 17, 24] instead of [1, 65, 24]; correct"),
+        (f"--init bare.safetensors {STATED} --model.image 64", "instead of [1, 65, 24]; correct --model.image"),
     ],
 )
 def test_what_weights_cannot_follow_is_refused_in_a_sentence_before_the_data_is_opened(timm, inside, line, said):

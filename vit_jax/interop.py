@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import re
 import shlex
 import sys
@@ -14,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from .config import ModelConfig, function_fields, network_of, task_row
+from .config import ModelConfig, function_fields, network_of, pair, task_row
 from .errors import UserError
+
+PREFIX = 10  # more tokens than stand before the patches, of those that have positions
 
 
 def converted(path: str, **options: Any) -> tuple[ModelConfig, Any, dict[str, np.ndarray]]:
@@ -66,12 +69,15 @@ class Unstated(UserError):
 
 
 @contextlib.contextmanager
-def opened(path: str, network: type[ModelConfig], otherwise: Mapping[str, Any]) -> Iterator[Weights]:
+def opened(
+    path: str, network: type[ModelConfig], otherwise: Mapping[str, Any], square: bool = False
+) -> Iterator[Weights]:
     """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, opened.
 
-    `otherwise` {field of the config: value} is taken where neither the file nor its side files tell a field. Raises
-    UserError, Unstated where a field remains unknown, and where the weights are not those of a `network`, the class of
-    a config.
+    `otherwise` {field of the config: value} is taken where neither the file nor its side files tell a field. With
+    `square`, positions of an image that nothing tells are taken as those of a square one, as by the libraries that
+    resample them. Raises UserError, Unstated where a field remains unknown, and where the weights are not those of a
+    `network`, the class of a config.
     """
     from convert.plan.plan import plan
     from convert.recognise.config import Untold
@@ -84,18 +90,38 @@ def opened(path: str, network: type[ModelConfig], otherwise: Mapping[str, Any]) 
     except Untold as error:
         check_network(error.network, network)
         untold = error.fields
-        seen = [name for name in untold if name in otherwise and name not in network_of(network).unseen]
+        shown = [name for name in function_fields(network) if name not in network_of(network).unseen]
+        seen = [name for name in shown if name in untold and name in otherwise]
         flags = [f"--model.{name}".replace("_", "-") for name in seen]
-        unfit = f"correct {', '.join(flags)}"
+        resample = ", or resample its positions with --init-resize timm" if "image" in seen else ""
+        unfit = f"correct {' '.join(flags)}{resample}"
         try:
             reading = read(place, Options(otherwise={**otherwise}, unfit=unfit))
         except Untold as still:
-            raise Unstated([name for name in function_fields(network) if name in still.fields]) from still
+            tried = _square(place, otherwise, still) if square and still.fields == ("image",) else []
+            if len(tried) != 1:
+                raise Unstated([name for name in function_fields(network) if name in still.fields]) from still
+            reading = read(place, Options(otherwise={**otherwise, "image": tried[0]}))
     with reading.source:
         check_network(type(reading.config), network)
         planned = plan(reading, "vit-jax")
         chosen = reading.chosen.partition(" (--key")[0]
         yield Weights(reading.layout.name, planned.config, planned.facts, untold, chosen, planned)
+
+
+def _square(path: str, otherwise: Mapping[str, Any], untold: Any) -> list[tuple[int, int]]:
+    """The images, as many patches high as wide, of which the tensors of a file can hold the positions."""
+    from convert.recognise.reading import Options, read
+
+    (h, w), found = pair(untold.known["patch"]), []
+    lengths = {length for shape in untold.names.values() for length in shape}
+    sides = {math.isqrt(length - prefix) for length in lengths for prefix in range(min(PREFIX, length))}
+    for side in sorted(sides - {0}):
+        with contextlib.suppress(UserError):
+            image = (side * h, side * w)
+            read(path, Options(otherwise={**otherwise, "image": image})).source.close()
+            found.append(image)
+    return found
 
 
 def network_in(path: str) -> type[ModelConfig]:

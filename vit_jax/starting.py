@@ -7,6 +7,7 @@ The weights are a file or a folder of any layout, hf://owner/name, or another ru
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import shutil
 import textwrap
@@ -313,7 +314,8 @@ def _opened(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[Weights]:
     rest = {name: value for name, value in otherwise.items() if not (name in RULES and getattr(run, RULES[name]))}
     with contextlib.ExitStack() as stack:
         with _worded(run.init, run.dir):
-            weights = stack.enter_context(opened(_place(run.init, run.dir), type(run.model), rest))
+            place = _place(run.init, run.dir)
+            weights = stack.enter_context(opened(place, type(run.model), rest, square=bool(run.init_resize)))
         yield weights
 
 
@@ -325,7 +327,7 @@ def _worded(init: str, folder: str) -> Iterator[None]:
     except UserError as error:
         what = _untold(init, error.fields) if isinstance(error, Unstated) else str(convert_first(error, init))
         path, _, rest = what.partition(": ")
-        what = rest if rest and (path == init or Path(path).exists()) else what
+        what = rest if rest and (path == init or os.path.exists(path)) else what
         raise UserError(f"init {init}: {what}{_begun(init, folder)}") from error
 
 

@@ -23,16 +23,19 @@ Stated = Sequence[tuple[str, Json]]  # (source, {field: value}), the most reliab
 
 
 class Untold(UserError):
-    """Fields of the config that nothing states, of a file whose layout is known; `network` is its config's class."""
+    """Fields of the config that nothing states, of a file whose layout is known; `network` is its config's class.
 
-    def __init__(self, path: str, layout: Layout, fields: Sequence[str]):
+    `known` are the fields that are stated, `names` is {name: shape} of the tensors.
+    """
+
+    def __init__(self, path: str, layout: Layout, fields: Sequence[str], known: Json, names: Names):
         flags = " ".join(f"--set {name}=..." for name in fields)
         what, ways = ", ".join(fields), f"give --model NAME, or a config.json beside the file, or {flags}"
         if len(fields) == len(layout.fields):  # our own layout, whose names tell nothing, without its run
             what = "any field of the network's config"
             ways = "give the folder of the run that it comes from, --model NAME, or all fields with --set"
         super().__init__(f"{path}: its tensors cannot tell {what}; {ways}")
-        self.network, self.fields = layout.network, tuple(fields)
+        self.network, self.fields, self.known, self.names = layout.network, tuple(fields), known, names
 
 
 class Contradiction(NamedTuple):
@@ -58,10 +61,10 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str) -> Any:
         from_dict(layout.network, {name: value for name, value in fields.items() if value is not None})
     values, missing, contradictions = collect(layout, names, stated)
     if len(missing) == len(layout.fields):
-        raise Untold(path, layout, missing)
+        raise Untold(path, layout, missing, values, names)
     missing = [name for name in missing if not has_no_effect(layout, name, values)]
     if missing:
-        raise Untold(path, layout, missing)
+        raise Untold(path, layout, missing, values, names)
     only_training = network_of(layout.network).training
     training = {k: v for _, fields in reversed(stated) for k, v in fields.items() if k in only_training}
     config = from_dict(layout.network, {**training, **values})
