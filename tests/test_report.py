@@ -103,6 +103,53 @@ def test_eta_follows_recent_speed(clock):
         assert "ETA 11:40" in frames(console)[-1]  # 700 at 1 a second
 
 
+class Shell:
+    """Of a fake IPython: what `display` was asked to show, as the kernel of a notebook or as a terminal."""
+
+    def __init__(self, monkeypatch, kernel):
+        self.outputs = []
+        shell = types.SimpleNamespace(kernel=object()) if kernel else object()
+        ipython, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+        ipython.get_ipython, display.display = lambda: shell, self.display
+        monkeypatch.setitem(sys.modules, "IPython", ipython)
+        monkeypatch.setitem(sys.modules, "IPython.display", display)
+
+    def display(self, content, raw, display_id):
+        assert raw and display_id and list(content) == ["text/plain"]
+        lines = [content["text/plain"]]
+        self.outputs.append(lines)
+        return types.SimpleNamespace(update=lambda content, raw: lines.append(content["text/plain"]))
+
+
+def test_a_notebook_gets_one_line_that_is_written_over(clock, monkeypatch, capsys):
+    shell = Shell(monkeypatch, kernel=True)
+    for _ in range(2):  # two calls in one process
+        with Progress(10, 100, 1, 64) as bar:
+            bar.say("compiling")
+            for step in range(1, 201):
+                clock.now += 0.25
+                bar.update(step, {"loss": 1.5, "accuracy": 0.5})
+    assert capsys.readouterr().out == "compiling\n" * 2, "what is said is printed; there are no lines of progress"
+    first, second = shell.outputs
+    assert "epoch 1/10" in first[0] and "epoch 2/10" in first[-2] and "ETA" in first[-2] and "loss 1.5000" in first[-1]
+    assert first[-1].endswith("took 0:50") and "━" in first[-1] and "\x1b" not in "".join(first)
+    assert all(len(line) <= 100 and len(line.splitlines()) == 1 for line in first) and len(second) == len(first)
+    assert len(first) == 2 + 200 / 2, "twice a second"
+
+
+@pytest.mark.parametrize("ipython", ["none", "a terminal's", "half imported"])
+def test_without_a_notebook_there_are_lines(clock, monkeypatch, capsys, ipython):
+    if ipython == "none":
+        monkeypatch.setitem(sys.modules, "IPython", None)  # an import would raise
+    elif ipython == "a terminal's":
+        Shell(monkeypatch, kernel=False)
+    else:
+        monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    with Progress(1, 2, 1, 64) as bar:
+        bar.update(2)
+    assert capsys.readouterr().out.startswith("epoch 1/1  step 2/2")
+
+
 def test_not_a_number_is_shown(clock):
     console = terminal(80)
     with Progress(1, 10, 1, 8, console=console) as bar:

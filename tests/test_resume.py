@@ -512,7 +512,7 @@ def test_a_finished_run_is_shown_and_not_touched(reference, folder, capsys):
     }
     capsys.readouterr()
     for run in (TINY, replace(TINY, max_steps=3), replace(TINY, accumulate=1, log_every=1)):
-        assert train(run, folder=folder) == reference.summary()
+        assert train(run, folder=folder) == {**reference.summary(), "folder": str(folder)}
         assert "this run is finished; choose another --name or --seed to train anew" in capsys.readouterr().out
     assert {
         p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.path.rglob("*") if p.is_file() and p.name != ".lock"

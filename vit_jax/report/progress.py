@@ -1,4 +1,4 @@
-"""The progress of a run: a live bar on a terminal, plain lines in a file or a pipe."""
+"""The progress of a run: a live bar on a terminal and in a notebook, plain lines in a file or a pipe."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from .notebook import CellLine, cell_display
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
 TICK = 0.125  # seconds between redraws, which happen in `update`: a thread would compete with XLA for the cores
+CELL_TICK = 0.5  # the same in a notebook, where each is a message to a browser
+CELL_WIDTH = 100  # characters of a line there
 PLAIN = 10.0  # seconds between plain lines
 WINDOW = 60.0  # the speed is that of the last so many seconds of training steps
 
@@ -43,7 +47,8 @@ class Progress:
         batch: examples per step, for the speed where `update` is given none.
         stop: the last step to be done; None: the last of the run.
         unit: what an example is called, in the plural.
-        console: the rich Console to write to, with a live bar if it is a terminal; None: stdout.
+        console: the rich Console to write to, with a live bar if it is a terminal; None: stdout, or the output of a
+            notebook's cell.
     """
 
     def __init__(
@@ -69,14 +74,19 @@ class Progress:
         self._stepping, self._last = 0.0, -1.0  # seconds spent in steps; when the newest of them ended, or below 0
         self._past: deque[tuple[float, int]] = deque()  # (seconds spent in steps, steps done)
         self._ended = False
-        self._console = console or _terminal()
+        self._display = cell_display() if console is None else None
+        self._console = console or (_terminal() if self._display is None else _cell())
+        self._ticks = TICK if self._display is None else CELL_TICK
         self._live: Any = None
 
     def __enter__(self) -> Progress:
-        if self._console is not None and self._console.is_terminal:
+        if self._display is not None:
+            self._live = CellLine(self._bar(), self._display)
+        elif self._console is not None and self._console.is_terminal:
             from rich.live import Live
 
             self._live = Live(self._bar(), console=self._console, auto_refresh=False)
+        if self._live is not None:
             self._live.start(refresh=True)
         return self
 
@@ -120,7 +130,7 @@ class Progress:
 
     def _tick(self, now: float) -> None:
         """Update the speed and redraw, or print a plain line if one is due."""
-        self._tick_due = now + TICK
+        self._tick_due = now + self._ticks
         self._past.append((self._stepping, self.step))
         while len(self._past) > 2 and self._past[1][0] < self._stepping - WINDOW:
             self._past.popleft()
@@ -200,6 +210,13 @@ def _terminal() -> Console | None:
 
     console = Console()
     return console if console.is_interactive else None
+
+
+def _cell() -> Console:
+    """A rich console that writes plain text to the output of a notebook's cell."""
+    from rich.console import Console
+
+    return Console(width=CELL_WIDTH, force_jupyter=False, force_terminal=False, no_color=True)
 
 
 def _printable(text: str, encoding: str | None) -> str:
