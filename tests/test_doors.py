@@ -374,7 +374,7 @@ def test_the_next_commands_run_as_pasted(place, capsys, plain, monkeypatch):
     """Those of a run that its budget ended: predict, evaluate, and resume, to the end of the run."""
     with pytest.MonkeyPatch.context() as patch:  # samples, but no plots
 
-        def draw(session, _):
+        def draw(session, *_):
             from vit_jax.tasks.classify import save_samples
 
             dataset, folder = session.setup.dataset, session.folder

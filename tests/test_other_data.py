@@ -159,7 +159,7 @@ def test_labels_are_those_of_the_network(tmp_path):
 @pytest.mark.parametrize(
     ("names", "network", "labels", "said"),
     [
-        (["dog", "ant"], ["0", "1"], [0, 1], "the network's classes have no names: the data's are matched by order"),
+        (["dog", "ant"], ["0", "1"], [0, 1], "the network's classes are only numbers: the data's are matched by order"),
         (["10", "2"], [str(k) for k in range(11)], [10, 2], "2 of the network's 11 classes"),  # by number, not by place
     ],
 )

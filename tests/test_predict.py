@@ -456,6 +456,7 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
     session = SimpleNamespace(
         folder=folder,
         run=run,
+        best=None,
         task=task_of(run, dataset.metadata()),
         engine=engine,
         state=SimpleNamespace(parameters=tree),
@@ -466,7 +467,7 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
     result = classify.score(test, 1 - test, *[np.ones(len(test))] * 3, 2)
     monkeypatch.setattr(report, "draw_confusion", lambda *a: None)
     monkeypatch.setattr(report, "draw_per_class", lambda *a: None)
-    finish.draw(session, result)
+    finish.draw(session, result, None)
     assert {p.name for p in folder.plots.iterdir()} == {
         "curves.png",
         "patches.png",

@@ -155,7 +155,7 @@ def test_curves(tmp_path, texts):
         + [eval_row("validation", w, e) for w in ("raw", "ema") for e in (1, 2, 3)]
         + [eval_row("test", "raw", 6)]
     )
-    report.draw_curves(rows, tmp_path / "curves.png")
+    report.draw_curves(rows, tmp_path / "curves.png", best_step=10)
     pixels = check(tmp_path / "curves.png")
     assert all(has_color(pixels, color) for color in (BLUE, ORANGE, GREEN))
     assert {
@@ -168,6 +168,7 @@ def test_curves(tmp_path, texts):
         "Accuracy",
         "Learning rate",
         "Gradient norm",
+        "best weights: epoch 1",
     } <= set(texts)
     assert not any("$" in text for text in texts)
 

@@ -196,6 +196,19 @@ def test_a_group_and_a_run_do_not_share_a_folder(place, tmp_path):
     assert choose(place, "group", named=False).path == tmp_path / "group-2"
 
 
+def test_a_group_is_not_taken_for_a_run_or_for_weights(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for seed in (0, 1):
+        begun(Path(f"runs/group/seed-{seed}"), place)
+    for text in ("group", "runs/group"):
+        with pytest.raises(
+            UserError, match="is a group of 2 runs, one for each seed; give one of them, such as runs/group/seed-0"
+        ):
+            runs.find(text)
+    with pytest.raises(UserError, match="is a group of 2 runs"):
+        runs.is_foreign("runs/group")
+
+
 def test_find_takes_a_path_or_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("runs/digits", "runs/mnist", "elsewhere/mine", "runs/group/seed-0"):

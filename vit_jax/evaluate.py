@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from . import backend, flags, runs
 from .callable_module import make_callable
 from .config import DataConfig, RunConfig, task_row
-from .errors import DONE, UserError, run_command
+from .errors import DONE, UserError, printable, run_command
 from .report.table import check_output, write_csv
 
 if TYPE_CHECKING:
@@ -213,9 +213,9 @@ def command(arguments: list[str]) -> int:
     m = measure(o.run, o.split, o.weights, None if o.ema else False, o.data.dir, o.batch, o.data.source)
     what = f"{o.run} at step {m.net.step}" if m.net.step else o.run
     where = f"{m.name} of {o.data.source}" if o.data.source else m.name
-    print(f"{what}, {where}: {len(m.result.predicted):,} examples")
+    print(printable(f"{what}, {where}: {len(m.result.predicted):,} examples"))
     for remark in m.remarks:
-        print(f"  note: {remark}")
+        print(f"  note: {printable(remark)}")
     for name, value in m.result.metrics.items():
         print(f"  {name:16} {value:.4f}")
     if o.csv:

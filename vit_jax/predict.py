@@ -8,6 +8,7 @@ In Python, `vit_jax.predict(run, inputs)`, or `vit_jax.load(run)` once and then 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from . import backend, flags, runs
 from .callable_module import make_callable
 from .config import task_row
-from .errors import DONE, UserError, run_command
+from .errors import DONE, UserError, printable, run_command
 from .report.table import check_output, write_csv
 
 if TYPE_CHECKING:
@@ -111,10 +112,14 @@ def _caption(path: str, model: Predictor, which: str, ema: bool | None) -> str:
     if runs.is_foreign(path):
         return shortened(path.rstrip("/"), 60)
 
-    folder, step = runs.find(path), model.step
+    folder, step, best = runs.find(path), model.step, None
+    if which == "best" and (steps := folder.complete_steps()):
+        with contextlib.suppress(UserError):
+            best = folder.saved(steps[0])["notes"].get("best")
+    averaged = folder.config().ema and ema is not False and (ema or (best or {}).get("weights", "ema") == "ema")
     epoch = next((row["epoch"] for row in folder.metrics() if row["step"] == step and "epoch" in row), None)
-    kind = "ema" if folder.config().ema and ema is not False else "raw"
-    return f"{shortened(folder.path.name, 40)}: {weights_caption(which, kind, step, epoch)}"
+    words = weights_caption("best" if best else "last", "ema" if averaged else "raw", step, epoch)
+    return f"{shortened(folder.path.name, 40)}: {words}"
 
 
 def _check_positive(**numbers: int) -> None:
@@ -207,7 +212,7 @@ def command(arguments: list[str]) -> int:
     layers = _layers(o.layer, model.layers)
     rows = []
     for answer in model.answer(inputs, o.top, o.batch):
-        print(answer.line)
+        print(printable(answer.line))
         rows += answer.rows
     if o.csv:
         write_csv(o.csv, model.header, rows)

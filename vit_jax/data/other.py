@@ -110,7 +110,7 @@ def _matched(field: str, names: Sequence[str], present: np.ndarray, network: Seq
     if numbered and len(names) == len(network):
         return np.arange(
             len(names), dtype=np.int32
-        ), "the network's classes have no names: the data's are matched by order"
+        ), "the network's classes are only numbers: the data's are matched by order"
     listed = ", ".join(map(repr, unknown[:5])) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
     known = ", ".join(map(repr, network[:3])) + (f", ... {network[-1]!r}" if len(network) > 3 else "")
     hint = nearest(unknown[0], list(network)) if len(unknown) == 1 and not numbered else ""

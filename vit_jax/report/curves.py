@@ -14,13 +14,17 @@ if TYPE_CHECKING:
 
 
 def draw_curves(
-    rows: list[dict[str, Any]], path: AnyPath, label_smoothing: float = 0.0, selection_metric: str = "accuracy"
+    rows: list[dict[str, Any]],
+    path: AnyPath,
+    label_smoothing: float = 0.0,
+    selection_metric: str = "accuracy",
+    best_step: int | None = None,
 ) -> None:
     """Draw loss, the task's metric, learning rate and gradient norm over epochs, from the rows of metrics.jsonl.
 
-    `selection_metric` is the metric by which evaluations select the best checkpoint. Values may be absent or None;
-    there may be no evaluation, or only one row. The legend states the label smoothing of the training loss, because
-    evaluations are not smoothed and have a lower loss.
+    `selection_metric` is the metric by which evaluations select the best checkpoint; the epoch of that, `best_step`, is
+    marked. Values may be absent or None; there may be no evaluation, or only one row. The legend states the label
+    smoothing of the training loss, because evaluations are not smoothed and have a lower loss.
     """
     train = [row for row in rows if row.get("kind") == "train"]
     metric = training_metric(train, selection_metric)
@@ -44,7 +48,9 @@ def draw_curves(
                 _log_axis(ax, column(train, name))
             elif evaluated:
                 _plot_evaluations(ax, rows, evaluated, name)
-                ax.legend()
+                for epoch in [row["epoch"] for row in rows if row["step"] == best_step and "epoch" in row][:1]:
+                    ax.axvline(epoch, color=GREY, ls=":", lw=1.2, label=f"best weights: epoch {epoch:.4g}")
+                ax.legend(frameon=True, facecolor="white", edgecolor="none", framealpha=0.85)
             if not ax.get_lines():
                 ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", color=GREY)
         for ax in axes[len(panels) :]:  # a task without metrics has three panels

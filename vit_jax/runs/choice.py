@@ -89,6 +89,7 @@ def find(text: str, runs_dir: str = "runs") -> Run:
     for path in (Path(text), Path(runs_dir) / text):
         if Run(path).exists():
             return Run(path)
+        _no_group(path)
     if Path(text).is_file():
         raise UserError(f"{text}: is a file and no run; to start a run from weights, train with --init {text}")
     root = Path(runs_dir)
@@ -111,6 +112,17 @@ def is_foreign(text: str, runs_dir: str = "runs") -> bool:
                 f"{text}: is inside the run {Run(folder)}; give {Run(folder)}, or a file that "
                 f"`python -m convert {shlex.quote(str(Run(folder)))} X.safetensors{chosen}` writes"
             )
+    _no_group(here.path)
     if here.exists():  # other libraries have a config.json, too
         return not here.checkpoints.is_dir()
     return text.startswith("hf://") or (Path(text).exists() and not Run(Path(runs_dir) / text).exists())
+
+
+def _no_group(path: Path) -> None:
+    """Raise UserError if the folder holds a run for each seed and is none itself."""
+    members = [] if Run(path).exists() else sorted(file.parent for file in path.glob("seed-*/config.json"))
+    if members:
+        raise UserError(
+            f"{Run(path)}: is a group of {len(members)} runs, one for each seed; give one of them, such as "
+            f"{Run(members[0])}"
+        )

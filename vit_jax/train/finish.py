@@ -34,52 +34,66 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         if not last:  # a budget ended between evaluations: a run that goes on must not find this one in its log
             last = {weights: result.metrics for weights, result in measure(s, watched, split).items()}
         summary[watched] = last
-    result = None
-    for name, split in s.setup.dataset.splits.items():
-        if name in ("train", "validation") or status != "finished" or s.run.overfit_batches:
-            continue
+    ended = status == "finished" and not s.run.overfit_batches
+    tested = {name: split for name, split in s.setup.dataset.splits.items() if name not in ("train", "validation")}
+    result, best = None, best_weights(s) if ended else None
+    for name, split in tested.items() if ended else ():
         results = measure_and_log(s, name, split)
         summary[name] = {"last" if w == "raw" else "last_ema": r.metrics for w, r in results.items()}
-        result = results["raw"] if name == "test" else result
-        if s.best is not None and (best := _best(s, split, results)) is not None:
-            summary[name]["best"] = best.metrics
-    summary["sample"] = draw(s, result)
+        shown = results["raw"]
+        if s.best is not None and best is not None:
+            shown = results[best_kind(s)] if s.best["step"] == s.step else _measured(s, best, split)
+            summary[name]["best"] = shown.metrics
+        result = shown if name == "test" else result
+    summary["sample"] = draw(s, result, best)
     s.folder.write_summary(summary, s.log.written())
     show(s.folder, summary)
     return summary
 
 
-def draw(s: Session, result: Evaluation | None) -> str:
+def draw(s: Session, result: Evaluation | None, best: dict[str, Any] | None) -> str:
     """Draw the training curves and the task's figures; returns a sample input, as `Task.pictures` does.
 
-    `result` is the Evaluation of the test split, or None.
+    `result` is the Evaluation of the test split, or None. The figures show the `best` weights, or, if None, the last.
     """
+    import jax
+
     from ..layers import merge
     from ..report import draw_curves, weights_caption
 
     for folder in (s.folder.plots, s.folder.samples):
         folder.mkdir(exist_ok=True)
     smoothing, metric = s.run.loss.label_smoothing, s.task.selection_metric[0]
-    draw_curves(s.folder.metrics(), s.folder.plots / "curves.png", smoothing, metric)
-    network = merge(s.engine.definition, s.engine.gather(s.state).parameters)
+    step = s.best["step"] if s.best else None
+    draw_curves(s.folder.metrics(), s.folder.plots / "curves.png", smoothing, metric, step)
     caption = weights_caption("last", "raw", s.step, s.epoch)
-    return s.task.pictures(network, s.setup.dataset, result, s.folder, caption)
+    if best is not None and step is not None:
+        caption = weights_caption("best", best_kind(s), step, step / s.setup.order.steps_per_epoch)
+    tree = s.engine.gather(s.state).parameters if best is None else jax.tree.map(jax.numpy.asarray, best)
+    return s.task.pictures(merge(s.engine.definition, tree), s.setup.dataset, result, s.folder, caption)
 
 
-def _best(s: Session, test: Any, results: dict[str, Evaluation]) -> Evaluation | None:
-    """The result on a split of the weights with the best validation; None, with a printed reason, if they are lost."""
-    assert s.best is not None
-    weights = s.best.get("weights", "ema" if s.run.ema else "raw")  # older versions did not state them
-    if s.best["step"] == s.step:
-        return results[weights]
-    try:
-        saved = s.checkpoints.read(s.best["step"], runs.flatten(s.engine.gather(s.state).parameters))
-    except UserError as error:
-        print(f"skipped  the test of the best weights: {error}")
+def _measured(s: Session, parameters: dict[str, Any], split: Any) -> Evaluation:
+    return s.setup.evaluator.measure(s.setup.evaluator.to_devices(parameters), split, s.run.batch)
+
+
+def best_kind(s: Session) -> str:
+    """Which weights validation chose, "raw" or "ema"."""
+    return (s.best or {}).get("weights", "ema" if s.run.ema else "raw")  # older versions did not state them
+
+
+def best_weights(s: Session) -> dict[str, Any] | None:
+    """The weights with the best validation; None without validation, or, with a printed reason, if they are lost."""
+    if s.best is None:
         return None
-    averaged = saved.state.ema if weights == "ema" else None
-    tree = saved.state.parameters if averaged is None else averaged
-    return s.setup.evaluator.measure(s.setup.evaluator.to_devices(tree), test, s.run.batch)
+    state = s.engine.gather(s.state)
+    if s.best["step"] != s.step:
+        try:
+            state = s.checkpoints.read(s.best["step"], runs.flatten(state.parameters)).state
+        except UserError as error:
+            print(f"skipped  the test of the best weights: {error}")
+            return None
+    return state.ema if best_kind(s) == "ema" and state.ema is not None else state.parameters
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:
