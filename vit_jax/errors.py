@@ -138,8 +138,8 @@ def install(extra: str) -> str:
 
 
 def print_line(text: str) -> None:
-    """Print a text; carry on if the reader of stdout has closed it (as head does)."""
+    """Print a text, each line `printable`; carry on if the reader of stdout has closed it (as head does)."""
     try:
-        print(text, flush=True)
+        print("\n".join(map(printable, text.split("\n"))), flush=True)
     except BrokenPipeError:
         _forget_output()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from vit_jax.errors import DONE, Interrupted, UserError, print_line
+from vit_jax.errors import DONE, Interrupted, UserError, print_line, printable
 from vit_jax.presets import preset
 
 from ..adapt import operation
@@ -88,7 +88,8 @@ def check(planned: Plan, written: Written, certificate: bool) -> None:
 def described(reading: Reading) -> str:
     """The lines that describe a source: its layout and size, what is left out, tied names, notes."""
     count = sum(t.nbytes // t.dtype.itemsize for t in reading.tensors.values())
-    lines = [f"source    {reading.path}: {reading.layout.name}, {len(reading.tensors)} tensors, {count:,} parameters"]
+    size = f"{len(reading.tensors)} tensors, {count:,} parameters"
+    lines = [f"source    {printable(reading.path)}: {reading.layout.name}, {size}"]
     lines += [f"weights   {reading.chosen}"] if reading.chosen else []
     lines += [f"left out  {what}" for what in reading.left_out]
     lines += [f"tied      {', '.join(names)}" for names in tied(reading.source, reading.tensors)]
@@ -98,8 +99,8 @@ def described(reading: Reading) -> str:
 
 def report(written: Written, layout: str, size: int, seconds: float) -> str:
     """The lines that list what was written."""
-    lines = [f"written   {written.path}: {layout}, {size / 1e6:,.1f} MB in {seconds:.1f} s"]
-    lines += [f"          {path}" for path in written.files if path != written.path]
+    lines = [f"written   {printable(str(written.path))}: {layout}, {size / 1e6:,.1f} MB in {seconds:.1f} s"]
+    lines += [f"          {printable(str(path))}" for path in written.files if path != written.path]
     return "\n".join([*lines, *(f"note      {note}" for note in written.notes)])
 
 

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from vit_jax.config import network_of, to_dict
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, print_line, printable
 
 from ..containers.folder import candidates
 from ..containers.source import Source, Tensor
@@ -24,25 +24,26 @@ ALWAYS = {
 }  # fmt: skip
 INDENT = 11  # columns of the labels
 FEW = 12  # tensors that are shown at either end of a long list
+SHOWN = 200  # characters of a text from a file
 
 
 def show(path: str, options: Options) -> None:
     """Print container, layout, config and tensors of a source. Raises UserError where it cannot be opened."""
     if os.path.isdir(path) and not options.file and len(found := candidates(path)) > 1:
-        print(f"{path}: {len(found)} candidates; name one with --file")
+        print_line(f"{printable(path)}: {len(found)} candidates; name one with --file")
         for one in found:
-            print(f"  {os.path.relpath(one.path, path):40}  {one.what:30} {one.size / 1e6:12,.1f} MB")
+            print_line(f"  {printable(os.path.relpath(one.path, path)):40}  {one.what:30} {one.size / 1e6:12,.1f} MB")
         return
     with opened(path, options) as source:
         chosen = weights_in.choose(source, recognise, options.key)
         label, tensors, left_out, _ = chosen
-        print(f"path       {source.path}\ncontainer  {source.container}, {source.size / 1e6:,.1f} MB")
+        print_line(f"path       {printable(source.path)}\ncontainer  {source.container}, {source.size / 1e6:,.1f} MB")
         if said := weights_in.chosen(source, label) or label.removeprefix(weights_in.TOP):
-            print(f"weights    {said}")
+            print_line(f"weights    {said}")
         for what in (*left_out, *source.skipped):
-            print(f"left out   {what}")
+            print_line(f"left out   {what}")
         for names in weights_in.tied(source, tensors):
-            print(f"tied       {', '.join(names)}")
+            print_line(f"tied       {', '.join(names)}")
         config(source, options, chosen)
         table(tensors)
 
@@ -51,24 +52,24 @@ def config(source: Source, options: Options, chosen: Chosen[Recognition]) -> Non
     """Print layout and config, or why they are not known."""
     found = chosen.found
     if found.refusal:
-        print(f"layout     none: {found.refusal}")
+        print_line(f"layout     none: {found.refusal}")
         return
     names = ", ".join(layout.name for layout in found.layouts)
-    print(f"layout     {names or f'unknown{closest(found.names)}'}")
+    print_line(f"layout     {names or f'unknown{closest(found.names)}'}")
     try:
         reading = identify(source, options, chosen)
     except UserError as error:
-        print(f"config     {error}")
+        print_line(f"config     {error}")
         return
     plain = to_dict(type(reading.config)())
     training = network_of(reading.config).training
     values = {k: v for k, v in to_dict(reading.config).items() if k not in training and (k in ALWAYS or v != plain[k])}
-    print(wrapped(f"config     {type(reading.config).__name__}: {_listed(values)}; the rest by default", INDENT))
+    print_line(wrapped(f"config     {type(reading.config).__name__}: {_listed(values)}; the rest by default", INDENT))
     if images := preprocessing(reading.config, reading.statistics, reading.facts.preprocess):
-        print(wrapped(f"images     {_listed(images)}", INDENT))
+        print_line(wrapped(f"images     {_listed(images)}", INDENT))
     if made := reading.provenance.get("source"):
-        print(f"made from  {made.get('name')} ({made.get('layout')}, sha256 {made.get('sha256')})", end="")
-        print(f" by {reading.provenance.get('made_by')}")
+        told = (made.get("name"), made.get("layout"), made.get("sha256"), reading.provenance.get("made_by"))
+        print_line("made from  {} ({}, sha256 {}) by {}".format(*(printable(str(text)[:SHOWN]) for text in told)))
 
 
 def _listed(values: dict[str, Any]) -> str:
@@ -86,6 +87,6 @@ def table(tensors: dict[str, Tensor]) -> None:
     ]
     if len(lines) > 2 * FEW + 1:
         lines[FEW:-FEW] = [f"  ... {len(lines) - 2 * FEW} more"]
-    print("\n".join(lines))
+    print_line("\n".join(lines))
     numbers = sum(t.nbytes // t.dtype.itemsize for t in tensors.values())
-    print(f"{len(tensors)} tensors, {numbers:,} numbers, {sum(t.nbytes for t in tensors.values()) / 1e6:,.1f} MB")
+    print_line(f"{len(tensors)} tensors, {numbers:,} numbers, {sum(t.nbytes for t in tensors.values()) / 1e6:,.1f} MB")

@@ -26,6 +26,7 @@ NO_WEIGHTS = (
     "scaler.pt",
     "rng_state.pth",
 )
+LISTED = 20  # sets that a message lists
 RUN_FOLDER = "run of vit-jax"  # what a Candidate says of a run folder
 AGAIN = "get the files again, all from one source"
 TAR = ".tar"  # timm names checkpoints last.pth.tar, although they are no archives
@@ -52,6 +53,9 @@ def candidates(folder: str) -> list[Candidate]:
     root = Path(folder)
     if not os.access(root, os.R_OK | os.X_OK):
         raise UserError(f"{folder}: you have no permission to read it; change that with chmod")
+    with os.scandir(root) as entries:
+        if (count := sum(entry.is_dir() for entry in entries)) > limits.FOLDERS:
+            raise UserError(f"{folder}: has {count} folders in it; give the one that holds the weights")
     if found := _checkpoints(root) or _direct(root):
         return found
     for path in sorted(root.iterdir()):
@@ -143,7 +147,8 @@ def open_folder(folder: str, file: str = "", step: Step = None, training: bool =
     wanted = numbered(folder, named, step)
     chosen = [c for c in named if wanted is None or c.step == wanted or c.what == RUN_FOLDER]
     if len(chosen) != 1:
-        names = ", ".join(f"{os.path.relpath(c.path, folder)} ({c.what})" for c in found)
+        names = ", ".join(f"{os.path.relpath(c.path, folder)} ({c.what})" for c in found[:LISTED])
+        names += f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
         asked = f"--file {file}" if not named else f"--step {step}"
         fault = "there are several sets of weights" if chosen else f"{asked} is not there"
         raise UserError(f"{folder}: {fault}: {names}; name one of them with --file")

@@ -5,6 +5,7 @@ TENSORS = 50_000  # in one file
 RANK = 8  # axes of a tensor
 NAME = 512  # characters of a tensor's name
 LETTERS = 1 << 21  # characters of all names of weights: several times those of the largest networks
+FOLDERS = 10_000  # in a folder in which weights are looked for
 NESTING = 8  # levels of dictionaries and lists
 OPCODES = 1_000_000  # of a pickle, and values of a nested file
 TENSOR_BYTES = 16 << 30

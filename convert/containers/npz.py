@@ -41,6 +41,10 @@ def open_file(path: str) -> Source:
         for member in found.values():
             _check_member(path, member)
         check_names([name.removesuffix(SUFFIX) for name in found], path)
+        if (total := sum(member.size for member in found.values())) > max(limits.RATIO_FROM, limits.RATIO * file.size):
+            raise UserError(
+                f"{path}: would grow from {file.size} to {total} bytes, like a zip bomb; re-save the file uncompressed"
+            )
         if not found:
             raise UserError(f"{path}: holds no arrays; get the file again")
         tree = {name.removesuffix(SUFFIX): _tensor(file, member) for name, member in found.items()}

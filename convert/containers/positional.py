@@ -64,9 +64,12 @@ class PositionalFile:
             file = self._file()
         except FileNotFoundError:
             raise UserError(f"{self.path}: was removed while it was read; get the file again") from None
-        file.seek(offset)
-        while done < size and (count := file.readinto(view[done:])):  # type: ignore[attr-defined]
-            done += count
+        try:
+            file.seek(offset)
+            while done < size and (count := file.readinto(view[done:])):  # type: ignore[attr-defined]
+                done += count
+        except OSError as error:  # the system does not say which file it is
+            raise OSError(error.errno, error.strerror, self.path) from error
         if done < size or _state(file) != self._state:
             raise UserError(f"{self.path}: has changed while it was read; try again when no process writes to it")
 
