@@ -48,8 +48,11 @@ def open_file(path: str) -> Source:
 def container(path: str) -> str:
     """The container of a file, a key of READERS, by its first bytes. Raises UserError saying what it is instead."""
     check_file(path)
-    with open(path, "rb") as opened:
-        head = opened.read(FIRST_BYTES)
+    file = PositionalFile(path)
+    try:
+        head = file.read(0, min(FIRST_BYTES, file.size))
+    finally:
+        file.close()
     if not head:
         raise UserError(f"{path}: is empty (0 bytes); get the file again")
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= min(limits.HEADER, os.path.getsize(path)):
