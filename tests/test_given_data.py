@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import os
+import signal
 import sys
 import threading
 from dataclasses import replace
@@ -91,6 +93,7 @@ def test_evaluation_measures_the_run_s_own_split_of_its_arrays_and_all_of_others
     step, own = vit_jax.evaluate(Path("runs/run"), data=(IMAGES, LABELS))
     best = ended["test"]["best"]
     assert (step, own.metrics) == (ended["best"]["step"], pytest.approx(best, rel=1e-6))
+    assert repr(own).startswith(f"Classified({len(own.predicted)} examples: loss ") and len(repr(own)) < 300
     _, validation = vit_jax.evaluate("run", "validation", data={"train": (IMAGES, LABELS)})
     assert len(validation.predicted) == runs.Run("runs/run").record()["data"]["sizes"]["validation"]
     other = IMAGES[::-1][:40], LABELS[::-1][:40]
@@ -119,6 +122,28 @@ def test_other_arrays_are_another_run(trained, capsys):
     assert other["folder"] == "runs/run-2"
     with pytest.raises(UserError, match="runs/run: holds a run on other data; choose another name"):
         vit_jax.train(tiny(name="run"), data=(255 - IMAGES, LABELS), class_names=["a", "b", "c"])
+
+
+def test_a_stopped_cell_saves_and_raises_keyboard_interrupt_and_the_same_call_goes_on(trained, monkeypatch, capsys):
+    loop = sys.modules["vit_jax.train.loop"]
+    after_step = loop.after_step
+
+    def stop(s, meter):
+        after_step(s, meter)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="saved at step 1; go on") as told:
+        patch.setattr(loop, "after_step", stop)
+        try:
+            vit_jax.train(tiny(name="stopped"), data=(IMAGES, LABELS))
+        except Exception:
+            pytest.fail("a loop over runs that catches exceptions would go on with the next")
+    assert str(told.value).endswith("with: the same call of vit_jax.train, with the same data")
+    assert signal.getsignal(signal.SIGINT) is before
+    ended = vit_jax.train(tiny(name="stopped"), data=(IMAGES, LABELS))
+    assert ended["status"] == "finished" and "going on after step 1" in capsys.readouterr().out
+    assert ended["test"]["last"]["loss"] == trained[1]["test"]["last"]["loss"]
 
 
 def test_commands_say_that_only_python_has_the_data(trained, inside, place):

@@ -42,8 +42,11 @@ class CheckFailed(Exception):
     """The results are wrong (a NaN loss, a failed verification); exit code 3."""
 
 
-class Interrupted(Exception):
-    """A signal ended the run after its state was saved; exit code 130 (SIGINT) or 143 (SIGTERM)."""
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the run after its state was saved; exit code 130 (SIGINT) or 143 (SIGTERM).
+
+    In Python it is the KeyboardInterrupt that a user expects who stops a cell, so `except Exception` lets it pass.
+    """
 
     def __init__(self, message: str, signal_name: str):
         super().__init__(message)

@@ -76,6 +76,8 @@ def check(planned: Plan, written: Written, certificate: bool) -> None:
 
         try:
             certify(planned, written)
+        except Interrupted:
+            raise
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted: {written.path} was written, and is not verified", "SIGINT") from None
     elif any(adaptation.changes for adaptation in planned.adaptations):

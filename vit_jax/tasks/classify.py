@@ -34,7 +34,7 @@ WRONG = 36  # most images in the figure of wrong predictions
 TOP = 5  # the metric accuracy_top5 counts an image as right if its class is among so many most probable ones
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Classified(Evaluation):
     """The result of a network of K classes on n images; `predicted` is int [n].
 

@@ -32,12 +32,16 @@ Batch = dict[str, Any]
 Load = Callable[[str], tuple[ModelConfig, dict[str, Any]]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """The result of a network on the n examples of a split. A task may return a subclass with more fields."""
 
     metrics: dict[str, float]  # "loss" and the task's own metrics
     predicted: np.ndarray  # [n, ...]: the network's output for each example, in the order of the split
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
+        return f"{type(self).__name__}({len(self.predicted):,} examples: {values})"
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,8 @@ def signals() -> Iterator[Caught]:
         old = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield caught
-    except KeyboardInterrupt:
-        if not caught.name:
+    except KeyboardInterrupt as error:
+        if isinstance(error, Interrupted) or not caught.name:
             raise
         raise Interrupted(
             f"{caught.name}: ended at once; repeat the command to go on from the last checkpoint", caught.name
