@@ -60,8 +60,12 @@ def main(prog: str = "python -m convert") -> int:
     """Run the command in sys.argv; the exit codes are those of vit_jax.errors."""
     words = sys.argv[1:]
     command = words[0] if words and words[0] in COMMANDS and words[0] and not os.path.exists(words[0]) else ""
-    arguments = parser(command, prog).parse_args(words[1:] if command else words)
-    return run_command(lambda: shortened(lambda: undisturbed(lambda: COMMANDS[command](arguments))))
+
+    def body() -> int:
+        arguments = parser(command, prog).parse_args(words[1:] if command else words)
+        return COMMANDS[command](arguments)
+
+    return run_command(lambda: shortened(lambda: undisturbed(body)))
 
 
 def shortened(body: Callable[[], int]) -> int:

@@ -29,7 +29,7 @@ NEVER = {"torch", "torchvision", "torch_ref", "tensorflow"}
 ONLY_WHEN_USED = {"tensorflow_datasets", "array_record", "tensorboard", "wandb"}
 # What the other two packages may import: convert only numpy, and torch_ref nothing of the code that it is to check.
 FRAMEWORKS = JAX | {"torch", "torchvision", "torch_ref", "tensorflow"}
-CONVERT_READS = {"errors", "config", "presets", "runs"}
+CONVERT_READS = {"errors", "config", "flags", "presets", "runs"}
 LAZY = ("convert.verify",)  # it imports frameworks, inside functions
 # Which modules load the module that a row names as text, or (vit_jax, its cli, the containers) one of their own files.
 LOADERS = (

@@ -151,19 +151,24 @@ def _flag(word: str, known: Mapping[str, Flag], reasons: Mapping[str, str]) -> t
     positive = known.get(f"{part}.{last[3:]}" if part else last[3:]) if last.startswith("no-") else None
     if positive is not None and positive.hint is bool:
         return positive, False
-    raise UserError(f"there is no field {shown(word)}{_instead(word, known, reasons)}")
+    raise UserError(f"there is no field {shown(word)}{instead(word, known, reasons)}")
 
 
-def _instead(word: str, known: Mapping[str, Flag], reasons: Mapping[str, str]) -> str:
+def instead(word: str, known: Mapping[str, Flag], reasons: Mapping[str, str] = REASONS) -> str:
     """A clause: what takes the place of an unknown flag here, why nothing does, or the flags most similar to it."""
     wanted = word.lstrip("-").lower().replace("_", "-")
     for name in (wanted, wanted.rpartition(".")[2]):
-        if name in reasons:
-            return f": {reasons[name]}"
+        if (reason := reasons.get(name)) and _has_all(known, reason):
+            return f": {reason}"
         ours = [flag for flag in FLAGS.get(name, ()) if flag in known and not known[flag].required]
         if ours:
             return f"; here it is {' or '.join(f'--{flag}' for flag in ours)}"
     return _similar(wanted[:200], known)
+
+
+def _has_all(known: Mapping[str, Flag], text: str) -> bool:
+    """Whether a command has all flags that a text names."""
+    return all(any(name.startswith(word) for name in known) for word in re.findall(r"--([a-z][a-z.-]*)", text))
 
 
 def _similar(wanted: str, known: Mapping[str, Flag]) -> str:

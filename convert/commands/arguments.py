@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from vit_jax.errors import UserError
+from vit_jax.flags import Flag, instead, shown
 
 from .terminal import wrapped
 
@@ -30,10 +31,41 @@ SOURCE = "a file, a folder, a run of vit-jax, or hf://owner/name"
 FLOATS = ["float64", "float32", "float16", "bfloat16"]
 
 
+PLACES = {  # {flag of other programs: where its value stands here}
+    **dict.fromkeys(("output", "out", "o", "dst", "dest"), "the target is the second argument, DST"),
+    **dict.fromkeys(("input", "in", "i", "src", "source", "checkpoint"), "the source is the first argument, SRC"),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose mistakes are one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError."""
+        unknown, missing = "unrecognized arguments: ", "the following arguments are required: "
+        if message.startswith(unknown):
+            word = message.removeprefix(unknown).split()[0].partition("=")[0]
+            known = {name: Flag(name, str, a.help or "") for a in self._actions for name in names(a)}
+            clause = instead(word, known, PLACES) if word.startswith("-") else f"; `{self.prog} --help` lists them"
+            raise UserError(f"there is no argument {shown(word)}{clause}")
+        if message.startswith(missing):
+            raise UserError(f"{message.removeprefix(missing)} missing: give {self.usage_of_positionals()}")
+        raise UserError(" ".join(message.removeprefix("argument ").split()))
+
+    def usage_of_positionals(self) -> str:
+        """The command with its positional arguments."""
+        return " ".join([self.prog, *(str(a.metavar) for a in self._actions if not a.option_strings)])
+
+
+def names(action: argparse.Action) -> list[str]:
+    """The names of an argument's flags, without dashes."""
+    return [flag.lstrip("-") for flag in action.option_strings]
+
+
 def parser(command: str, prog: str) -> argparse.ArgumentParser:
     """The arguments of a command: "" (convert), inspect, verify or formats."""
     others = [wrapped(f"  {prog} {name:12}  {what}", 6) for name, what in ALSO.items()]
-    out = argparse.ArgumentParser(
+    out = Parser(
         f"{prog} {command}".rstrip(),
         description=wrapped(PURPOSE[command], 0),
         epilog="" if command else "\n".join(["also:", *others]),

@@ -1,0 +1,243 @@
+"""Words of a command line: what the check lets through is what the parser reads; each mistake is one sentence."""
+
+import contextlib
+import io
+import random
+import sys
+import typing
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+import pytest
+import tyro
+
+from convert import __main__ as convert_door
+from convert.commands.arguments import parser as convert_parser
+from vit_jax import cli, errors, evaluate, flags, predict
+from vit_jax.config import RunConfig
+from vit_jax.presets import PRESETS, preset
+from vit_jax.synonyms import FLAGS, REASONS, VALUES
+from vit_jax.train import command as train_command
+
+
+def options(name="digits"):
+    run = preset(name).run
+    return train_command.Options(**{f.name: getattr(run, f.name) for f in fields(RunConfig)})
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part with one field of each kind."""
+
+    size: int | tuple[int, int] = field(default=2, metadata={"help": "one number or two"})
+    kinds: tuple[Literal["kernel", "norm"], ...] = field(default=("kernel",), metadata={"help": "any of them"})
+    lengths: tuple[int, ...] = field(default=(), metadata={"help": "any numbers"})
+    flip_all: bool = field(default=False, metadata={"help": "off"})
+
+
+@dataclass(frozen=True)
+class Small:
+    """Options of each kind, and a part."""
+
+    epochs: int = field(default=1, metadata={"help": "a number"})
+    lr_peak: float = field(default=1.0, metadata={"help": "a number"})
+    schedule: Literal["cosine", "constant"] = field(default="constant", metadata={"help": "one of two"})
+    name: str = field(default="", metadata={"help": "a text"})
+    cached: bool = field(default=True, metadata={"help": "on"})
+    part: Part = field(default_factory=Part)
+
+
+def parsed_by_tyro(words):
+    """What tyro alone makes of the words; None if it refuses them."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), contextlib.suppress(SystemExit):
+        return tyro.cli(Small, args=words, default=Small(), config=(tyro.conf.AvoidSubcommands,))
+    return None
+
+
+TRIED = {
+    **dict.fromkeys(("--epochs", "--lr-peak", "--lr_peak"), ("3", "-1", "1e-3", ".5", "1_0", "abc", "", " 2")),
+    **dict.fromkeys(("--part.size", "--part.lengths"), ("3", "-1", "2x4", "5", "8")),
+    "--part.kinds": ("kernel", "norm", "bias"),
+    "--schedule": ("cosine", "cosin", "constant"),
+    "--name": ("a", "", "-", "-7", "a b", "None"),
+    **dict.fromkeys(("--cached", "--no-cached", "--part.flip-all", "--no-part.flip-all"), ("True",)),
+    **dict.fromkeys(("--epoch", "-e", "--size", "--part"), ("3",)),
+}
+
+
+def test_what_passes_the_check_is_what_the_parser_reads_and_nothing_else_does():
+    """120 random command lines."""
+    draw, accepted = random.Random(0), 0
+    for _ in range(120):
+        words = []
+        for flag in draw.sample([*TRIED], k=draw.choice((1, 1, 2))):
+            values = draw.choices(TRIED[flag], k=draw.choice((0, 1, 1, 2)) if "e" in flag[:4] else draw.choice((1, 2)))
+            values = [] if "cached" in flag or ("flip" in flag and draw.random() < 0.8) else values
+            joined = values and draw.random() < 0.3
+            words += [f"{flag}={values[0]}", *values[1:]] if joined else [flag, *values]
+        theirs = parsed_by_tyro(words)
+        try:
+            ours = flags.parse(Small, words, default=Small(), prog="x")
+        except errors.UserError:
+            ours = None
+        assert ours == theirs, words
+        accepted += ours is not None
+    assert 20 < accepted < 100
+
+
+def test_a_flag_given_twice_counts_as_given_last():
+    words = ["--name=a", "--epochs", "3", "--name", "b", "--epochs=4", "--augment.flip", "--augment.no-flip"]
+    found = train_command.parse(["digits", *words])[1]
+    assert (found.name, found.epochs, found.augment.flip) == ("b", 4, False)
+    assert [flags.value_of(words, name) for name in ("name", "epochs", "init")] == ["b", "4", ""]
+    assert flags.given([*words, "--", "--seed"], options()) == [
+        *("name", "epochs", "name", "epochs", "augment.flip", "augment.flip"),
+    ]
+
+
+@dataclass(frozen=True)
+class Two:
+    """Two positional arguments, the second any number of times."""
+
+    first: str = field(metadata={"help": "the first; or not"})
+    others: tuple[str, ...] = field(metadata={"help": "the others"})
+    top: int = field(default=3, metadata={"help": "a number"})
+
+
+@pytest.mark.parametrize(
+    "words", ["a b --top 5 c", "--top 5 a b c", "a --top=5 b c", "a b c --top 5", "--top 5 -- a b c"]
+)
+def test_positional_arguments_may_stand_anywhere(words):
+    assert flags.parse(Two, words.split(), prog="x") == Two("a", ("b", "c"), 5)
+
+
+def test_what_begins_with_a_dash_can_be_positional():
+    assert flags.parse(Two, ["a", "-5", "-", "--", "-b", "--top"], prog="x") == Two("a", ("-5", "-", "-b", "--top"), 3)
+
+
+# ------------------------------------------------------------------------- one sentence for each
+
+COMMANDS = {"train": train_command.command, "evaluate": evaluate.command, "predict": predict.command}
+
+
+def said(line, monkeypatch, capsys) -> str:
+    """What a command prints on stderr; it must be refused with 2."""
+    door, *words = line.split()
+    capsys.readouterr()
+    if door == "torch_ref":
+        pytest.importorskip("torch")
+        from torch_ref import train as torch_train
+
+        code = errors.run_command(lambda: torch_train.command(words))
+    elif door in COMMANDS:
+        code = errors.run_command(lambda: COMMANDS[door](words))
+    else:
+        monkeypatch.setattr(sys, "argv", [door, *words])
+        code = convert_door.main() if door == "convert" else cli.main()
+    shown = capsys.readouterr()
+    assert code == errors.USER and not shown.out
+    return shown.err
+
+
+@pytest.mark.parametrize(
+    "line, sentence",
+    {
+        "train digits --device cpu": "there is no field --device: jax takes the devices that it finds; to choose, set "
+        "JAX_PLATFORMS=cpu or CUDA_VISIBLE_DEVICES=0 before the command",
+        "torch_ref digits --device cpu": "there is no field --device: PyTorch takes a GPU if it finds one; to use the "
+        "CPU set CUDA_VISIBLE_DEVICES= before the command",
+        "evaluate x --device cpu": "there is no field --device: jax takes the devices",
+        "train digits --fp16": "there is no field --fp16: float16 would need a scaled loss; use --compute-dtype bf",
+        "train digits --amp": "there is no field --amp; here it is --compute-dtype",
+        "train digits --gpu 0": "there is no field --gpu: jax takes the devices",
+        "train digits --lr 0.1": "there is no field --lr; here it is --optim.lr",
+        "torch_ref digits --learning_rate 0.1": "there is no field --learning_rate; here it is --optim.lr",
+        "train digits --batch-size=32": "there is no field --batch-size; here it is --batch",
+        "train digits --workers 4": "there is no field --workers; here it is --data.threads",
+        "train numbers --workers 4": "there is no field --workers; ",
+        "train digits --pretrained": "there is no field --pretrained; here it is --init",
+        "train digits --weights x.pt": "there is no field --weights; here it is --init",
+        "evaluate x --ckpt last": "there is no field --ckpt; here it is --weights",
+        "predict x y --output a.csv": "there is no field --output; here it is --csv",
+        "train digits --mixup 1": "there is no field --mixup: this augmentation is not here",
+        "train --model vit": "there is no field --model: the network is the first argument, such as vit-s16",
+        "train digits --optim.name lamb": "--optim.name lamb: choose one of sgd, momentum, adam, adamw",
+        "torch_ref digits --optim.name=lamb": "--optim.name lamb: choose one of sgd, momentum, adam, adamw",
+        "train digits --compute-dtype bf16": "--compute-dtype bf16: choose one of float32, bfloat16, float64; here it "
+        "is bfloat16",
+        "train digits --model.activation swish": "gelu_tanh, quick_gelu, relu, silu; here it is silu",
+        "train digits --optim.decay kernel weights": "--optim.decay weights: choose any of kernel, bias, norm, ",
+        "evaluate x --split val": "--split val: here it is validation",
+        "evaluate x --weights bst": "--weights bst: choose one of best, last",
+        "train digits --epochs abc": "--epochs abc: give a whole number",
+        "train digits --epochs 1.5": "--epochs 1.5: give a whole number",
+        "train digits --epochs=": "--epochs '': give a whole number",
+        "train digits --epochs": "--epochs has no value: give a whole number",
+        "train digits --epochs --seed 3": "--epochs has no value: give a whole number",
+        "train digits --optim.lr inf": "--optim.lr inf: give a finite number",
+        "train digits --optim.lr nan": "--optim.lr nan: give a finite number",
+        "train digits --model.patch 2 4 8": "--model.patch 2 4 8: give a whole number or 2 whole numbers",
+        "train digits --augment.flip=true": "--augment.flip=true: takes no value; write --augment.flip or "
+        "--augment.no-flip",
+        "train digits --model.no-cls-token false": "takes no value; write --model.cls-token or --model.no-cls-token",
+        "train digits --epochs \x1b[31m": r"--epochs \x1b[31m: give a whole number",
+        "train digits 7": "the argument '7' follows no --field: name its field, or leave it out",
+        "train cifar10": "cifar10 is a set of images, not a preset: give one that trains on it (cifar10-48x4, ",
+        "train vit_base_patch16_224": "there is no preset 'vit_base_patch16_224'; here it is vit-b16",
+        "train google/vit-large-patch32-384": "here it is vit-l32",
+        "train vit-q16": "there is no preset 'vit-q16'; nearest: ",
+        "train /": "/ is a folder, not a preset: --resume / continues a run, --init / starts from its weights, ",
+        "train --resume a --resume b": "b: no run here",
+        "train digits --resume a": "--resume a uses the config of that run: leave out the preset 'digits'",
+        "train --resume a --config b": "--resume a uses the config of that run: leave out --config b",
+        "evaluate": "RUN is missing: give a run's folder, or its name inside runs/",
+        "evaluate x y": "the argument 'y' follows no --field",
+        "predict": "RUN is missing: give a run's folder",
+        "predict x y --topk 5": "there is no field --topk; here it is --top",
+        "predict x y --top five": "--top five: give a whole number",
+        "convert": "SRC, DST missing: give python -m convert SRC DST",
+        "convert a": "DST missing: give python -m convert SRC DST",
+        "convert a b c": "there is no argument 'c'; `python -m convert --help` lists them",
+        "convert a b --output c": "there is no argument --output: the target is the second argument, DST",
+        "convert a b --format timm": "there is no argument --format; here it is --to",
+        "convert a b --dtyp float16": "there is no argument --dtyp; nearest: --dtype",
+        "convert a b --dtype fp8": "--dtype: invalid choice: 'fp8' (choose from ",
+        "convert a b --to": "--to: expected one argument",
+        "convert verify a": "B missing: give python -m convert verify A B",
+        "vit-jax trian": "there is no command 'trian'; nearest: train",
+        "vit-jax digits": "digits is a preset, not a command; give vit-jax train digits",
+        "vit-jax --device": "the command comes before its flags: give vit-jax COMMAND --device",
+    }.items(),
+)
+def test_a_mistake_is_one_sentence(line, sentence, monkeypatch, capsys):
+    error = said(line, monkeypatch, capsys)
+    assert error.startswith("vit-jax: error: ") and sentence in error
+    assert error.count("\n") == 1 and error.strip().isprintable() and len(error) < 400
+
+
+def test_the_module_says_what_to_run(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["vit_jax"])
+    assert cli.main("python -m vit_jax") == 0
+    shown = capsys.readouterr().out
+    assert "usage: python -m vit_jax COMMAND" in shown and all(f"  {name} " in shown for name in cli.COMMANDS)
+
+
+# ---------------------------------------------------------------------------- the table of words
+
+
+def test_each_word_of_others_leads_to_a_field_or_a_value_that_is_there():
+    dataclasses = [*map(options, PRESETS), evaluate.Options, predict.Options]
+    known = {name: flag for one in dataclasses for name, flag in flags.flags(one).items()}
+    of_convert = {flag.lstrip("-") for a in convert_parser("", "x")._actions for flag in a.option_strings}
+    assert {ours for several in FLAGS.values() for ours in several} <= known.keys() | of_convert
+    assert not known.keys() & REASONS.keys()
+    literal = {value for flag in known.values() for value in choices(flag.hint)}
+    assert {*VALUES.values()} <= literal | {"validation"}
+
+
+def choices(hint) -> set:
+    """The values of the Literals in a type."""
+    if typing.get_origin(hint) is typing.Literal:
+        return {*typing.get_args(hint)}
+    return {value for part in typing.get_args(hint) for value in choices(part)}
