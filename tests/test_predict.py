@@ -488,6 +488,41 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
         loaded.predict(["grey.png"])
 
 
+@pytest.mark.parametrize("kind", ["raw", "ema", ""])
+def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypatch):
+    """Those that validation chose, of their own step; without validation the last ones. Each figure says which."""
+    shown = []
+    task = SimpleNamespace(
+        selection_metric=("accuracy", 1),
+        pictures=lambda network, data, result, folder, caption: shown.append((network, caption)) or "",
+    )
+    monkeypatch.setattr(report, "draw_curves", lambda *a: shown.append(a[-1]))
+    run = runs.find("digits").config()
+    last, raw, ema = (start(run.model, jax.random.key(seed)) for seed in range(3))
+    saved = SimpleNamespace(state=SimpleNamespace(parameters=raw, ema=ema))
+    session = SimpleNamespace(
+        folder=runs.Run(tmp_path),
+        run=run,
+        best={"step": 40, "weights": kind} if kind else None,
+        task=task,
+        engine=SimpleNamespace(definition=definition(run.model), gather=lambda state: state),
+        state=SimpleNamespace(parameters=last, ema=last),
+        checkpoints=SimpleNamespace(read=lambda step, _: saved if step == 40 else None),
+        setup=SimpleNamespace(dataset=None, order=SimpleNamespace(steps_per_epoch=20)),
+        step=60,
+        epoch=3.0,
+    )
+    finish.draw(session, None, finish.best_weights(session))
+    step, (network, caption) = shown
+    expected, words = {
+        "raw": (raw, "best weights (raw), epoch 2, step 40"),
+        "ema": (ema, "best weights (averaged), epoch 2, step 40"),
+        "": (last, "last weights (raw), epoch 3, step 60"),
+    }[kind]
+    assert caption == words and step == (40 if kind else None)
+    assert np.array_equal(network.head.kernel[...], expected["head"]["kernel"])
+
+
 # --------------------------------------------------------------------------------- other layouts
 
 

@@ -19,14 +19,16 @@ from typing import Any
 
 from . import runs
 from .callable_module import make_callable
-from .config import RunConfig, flat, nearest, shapes, task_row
+from .config import RunConfig, flat, shapes, task_row
 from .errors import DONE, UserError, printable, run_command
 from .flags import parse
 from .report.table import check_output, print_table
+from .runs import several
 
 BUDGETS = ("max_steps", "max_minutes")  # execution fields, which yet decide how far a run has come
 PICTURE = "comparison.png"
 SHOWN = 5  # most names that a note lists
+COLOURED = 28  # most curves of one panel that can be told apart
 
 
 @dataclass(frozen=True)
@@ -128,68 +130,20 @@ def gather(names: Sequence[str], runs_dir: str = "runs") -> Comparison:
     notes: list[str] = []
     wanted: dict[Path, None] = {}
     for name in names or [runs_dir]:
-        for folder in _found(name, runs_dir, bool(names)):
+        for folder in several.found(name, runs_dir, bool(names)):
             wanted[folder.resolve()] = None
-    titles = _titles(list(wanted))
+    titles = several.titles(list(wanted))
     lines = [line for path, title in titles.items() if (line := _line(path, title, notes)) is not None]
     if not lines:
         raise UserError("; ".join(notes) or "there are no runs to compare; train one first")
     return Comparison(lines, _warnings(lines) + notes, Path(os.path.commonpath([path.parent for path in wanted])))
 
 
-def _found(name: str, runs_dir: str, named: bool) -> list[Path]:
-    """The folders of runs and of groups that a name, or a path, stands for. Raises UserError if there are none."""
-    plain = named and name not in (".", "..") and Path(name).name == name
-    places = [path for path in (Path(name), Path(runs_dir) / name) if _held(path)] if plain else [Path(name)]
-    if len({path.resolve() for path in places}) > 1:
-        raise UserError(f"{name}: is both ./{name} and {Path(runs_dir) / name}; give one of these paths")
-    if places and (held := _held(places[0])):
-        return held
-    here = sorted(path.name for path in _held(Path(runs_dir)))
-    if not named:
-        raise UserError(f"{runs_dir}/ holds no runs: train one, or give the paths of runs")
-    listed = ", ".join(here[:SHOWN]) + (f" and {len(here) - SHOWN} more" if len(here) > SHOWN else "")
-    known = f"{runs_dir}/ holds {listed}" if here else f"{runs_dir}/ holds none: train one, or give its path"
-    close = nearest(name, here) if plain else ""
-    raise UserError(f"{name}: there is no run, and no folder of runs, of this name{close if close else '; ' + known}")
-
-
-def _held(path: Path) -> list[Path]:
-    """A path if it is a run or a group, else those inside it."""
-    if _is_run(path) or _seeds(path):
-        return [path]
-    try:
-        inside = sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
-    except OSError:
-        return []
-    return [each for each in inside if _is_run(each) or _seeds(each)]
-
-
-def _is_run(path: Path) -> bool:
-    return (path / "config.json").exists()
-
-
-def _seeds(path: Path) -> list[Path]:
-    """The runs of a group, in order of their seeds."""
-    found = [file.parent for file in path.glob("seed-*/config.json")]
-    return sorted(found, key=lambda folder: (len(folder.name), folder.name))
-
-
-def _titles(paths: list[Path]) -> dict[Path, str]:
-    """{path: the shortest end of it that no other of them has}."""
-    titles = {}
-    for path in paths:
-        count = next(n for n in range(1, len(path.parts) + 1)
-                     if sum(other.parts[-n:] == path.parts[-n:] for other in paths) == 1)  # fmt: skip
-        titles[path] = "/".join(path.parts[-count:])
-    return titles
-
-
 def _line(path: Path, title: str, notes: list[str]) -> Line | None:
     """The line of a run or a group; None, with a note, if nothing of it can be read."""
-    group = not _is_run(path)
+    group = not several.is_run(path)
     members = []
-    for folder in _seeds(path) if group else [path]:
+    for folder in several.members(path) if group else [path]:
         name = f"{title}/{folder.name}" if group else title
         try:
             member = _member(runs.Run(folder))
@@ -300,6 +254,11 @@ def draw(found: Comparison, path: str | os.PathLike[str]) -> None:
         told += ["averaged weights"] if line.members[0].kind == "ema" else []
         texts.append(line.name + (f" ({', '.join(told)})" if told else ""))
     count, groups = sum(len(line.members) for line in found.lines), [line for line in found.lines if line.group]
+    if len(texts) > COLOURED:
+        measured = found.results().get("validation loss", [[] for _ in texts])
+        loss = [statistics.fmean(values) if values else math.inf for values in measured]
+        best = sorted(range(len(texts)), key=loss.__getitem__)[:COLOURED]
+        texts = [text if i in best else "" for i, text in enumerate(texts)]
     title = f"{count} run{'s' * (count > 1)}" + f" in {len(groups)} groups" * (len(groups) == len(found.lines) > 1)
     draw_comparison(panels, texts, path, title if len(found.lines) > 1 else found.lines[0].name)
 

@@ -28,15 +28,18 @@ class Series:
 def draw_comparison(panels: dict[str, list[Series | None]], names: Sequence[str], path: AnyPath, title: str) -> None:
     """Draw panels {title: a Series for each of `names`, or None}, each with all curves, and one legend.
 
+    Curves of which the name is empty are grey and not in the legend: more than 28 could not be told apart.
     Training curves (title "training ...") are smoothed. A group is drawn as its mean with a band of one standard
     deviation.
     """
-    cells, size = len(panels) + 1, 9 if len(names) <= 16 else 7
-    rows = math.ceil(cells / 2)
-    looks = [(COLORS[i % len(COLORS)], LINES[i // len(COLORS) % len(LINES)]) for i in range(len(names))]
+    named = [i for i, name in enumerate(names) if name]
+    looks = {i: (COLORS[k % len(COLORS)], LINES[k // len(COLORS) % len(LINES)]) for k, i in enumerate(named)}
+    rows = math.ceil((len(panels) + 1) / 2)
     with page(path, 11, 3.75 * rows + 0.3) as figure:
         banded = any(series and series.spread is not None for curves in panels.values() for series in curves)
-        figure.suptitle(shortened(title, 60) + "; bands are one standard deviation over seeds" * banded)
+        title = shortened(title, 60) + "; bands are one standard deviation over seeds" * banded
+        chosen = f"; in colour the {len(named)} with the lowest validation loss" * (len(named) < len(names))
+        figure.suptitle(title + chosen)
         axes = list(figure.subplots(rows, 2, squeeze=False).flat)
         handles = {}
         for ax, (name, curves) in zip(axes, panels.items(), strict=False):
@@ -44,11 +47,12 @@ def draw_comparison(panels: dict[str, list[Series | None]], names: Sequence[str]
             for i, series in enumerate(curves):
                 if series is None or not np.isfinite(series.values).any():
                     continue
-                color, line = looks[i]
+                color, line = looks.get(i, ("#CCCCCC", "-"))
                 window = len(series.values) // 25 if name.startswith("training") else 0
                 values, few = smooth(series.values, window), len(series.values) <= 40
                 marker = {"marker": "o" if few else "", "ms": 3.5 if len(series.values) > 1 else 8}
-                handles[i] = ax.plot(series.epochs, values, color=color, ls=line, lw=1.5, **marker)[0]
+                layer = 2 if i in looks else 1
+                handles[i] = ax.plot(series.epochs, values, color=color, ls=line, lw=1.5, zorder=layer, **marker)[0]
                 if series.spread is not None:
                     spread = smooth(series.spread, window)
                     ax.fill_between(series.epochs, values - spread, values + spread, color=color, alpha=0.18, lw=0)
@@ -56,8 +60,9 @@ def draw_comparison(panels: dict[str, list[Series | None]], names: Sequence[str]
                 ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", color=GREY)
         for ax in axes[len(panels) :]:
             ax.axis("off")
-        shown = [(handles[i], shortened(names[i], 56 if len(names) <= 16 else 34)) for i in sorted(handles)]
+        columns = 1 if len(named) <= 16 else 2
+        shown = [i for i in named if i in handles]
         if shown:
-            columns = 1 if len(names) <= 16 else 2
-            lines, texts = [line for line, _ in shown], [text for _, text in shown]
-            axes[len(panels)].legend(lines, texts, loc="upper left", fontsize=size, ncols=columns, handlelength=3.2)
+            lines, texts = [handles[i] for i in shown], [shortened(names[i], 56 // columns) for i in shown]
+            look = {"fontsize": 9 if columns == 1 else 7, "ncols": columns, "handlelength": 3.2}
+            axes[len(panels)].legend(lines, texts, loc="upper left", **look)

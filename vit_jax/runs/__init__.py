@@ -1,6 +1,7 @@
 """The run folder: its layout, config.json, digests and lock. Nothing here imports jax, so every tool can read runs.
 
-files, digests, record (what config.json may hold), log (metrics.jsonl), folder (`Run`), choice (which folder).
+files, digests, record (what config.json may hold), log (metrics.jsonl), folder (`Run`), several (runs by one name),
+choice (which folder).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from ..config import RunConfig, differences
 from ..config.complete import check_name
 from ..errors import UserError
 from .folder import Run
+from .several import members
 
 
 def choose(run: RunConfig, name: str, named: bool, seeds: int = 0, data: Any = None) -> Run:
@@ -57,11 +58,11 @@ def _fits_group(folder: Run, run: RunConfig) -> None:
     """Raise UserError unless the folder is free or has runs that differ from this one only in the seed."""
     if folder.exists():
         raise UserError(f"{folder}: holds a single run, not one per seed; choose another --name")
-    members = sorted(folder.path.glob("seed-*/config.json"))
-    if not members:
+    inside = members(folder.path)
+    if not inside:
         _fits(folder, run)
-    for file in members:
-        member = Run(file.parent)
+    for path in inside:
+        member = Run(path)
         same_identity(member, replace(run, seed=member.config().seed))
 
 
@@ -120,9 +121,9 @@ def is_foreign(text: str, runs_dir: str = "runs") -> bool:
 
 def _no_group(path: Path) -> None:
     """Raise UserError if the folder holds a run for each seed and is none itself."""
-    members = [] if Run(path).exists() else sorted(file.parent for file in path.glob("seed-*/config.json"))
-    if members:
+    inside = [] if Run(path).exists() else members(path)
+    if inside:
         raise UserError(
-            f"{Run(path)}: is a group of {len(members)} runs, one for each seed; give one of them, such as "
-            f"{Run(members[0])}"
+            f"{Run(path)}: is a group of {len(inside)} runs, one for each seed; give one of them, such as "
+            f"{Run(inside[0])}"
         )

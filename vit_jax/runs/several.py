@@ -1,0 +1,59 @@
+"""Several runs by one name: groups, which `train --seeds` makes, and folders of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..config import nearest
+from ..errors import UserError
+
+SHOWN = 5  # most names that a message lists
+
+
+def found(name: str, runs_dir: str, named: bool) -> list[Path]:
+    """The folders of runs and of groups that a name, or a path, stands for. Raises UserError if there are none."""
+    plain = named and name not in (".", "..") and Path(name).name == name
+    places = [path for path in (Path(name), Path(runs_dir) / name) if held(path)] if plain else [Path(name)]
+    if len({path.resolve() for path in places}) > 1:
+        raise UserError(f"{name}: is both ./{name} and {Path(runs_dir) / name}; give one of these paths")
+    if places and (inside := held(places[0])):
+        return inside
+    here = sorted(path.name for path in held(Path(runs_dir)))
+    if not named:
+        raise UserError(f"{runs_dir}/ holds no runs: train one, or give the paths of runs")
+    listed = ", ".join(here[:SHOWN]) + (f" and {len(here) - SHOWN} more" if len(here) > SHOWN else "")
+    known = f"{runs_dir}/ holds {listed}" if here else f"{runs_dir}/ holds none: train one, or give its path"
+    close = nearest(name, here) if plain else ""
+    raise UserError(f"{name}: there is no run, and no folder of runs, of this name{close if close else '; ' + known}")
+
+
+def held(path: Path) -> list[Path]:
+    """A path if it is a run or a group, else those inside it."""
+    if is_run(path) or members(path):
+        return [path]
+    try:
+        inside = sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
+    except OSError:
+        return []
+    return [each for each in inside if is_run(each) or members(each)]
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder has a config.json: it is a run, or another program's."""
+    return (path / "config.json").exists()
+
+
+def members(path: Path) -> list[Path]:
+    """The runs of a group, in order of their seeds."""
+    inside = [file.parent for file in path.glob("seed-*/config.json")]
+    return sorted(inside, key=lambda folder: (len(folder.name), folder.name))
+
+
+def titles(paths: list[Path]) -> dict[Path, str]:
+    """{path: the shortest end of it that no other of them has}."""
+    found = {}
+    for path in paths:
+        count = next(n for n in range(1, len(path.parts) + 1)
+                     if sum(other.parts[-n:] == path.parts[-n:] for other in paths) == 1)  # fmt: skip
+        found[path] = "/".join(path.parts[-count:])
+    return found
