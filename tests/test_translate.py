@@ -252,7 +252,7 @@ def test_stopped_and_resumed_is_uninterrupted(trained, tmp_path, monkeypatch):
 def test_what_a_run_leaves(trained):
     folder, _ = trained
     summary = folder.summary()
-    assert summary["status"] == "finished" and summary["best"].keys() == {"step", "exact_match", "loss"}
+    assert summary["status"] == "finished" and summary["best"].keys() == {"step", "exact_match", "loss", "weights"}
     assert summary["test"].keys() == summary["longer"].keys() == {"last", "last_ema", "best"}
     assert summary["test"]["last"].keys() == {"loss", "accuracy", "exact_match"}
     losses = [row["loss"] for row in folder.metrics() if row["kind"] == "train"]

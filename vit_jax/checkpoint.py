@@ -146,7 +146,10 @@ class Checkpoints:
             raise UserError(f"{subject}: its parameters are not this network's")
         for base, _, names in os.walk(folder):
             for name in names:
-                check_regular(Path(base) / name)
+                try:
+                    check_regular(Path(base) / name)
+                except UserError as error:
+                    raise UserError(f"{subject}: {error}") from error
         try:
             tree = self.ocp.PyTreeCheckpointHandler().metadata(folder).tree
             found = {name: tuple(each.shape) for name, each in flatten(tree).items()}

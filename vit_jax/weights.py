@@ -16,7 +16,7 @@ import numpy as np
 
 from .checkpoint import Checkpoints
 from .config import NETWORKS, ModelConfig, RunConfig, network_of, shapes, task_row, untrained
-from .errors import UserError
+from .errors import UserError, printable
 from .interop import convert_first, converted, exported, stated_by
 from .layers import merge, split
 from .models import definition, described
@@ -128,13 +128,13 @@ def weights(
     checkpoints have recorded. Raises UserError.
     """
     if remark := folder.remark():
-        print(f"note     {remark}", file=sys.stderr)
+        print(f"note     {printable(remark)}", file=sys.stderr)
     checkpoints, expected = Checkpoints(folder), shapes(model)
     saved, skipped = checkpoints.restore(expected)
     if saved is None:
         raise UserError(f"{folder}: nothing has been saved here yet; let it train until its first checkpoint")
     for reason in skipped:
-        print(f"skipped  {reason}", file=sys.stderr)
+        print(f"skipped  {printable(reason)}", file=sys.stderr)
     best = saved.notes.get("best") if which == "best" else None
     if best is not None and best["step"] != saved.step:
         try:

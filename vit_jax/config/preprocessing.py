@@ -9,6 +9,7 @@ from .images import FITS, KERNELS
 
 # Bounds of a std and of a mean: beyond them a normalised float32 pixel is zero or infinite.
 SMALLEST, LARGEST = 1e-6, 1e6
+LARGEST_SIZE = 4096  # pixels to which the shorter side of an image may always be scaled
 # The fields of a run that determine how its images are prepared.
 PREPARED = (
     *(f"data.{name}" for name in ("fit", "size", "interpolation", "background")),
@@ -52,6 +53,11 @@ def preprocess_fault(value: Any, shape: tuple[int, int, int], largest: int | Non
     if not isinstance(value, Mapping) or value.keys() != fields.keys():
         return "preprocess", f"an object of {', '.join(fields)}"
     return next(((name, must) for name, (valid, must) in fields.items() if not valid(value[name])), ("", ""))
+
+
+def fits_network(value: Mapping[str, Any], shape: tuple[int, int, int] | None) -> bool:
+    """Whether a preprocessing makes images of the shape (h, w, C) that a network takes, with no absurd size between."""
+    return shape is not None and not any(preprocess_fault(value, shape, max(LARGEST_SIZE, 16 * max(shape[:2]))))
 
 
 def is_preprocess(value: Any) -> bool:

@@ -16,8 +16,8 @@ from . import images, sentences
 from .fields import ModelConfig, are_texts, pair
 from .images import ImageAugment, ImageData, numbered_classes, other_classes
 from .nearest import nearest
-from .networks import NETWORKS, NetworkRow
-from .preprocessing import PREPARED, is_preprocess, prepared_as, preprocess_fields
+from .networks import NETWORKS, NetworkRow, pixels
+from .preprocessing import PREPARED, fits_network, is_preprocess, prepared_as, preprocess_fields
 from .run import AugmentConfig, DataConfig, OptimConfig, RunConfig
 from .sentences import SentenceData, is_vocabulary, numbered_words, other_words
 from .transformer import TransformerConfig
@@ -165,7 +165,7 @@ TASKS: dict[str, TaskRow] = {
         takes="files",
         headlines={"accuracy": "accuracy", "accuracy_top5": "top-5", "f1_macro": "f1", "loss": "loss"},
         metadata={
-            "preprocess": MetadataEntry(is_preprocess),
+            "preprocess": MetadataEntry(is_preprocess, fits=lambda value, model: fits_network(value, pixels(model))),
             "class_names": MetadataEntry(
                 are_texts,
                 fits=lambda value, model: len(value) == model.classes,

@@ -115,7 +115,7 @@ def is_foreign(text: str, runs_dir: str = "runs") -> bool:
             )
     _no_group(here.path)
     if here.exists():  # other libraries have a config.json, too
-        return not here.checkpoints.is_dir()
+        return not (here.checkpoints.is_dir() or here.is_ours())
     return text.startswith("hf://") or (Path(text).exists() and not Run(Path(runs_dir) / text).exists())
 
 

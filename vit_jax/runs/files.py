@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import UserError
 
 LARGEST_JSON = 16 << 20  # bytes of config.json and summary.json
+MOST_GROUPS = 100_000
 RESTORE = "restore the file or start a new run with --name"
 
 
@@ -45,6 +46,8 @@ def read_json(path: Path, largest: int = LARGEST_JSON, remedy: str = RESTORE) ->
             data = file.read(largest + 1)
         if len(data) > largest:
             raise ValueError(f"it has more than {largest} bytes")
+        if data.count(b"[") + data.count(b"{") > MOST_GROUPS:  # each takes more memory than its two bytes
+            raise ValueError(f"it has more than {MOST_GROUPS} lists and objects")
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_number)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read as JSON ({error}); {remedy}") from error

@@ -17,6 +17,7 @@ a config.json that differs is reported, and restored when training goes on.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -121,10 +122,10 @@ class Run:
                     'if you changed it, remove its entry "digest"'
                 )
             return found, ""
-        clauses = differing(found, recorded) or ([] if intact else ["its digest"])
+        clauses = list(itertools.islice(differing(found, recorded), SHOWN + 1)) or ([] if intact else ["its digest"])
         if not clauses:
             return recorded, ""
-        more = f" and {len(clauses) - SHOWN} more" if len(clauses) > SHOWN else ""
+        more = " and more" if len(clauses) > SHOWN else ""
         return recorded, (
             f"{self.config_file}: differs from what checkpoint {step} has recorded, which is used: "
             f"{', '.join(clauses[:SHOWN])}{more}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..config import ModelConfig, RunConfig, from_dict, network_of, pixels, shapes, task_row, to_dict
@@ -15,7 +15,7 @@ from .digests import text_digest
 from .files import RESTORE
 
 # Sizes beyond which a network is taken for damage, or for an attack, before a list or an array is made as long as they.
-LAYERS, PIXELS, NUMBERS = 10_000, 1 << 28, 1 << 40  # of a stack, of one image, of one parameter
+LAYERS, PIXELS, POSITIONS, NUMBERS = 10_000, 1 << 28, 1 << 28, 1 << 40  # of a stack, an image, positions, a parameter
 
 
 def record_of(run: RunConfig, preset: str, **rest: Any) -> dict[str, Any]:
@@ -134,23 +134,22 @@ def check_sizes(model: ModelConfig) -> None:
             raise UserError(f"model.{field.name} is {value}, which is more than {LAYERS}")
     if math.prod(pixels(model) or ()) > PIXELS:
         raise UserError(f"model.image is {getattr(model, 'image', '')}, which is more than {PIXELS} numbers")
+    # Sinusoids are in no table of parameters, but are computed with the network.
+    if (rows := getattr(model, "position_rows", 0)) * getattr(model, "width", 1) > POSITIONS:
+        raise UserError(f"its sizes make {rows} positions, which take more than {POSITIONS} numbers")
     for name, shape in shapes(model).items():
         if math.prod(shape) > NUMBERS:
             raise UserError(f"its sizes make {name} {list(shape)}, which is more than {NUMBERS} numbers")
 
 
-def differing(found: Any, recorded: Any, name: str = "") -> list[str]:
+def differing(found: Any, recorded: Any, name: str = "") -> Iterator[str]:
     """Clauses naming the values of nested JSON objects that differ: "NAME is VALUE, recorded is VALUE"."""
     if isinstance(found, dict) and isinstance(recorded, dict):
-        names = dict.fromkeys((*recorded, *found))
-        return [
-            clause
-            for key in names
-            for clause in differing(found.get(key, _ABSENT), recorded.get(key, _ABSENT), f"{name}.{key}".lstrip("."))
-        ]
-    if repr(found) == repr(recorded):  # 1, 1.0 and True are equal, but not the same JSON
-        return []
-    return [f"{name.removeprefix('config.')} is {_short(found)}, recorded is {_short(recorded)}"]
+        for key in dict.fromkeys((*recorded, *found)):
+            inner = f"{name}.{key}".lstrip(".")
+            yield from differing(found.get(key, _ABSENT), recorded.get(key, _ABSENT), inner)
+    elif repr(found) != repr(recorded):  # 1, 1.0 and True are equal, but not the same JSON
+        yield f"{name.removeprefix('config.')} is {_short(found)}, recorded is {_short(recorded)}"
 
 
 class _Absent:

@@ -16,7 +16,7 @@ from .. import backend, runs
 from ..callable_module import make_callable
 from ..compare import draw, gather
 from ..config import RunConfig, task_row
-from ..errors import UserError
+from ..errors import UserError, printable
 from .finish import finish, show, splits
 from .loop import loop, signals
 from .ready import ready
@@ -79,7 +79,7 @@ def _ended(folder: runs.Run) -> dict[str, Any] | None:
         return None
     if summary and summary["status"] == "finished":
         for remark in filter(None, (folder.remark(), folder.log_remark())):
-            print(f"note     {remark}")
+            print(f"note     {printable(remark)}")
     return summary
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import runs
 from ..config import RunConfig, task_row
-from ..errors import Interrupted, UserError
+from ..errors import Interrupted, UserError, printable
 from .loop import measure, measure_and_log, watched_split
 from .session import Session
 
@@ -91,7 +91,7 @@ def best_weights(s: Session) -> dict[str, Any] | None:
         try:
             state = s.checkpoints.read(s.best["step"], runs.flatten(state.parameters)).state
         except UserError as error:
-            print(f"skipped  the test of the best weights: {error}")
+            print(f"skipped  the test of the best weights: {printable(str(error))}")
             return None
     return state.ema if best_kind(s) == "ema" and state.ema is not None else state.parameters
 
@@ -130,8 +130,12 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
         for weights, m in results.items():
             values = "  ".join(f"{word} {m[name]:.4f}" for name, word in headlines.items() if name in m)
             print(f"{split:10} {'last' if weights == 'raw' else weights:8} {values}")
+    if best := summary.get("best"):
+        kind = {"raw": " (raw weights)", "ema": " (averaged weights)"}.get(best.get("weights", ""), "")
+        print(f"best       step {best['step']}{kind}, chosen by validation")
     print(
-        f"{summary['status']} at step {summary['step']} after {summary['seconds']:.0f} s; figures are in {folder}/plots"
+        f"{printable(summary['status'])} at step {summary['step']} after {summary['seconds']:.0f} s; "
+        f"figures are in {folder}/plots"
     )
     path = shlex.quote(str(folder))
     print("next:")

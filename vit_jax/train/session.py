@@ -14,7 +14,7 @@ import numpy as np
 from .. import backend, runs, starting
 from ..config import RunConfig, check_run, network_of, parameters, roles, shapes, task_row, to_dict, with_sizes
 from ..config.formats import cannot_go_on
-from ..errors import UserError, install
+from ..errors import UserError, install, printable
 
 if TYPE_CHECKING:
     from ..checkpoint import Checkpoints
@@ -171,11 +171,11 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught, 
             )
         )
     elif remark := folder.remark():
-        print(f"note     {remark}; the file is restored")
+        print(f"note     {printable(remark)}; the file is restored")
         folder.write_record(folder.record())
     restored = {name: notes[name] for name in ("best", "stale", "due", "totals", "seconds") if name in notes}
     if remark := folder.log_remark(step):
-        print(f"note     {remark}")
+        print(f"note     {printable(remark)}")
     folder.drop_metrics(lambda row: is_rewritten(row, step, notes))
     tensorboard = folder.path / "tensorboard" if run.tensorboard else None
     log = Log(folder.metrics_file, step, tensorboard, run.wandb, folder.path.name, to_dict(setup.stated))
@@ -282,11 +282,16 @@ def starting_state(
         checkpoints.clear()
         saved, skipped = checkpoints.restore(shapes(run.model))
         for reason in skipped:
-            print(f"skipped  {reason}")
+            print(f"skipped  {printable(reason)}")
         if saved is not None:
-            compare_environments(setup.environment, saved.notes["environment"])
+            if saved.state.moments.keys() != {*roles(run.optim)} or (saved.state.ema is None) == bool(run.ema):
+                raise UserError(
+                    f"{folder}: checkpoint {saved.step} is of another optimizer, or of another ema, than config.json; "
+                    "restore the folder, or start a new run from it with --init"
+                )
+            compare_environments(setup.environment, saved.notes.get("environment", {}))
             # A process that was killed after saving may not have removed its old checkpoints.
-            checkpoints.prune(saved.step, (saved.notes["best"] or {}).get("step"), run.keep)
+            checkpoints.prune(saved.step, (saved.notes.get("best") or {}).get("step"), run.keep)
             return setup.engine.to_devices(saved.state), saved.notes, {}
     given, init = starting_parameters(setup, folder)
     return setup.engine.start(start(run.model, jax.random.key(run.seed), dtype, given)), {}, init
@@ -322,7 +327,7 @@ def is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
 
 def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
     """Print the changes since a checkpoint was written (unless it is a converted one) that may change the last bits."""
-    was = {**then, **then["versions"]}
+    was = {**then, **then.get("versions", {})}
     changed = [
         f"{k} {was.get(k)} -> {v}"
         for k, v in {**now, **now["versions"]}.items()
@@ -331,7 +336,7 @@ def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
     if changed:
         print(
             "note     results may differ in their last bits from an uninterrupted run, because of: "
-            + ", ".join(changed)
+            + printable(", ".join(changed))
         )
 
 
@@ -345,9 +350,9 @@ def announce(setup: Setup) -> None:
     versions = environment["versions"]
     print(f"model    {what}")
     print(f"         {count:,} parameters, {cost}")
-    print(f"data     {setup.dataset.name}: {setup.dataset.contents}; {sizes}")
+    print(printable(f"data     {setup.dataset.name}: {setup.dataset.contents}; {sizes}"))
     for remark in setup.dataset.remarks:
-        print(f"         {remark}")
+        print(printable(f"         {remark}"))
     print(f"memory   {copies * count * width / 1e6:,.1f} MB for weights, gradients and optimizer, before activations")
     devices = f"{environment['devices']} x {environment['device']}, {environment['cores']} cores"
     print(f"device   {devices}; {run.parallel}, {run.compute_dtype}")

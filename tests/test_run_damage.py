@@ -1,0 +1,350 @@
+"""Nothing in a run's folder changes unnoticed: each file is compared with what the last save recorded of it."""
+
+import contextlib
+import io
+import json
+import os
+import random
+import shutil
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vit_jax
+from vit_jax import runs
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig, shapes
+from vit_jax.errors import UserError
+from vit_jax.runs import Run
+from vit_jax.train import train
+
+TINY = RunConfig(
+    task="classify",
+    model=ViTConfig(image=8, channels=1, patch=4, classes=0, width=16, depth=1, heads=2, hidden=16),
+    data=ImageData(source="digits"),
+    augment=ImageAugment(),
+    optim=OptimConfig(lr=1e-2),
+    loss=LossConfig(label_smoothing=0.1),
+    epochs=2,
+    batch=256,
+    ema=0.8,
+    log_every=2,
+)
+STOP = 7  # the run is stopped within its second epoch: 5 steps each
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *_: "")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run with the checkpoints 5 (the best) and 7. Do not change it: copy it."""
+    folder = Run(tmp_path_factory.mktemp("whole") / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *_: "")
+        train(replace(TINY, max_steps=STOP), preset="digits", folder=folder)
+    return folder
+
+
+@pytest.fixture
+def run(whole: Run, tmp_path: Path) -> Run:
+    """A copy of it, to be damaged."""
+    shutil.copytree(whole.path, tmp_path / "run")
+    return Run(tmp_path / "run")
+
+
+def rewrite(run: Run, digest: bool = False, **changes: Any) -> None:
+    """Change entries of config.json, as an editor would; with `digest` as another version of us would."""
+    record = {**json.loads(run.config_file.read_text()), **changes}
+    runs.write_json(run.config_file, runs.with_digest(record) if digest else record)
+
+
+def smoother(run: Run) -> dict[str, Any]:
+    """The config of a run with another label smoothing, which nothing else in the folder shows."""
+    config = run.record()["config"]
+    return {**config, "loss": {**config["loss"], "label_smoothing": 0.3}}
+
+
+# ------------------------------------------------------------------------------------ config.json
+
+
+@pytest.mark.parametrize("digest", [False, True], ids=["an editor", "another run's"])
+def test_a_changed_config_is_named_and_the_recorded_one_used(run, digest):
+    before = run.record()
+    rewrite(run, digest, config=smoother(run), class_names=["zero", *before["class_names"][1:]])
+    assert run.record() == before
+    assert run.remark().startswith(
+        f"{run.config_file}: differs from what checkpoint 7 has recorded, which is used: "
+        "loss.label_smoothing is 0.3, recorded is 0.1, class_names is ['zero', "
+    )
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"format": 4', b"\xff", b'{"a": 1, "a": 2}', b'{"a": NaN}', b"[" * 9000])
+def test_a_config_that_cannot_be_read_is_taken_from_the_checkpoint(run, damage):
+    before = run.record()
+    run.config_file.write_bytes(damage)
+    assert run.record() == before
+    assert "cannot be read as JSON" in run.remark() and "its copy in checkpoint 7 is used" in run.remark()
+
+
+def test_the_copy_is_taken_from_an_older_checkpoint_where_the_newest_is_damaged_or_gone(run):
+    before = run.record()
+    rewrite(run, config=smoother(run))
+    run.digest_file(7).write_text("{")
+    assert run.record() == before and "checkpoint 5 has recorded" in run.remark()
+    run.digest_file(7).unlink()
+    shutil.rmtree(run.checkpoints / "7")  # all are gone but the best
+    assert run.record() == before and "checkpoint 5 has recorded" in run.remark()
+
+
+def test_without_a_copy_a_changed_config_is_refused_until_its_digest_is_taken_out(run):
+    changed = smoother(run)
+    for step in (5, 7):
+        run.digest_file(step).unlink()
+    assert not run.remark(), "it is what it was"
+    rewrite(run, config=changed)
+    with pytest.raises(UserError, match=r'was changed since it was written .* remove its entry "digest"'):
+        run.record()
+    record = json.loads(run.config_file.read_text())
+    del record["digest"]
+    runs.write_json(run.config_file, record)
+    assert run.config().loss.label_smoothing == 0.3 and not run.remark()
+
+
+def test_a_folder_of_an_older_version_opens_as_before(run):
+    """Neither config.json nor the digest files recorded anything of the other files."""
+    record = {**run.record(), "format": 3}
+    runs.write_json(run.config_file, record)
+    for step in (5, 7):
+        saved = {name: value for name, value in run.saved(step).items() if name not in ("config", "log")}
+        del saved["notes"]["best"]["weights"]
+        runs.write_json(run.digest_file(step), runs.with_digest(saved))
+    runs.write_json(run.summary_file, run.summary())
+    run.metrics_file.write_bytes(run.metrics_file.read_bytes().replace(b'"step": 2,', b'"step": 3,'))
+    assert (run.record(), run.remark(), run.log_remark(7), run.log_remark()) == (record, "", "", "")
+    assert vit_jax.load(run.path).step == 5, "and the average is taken, as then"
+    averaged = Checkpoints(run).read(5, shapes(run.config().model)).state.ema
+    tree = vit_jax.weights.weights(run, run.config().model)[1]
+    assert (tree["cls_token"] == averaged["cls_token"]).all()
+
+
+def test_a_copied_and_a_renamed_folder_are_the_run_that_they_were(run, tmp_path):
+    run.path.rename(tmp_path / "renamed")
+    moved = Run(tmp_path / "renamed")
+    assert (moved.remark(), moved.log_remark(7), moved.log_remark()) == ("", "", "")
+    assert vit_jax.load(moved.path).step == 5
+
+
+def test_every_door_says_what_differs_and_only_training_writes_it_back(run, inside, capsys):
+    sound, changed = run.config_file.read_bytes(), smoother(run)
+    said = "differs from what checkpoint 7 has recorded, which is used: loss.label_smoothing is 0.3, recorded is 0.1"
+    quiet = inside("evaluate", run.path, "--split", "validation")
+    rewrite(run, config=changed)
+    for command in (
+        ("evaluate", run.path, "--split", "validation"),
+        ("predict", run.path, run.path),
+        ("convert", run.path, run.path.with_name("x.safetensors")),
+    ):
+        if command[0] == "predict":
+            from PIL import Image
+
+            Image.new("L", (8, 8)).save(run.path / "a.png")
+        done = inside(*command)
+        assert done.returncode == 0 and done.stderr.count(said) == 1 and done.stderr.count("\n") == 1, done.stderr
+        assert command[0] != "evaluate" or done.stdout == quiet.stdout
+    assert run.config_file.read_bytes() != sound
+    done = inside("train", "--resume", run.path, "--max-steps", STOP)
+    assert done.returncode == 0 and done.stdout.count(f"{said}; the file is restored") == 1
+    assert run.config_file.read_bytes() == sound
+    rewrite(run, config=changed)
+    with contextlib.redirect_stdout(out := io.StringIO()):
+        train(replace(TINY, max_steps=STOP), preset="digits", folder=run)
+    assert said in out.getvalue(), "the same command takes it as the run that it is"
+    assert run.config_file.read_bytes() == sound
+
+
+# -------------------------------------------------------------------------------------------- the log
+
+
+def flip_in_log(run: Run, line: int, old: bytes, new: bytes) -> None:
+    lines = run.metrics_file.read_bytes().split(b"\n")
+    assert old in lines[line - 1]
+    lines[line - 1] = lines[line - 1].replace(old, new, 1)
+    run.metrics_file.write_bytes(b"\n".join(lines))
+
+
+def test_damage_in_the_log_is_named_with_its_lines(run):
+    lines = run.metrics_file.read_bytes().count(b"\n")
+    first = [json.loads(line)["step"] for line in run.metrics_file.read_bytes().splitlines()]
+    until_5 = sum(step <= 5 for step in first)
+    assert not run.log_remark(7) and not run.log_remark()
+    flip_in_log(run, 2, b'"loss": 2', b'"loss": 3')
+    assert f"a value in lines 1 to {until_5} changed since step 5 was saved; the weights are not" in run.log_remark(7)
+    assert f"a value in lines 1 to {lines} changed since step 7 was saved" in run.log_remark(), (
+        "summary.json knows it too"
+    )
+    flip_in_log(run, 2, b'"kind"', b'"kind\x00')
+    assert "line 2 cannot be read since step 5 was saved" in run.log_remark(7)
+
+
+def test_a_log_that_is_cut_off_or_gone_is_said(run):
+    size = run.saved(7)["log"]["bytes"]
+    os.truncate(run.metrics_file, 100)
+    assert f"ends after 100 of the {size} bytes that were saved up to step 7" in run.log_remark(7)
+    run.metrics_file.unlink()
+    assert f"metrics.jsonl: is gone, with {size} bytes up to step 7" in run.log_remark(7)
+
+
+def test_damage_after_the_last_save_is_written_anew_and_not_named(run, inside):
+    """The row that the budget wrote out of turn, after the last that a resumed run keeps."""
+    kept = run.saved(7)["log"]["bytes"]
+    with open(run.metrics_file, "r+b") as file:
+        file.seek(kept + 5)
+        file.write(b"\x00")
+    assert run.log_remark() and not run.log_remark(7)
+    assert "metrics.jsonl" not in inside("train", "--resume", run.path, "--max-steps", STOP).stdout
+
+
+def test_training_says_it_and_goes_on_with_what_can_be_read(run, inside):
+    flip_in_log(run, 2, b'"kind"', b'"kind\x00')
+    done = inside("train", "--resume", run.path, "--max-steps", 8)
+    assert done.returncode == 0 and "metrics.jsonl: line 2 cannot be read" in done.stdout
+    assert not run.log_remark(8), "the next save records the log as it is now"
+    assert "metrics.jsonl" not in inside("train", "--resume", run.path, "--max-steps", 8).stdout
+
+
+def test_a_log_is_digested_as_it_grows(tmp_path, monkeypatch):
+    """A save does not read it again: what it costs does not grow with the run."""
+    from vit_jax.report import Log
+
+    path = tmp_path / "metrics.jsonl"
+    log = Log(path, 0)
+    for step in range(1, 2001):
+        log.write({"kind": "train", "step": step, "loss": 0.1})
+    log.write({"kind": "train", "step": 2001, "loss": 0.2}, in_turn=False)
+    began = time.perf_counter()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", None)
+        records = [log.kept() for _ in range(20)]
+    assert time.perf_counter() - began < 1
+    data = path.read_bytes()
+    kept = data[: data.rindex(b'{"kind"')]
+    digest = runs.bytes_digest()
+    digest.update(kept)
+    assert records[-1] == {"bytes": len(kept), "digest": digest.hexdigest()}
+    assert log.written()["bytes"] == len(data)
+    log.close()
+    again = Log(path, 2000)
+    assert again.kept() == records[-1], "and goes on from what is there"
+    again.close()
+
+
+# -------------------------------------------------------------------------------------- summary.json
+
+
+def test_a_damaged_summary_is_refused_and_made_again(run, inside):
+    done = inside("train", "--resume", run.path, "--max-steps", 0)
+    assert "finished at step 10" in done.stdout
+    finished, summary = run.summary_file.read_bytes(), run.summary()
+    run.summary_file.write_bytes(finished.replace(b'"status": "finished"', b'"status": "finishee"'))
+    with pytest.raises(UserError, match=r"summary\.json: is damaged; remove the file and repeat the run's command"):
+        run.summary()
+    done = inside("train", "--resume", run.path, "--max-steps", 0)
+    assert "summary.json: is damaged; it is written again" in done.stdout
+    again = run.summary()
+    assert {k: v for k, v in again.items() if k != "seconds"} == {k: v for k, v in summary.items() if k != "seconds"}
+    flip_in_log(run, 1, b'"loss": 2', b'"loss": 3')
+    done = inside("train", "--resume", run.path)
+    assert "this run is finished" in done.stdout and "metrics.jsonl: a value in lines 1 to" in done.stdout
+
+
+# ---------------------------------------------------------------------------------------- durability
+
+
+def test_each_save_syncs_the_log_before_it_counts_and_a_new_run_its_name(tmp_path, monkeypatch):
+    synced: list[str] = []
+    fsync, move = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda n: (synced.append(os.readlink(f"/proc/self/fd/{n}")), fsync(n))[1])
+    monkeypatch.setattr(os, "replace", lambda a, b: (synced.append(f"{b} in place"), move(a, b))[1])
+    folder = Run(tmp_path / "a" / "runs" / "new")
+    train(replace(TINY, max_steps=5), preset="digits", folder=folder)
+    names = [Path(name).relative_to(tmp_path).as_posix() if name.startswith(str(tmp_path)) else "" for name in synced]
+    config, saved = (names.index(f"a/runs/new/{name} in place") for name in ("config.json", "digests/5.json"))
+    assert {".", "a", "a/runs"} <= set(names[:config]), "a folder's name is durable before anything lies in it"
+    assert {"a/runs", "a"} <= set(names[config:saved])
+    assert "a/runs/new/metrics.jsonl" in names[config:saved]
+    assert folder.saved(5)["log"]["bytes"] == folder.metrics_file.stat().st_size
+
+
+# --------------------------------------------------------------------------------------- bit flips
+
+
+def seen(run: Run) -> tuple[dict[str, Any], list[str]]:
+    """(what resume, predict, evaluate and the display of a result read, the remarks). Raises UserError."""
+    record = run.record()
+    saved, skipped = Checkpoints(run).restore(shapes(run.config().model))
+    assert saved is not None
+    state = {"step": saved.state.step, "model": saved.state.parameters, "moments": saved.state.moments}
+    arrays = {name: runs.array_digest(x) for name, x in runs.flatten({**state, "ema": saved.state.ema}).items()}
+    log = run.metrics_file.read_bytes()[: run.saved(saved.step)["log"]["bytes"]]
+    remarks = [*skipped, run.remark(), run.log_remark(saved.step)]
+    try:
+        summary = run.summary()
+    except UserError as error:
+        summary = None
+        remarks.append(str(error))
+    values = {"record": record, "arrays": arrays, "notes": saved.notes, "log": log, "summary": summary}
+    return values, [remark for remark in remarks if remark]
+
+
+def judged(run: Run, sound: dict[str, Any]) -> str:
+    """How a damaged run is taken: "refused", "named", "equal" or "silent"."""
+    try:
+        values, remarks = seen(run)
+    except UserError:
+        return "refused"
+    if remarks:
+        same = values["record"] == sound["record"]  # a remark does not excuse going on with another config
+        return "named" if same else "silent"
+    return "equal" if values == sound else "silent"
+
+
+KINDS = {
+    "config.json": "config.json",
+    "digests": "digests/*.json",
+    "metrics.jsonl": "metrics.jsonl",
+    "summary.json": "summary.json",
+    "checkpoints": "checkpoints/**/*",
+}
+
+
+def flips(run: Run, count: int, seed: int = 0) -> dict[str, Counter[str]]:
+    """{kind of file: how often each judgement came} of single bits flipped, as many in each kind."""
+    sound, _ = seen(run)
+    draw, table = random.Random(seed), {kind: Counter[str]() for kind in KINDS}
+    for i in range(count):
+        kind = list(KINDS)[i % len(KINDS)]
+        file = draw.choice([p for p in sorted(run.path.glob(KINDS[kind])) if p.is_file() and p.stat().st_size])
+        before = file.read_bytes()
+        data, bit = bytearray(before), draw.randrange(8 * len(before))
+        data[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(data)
+        judgement = judged(run, sound)
+        table[kind][judgement] += 1
+        assert judgement != "silent", (file, bit)
+        file.write_bytes(before)
+    return table
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(500, marks=pytest.mark.slow)])
+def test_no_bit_flips_unnoticed(run, count):
+    table = flips(run, count)
+    print("\n".join(f"{kind:14} {dict(counts)}" for kind, counts in table.items()))
+    assert all(table[kind]["named"] for kind in ("config.json", "digests", "metrics.jsonl", "summary.json"))
