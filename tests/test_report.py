@@ -150,6 +150,22 @@ def test_without_a_notebook_there_are_lines(clock, monkeypatch, capsys, ipython)
     assert capsys.readouterr().out.startswith("epoch 1/1  step 2/2")
 
 
+def test_eta_is_of_the_last_minute_of_steps_without_evaluations(clock):
+    console = terminal(160)
+    with Progress(100, 100, 1, 64, console=console) as bar:
+        for step in range(1, 1001):
+            clock.now += 90 if step == 1 else 1.0 if step <= 900 else 0.5  # compilation; then steps get faster
+            bar.update(step)
+            if step % 100 == 0:
+                clock.now += 300  # an evaluation and a save
+                bar.restart()
+        assert bar._speed() == pytest.approx(110 / 60, rel=0.02)  # 10 steps of 1 s, 100 of 0.5 s
+        for step in range(1001, 1101):
+            clock.now += 0.5
+            bar.update(step)
+        assert bar._cells(True)["eta"] == "ETA 1:14:10"  # 8,900 steps are left, 2 a second
+
+
 def test_not_a_number_is_shown(clock):
     console = terminal(80)
     with Progress(1, 10, 1, 8, console=console) as bar:

@@ -9,9 +9,11 @@ import dataclasses
 import functools
 import json
 import os
+import random
 import shutil
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -22,6 +24,7 @@ import numpy as np
 import pytest
 
 import vit_jax.train
+import vit_jax.weights
 from vit_jax import runs
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig, shapes, to_dict
@@ -289,6 +292,25 @@ def test_many_stops_in_a_row(reference, folder):
     assert_same(result(folder), ended(reference))
 
 
+@pytest.mark.parametrize("budget", [{"max_steps": 7}, {"max_minutes": 6.5}], ids=str)
+def test_a_budget_between_evaluations_measures_for_the_summary_alone(reference, folder, monkeypatch, capsys, budget):
+    """The weights of step 7 are measured and told; the run that goes on never saw it."""
+    with monkeypatch.context() as patch:
+        minutes_a_step(patch)
+        summary = go(folder, **budget)
+    assert (summary["step"], summary["epoch"]) == (7, 1.4) and summary["best"]["step"] == EPOCH
+    log = [row for row in folder.metrics() if row["kind"] == "eval"]
+    assert {row["step"] for row in log} == {EPOCH}, "nothing of it is in the log"
+    setup = session.set_up(TINY)
+    saved, _ = Checkpoints(folder).restore(shapes(folder.config().model))
+    for weights, tree in (("raw", saved.state.parameters), ("ema", saved.state.ema)):
+        measured = setup.evaluator.measure(tree, setup.dataset.splits["validation"], TINY.batch).metrics
+        assert summary["validation"][weights] == measured
+        assert f"accuracy {measured['accuracy']:.4f}" in capsys.readouterr().out or weights == "ema"
+    go(folder)
+    assert_same(result(folder), ended(reference))
+
+
 def test_a_budget_that_is_spent_does_nothing_more(folder, capsys):
     go(folder, max_steps=7)
     once = result(folder)
@@ -302,7 +324,8 @@ def test_a_budget_that_is_spent_does_nothing_more(folder, capsys):
     assert folder.complete_steps()[0] == 7
 
 
-def test_minutes_end_a_run_and_do_not_shorten_its_schedule(reference, folder, monkeypatch):
+def minutes_a_step(monkeypatch) -> None:
+    """A clock by which every step takes a minute, and nothing else takes any time."""
     clock = [0.0]
     for module in (loop, session):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -313,6 +336,10 @@ def test_minutes_end_a_run_and_do_not_shorten_its_schedule(reference, folder, mo
         return step(self, state, batch)
 
     monkeypatch.setattr(Engine, "train", minute)
+
+
+def test_minutes_end_a_run_and_do_not_shorten_its_schedule(reference, folder, monkeypatch):
+    minutes_a_step(monkeypatch)
     ends = []
     while not ends or ends[-1][0] == "stopped: max_minutes":
         summary = go(folder, max_minutes=6.5)
@@ -519,7 +546,57 @@ def test_a_finished_run_is_shown_and_not_touched(reference, folder, capsys):
     } == state
 
 
-# ------------------------------------------------------------------------------------ early stopping
+# ------------------------------------------------------------------------------------ best and early stopping
+
+
+def scripted(monkeypatch, *values: tuple[float, float]) -> None:
+    """Evaluations give these (accuracy, loss), in turn: of the raw weights, then of their average."""
+    measure, turn = Evaluator.measure, iter(values)
+
+    def given(*args):
+        accuracy, loss = next(turn)
+        out = measure(*args)
+        return replace(out, metrics={**out.metrics, "accuracy": accuracy, "loss": loss})
+
+    monkeypatch.setattr(Evaluator, "measure", given)
+
+
+@pytest.mark.parametrize(
+    "values, chosen",
+    [
+        ([(0.5, 1.0), (0.6, 1.0), (0.7, 1.0), (0.6, 0.5), (0.6, 1.0), (0.6, 1.0)], ("raw", 2 * EPOCH, 1)),
+        ([(0.5, 1.0), (0.6, 1.0), (0.6, 1.0), (0.7, 1.0), (0.7, 1.0), (0.6, 1.0)], ("ema", 2 * EPOCH, 1)),
+        ([(0.5, 1.0), (0.5, 0.9), (0.5, 0.8), (0.5, 0.9), (0.4, 0.1), (0.5, 0.8)], ("raw", 2 * EPOCH, 2)),  # the loss
+        ([(0.5, 1.0), (0.5, 1.0), (0.5, 1.0), (0.5, 1.0), (0.5, 1.0), (0.5, 1.0)], ("ema", EPOCH, 2)),  # all equal
+    ],
+)
+def test_the_best_is_chosen_among_raw_and_averaged_weights(folder, monkeypatch, values, chosen, capsys):
+    weights, step, stale = chosen
+    tests = [(0.1, 1.0), (0.2, 1.0), (0.3, 1.0)]  # of the last, their average, and the best
+    with monkeypatch.context() as patch:
+        scripted(patch, *values, *tests)
+        summary = go(folder)
+    accuracy = values[2 * (step // EPOCH - 1) + (weights == "ema")]
+    assert summary["best"] == {"step": step, "accuracy": accuracy[0], "loss": accuracy[1], "weights": weights}
+    assert folder.saved(STEPS)["notes"]["best"] == summary["best"] and folder.saved(STEPS)["notes"]["stale"] == stale
+    kind = {"raw": "raw", "ema": "averaged"}[weights]
+    assert f"best       step {step} ({kind} weights), chosen by validation\n" in capsys.readouterr().out
+    saved = Checkpoints(folder).read(step, shapes(folder.config().model)).state
+    trees = {"raw": saved.parameters, "ema": saved.ema}
+    model = folder.config().model
+    for flag, expected in ((None, weights), (True, "ema"), (False, "raw")):
+        at, tree = vit_jax.weights.weights(folder, model, "best", flag)
+        assert at == step and (tree["cls_token"] == trees[expected]["cls_token"]).all()
+    assert (trees["raw"]["cls_token"] != trees["ema"]["cls_token"]).any()
+    at, tree = vit_jax.weights.weights(folder, model, "last")
+    last = Checkpoints(folder).read(STEPS, shapes(model)).state.ema
+    assert at == STEPS and (tree["cls_token"] == last["cls_token"]).all(), "of the last, the average as ever"
+
+
+def test_patience_follows_the_better_of_both(folder, monkeypatch):
+    """The average gets worse from the start, as where it lags; the raw weights improve, so training goes on."""
+    scripted(monkeypatch, (0.5, 1.0), (0.6, 1.0), (0.7, 1.0), (0.5, 1.0), (0.8, 1.0), (0.4, 1.0), *[(0.1, 1.0)] * 2)
+    assert go(folder, patience=1)["step"] == STEPS
 
 
 @pytest.fixture
@@ -649,6 +726,38 @@ def test_a_lost_log_does_not_stop_a_run(folder):
     folder.metrics_file.unlink()
     assert go(folder)["status"] == "finished"
     assert [r["step"] for r in folder.metrics() if r["kind"] == "train"] == [10, 12, 15]
+
+
+@slow
+def test_no_bit_flips_unnoticed_in_a_whole_life(reference, folder, capsys):
+    """Stopped at step 8, one bit, resumed by the same command: refused, named, or the same in the end."""
+    kinds = ("config.json", "metrics.jsonl", "digests/*.json", "summary.json", "checkpoints/**/*")
+    go(folder, max_steps=8)
+    stopped, draw, table = folder.path.with_name("stopped"), random.Random(0), Counter[str]()
+    shutil.copytree(folder.path, stopped)
+    for i in range(50):
+        shutil.rmtree(folder.path)
+        shutil.copytree(stopped, folder.path)
+        files = [p for p in sorted(folder.path.glob(kinds[i % len(kinds)])) if p.is_file() and p.stat().st_size]
+        file = draw.choice(files)
+        data = bytearray(file.read_bytes())
+        bit = draw.randrange(8 * len(data))
+        data[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(data)
+        capsys.readouterr()
+        try:
+            go(folder)
+        except UserError:
+            how = "refused"
+        else:
+            out = capsys.readouterr().out
+            how = "named" if "note     " in out or "skipped  " in out else "equal"
+            got, expected = result(folder), ended(reference)
+            rows = expected.rows if file.name == "metrics.jsonl" and how == "named" else got.rows
+            assert_same(replace(got, rows=rows), expected)
+        table[f"{kinds[i % len(kinds)]} {how}"] += 1
+    print(dict(sorted(table.items())))
+    assert not [kind for kind in table if kind.startswith("metrics.jsonl equal")] or table["metrics.jsonl named"]
 
 
 # ------------------------------------------------------------------------------------- what may change

@@ -77,6 +77,13 @@ class Run:
             with contextlib.suppress(OSError):  # somebody else's
                 sync_folder(folder)
 
+    def check_places(self) -> None:
+        """Raise UserError where training would write outside the folder: through a link in place of what it draws."""
+        for folder in (self.plots, self.samples):
+            if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+                raise UserError(f"{folder}: is no folder of the run; remove it, the run makes it again")
+        check_regular(self.metrics_file, link=False)
+
     def write_record(self, record: dict[str, Any]) -> None:
         """Write config.json from the whole of its content, atomically."""
         write_json(self.config_file, with_digest(record))

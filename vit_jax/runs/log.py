@@ -46,7 +46,12 @@ def _row(line: bytes) -> dict[str, Any] | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    known = isinstance(row, dict) and isinstance(row.get("kind"), str) and type(row.get("step")) is int
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        return None
+    texts = {"train": {"kind"}, "eval": {"kind", "split", "weights"}}.get(str(row.get("kind")), {"kind"})
+    known = all(isinstance(row.get(name), str) for name in texts) and all(
+        value is None or isinstance(value, int | float) for name, value in row.items() if name not in texts
+    )
     return row if known else None
 
 

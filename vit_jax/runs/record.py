@@ -95,16 +95,21 @@ def _are_notes(notes: Mapping[str, Any]) -> bool:
     types = {"stale": int, "due": bool, "seconds": int | float, "environment": dict}
     return (
         all(isinstance(notes[name], kind) for name, kind in types.items() if name in notes)
-        and (best is None or (isinstance(best, dict) and type(best.get("step")) is int and _weights(best)))
+        and (best is None or _is_best(best))
         and isinstance(totals, dict)
         and _are_numbers(totals)
         and isinstance(notes.get("environment", {}).get("versions", {}), dict)
     )
 
 
-def _weights(best: Mapping[str, Any]) -> bool:
-    """Whether the best result's weights are of a known kind; older versions do not state them."""
-    return best.get("weights", "raw") in ("raw", "ema") and _are_numbers({**best, "weights": 0})
+def _is_best(best: Any) -> bool:
+    """Whether a JSON value is the best result of a run; older versions do not state its weights."""
+    return (
+        isinstance(best, dict)
+        and type(best.get("step")) is int
+        and best.get("weights", "raw") in ("raw", "ema")
+        and _are_numbers({**best, "weights": 0})
+    )
 
 
 def is_summary(summary: Mapping[str, Any]) -> bool:
@@ -114,6 +119,7 @@ def is_summary(summary: Mapping[str, Any]) -> bool:
         isinstance(summary.get("status"), str)
         and (of_group or (type(summary.get("step")) is int and isinstance(summary.get("seconds"), int | float)))
         and isinstance(summary.get("sample") or "", str)
+        and (summary.get("best") is None or _is_best(summary["best"]))
         and all(_are_numbers(m) for split in _groups(summary) for m in _groups(split) if not of_group)
     )
 

@@ -129,7 +129,7 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     for split, results in splits(summary).items():
         for weights, m in results.items():
             values = "  ".join(f"{word} {m[name]:.4f}" for name, word in headlines.items() if name in m)
-            print(f"{split:10} {'last' if weights == 'raw' else weights:8} {values}")
+            print(printable(f"{split:10} {'last' if weights == 'raw' else weights:8} {values}"))
     if best := summary.get("best"):
         kind = {"raw": " (raw weights)", "ema": " (averaged weights)"}.get(best.get("weights", ""), "")
         print(f"best       step {best['step']}{kind}, chosen by validation")
@@ -141,7 +141,8 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     print("next:")
     if sample := summary.get("sample"):
         file = folder.path / sample
-        print(f"  python -m vit_jax.predict {path} {shlex.quote(str(runs.Run(file)) if file.is_file() else sample)}")
+        shown = shlex.quote(str(runs.Run(file)) if file.is_file() else sample)
+        print(printable(f"  python -m vit_jax.predict {path} {shown}"))
     python = given_in_python(run)
     print(f"  vit_jax.evaluate({str(folder)!r}, data=...)" if python else f"  python -m vit_jax.evaluate {path}")
     if summary["status"] != "finished":

@@ -17,7 +17,7 @@ from ..config.formats import cannot_go_on
 from ..errors import UserError, install, printable
 
 if TYPE_CHECKING:
-    from ..checkpoint import Checkpoints
+    from ..checkpoint import Checkpoints, Saved
     from ..data import Data
     from ..data.contract import Order
     from ..report import Log, Progress
@@ -263,6 +263,7 @@ def starting_state(
 
     run, dtype = setup.run, parameter_dtype(setup.run)
     if folder.exists():
+        folder.check_places()
         runs.same_identity(folder, setup.stated)
         record = folder.record()
         if not setup.dataset.same_as(record["data"]):
@@ -284,11 +285,7 @@ def starting_state(
         for reason in skipped:
             print(f"skipped  {printable(reason)}")
         if saved is not None:
-            if saved.state.moments.keys() != {*roles(run.optim)} or (saved.state.ema is None) == bool(run.ema):
-                raise UserError(
-                    f"{folder}: checkpoint {saved.step} is of another optimizer, or of another ema, than config.json; "
-                    "restore the folder, or start a new run from it with --init"
-                )
+            check_continues(folder, saved, setup)
             compare_environments(setup.environment, saved.notes.get("environment", {}))
             # A process that was killed after saving may not have removed its old checkpoints.
             checkpoints.prune(saved.step, (saved.notes.get("best") or {}).get("step"), run.keep)
@@ -310,6 +307,20 @@ def starting_parameters(setup: Setup, folder: runs.Run | None = None) -> tuple[d
         starting.check_same(folder, started)
     print(started.says)
     return started.parameters, started.record
+
+
+def check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
+    """Raise UserError unless a checkpoint has what the run goes on with: its moments, its average, its best result."""
+    best = saved.notes.get("best")
+    if (
+        saved.state.moments.keys() != {*roles(setup.run.optim)}
+        or (saved.state.ema is None) == bool(setup.run.ema)
+        or (best is not None and not {setup.task.selection_metric[0], "loss"} <= best.keys())
+    ):
+        raise UserError(
+            f"{folder}: the optimizer, the average or the best result of checkpoint {saved.step} is not that of this "
+            f"run; restore the folder, or start a new run with --init {folder}"
+        )
 
 
 def is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
