@@ -230,7 +230,7 @@ def test_another_image_is_what_convert_resizes(timm, rule, monkeypatch):
     run = parsed(f"--init vit {SMALL} --model.image 48 --init-resize {rule}")
     assert (run.model.image, run.data.size) == (48, 60)
     convert(f"vit resized.safetensors --adapt resize=48x48:{rule}", monkeypatch)
-    again = starting.filled(replace(run, init="resized.safetensors", init_resize=""))
+    again = starting.filled(replace(run, init="resized.safetensors", init_resize="none"))
     found, resized = (
         starting.start(replace(each, model=replace(each.model, classes=3)), {}).parameters for each in (run, again)
     )
@@ -252,7 +252,7 @@ def test_positions_of_an_unknown_image_are_resampled_as_those_of_a_square_one(ti
 
 
 def test_the_rules_are_those_of_convert():
-    assert set(get_args(get_type_hints(RunConfig)["init_resize"])) == {"", *POSITIONS}
+    assert set(get_args(get_type_hints(RunConfig)["init_resize"])) == {"none", *POSITIONS}
 
 
 def test_other_channels_are_what_convert_makes_of_them(timm, monkeypatch, capsys):
@@ -354,6 +354,7 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
         ("--init vit --model.image 32 64 --init-resize google", "google resamples only square grids, and the new"),
         ("--init nothing.safetensors", "no such file, folder or run; runs/ holds none"),
         ("--init photos", "holds no weights"),
+        ("--init group", "holds a run for each seed; name one of them, such as group/seed-0"),
         ("--init cut.safetensors", "is damaged or no safetensors file"),
         (
             "--init bare.safetensors --model.heads 4",
@@ -365,6 +366,8 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
 )
 def test_what_weights_cannot_follow_is_refused_in_a_sentence_before_the_data_is_opened(timm, inside, line, said):
     save_file(load_file("vit/model.safetensors"), "bare.safetensors")
+    Path("group/seed-0").mkdir(parents=True)
+    Path("group/seed-0/config.json").write_text("{}")
     Path("cut.safetensors").write_bytes(Path("bare.safetensors").read_bytes()[:100])
     for dry in ([], ["--dry-run"]):
         result = inside("train", *shlex.split(line), "--data.source", "folder:nowhere", *dry)
@@ -560,3 +563,42 @@ def test_another_vocabulary_of_equal_size_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"^init first.safetensors: its source id 4 is "):
         trained("second", source=two, init="first.safetensors")
     assert begins("second", source=one, init="first", epochs=2)
+    with pytest.raises(
+        UserError, match=r"^init first: its source_vocabulary is \d+, here it is \d+, .* the same words$"
+    ):
+        trained("third", source=pairs("three", "a b c d e f g", tmp_path), init="first")
+
+
+@pytest.mark.slow
+def test_a_timm_folder_is_fine_tuned_evaluated_compared_and_given_back(tmp_path, inside):
+    """One line each: at another size on 300 JPEGs, on another folder, beside a run from scratch, with timm's logits."""
+    from PIL import Image
+
+    torch, timm = pytest.importorskip("torch"), library("timm")
+    draw = np.random.default_rng(0)
+    for place, count in (("photos", 300), ("others", 60)):
+        for i in range(count):
+            folder = tmp_path / place / "abc"[i % 3]
+            folder.mkdir(parents=True, exist_ok=True)
+            pixels = draw.normal(100, 30, (*draw.integers(40, 90, 2), 3)) + 60 * np.eye(3)[i % 3]
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{i}.jpg")
+    timm_folder(tmp_path / "vit")
+    line = "--init vit --model.image 48 --init-resize timm --new-head --data.source folder:photos --epochs 2"
+    for command_line, code in (
+        (f"train {line}", 0),
+        ("train --config runs/finetune/config.json --init '' --init-resize none --no-new-head --name scratch", 0),
+        ("evaluate runs/finetune --data.source folder:others", 0),
+        ("compare runs/finetune runs/scratch", 0),
+        ("convert runs/finetune back --to timm", 0),
+    ):
+        result = inside(*shlex.split(command_line))
+        assert result.returncode == code, result.stderr
+        assert "Traceback" not in result.stderr
+    model = timm.create_model(f"local-dir:{tmp_path / 'back'}", pretrained=True).eval()
+    ours = vit_jax.load("finetune")
+    files = sorted((tmp_path / "others" / "a").iterdir())[:4]
+    p = ours.preprocess
+    prepared = (ours.pixels(files) / 255 - np.array(p.mean)) / np.array(p.std)
+    with torch.no_grad():
+        theirs = model(torch.tensor(prepared, dtype=torch.float32).permute(0, 3, 1, 2)).numpy()
+    np.testing.assert_allclose(ours.logits(files), theirs, atol=2e-5 * np.abs(theirs).max())

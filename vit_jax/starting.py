@@ -217,10 +217,10 @@ def _change(run: RunConfig, weights: Weights) -> Change:
     """What makes the weights those of the run's image and channels, by its rules. Raises UserError."""
     texts = []
     wanted, given = normal(run.model), normal(weights.config)
-    if run.init_resize and wanted.image != given.image:
+    if run.init_resize != "none" and wanted.image != given.image:
         h, w = pair(wanted.image)
         texts.append(f"resize={h}x{w}:{run.init_resize}")
-    if run.init_channels and wanted.channels != given.channels:
+    if run.init_channels != "none" and wanted.channels != given.channels:
         texts.append(f"channels={wanted.channels}")
     try:
         return changed(weights.config, weights.facts, texts)
@@ -260,7 +260,7 @@ def _check(run: RunConfig, given: ModelConfig, change: Change) -> None:
 def _following(name: str, run: RunConfig) -> str:
     """How weights can follow a field, by the values of its rule."""
     rule = RULES[name]
-    first, *others = [value for value in get_args(get_type_hints(RunConfig)[rule]) if value]
+    first, *others = [value for value in get_args(get_type_hints(RunConfig)[rule]) if value != "none"]
     more = f" (or {', '.join(others)})" if others else ""
     return f"add --{rule.replace('_', '-')} {first}{more} to fit the weights to that"
 
@@ -300,6 +300,9 @@ def _digest(arrays: Iterable[tuple[str, np.ndarray]]) -> str:
 
 def _place(init: str, folder: str) -> str:
     """The path or address of weights: of a run, inside the folder of all runs or not, its folder."""
+    for place in () if init.startswith("hf://") else (Path(init), Path(folder) / init):
+        if members := sorted(place.glob("seed-*/config.json")):
+            raise UserError(f"holds a run for each seed; name one of them, such as {Run(members[0].parent)}")
     if is_foreign(init, folder):
         return init
     try:
@@ -311,11 +314,11 @@ def _place(init: str, folder: str) -> str:
 @contextlib.contextmanager
 def _opened(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[Weights]:
     """The weights of `run.init`; `otherwise` as in `interop.opened`, but not where the weights are to follow it."""
-    rest = {name: value for name, value in otherwise.items() if not (name in RULES and getattr(run, RULES[name]))}
+    rest = {name: value for name, value in otherwise.items() if getattr(run, RULES.get(name, ""), "none") == "none"}
     with contextlib.ExitStack() as stack:
         with _worded(run.init, run.dir):
             place = _place(run.init, run.dir)
-            weights = stack.enter_context(opened(place, type(run.model), rest, square=bool(run.init_resize)))
+            weights = stack.enter_context(opened(place, type(run.model), rest, square=run.init_resize != "none"))
         yield weights
 
 

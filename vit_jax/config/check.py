@@ -69,7 +69,7 @@ def check_numbers(run: RunConfig) -> None:
     if run.patience and not run.data.validation:
         raise UserError(f"patience is {run.patience} but data.validation is 0: early stopping needs a validation split")
     for name in ("new_head", "init_resize", "init_channels"):
-        if getattr(run, name) and not run.init:
+        if getattr(run, name) not in (False, "none") and not run.init:
             raise UserError(f"{name} is {getattr(run, name)} but init is empty: name the weights to start from")
 
 

@@ -109,12 +109,11 @@ class RunConfig:
         "or of a file or folder of any layout in `python -m convert formats`, or hf://owner/name; empty: random",
     )
     new_head: bool = identity(False, "with init: start with a new, random head, as for other classes")
-    init_resize: Literal["", "timm", "hf", "dino", "torchvision", "google", "flexi"] = identity(
-        "",
-        "with init: resample its positions for another model.image, as this library does; empty: refuse another image",
+    init_resize: Literal["none", "timm", "hf", "dino", "torchvision", "google", "flexi"] = identity(
+        "none", "with init: for another model.image, resample positions as this library does; none: refuse another"
     )
-    init_channels: Literal["", "timm"] = identity(
-        "", "with init: fit its patch projection to other model.channels, as timm does; empty: refuse other channels"
+    init_channels: Literal["none", "timm"] = identity(
+        "none", "with init: for other model.channels, fit the patch projection as timm does; none: refuse others"
     )
     seed: int = identity(0, "seed of all randomness: initial weights, order, validation split, dropout, augmentation")
     compute_dtype: Literal["float32", "bfloat16", "float64"] = identity(
