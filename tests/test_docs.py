@@ -1,8 +1,12 @@
-"""docs/architecture.md and CONTRIBUTING.md speak of what is there: every path and every name in them."""
+"""The pages speak of what is there: every path, every name, and every command of the README works."""
 
 import ast
+import dataclasses
 import functools
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,3 +91,161 @@ LACKED = ("vit_jax/tusks.py", "Enginne", "Decoder.init_cash", "Decoder.prepare",
 @pytest.mark.parametrize(("text", "missing"), [*((f"`{x}`", 0) for x in HAD), *((f"`{x}`", 1) for x in LACKED)])
 def test_a_page_that_speaks_of_something_else_is_found(text, missing):
     assert len(absent(text)) == missing
+
+
+# ------------------------------------------------------------------------------------------ the README
+
+README = ROOT / "README.md"
+# What the README calls something that the reader has: a file or folder that `prepared` makes.
+STAND_INS = {
+    "FILE-OR-FOLDER": "vit.safetensors", "IMAGE-OR-FOLDER": "pictures", "IMAGE": "pictures/0.png",
+    "PATH": "classes", "DIR": "sets", "PRESET": "digits",
+}  # fmt: skip
+# Expressions of whole commands that are not run, and why. Of the others, those that train do so for a step or two.
+NOT_RUN = {
+    r"make .*": "installs packages; `make test` runs these tests",
+    r"pip install .*": "installs packages",
+    r"source \.venv/bin/activate": "its folder is made by make",
+    r"python -m benchmarks\..*": "measures for minutes; tests/test_benchmarks.py runs them in small",
+    r"python -m tests\.parity\.curves .*": "trains for minutes; tests/parity/test_curves.py runs it in small",
+    r"python -m vit_jax\.train PRESET --init vit-hf .*": "trains a ViT-B/16; tests/test_init.py runs it in small",
+}
+IN_FULL = ("python -m vit_jax.train", "make train")  # of the runs that later commands use: a minute
+SHORTER = {r".*vit-1024x6.*": " --max-steps 1 --batch 8", r".*": " --max-steps 2"}
+# What a Python block takes for granted.
+GIVEN = {"images": "import numpy\nimages = numpy.zeros((1, 224, 224, 3), numpy.float32)\n"}
+# Commands that fail where the ones before them were run, until the README is mended.
+TO_BE_MENDED = {"python -m convert ViT-B_16.npz vit.safetensors --to vit-jax --model vit_base_patch16_224"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pasted:
+    """A command, or a block of Python, and the output that the README shows for it."""
+
+    code: str
+    python: bool = False
+    shown: tuple[str, ...] = ()
+
+
+def pasted(text: str) -> list[Pasted]:
+    """All that a page's reader may paste, in its order: fences, a column of commands, code spans with `python -m`."""
+    found = []
+    for fence, language, inside, row, span in re.findall(
+        r"^(```)(\w*)\n(.*?)^```$|^(\|[^\n]*\|)$|`(python -m [^`]+)`", text, re.S | re.M
+    ):
+        if language == "python":
+            found.append(Pasted(inside, python=True))
+        elif fence and inside.startswith("$ "):
+            for each in inside.removeprefix("$ ").split("\n$ "):
+                command, *shown = each.rstrip().split("\n")
+                found.append(Pasted(command, shown=tuple(line for line in shown if line.strip(". "))))
+        elif fence:
+            found += [Pasted(line.partition("  #")[0].strip()) for line in inside.splitlines() if line.strip()]
+        elif row:
+            found += [Pasted(f"{before} {after}") for before, after in _in_table(text, row)]
+        else:
+            found.append(Pasted(" ".join(span.split())))
+    return list(dict.fromkeys(found))
+
+
+def _in_table(text: str, row: str) -> list[tuple[str, str]]:
+    """(what its table's header says comes before, the command in the last cell) of a row of a table of commands."""
+    head = [m for m in re.finditer(r"^\|.*command, after `([^`]+)` *\|$", text, re.M) if m.start() < text.index(row)]
+    last = re.search(r"\| *`([^`]+)` *\|$", row)
+    return [(head[-1][1], last[1])] if head and last and head[-1][0] != row else []
+
+
+def substituted(command: str) -> str:
+    """A command with stand-ins for what its reader has; other words in capitals are unknown."""
+    names = "|".join(sorted(STAND_INS, key=len, reverse=True))
+    command = re.sub(rf"\b({names})\b", lambda m: STAND_INS[m[1]], command)
+    unknown = re.findall(r"(?<![\w.-])[A-Z]{2,}(?![\w.])", command)
+    assert not unknown, f"{command}: {unknown[0]} is no name in STAND_INS"
+    return command
+
+
+def reason(command: str) -> str:
+    """Why a command is not run; empty where it is."""
+    return next((why for pattern, why in NOT_RUN.items() if re.fullmatch(pattern, command)), "")
+
+
+def test_every_line_of_the_readme_that_may_be_pasted_is_known():
+    every = pasted(README.read_text(encoding="utf-8"))
+    commands = [each.code for each in every if not each.python]
+    assert len(commands) > 25 and any(each.python for each in every) and any(each.shown for each in every)
+    for command in commands:
+        assert reason(command) or re.match(r"(python -m |vit-jax )", substituted(command)), command
+    for pattern in NOT_RUN:
+        if "activate" not in pattern:
+            assert any(re.fullmatch(pattern, command) for command in commands), f"{pattern} is not in the README"
+    assert {*commands} >= TO_BE_MENDED, "mended: leave it out here"
+    for block in (each for each in every if each.python):
+        ast.parse(block.code)
+
+
+def prepared(folder: Path) -> None:
+    """What the README's reader has: pictures, a folder of classes, TFDS sets, and public files of random weights."""
+    import numpy as np
+    from PIL import Image
+    from safetensors.numpy import save_file
+
+    from convert import rules
+    from convert.dialects import LAYOUTS
+    from convert.dialects.architectures import lookup
+    from vit_jax.config import ViTConfig, from_dict, shapes
+    from vit_jax.data.contents import Contents
+    from vit_jax.data.prepare import _write as write_set
+
+    rng = np.random.default_rng(0)
+    places = ["pictures/0.png", "pictures/1.png"] + [f"classes/{c}/{i}.png" for c in ("ant", "bee") for i in range(40)]
+    for place in places:
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (16, 20, 3), np.uint8)).save(folder / place)
+    (folder / "sets").mkdir()
+    for name, classes, shape in (
+        ("cifar10", 10, (32, 32, 3)),
+        ("cifar100", 100, (32, 32, 3)),
+        ("mnist", 10, (28, 28, 1)),
+    ):
+        pixels = {split: rng.integers(0, 256, (n, *shape), np.uint8) for split, n in (("train", 300), ("test", 60))}
+        labels = {s: {"label": (np.arange(len(x)) % classes).astype(np.uint8)} for s, x in pixels.items()}
+        labels = {s: {**x, "coarse_label": x["label"] % 20} if classes == 100 else x for s, x in labels.items()}
+        write_set(folder / "sets", name, Contents(pixels, labels, {}, numbered=classes == 100 or shape[2] == 3))
+    base = from_dict(ViTConfig, {**lookup("vit_base_patch16_224")[0], "channels": 3, "classes": 1000})
+    weights = {n: rng.standard_normal(s, np.float32) * np.float32(0.02) for n, s in shapes(base).items()}
+    save_file(rules.write(rules.narrow(LAYOUTS["timm"].rows(base)), weights), folder / "vit.safetensors")
+    google = rules.narrow(LAYOUTS["augreg"].rows(base)) if "augreg" in LAYOUTS else []
+    np.savez(
+        folder / "ViT-B_16.npz", **rules.write(google or rules.narrow(LAYOUTS["augreg@linen"].rows(base)), weights)
+    )
+
+
+@pytest.mark.slow
+def test_every_command_and_block_of_the_readme_works_pasted(tmp_path):
+    """In one folder, in their order; what is shown as output begins with the words that are printed."""
+    prepared(tmp_path)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {**os.environ, "PATH": path, "TFDS_DATA_DIR": str(tmp_path / "sets"), "HOME": str(tmp_path / "home")}
+    run = functools.partial(subprocess.run, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
+    blocks, failed = [], []
+    run(["bash", "-c", "python -m vit_jax.train digits --name x --max-steps 2"])  # the reader's own run
+    for each in pasted(README.read_text(encoding="utf-8")):
+        command = each.code
+        if each.python:
+            blocks.append(
+                "".join(given for name, given in GIVEN.items() if re.search(rf"\b{name}\b", command)) + command
+            )
+            done = run([sys.executable, "-c", "\n".join(blocks)])  # in one session, as a reader would
+        elif reason(command) or command in TO_BE_MENDED:
+            continue
+        else:
+            trains = re.match(r"python -m (vit_jax|torch_ref)\.train|vit-jax train", command)
+            shorter = next(flags for pattern, flags in SHORTER.items() if re.fullmatch(pattern, command))
+            command = substituted(command) + (shorter if trains and command not in IN_FULL else "")
+            done = run(["bash", "-c", command])
+        print(f"{done.returncode}  {command}\n{done.stderr[-1500:] if done.returncode else ''}")
+        words = {line.split()[0] for line in done.stdout.splitlines() if line.split()}
+        absent = [line for line in each.shown if line.split()[0] not in words]
+        if done.returncode or absent:
+            failed.append((command, done.returncode, done.stderr[-500:], absent))
+    assert not failed

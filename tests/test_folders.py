@@ -89,6 +89,10 @@ def test_steps_of_a_checkpoint_are_candidates(tmp_path: Path) -> None:
         open_source(str(tmp_path), step=3)
     with open_source(str(tmp_path), step=100) as source:
         assert (source.tree["a"].read() == SQUARE + 100).all()
+    with open_source(str(tmp_path), step="last") as source:
+        assert (source.tree["a"].read() == SQUARE + 200).all()
+    with pytest.raises(UserError, match="--step best: only a run of vit-jax notes its best step; give --step last"):
+        open_source(str(tmp_path), step="best")
     assert_read(tmp_path, {"a": SQUARE + 200}, "200")
 
 

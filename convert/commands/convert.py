@@ -18,6 +18,7 @@ from ..plan.plan import Plan, plan
 from ..recognise.layouts import find
 from ..recognise.reading import Reading, read
 from ..recognise.weights_in import tied
+from ..write.origin import ALONG
 from ..write.write import Written, goal_of, holds_training, write
 from .arguments import options
 
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         if named and "optimizer" not in reading.source.tree:
             lacks = f"{reading.path} holds no optimizer's state for it"
             raise UserError(f"--preset {arguments.preset}: {lacks}; leave the flag out")
-        print_line(described(reading))
+        print_line(described(reading, ALONG if stated.training else ()))
         planned = plan(
             reading,
             arguments.to or "vit-jax",
@@ -87,13 +88,16 @@ def check(planned: Plan, written: Written, certificate: bool) -> None:
             print_line(f"note      {note}")
 
 
-def described(reading: Reading) -> str:
-    """The lines that describe a source: its layout and size, what is left out, tied names, notes."""
+def described(reading: Reading, along: tuple[str, ...] = ()) -> str:
+    """The lines that describe a source: its layout and size, what is left out, tied names, notes.
+
+    What is `along` is not left out: it goes into the target beside the weights, or the conversion is refused.
+    """
     count = sum(t.nbytes // t.dtype.itemsize for t in reading.tensors.values())
     size = f"{len(reading.tensors)} tensors, {count:,} parameters"
     lines = [f"source    {printable(reading.path)}: {reading.layout.name}, {size}"]
     lines += [f"weights   {reading.chosen}"] if reading.chosen else []
-    lines += [f"left out  {what}" for what in reading.left_out]
+    lines += [f"left out  {what}" for what in reading.left_out if what.partition(" ")[0] not in along]
     lines += [f"tied      {', '.join(names)}" for names in tied(reading.source, reading.tensors)]
     lines += [f"note      {what}" for what in reading.facts.notes]
     return "\n".join(lines)

@@ -138,7 +138,7 @@ def open_folder(folder: str, file: str = "", step: Step = None, training: bool =
             raise UserError(f"--file {file}: is not in {folder}; give the path itself as the source")
         if os.path.isfile(path):
             check_inside(path)
-        return open_folder(path) if os.path.isdir(path) else _open(path)
+        return open_folder(path, training=training) if os.path.isdir(path) else _open(path)
     if not found:
         raise UserError(
             f"{folder}: holds no weights ({', '.join(SUFFIXES)}, or a checkpoint); give the folder or file that does"

@@ -14,6 +14,8 @@ from ..containers.source import Source, Spec, Tensor, leaves, raw
 from ..layout import Json
 from ..plan.plan import Plan
 
+ALONG = ("optimizer", "ema")  # what a target that holds a run in training takes beside the weights
+
 
 def origin(plan: Plan, with_training: bool) -> Json:
     """The provenance of a plan's target; the source's hash is filled in later.
@@ -23,7 +25,7 @@ def origin(plan: Plan, with_training: bool) -> Json:
     reading, facts = plan.reading, plan.facts
     source = reading.source
     taken = {"step": source.step, "key": reading.label} if source.chosen else {}  # of a run: the flags that name them
-    along = ("optimizer", "ema") if with_training else ()
+    along = ALONG if with_training else ()
     provenance: Json = {
         "format": 1,
         "made_by": f"vit-jax {version()}",
