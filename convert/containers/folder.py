@@ -54,7 +54,7 @@ def candidates(folder: str) -> list[Candidate]:
     if not os.access(root, os.R_OK | os.X_OK):
         raise UserError(f"{folder}: you have no permission to read it; change that with chmod")
     with os.scandir(root) as entries:
-        if (count := sum(entry.is_dir() for entry in entries)) > limits.FOLDERS:
+        if (count := sum(os.path.isdir(entry) for entry in entries)) > limits.FOLDERS:
             raise UserError(f"{folder}: has {count} folders in it; give the one that holds the weights")
     if found := _checkpoints(root) or _direct(root):
         return found
