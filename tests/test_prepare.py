@@ -160,8 +160,21 @@ def test_without_a_network_one_sentence_names_place_address_and_flag(home, table
 
 def test_no_download_refuses_and_writes_nothing(home):
     text = refusal("cifar10", download=False)
-    assert "--data.no-download" in text and OFFICIAL["cifar10"].archives[0].addresses[0] in text
+    assert "data.download is false; give --data.download" in text
+    assert OFFICIAL["cifar10"].archives[0].addresses[0] in text
     assert str(home / "downloads/cifar10") in text and "--data.dir" in text and not home.exists()
+
+
+def test_a_dry_run_says_what_it_would_fetch_and_writes_nothing(home, table, inside, tmp_path):
+    official, files, _ = small("cifar10")
+    table("cifar10", official, files, "http://127.0.0.1:9/")
+    done = inside("train", "cifar10-48x4", "--dry-run", "--batch", 8)
+    assert done.returncode == 0 and "train 40, validation 4, test 8" in done.stdout, done.stderr
+    said = "would fetch cifar-10-binary.tar.gz (0.2 MB) from http://127.0.0.1:9/cifar-10-binary.tar.gz to "
+    assert f"{said}{home / 'downloads/cifar10'}, and prepare {home / 'cifar10'}" in done.stdout
+    done = inside("train", "cifar10-48x4", "--dry-run", "--batch", 8, "--data.no-download")
+    assert done.returncode == 2 and "data.download is false" in done.stderr
+    assert not home.exists() and not (tmp_path / "runs").exists()
 
 
 def test_a_stated_folder_must_exist_and_be_one(home, tmp_path):
@@ -265,7 +278,8 @@ def test_a_full_disk_is_foreseen_or_told(home, table, monkeypatch):
             )
             text = refusal("cifar10")
     assert "(No space left on device)" in text and "--data.dir" in text
-    assert (home / "downloads/cifar10/cifar-10-binary.tar.gz.part").exists() and not list((home / "cifar10").iterdir())
+    assert [path.name for path in home.rglob("*") if path.is_file()] == ["cifar-10-binary.tar.gz.part"]
+    assert not (home / "cifar10").exists()
 
 
 def test_an_error_of_the_record_writer_is_a_sentence(home, table, tmp_path):

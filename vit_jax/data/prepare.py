@@ -65,7 +65,7 @@ def prepare(root: Path, name: str, download: bool = True) -> Path:
     """
     place, archives = _downloads(root, name), OFFICIAL[name].archives
     if not download and not all((place / archive.name).exists() for archive in archives):
-        raise _absent(root, name, "and --data.no-download forbids to fetch it", "leave that flag out")
+        raise _absent(root, name, "and data.download is false", "give --data.download")
     waits: list[str] = []
 
     def wait(process: str) -> None:
@@ -74,14 +74,21 @@ def prepare(root: Path, name: str, download: bool = True) -> Path:
             print(f"waiting  for process {process}, which prepares {name} in {root}", flush=True)
         time.sleep(_WAIT)
 
-    with _told(root, name), runs.locked(place / ".lock", wait):
-        folder = prepared(root, name)
-        if folder is None:
-            _check_space(root, name)
-            paths = [_archive(root, name, archive) for archive in archives]
-            folder = _write(root, name, read_contents(OFFICIAL[name], paths))
-            print(f"prepared {folder}", flush=True)
-        _clear(place, archives)
+    lock = place / ".lock"
+    with _told(root, name), runs.locked(lock, wait):
+        try:
+            folder = prepared(root, name)
+            if folder is None:
+                _check_space(root, name)
+                paths = [_archive(root, name, archive) for archive in archives]
+                folder = _write(root, name, read_contents(OFFICIAL[name], paths))
+                print(f"prepared {folder}", flush=True)
+            _clear(place, archives)
+        finally:
+            lock.unlink(missing_ok=True)  # a process that waits for it sees this, and makes another
+            for path in (place, place.parent):
+                with contextlib.suppress(OSError):  # other files are in it
+                    path.rmdir()
         return folder
 
 
@@ -173,6 +180,8 @@ def _write(root: Path, name: str, contents: Contents) -> Path:
         runs.sync_folder(folder.parent)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it holds a version of the set
+            folder.parent.rmdir()
     return folder
 
 
@@ -222,15 +231,11 @@ def _record(contents: Contents, split: str, i: int) -> bytes:
 
 
 def _clear(place: Path, archives: Sequence[Archive]) -> None:
-    """Remove what we fetched, and the folder if nothing else is in it; say what of the user's is no longer needed."""
+    """Remove what we fetched, and say what of the user's is no longer needed."""
     for archive in archives:
         _part(place, archive).unlink(missing_ok=True)
     if kept := [str(place / archive.name) for archive in archives if (place / archive.name).exists()]:
         print(f"         {', '.join(kept)}: no longer needed", flush=True)
-    (place / ".lock").unlink(missing_ok=True)  # a process that waits for it sees this, and makes another
-    for folder in (place, place.parent):
-        with contextlib.suppress(OSError):  # other files are in it
-            folder.rmdir()
 
 
 @contextlib.contextmanager

@@ -42,21 +42,23 @@ def _bar(title: str, total: int, unit: str, scale: float) -> Iterator[Callable[[
 @contextlib.contextmanager
 def _lines(title: str, total: int, unit: str, scale: float) -> Iterator[Callable[[int], None]]:
     begun = time.monotonic()
-    due, last, first = begun + PLAIN, 0, None
+    due, first = begun + PLAIN, -1
+    print(f"{title}  {_amount(total, scale)} {unit}", flush=True)
 
     def show(done: int) -> None:
-        nonlocal due, last, first
-        now, last = time.monotonic(), done
-        first = done if first is None else first
+        nonlocal due, first
+        now, first = time.monotonic(), done if first < 0 else first
         if now >= due:
             due = now + PLAIN
             left = (total - done) * (now - begun) / max(done - first, 1)
             print(f"{title}  {_amounts(done, total, unit, scale)}, about {left:,.0f} s left", flush=True)
 
     yield show
-    print(f"{title}  {_amounts(last, total, unit, scale)}, took {time.monotonic() - begun:,.1f} s", flush=True)
 
 
 def _amounts(done: int, total: int, unit: str, scale: float) -> str:
-    shown = [f"{amount:,}" if scale == 1 else f"{amount / scale:.3g}" for amount in (done, total)]
-    return f"{shown[0]} of {shown[1]} {unit}"
+    return f"{_amount(done, scale)} of {_amount(total, scale)} {unit}"
+
+
+def _amount(amount: int, scale: float) -> str:
+    return f"{amount:,}" if scale == 1 else f"{amount / scale:.3g}"
