@@ -1,6 +1,8 @@
 """What all tests share: jax on the CPU, a cache of compiled programs, and the commands as a user starts them."""
 
+import contextlib
 import importlib
+import io
 import os
 import signal
 import socket
@@ -119,3 +121,24 @@ def rewrite_record() -> Callable[..., None]:
             write_json(run.digest_file(step), with_digest({**run.saved(step), "config": record}))
 
     return rewrite
+
+
+@pytest.fixture(scope="session")
+def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a tiny network on the digits, trained for 3 epochs with averaged weights; tests use a copy of it."""
+    import jax
+
+    from vit_jax.train import command
+
+    folder = tmp_path_factory.mktemp("digits")
+    size = "--model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32"
+    rest = (
+        "--optim.schedule constant --optim.lr 0.01 --optim.weight-decay 0 --loss.label-smoothing 0 --batch 64 --ema 0.9"
+    )
+    jax.config.update("jax_disable_most_optimizations", True)
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+        patch.chdir(folder)
+        patch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *a: None)
+        assert command.command(["digits", *size.split(), *rest.split(), "--epochs", "3"]) == 0
+    jax.config.update("jax_disable_most_optimizations", False)
+    return folder / "runs" / "digits"

@@ -163,6 +163,9 @@ def test_runs_of_several_tasks_and_data_sets_are_said_to_be(capsys):
     made("runs/a")
     made("runs/b", data={**DATA, "content": "other"})
     assert "note: the data of digits was not the same for all runs" in shown(capsys)
+    made("copies/a")
+    made("copies/b", replace(BASE, data=replace(BASE.data, source="copy.npz")))
+    assert "note" not in shown(capsys, "copies")
     sentences = preset("numbers").run
     c = runs.Run("runs/c")
     words = {side: ["<pad>", "<bos>", "<eos>", *map(str, range(40))] for side in ("source", "target")}

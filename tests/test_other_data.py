@@ -3,8 +3,7 @@
 import contextlib
 import csv
 import io
-import shlex
-import sys
+import shutil
 
 import jax
 import numpy as np
@@ -18,13 +17,7 @@ from vit_jax import evaluate
 from vit_jax.config import ImageData
 from vit_jax.data import Preprocess, open_other_images
 from vit_jax.errors import UserError
-from vit_jax.train import command as train_command
 
-finish = sys.modules["vit_jax.train.finish"]
-TINY = shlex.split(
-    "digits --model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32 --optim.schedule constant "
-    "--optim.lr 0.01 --batch 256 --epochs 1 --optim.warmup 0"
-)
 PREPROCESS = Preprocess((8, 8), 1, "crop", 0, "bilinear", 255, (0.3,), (0.4,))
 
 
@@ -44,7 +37,7 @@ def folder(place, name: str, rows, called=str):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def place(tmp_path_factory):
+def place(tmp_path_factory, digits_run):
     """A folder with a trained run of the digits, and its weights in two other layouts."""
     from convert import __main__ as convert
 
@@ -52,8 +45,7 @@ def place(tmp_path_factory):
     jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
         patch.chdir(here)
-        patch.setattr(finish, "draw", lambda *a: None)
-        assert train_command.command(TINY) == 0
+        shutil.copytree(digits_run, here / "runs" / "digits")
         for target in ("hf --to huggingface", "named.pt --to timm"):
             patch.setattr("sys.argv", ["convert", "runs/digits", *target.split()])
             assert convert.main() == 0

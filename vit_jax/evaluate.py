@@ -198,7 +198,11 @@ class Options:
         metadata={"help": "best: the checkpoint with the best validation (without any: the last); last: the last one"},
     )
     ema: bool = field(
-        default=True, metadata={"help": "use the exponential moving average of the weights if the run has one"}
+        default=True,
+        metadata={
+            "help": "take the averaged weights where validation chose them (of the last: if it has them); "
+            "--no-ema: always the raw ones"
+        },
     )
     batch: int = field(default=0, metadata={"help": "examples per batch; 0: as in training"})
     csv: str = field(default="", metadata={"help": "also write a row for each example to this file, as a CSV table"})

@@ -186,7 +186,11 @@ class Options:
         metadata={"help": "best: the checkpoint with the best validation (without any: the last); last: the last one"},
     )
     ema: bool = field(
-        default=True, metadata={"help": "use the exponential moving average of the weights if the run has one"}
+        default=True,
+        metadata={
+            "help": "take the averaged weights where validation chose them (of the last: if it has them); "
+            "--no-ema: always the raw ones"
+        },
     )
     force: bool = field(default=False, metadata={"help": "overwrite the files of --csv and --attention if they exist"})
 
