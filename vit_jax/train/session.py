@@ -304,7 +304,7 @@ def starting_parameters(setup: Setup, folder: runs.Run | None = None) -> tuple[d
         return {}, {}
     started = starting.start(setup.run, setup.dataset.metadata())
     if folder is not None and folder.exists():
-        starting.check_same(folder, started)
+        starting.check_same(folder, started.record)
     print(started.says)
     return started.parameters, started.record
 

@@ -1,0 +1,157 @@
+"""Runs that start from given weights (`init`): the fields that these decide, what does not fit them, and their values.
+
+The weights are a file or a folder of any layout, hf://owner/name, or another run. Headers are enough for all but
+`start`, which reads each value once. Read opening, then fitting, then again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .. import presets
+from ..config import RunConfig, flat, network_of, task_row, untrained
+from ..errors import UserError, printable
+from ..interop import network_in, stated_by
+from .again import changed_since, check_same, check_unchanged
+from .fitting import change_for, check_fit, check_metadata, decided, replaced, told
+from .opening import RULES, digest, opened_for, place_of, text, worded
+
+__all__ = ["Started", "base", "check", "check_same", "check_unchanged", "filled", "preset", "start"]
+
+DIGITS = 12  # of a digest, as printed
+UNBROKEN = "\u00a0"  # in place of a space at which no line is broken
+
+
+def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None) -> presets.Preset:
+    """The preset with this name; with `init`, filled in for training that starts from these weights.
+
+    `init` is a file, a folder, a run or hf://owner/name, as for `python -m vit_jax.train --init`: see `filled`. What
+    its tensors do not determine can be stated in `fields`, {"heads": 6}. Raises UserError.
+    """
+    found = presets.preset(name)
+    if not init:
+        return found
+    run = replace(base(init) if name == presets.FINETUNE else found.run, init=init)
+    stated = {f"model.{field}": value for field, value in (fields or {}).items()}
+    return replace(found, run=filled(run, stated, own=name != presets.FINETUNE))
+
+
+def base(init: str, folder: str = "runs") -> RunConfig:
+    """The run that the preset `finetune` gives for the network that the weights `init` are of; `filled` goes on.
+
+    `folder` is that of all runs. Raises UserError.
+    """
+    run = presets.preset(presets.FINETUNE).run
+    with worded(init, folder):
+        network = network_in(place_of(init, folder))
+    if isinstance(run.model, network):
+        return run
+    other = untrained(network())
+    data = replace(type(other.data)(), source=run.data.source)
+    return replace(run, task=other.task, model=other.model, data=data, augment=other.augment)
+
+
+def filled(run: RunConfig, stated: Mapping[str, Any] | None = None, *, own: bool = True) -> RunConfig:
+    """The run with the fields that the weights `run.init` decide, and over them those that the user states.
+
+    They decide what their network computes (all fields of `model` but those of training and the number of classes or
+    words) and how inputs are prepared (data.fit, size, interpolation and background, and mean and std), but neither the
+    optimizer, dropout, augmentation nor the data. `stated` is {"model.image": 96}. With `own`, the run's network is
+    taken where neither weights nor user tell a field. Raises UserError where a field remains unknown, and where the
+    weights cannot follow what is stated.
+    """
+    said = stated or {}
+    asked = replaced(run, said)
+    if not asked.init:
+        return asked
+    otherwise = {name.removeprefix("model."): value for name, value in said.items() if name.startswith("model.")}
+    with opened_for(asked, {**(told(run.model) if own else {}), **otherwise}) as weights:
+        sizes = {
+            name: said.get(f"model.{name}", getattr(weights.config, name)) for name in RULES if name in told(run.model)
+        }
+        try:
+            change = change_for(replace(asked, model=replace(asked.model, **sizes)), weights)
+            out = replaced(run, {**decided(run.task, change, said), **said})
+            check_fit(out, weights.config, change)
+        except UserError as error:
+            raise UserError(f"{error}{changed_since(asked, weights)}") from error
+    return out
+
+
+# --------------------------------------------------------------------------- the start of a run
+
+
+@dataclass(frozen=True)
+class Started:
+    """The weights of `init` as a run takes them."""
+
+    parameters: dict[str, np.ndarray]  # {dotted name: array, in the file's dtype}, without those of a new head
+    record: dict[str, Any]  # the entry `init` of config.json
+    says: str  # lines for the user
+
+
+def check(run: RunConfig) -> None:
+    """Raise UserError where a run cannot start from `run.init`, as far as headers tell and without its data."""
+    with opened_for(run, told(run.model)) as weights:
+        check_fit(run, weights.config, change_for(run, weights))
+
+
+def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
+    """The parameters that a run begins with, from `run.init`.
+
+    The run has the sizes of its data, and `metadata` is that of the data. Raises UserError naming the first field or
+    metadata that does not fit the weights.
+    """
+    with opened_for(run, told(run.model)) as weights:
+        change = change_for(run, weights)
+        check_fit(run, weights.config, change)
+        given = stated_by(weights.facts, run.task, weights.config)
+        check_metadata(run, given, metadata)
+        with worded(run.init, run.dir):
+            arrays = dict(weights.arrays())
+    record = {
+        "layout": weights.layout,
+        **({"chosen": weights.chosen} if weights.chosen else {}),
+        "tensors": len(arrays),
+        "digest": digest(arrays.items()),
+        "filled": {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in decided(run.task, change, {}).items()
+            if name.removeprefix("model.") not in weights.untold
+        },
+        "changed": list(change.says),
+    }
+    heads = network_of(run.model).heads
+    kept = {n: x for n, x in change.apply(arrays).items() if not (run.new_head and n.startswith(heads))}
+    return Started(kept, record, _says(run, record, weights.facts.notes))
+
+
+def _says(run: RunConfig, record: Mapping[str, Any], notes: Iterable[str]) -> str:
+    """What a run takes from its weights, in lines as wide as the terminal."""
+    chosen = f" {record['chosen']}," if "chosen" in record else ""
+    which = f"{run.init}:{chosen} {record['layout']}, {record['tensors']} tensors, digest {record['digest'][:DIGITS]}"
+    lines = [which, *record["changed"]]
+    names = task_row(run.task).prepared
+    values = {name: value for name, (value, _) in flat(run).items() if name in names and value != ()}
+    fields = ", ".join(f"{name} {text(value)}".replace(" ", UNBROKEN) for name, value in values.items())
+    if any(name in record["filled"] for name in names):
+        lines.append(f"it gives the network and how inputs are prepared: {fields}")
+    elif fields:
+        lines.append(f"how its inputs were prepared is not known, so this run's fields apply: {fields}")
+    else:
+        lines.append("it gives the network")
+    if run.new_head:
+        lines.append("the head is new")
+    lines += notes
+    width = max(50, shutil.get_terminal_size().columns)
+    shown = [
+        textwrap.fill(printable(line), width, initial_indent=" " * 9, subsequent_indent=" " * 9, break_on_hyphens=False)
+        for line in lines
+    ]
+    return ("init     " + "\n".join(shown).lstrip()).replace(UNBROKEN, " ")

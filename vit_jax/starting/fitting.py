@@ -1,0 +1,103 @@
+"""What given weights decide of a run, how they follow another image or other channels, and what does not fit them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, get_args, get_type_hints
+
+from ..config import ModelConfig, RunConfig, function_fields, network_of, normal, pair, task_row
+from ..errors import UserError
+from ..interop import Change, Weights, changed, stated_by
+from .opening import RULES, flag, text
+
+
+def told(model: ModelConfig) -> dict[str, Any]:
+    """The fields of a network that decide its function, without sizes that its data has yet to determine."""
+    known = {name: getattr(model, name) for name in function_fields(model)}
+    return {name: value for name, value in known.items() if value or name not in network_of(model).from_data}
+
+
+def decided(task: str, change: Change, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """{field of a run: value} that weights decide, after a change."""
+    given = stated_by(change.facts, task, change.config)
+    from_data = network_of(change.config).from_data
+    model = {f"model.{name}": value for name, value in told(change.config).items() if name not in from_data}
+    return model | task_row(task).prepared_as(given, stated)
+
+
+def change_for(run: RunConfig, weights: Weights) -> Change:
+    """What makes the weights those of the run's image and channels, by its rules. Raises UserError."""
+    texts = []
+    wanted, given = normal(run.model), normal(weights.config)
+    if run.init_resize != "none" and wanted.image != given.image:
+        h, w = pair(wanted.image)
+        texts.append(f"resize={h}x{w}:{run.init_resize}")
+    if run.init_channels != "none" and wanted.channels != given.channels:
+        texts.append(f"channels={wanted.channels}")
+    try:
+        return changed(weights.config, weights.facts, texts)
+    except UserError as error:
+        reason = str(error)
+        for text in texts:
+            reason = reason.removeprefix(f"--adapt {text}: ")
+        raise UserError(f"init {run.init}: {reason}") from error
+
+
+def check_fit(run: RunConfig, given: ModelConfig, change: Change) -> None:
+    """Raise UserError where a run's network is not that of its weights; sizes that the data will determine are free."""
+    row = network_of(given)
+    sizes = {name: getattr(given, name) for name in row.from_data if not getattr(run.model, name)}
+    wanted, there = normal(replace(run.model, **sizes)), normal(change.config)
+    different = [
+        name
+        for name in function_fields(wanted)
+        if getattr(there, name) != getattr(wanted, name) and not (run.new_head and name in row.head_fields)
+    ]
+    if not different:
+        return
+    values = ", ".join(
+        f"its {n} is {text(getattr(there, n))}, here it is {text(getattr(wanted, n))}" for n in different
+    )
+    flags = [flag(n, getattr(there, n)) for n in different if n not in RULES and n not in row.from_data]
+    hints = [f"give {' '.join(flags)}"] * bool(flags)
+    hints += [_following(name, run) for name in RULES if name in different]
+    of_data = [name for name in different if name in row.from_data]
+    if any(name in row.head_fields for name in of_data):
+        hints.append("add --new-head to start with a new head")
+    if any(name not in row.head_fields for name in of_data):
+        hints.append("start from weights that were trained with the same words")
+    raise UserError(f"init {run.init}: {values}; {' and '.join(hints)}")
+
+
+def _following(name: str, run: RunConfig) -> str:
+    """How weights can follow a field, by the values of its rule."""
+    rule = RULES[name]
+    first, *others = [value for value in get_args(get_type_hints(RunConfig)[rule]) if value != "none"]
+    more = f" (or {', '.join(others)})" if others else ""
+    return f"add --{rule.replace('_', '-')} {first}{more} to fit the weights to that"
+
+
+def check_metadata(run: RunConfig, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise UserError where metadata of the weights conflicts with that of the run's data."""
+    for name, entry in task_row(run.task).metadata.items():
+        clause = entry.conflict(given[name], wanted[name]) if name in given and name in wanted else ""
+        if clause and not (run.new_head and entry.of_head):
+            remedy = (
+                "add --new-head to start with a new head"
+                if entry.of_head
+                else "start from weights that were trained with the same ones"
+            )
+            raise UserError(f"init {run.init}: {clause}; {remedy}")
+
+
+def replaced(run: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """A run with these fields, {"model.image": 96, "batch": 8}."""
+    parts: dict[str, Any] = {}
+    for name, value in values.items():
+        part, _, field = name.rpartition(".")
+        if part:
+            parts[part] = replace(parts.get(part, getattr(run, part)), **{field: value})
+        else:
+            parts[field] = value
+    return replace(run, **parts)

@@ -1,0 +1,102 @@
+"""The weights that `init` names, opened; their errors in words of training."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..config import RunConfig
+from ..errors import UserError
+from ..interop import Unstated, Weights, convert_first, opened
+from ..runs import Run, array_digest, find, is_foreign, text_digest
+
+RULES = {"image": "init_resize", "channels": "init_channels"}  # {field that weights can follow: how}
+FEW = 8  # fields that a message lists; a file that lacks more states none
+
+
+@contextlib.contextmanager
+def opened_for(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[Weights]:
+    """The weights of `run.init`; `otherwise` as in `interop.opened`, but not where the weights are to follow it."""
+    rest = {name: value for name, value in otherwise.items() if getattr(run, RULES.get(name, ""), "none") == "none"}
+    with contextlib.ExitStack() as stack:
+        with worded(run.init, run.dir):
+            place = place_of(run.init, run.dir)
+            weights = stack.enter_context(opened(place, type(run.model), rest, square=run.init_resize != "none"))
+        yield weights
+
+
+@contextlib.contextmanager
+def worded(init: str, folder: str) -> Iterator[None]:
+    """Say of an error that it is about `init`, in flags of training, and which runs began from that."""
+    try:
+        yield
+    except UserError as error:
+        if isinstance(error, Unstated):
+            raise UserError(f"init {init}: {_untold(init, error.fields)}") from error
+        what = str(convert_first(error, init))
+        path, _, rest = what.partition(": ")
+        what = rest if rest and (path == init or os.path.exists(path)) else what
+        raise UserError(f"init {init}: {what}{_begun(init, folder)}") from error
+
+
+def place_of(init: str, folder: str) -> str:
+    """The path or address of weights: of a run, inside the folder of all runs or not, its folder."""
+    for place in () if init.startswith("hf://") else (Path(init), Path(folder) / init):
+        if members := sorted(place.glob("seed-*/config.json")):
+            raise UserError(f"holds a run for each seed; name one of them, such as {Run(members[0].parent)}")
+    if is_foreign(init, folder):
+        return init
+    try:
+        return str(find(init, folder))
+    except UserError as error:
+        raise UserError(str(error).replace("no run here", "no such file, folder or run")) from error
+
+
+def _untold(init: str, fields: Sequence[str]) -> str:
+    """A clause naming fields that weights do not tell, and how to state them."""
+    if len(fields) > FEW:
+        return "states no config; name the preset whose network it holds, before --init"
+    flags = " ".join(f"{flag(name)} ..." for name in fields)
+    command = f"python -m convert {shlex.quote(init)} X.safetensors --model NAME"
+    return (
+        f"its tensors cannot tell {', '.join(fields)}; give {flags}, or a preset with its network (vit-s16, ...), "
+        f"or its published name to `{command}` and X.safetensors here"
+    )
+
+
+def _begun(init: str, folder: str) -> str:
+    """A clause naming a run that began from `init`; empty where there is none."""
+    found = next(runs_from(init, folder), None)
+    return f"; {found} began from it: go on with that by --resume {found}" if found else ""
+
+
+def runs_from(init: str, folder: str) -> Iterator[Run]:
+    """The runs in the folder of all runs that began from `init`, also those in groups of seeds."""
+    for file in sorted([*Path(folder).glob("*/config.json"), *Path(folder).glob("*/seed-*/config.json")]):
+        with contextlib.suppress(UserError):
+            if Run(file.parent).config().init == init:
+                yield Run(file.parent)
+
+
+def digest(arrays: Iterable[tuple[str, np.ndarray]]) -> str:
+    """A digest of all given tensors, under our names and in the file's dtype."""
+    return text_digest({name: array_digest(array) for name, array in arrays})
+
+
+def text(value: Any) -> str:
+    """The value of a field as a flag takes it."""
+    return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def flag(name: str, value: Any = None) -> str:
+    """The flag of `vit_jax.train` for a field of the network, with its value."""
+    name = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--model.{'' if value else 'no-'}{name}"
+    return f"--model.{name}" + (f" {text(value)}" if value is not None else "")
