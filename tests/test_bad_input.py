@@ -209,14 +209,14 @@ def npz(path: Path, labels, **more) -> Path:
     [
         ("digts", ["data.source digts: no such set", "nearest: digits"]),
         ("cifer10", ["data.source cifer10: no such set", "cifar10"]),
-        ("cifar10", ["data.source cifar10: not prepared in data.dir", "give --data.dir"]),
+        ("cifar10", ["data.source cifar10: is not prepared in", "--data.no-download"]),
         ("folder:nowhere", ["data.source folder:nowhere: no such folder", "CLASS"]),
         ("nowhere.npz", ["data.source nowhere.npz: no such file"]),
         ("folder:runs/digits/digests", ["holds no class folders"]),
     ],
 )
 def test_no_such_data(source, says, refused, tmp_path):
-    refused(on(source, "--data.dir", tmp_path), *says)
+    refused(on(source, "--data.dir", tmp_path, "--data.no-download"), *says)
 
 
 def test_an_empty_class_folder(images, refused):
@@ -358,6 +358,66 @@ def test_a_place_that_cannot_hold_a_run(place_of_trouble, place, refused):
         else ["a file is where a folder is needed", "choose another --dir"]
     )
     refused(["train", *TINY, *folder], *says)
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "..", ".", "a/b", "a\\b", "-x", "a\nb", "\x1b[31m", "y" * 201])
+@pytest.mark.parametrize("more", [(), ("--seeds", 2), ("--dry-run",)])
+def test_a_name_is_that_of_one_folder_inside_dir(name, more, refused, place):
+    inside = sorted(place.parent.rglob("*"))
+    refused(["train", *TINY, f"--name={name}", *more], "name is ", "give the name of one folder", "--dir says where")
+    assert sorted(place.parent.rglob("*")) == inside
+
+
+@pytest.mark.parametrize("way", ["--max-steps 1", "--seeds 2", "--dry-run"])
+@pytest.mark.parametrize("extra, words", [("tensorboard", ["--tensorboard"]), ("wandb", ["--wandb", "project"])])
+def test_an_extra_is_looked_for_before_anything_is_written(extra, words, way, refused, place, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, extra, None)
+    refused(
+        ["train", *TINY, *words, *way.split(), "--dir", tmp_path / "new"],
+        f"{extra} is set but not installed: {errors.install(extra)}",
+    )
+    assert not (tmp_path / "new").exists()
+
+
+def test_advice_to_install_can_be_followed_where_it_is_given(monkeypatch, tmp_path):
+    root = Path(errors.__file__).resolve().parents[1]
+    assert errors.install("wandb") == f"pip install '{root}[wandb]'"
+    monkeypatch.chdir(root)
+    assert errors.install("wandb") == "pip install '.[wandb]'"
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "site-packages" / "vit_jax" / "errors.py"))
+    assert errors.install("wandb") == "pip install 'vit-jax[wandb]'"
+
+
+def test_a_platform_that_jax_does_not_find(door, tmp_path):
+    done = door("train", "digits", JAX_PLATFORMS="cuda")
+    assert done.returncode == 2 and done.stderr == (
+        "vit-jax: error: JAX_PLATFORMS is 'cuda': jax finds no such device here; unset it, or set it to cpu\n"
+    )
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("raised", [AssertionError(), RuntimeError("Unable to initialize backend 'nonsense'")])
+def test_a_platform_that_does_not_start(raised, refused, monkeypatch):
+    def devices():
+        raise raised
+
+    monkeypatch.setattr(jax, "devices", devices)
+    monkeypatch.setenv("JAX_PLATFORMS", "nonsense")
+    for command in ("train digits --name fresh", "train digits --dry-run", "evaluate digits"):
+        refused(command, "JAX_PLATFORMS is 'nonsense': jax finds no such device here; unset it, or set it to cpu")
+
+
+def test_a_set_must_be_named_for_a_preset_without_one(refused):
+    refused("train vit-ti16", "data.source is empty: give --data.source folder:PATH, FILE.npz or the name of a set")
+    refused("train finetune --dry-run", "data.source is empty")
+
+
+def test_another_run_can_start_from_the_weights_of_one_that_may_not_change(refused):
+    refused(
+        "train --resume digits --epochs 40",
+        "epochs 2 -> 40",
+        "start a new run from its weights with --init digits --name NEW in place of --resume digits",
+    )
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS], ids=["no permission", "read-only"])

@@ -192,7 +192,7 @@ def test_what_else_is_refused(tmp_path):
     Image.new("L", (8, 8)).save(tmp_path / "flat" / "x.png")
     with pytest.raises(UserError, match="holds no class folders"):
         evaluate.evaluate("digits", source=f"folder:{tmp_path / 'flat'}")
-    with pytest.raises(UserError, match=r"hf: holds weights and is no run.*--data.source folder:PATH"):
+    with pytest.raises(UserError, match=r"hf: no run here, and weights alone.*--data.source folder:PATH"):
         evaluate.evaluate("hf")
     with pytest.raises(UserError, match="there are no --weights and --ema to choose"):
         evaluate.evaluate("hf", which="last", source="digits")

@@ -34,7 +34,7 @@ def configure_jax() -> None:
         if not wanted:
             raise
         raise UserError(
-            f"JAX_PLATFORMS is {wanted[:60]!r}: jax finds no such device here; unset it, or set cpu"
+            f"JAX_PLATFORMS is {wanted[:60]!r}: jax finds no such device here; unset it, or set it to cpu"
         ) from error
     if not jax.config.jax_compilation_cache_dir:
         with contextlib.suppress(OSError):  # a read-only home means no cache, not no training

@@ -84,7 +84,7 @@ def measure(
     foreign = runs.is_foreign(path)
     if foreign and not source and given is None:
         raise UserError(
-            f"{path}: holds weights and is no run, so it has no data of its own; "
+            f"{path}: no run here, and weights alone have no data of their own; "
             "name the data to measure it on, as in --data.source folder:PATH"
         )
     recorded = None if foreign else runs.find(path).record()["data"]

@@ -98,4 +98,5 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _named(path: str, error: UserError) -> UserError:
     """The error with the flag and the file before it; a value of a screenful is cut."""
     text = str(error).removeprefix("config: ")
-    return UserError(f"--config {path}: {text if len(text) < 600 else f'{text[:300]} ... {text[-200:]}'}")
+    place, what = (t if len(t) < 500 else f"{t[:200]} ... {t[-200:]}" for t in (path, text))
+    return UserError(f"--config {place}: {what}")

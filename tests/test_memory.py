@@ -1,0 +1,128 @@
+"""Networks are bounded before anything is allocated: counted without their tables, against the memory of a machine."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+import vit_jax
+from vit_jax import memory
+from vit_jax.config import TransformerConfig, ViTConfig, parameter_count, shapes, sized
+from vit_jax.errors import UserError
+from vit_jax.presets import PRESETS, preset
+from vit_jax.train import command as train_command
+
+SLOTS = ViTConfig(image=8, patch=4, width=8, heads=2, hidden=12, classes=3)
+TEXTS = TransformerConfig(width=8, heads=2, hidden=12, source_vocabulary=9, target_vocabulary=9, outputs=9)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        *(preset(name).run.model for name in [*PRESETS, "vit-ti16", "vit-g14"]),
+        *(replace(SLOTS, depth=depth, layer_scale=0.1, qk_norm=True, pool="map", gated=True) for depth in (1, 2, 7)),
+        *(
+            replace(TEXTS, encoder_depth=n, decoder_depth=m, norm_first=first)
+            for n, m, first in ((1, 1, True), (3, 1, True), (2, 5, False))
+        ),
+        TransformerConfig(width=8, heads=2, hidden=12, encoder_depth=4, decoder_depth=0),
+    ],
+)
+def test_parameters_are_counted_without_their_table(config):
+    assert parameter_count(config) == sum(map(math.prod, shapes(config).values()))
+
+
+def test_published_sizes():
+    assert parameter_count(sized("vit-b16")) == 86_567_656  # timm's vit_base_patch16_224
+
+
+def test_a_run_takes_its_weights_gradients_moments_and_average():
+    run = preset("digits").run
+    count, images = parameter_count(run.model), 32 * (8 * 8 + 16 * 64)
+    for name, copies in (("sgd", 2), ("momentum", 3), ("adamw", 4)):
+        changed = replace(run, optim=replace(run.optim, name=name))
+        assert memory.run_bytes(changed) == (copies * count * 4, images * 4)
+        assert memory.run_bytes(replace(changed, ema=0.9))[0] == (copies + 1) * count * 4
+        assert memory.run_bytes(replace(changed, compute_dtype="float64"))[0] == copies * count * 8
+    assert memory.run_bytes(replace(run, accumulate=2))[1] == images * 2
+    assert memory.run_bytes(replace(run, compute_dtype="bfloat16"))[1] == images * 2
+
+
+def test_the_limit_of_a_control_group_is_found(tmp_path):
+    own = tmp_path / "cgroup"
+    own.write_text("4:memory:/jobs/7\n0::/user/me\n")
+    for place, text in (
+        ("user/memory.max", "max\n"),
+        ("user/me/memory.max", "5000\n"),
+        ("memory.max", "9000\n"),
+        ("memory/jobs/memory.limit_in_bytes", "7000\n"),
+        ("memory/jobs/7/memory.limit_in_bytes", "9223372036854771712\n"),
+    ):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(text)
+    assert sorted(memory._groups(tmp_path, own)) == [5000, 7000, 9000]
+    assert memory._groups(tmp_path, tmp_path / "none") == [9000]
+
+
+def test_the_memory_of_this_machine_is_known():
+    assert 2**28 < memory.host_memory() < 2**50
+
+
+def test_an_accelerators_own_memory_is_the_limit(monkeypatch):
+    class Device:
+        platform = "gpu"
+
+        def memory_stats(self):
+            return {"bytes_limit": 1_000_000}
+
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setattr(memory, "_accelerators", lambda: True)
+    monkeypatch.setattr("jax.local_devices", lambda: [Device(), Device()])
+    assert memory.memory() == (1_000_000, 2)
+    with pytest.raises(UserError, match=r"take at least 0\.0 GB for weights, gradients, average and moments of adamw"):
+        memory.check_memory(preset("digits").run)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_fits_is_let_through_and_so_is_all_where_the_memory_is_unknown(known, monkeypatch):
+    run = preset("digits").run
+    needed = sum(memory.run_bytes(run))
+    monkeypatch.setattr(memory, "memory", lambda: (needed if known else 0, 1))
+    assert memory.check_memory(run) is run
+    if known:
+        monkeypatch.setattr(memory, "memory", lambda: (needed - 1, 1))
+        with pytest.raises(UserError, match=r"batch 32 and model\.width 64, .* lower one of them, or raise accumulate"):
+            memory.check_memory(run)
+
+
+@pytest.mark.parametrize(
+    "fields", [dict(width=6 * 10**8), dict(hidden=2**30), dict(classes=2**31), dict(image=2**20), dict(depth=10**9)]
+)
+def test_a_network_that_cannot_fit_is_not_built(fields):
+    with pytest.raises(UserError, match=r"^model\.[^\n]* (lower one of them|give at most 1000 blocks)$"):
+        vit_jax.build("vit-s16", **fields)
+
+
+@pytest.mark.parametrize("torch", [False, True], ids=["vit_jax", "torch_ref"])
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--model.depth", "1000000"], "model.depth is 1000000: give at most 1000 blocks"),
+        (["--model.width", "100000000"], "model.width 100000000, model.depth 3, "),
+        (["--batch", "1000000000"], "batch 1000000000 and model.width 64"),
+        (["--model.image", "100000", "--model.patch", "1"], "model.image 100000 take at least"),
+    ],
+)
+def test_a_run_that_cannot_fit_is_refused_and_leaves_nothing(torch, words, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ways = [[], ["--seeds", "2"], ["--dry-run"]]
+    command = train_command.command
+    if torch:
+        pytest.importorskip("torch")
+        from torch_ref import train
+
+        command, ways = train.command, [[]]
+    for way in ways:
+        with pytest.raises(UserError, match=sentence):
+            command(["digits", *words, *way])
+    assert not list(tmp_path.iterdir())
