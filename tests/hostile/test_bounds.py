@@ -80,7 +80,7 @@ def open_source_of(tensors: dict[str, Tensor]) -> weights_in.Source:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", NAMES)
 def test_a_file_of_twenty_thousand_names_is_refused_in_seconds(kind: str, tmp_path: Path) -> None:
-    names = names_of(kind)
+    names = names_of(kind)[:11_000]  # more have too many letters in all
     entries = {name: {**ENTRY, "data_offsets": [8 * i, 8 * i + 8]} for i, name in enumerate(names)}
     (tmp_path / "a.safetensors").write_bytes(st(entries, A.tobytes() * len(names)))
     refused(tmp_path / "a.safetensors", str(tmp_path / "b.safetensors"))
