@@ -62,12 +62,15 @@ def clear(folder: Path) -> None:
 
 def _locked(place: Path, lock: Path) -> int:
     """The lock file, open and locked. Raises UserError where another process has locked it."""
+    flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
     while True:
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
         try:
-            handle, is_new = os.open(lock, flags | os.O_EXCL, 0o666), True
+            handle, is_new = os.open(lock, flags | os.O_CREAT | os.O_EXCL, 0o666), True
         except FileExistsError:
-            handle, is_new = os.open(lock, flags, 0o666), False
+            try:
+                handle, is_new = os.open(lock, flags), False
+            except FileNotFoundError:
+                continue
         try:
             if not _lock(handle, is_new):
                 owner = os.pread(handle, 80, 0).decode(errors="replace") if hasattr(os, "pread") else ""
@@ -76,10 +79,11 @@ def _locked(place: Path, lock: Path) -> int:
                     f"none runs, remove {lock.name}); wait for it, or choose another target"
                 )
             # A process that had it may have removed it in between: then the next to come would lock another file.
-            if lock.exists() and os.path.samestat(os.fstat(handle), lock.stat()):
-                os.truncate(handle, 0)
-                os.write(handle, f"process {os.getpid()} on {HOST}\n".encode())
-                return handle
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), lock.stat()):
+                    os.truncate(handle, 0)
+                    os.write(handle, f"process {os.getpid()} on {HOST}\n".encode())
+                    return handle
         except BaseException:
             os.close(handle)
             raise

@@ -59,13 +59,13 @@ def moved(plan: Plan) -> list[str]:
     """How far a plan's adaptations move the outputs of its network, in words; empty where shapes change."""
     from vit_jax.backend import configure_jax
 
+    if shapes_apart(plan.reading.config, plan.config):
+        return []
     configure_jax()
     a = Weights.of(plan.reading, "A")
     config, parameters = a.config, a.parameters
     for adaptation in plan.adaptations:
         config, parameters = adaptation.config, adapting.apply(adaptation, parameters)
-    if shapes_apart(a.config, config):
-        return []
     after = Reference("ours", config, parameters)
     return changed(Reference("ours", a.config, a.parameters, after.inputs), after)
 
