@@ -176,8 +176,9 @@ def test_runs_of_several_tasks_and_data_sets_are_said_to_be(capsys):
     assert isinstance(run.data, SentenceData)
     assert "the runs are of 2 tasks (classify, translate): their metrics cannot be compared" in out
     assert "the runs are of 2 data sets (digits, numbers)" in out
-    fields = vit_jax.compare()["lines"][2]["fields"]
-    assert fields["model.encoder_depth"] == run.model.encoder_depth and fields["model.patch"] is None
+    fields = vit_jax.compare()["lines"][2]["fields"]  # those that both tasks have
+    assert fields["task"] == "translate" and fields["data.source"] == "numbers" and "optim.name" in fields
+    assert "model.encoder_depth" not in fields and "model.patch" not in fields
 
 
 def test_names_paths_and_folders_of_runs(capsys):
@@ -192,6 +193,7 @@ def test_names_paths_and_folders_of_runs(capsys):
     for given, says in {
         "b": "is both ./b and runs/b; give one of these paths",
         "aa": "there is no run, and no folder of runs, of this name; nearest: a",
+        "": "the name of a run is empty",
         "else": "of this name; known: a, b",
     }.items():
         with pytest.raises(UserError, match=re.escape(says)):

@@ -71,14 +71,14 @@ class Comparison:
     folder: Path  # in which all of them are
 
     def fields(self) -> dict[str, list[Any]]:
-        """{field: its value in each line} of the fields in which lines differ; None where a line has no such field."""
+        """{field: its value in each line} of the fields that all lines have and in which they differ."""
         values = [{k: v for k, (v, execution) in flat(line.members[0].run).items() if not execution or k in BUDGETS}
                   for line in self.lines]  # fmt: skip
         for line, each in zip(self.lines, values, strict=True):
             if line.group:
                 each["seed"] = tuple(member.run.seed for member in line.members)
-        names = dict.fromkeys(name for each in values for name in each)
-        table = {name: [each.get(name) for each in values] for name in names}
+        names = [name for name in values[0] if all(name in each for each in values)]
+        table = {name: [each[name] for each in values] for name in names}
         # The seeds of groups differ from those of single runs by their number only.
         single = {value for value in table.get("seed", []) if not isinstance(value, tuple)}
         return {k: row for k, row in table.items() if (len(single) > 1 if k == "seed" else len({*map(repr, row)}) > 1)}
@@ -243,7 +243,7 @@ def draw(found: Comparison, path: str | os.PathLike[str]) -> None:
     metrics = dict.fromkeys(["loss", *(line.members[0].metric for line in found.lines)])
     panels: dict[str, list[Series | None]] = {}
     for title in ("training loss", *(f"validation {name}" for name in metrics)):
-        panels[title] = [
+        panels[title.replace("_", " ")] = [
             _series([_points(member, *title.split(" ", 1)) for member in line.members]) for line in found.lines
         ]
     fields = found.fields()

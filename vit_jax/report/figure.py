@@ -141,5 +141,5 @@ def weights_caption(which: str, kind: str, step: int, epoch: float | None = None
 
     `which` is "best" or "last", `kind` "raw" or "ema"; without `epoch` only the step is stated.
     """
-    when = [] if epoch is None else [f"epoch {epoch:.4g}"]
+    when = [] if epoch is None else [f"epoch {round(epoch, 2):g}"]
     return ", ".join([f"{which} weights ({'averaged' if kind == 'ema' else 'raw'})", *when, f"step {step:,}"])

@@ -12,6 +12,8 @@ SHOWN = 5  # most names that a message lists
 
 def found(name: str, runs_dir: str, named: bool) -> list[Path]:
     """The folders of runs and of groups that a name, or a path, stands for. Raises UserError if there are none."""
+    if not name:
+        raise UserError("the name of a run is empty: give the folder of one, or its name")
     plain = named and name not in (".", "..") and Path(name).name == name
     places = [path for path in (Path(name), Path(runs_dir) / name) if held(path)] if plain else [Path(name)]
     if len({path.resolve() for path in places}) > 1:
