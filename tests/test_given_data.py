@@ -108,11 +108,12 @@ def test_evaluation_measures_the_run_s_own_split_of_its_arrays_and_all_of_others
         ({"data": (other[0] / 255, other[1])}, r"images of train is float64; .* \(images \* 255\)"),
         ({"data": other, "class_names": ["a", "b", "x"]}, "the network has no class 'x'"),
         ({"data": other, "source": "digits"}, "data: is given, and so is digits; leave one of them out"),
+        ({"path": net, "data": other}, "path is a Classifier; give the folder of a run"),
         ({"class_names": ["a"]}, "class_names: are those of examples given as data"),
         ({}, r"was given in Python.*vit_jax.evaluate\(run, data=\(images, labels\)\)"),
     ):
         with pytest.raises(UserError, match=says):
-            vit_jax.evaluate("run", **options)
+            vit_jax.evaluate(**{"path": "run", **options})
 
 
 def test_other_arrays_are_another_run(trained, capsys):
@@ -210,6 +211,21 @@ def test_wrong_names_and_wrong_runs():
         vit_jax.train(tiny(), class_names=["a"])
     with pytest.raises(UserError, match=r"run is a Preset; give a RunConfig, such as vit_jax.preset\('digits'\).run"):
         vit_jax.train(vit_jax.preset("digits"))
+
+
+def test_a_preset_is_changed_by_the_names_of_its_flags():
+    fields = {"image": (32, 64), "model.width": 48, "optim.lr": 1, "epochs": 5, "seed": 3}
+    changed = vit_jax.preset("vit-s16", fields=fields).run
+    plain = vit_jax.preset("vit-s16").run
+    assert (changed.model.image, changed.model.width, changed.optim.lr) == ((32, 64), 48, 1.0)
+    assert replace(plain, model=changed.model, optim=changed.optim, epochs=5, seed=3) == changed
+    for fields, says in (
+        ({"model.widht": 3}, r"there is no field model.widht; nearest: .*model.width"),
+        ({"model": 3}, "there is no field model.model; "),
+        ({"epochs": "5"}, "epochs is '5', which is not int"),
+    ):
+        with pytest.raises(UserError, match=says):
+            vit_jax.preset("digits", fields=fields)
 
 
 def test_pairs_of_texts_are_those_of_the_same_files(tmp_path):

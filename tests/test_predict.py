@@ -233,6 +233,7 @@ def test_images_of_another_size_and_mode_are_prepared_as_in_training(tmp_path):
         ([np.zeros((8, 8), np.float32)], "an array is float32"),
         (np.zeros((2, 8, 8, 1)), r"float64 \[8, 8, 1\]; give pixels as uint8, 0 to 255"),
         (np.zeros(8, np.uint8), r"uint8 \[8\]; give one image \[h, w\]"),
+        (np.zeros((2, 8, 8, 2, 1), np.uint8), r"uint8 \[2, 8, 8, 2, 1\]; give one image"),
         ("a text", "a text: cannot be read .*; give the path of an image file"),
         (".", r"^\.: cannot be read \(Is a directory\)"),
         (None, "NoneType is no image; give paths"),

@@ -46,6 +46,8 @@ def evaluate(
     Raises UserError if there is no such split, if the network does not have the classes, or if the run's own data is
     not what it was trained on.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise UserError(f"path is a {type(path).__name__}; give the folder of a run, or a file or folder of weights")
     if class_names and data is None:
         raise UserError("class_names: are those of examples given as data=...; leave them out")
     from .data import Given

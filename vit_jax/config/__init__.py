@@ -40,7 +40,7 @@ from .tasks import (
 )
 from .transformer import TransformerConfig, check_transformer
 from .tree import Parameter, Start, Table
-from .values import differences, flat, from_dict, to_dict
+from .values import differences, flat, from_dict, to_dict, with_fields
 from .vit import ViTConfig, check_vit, flops
 
 __all__ = [
@@ -96,6 +96,7 @@ __all__ = [
     "task_row",
     "to_dict",
     "untrained",
+    "with_fields",
     "with_sizes",
     "without_dropout",
 ]

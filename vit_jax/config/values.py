@@ -7,6 +7,7 @@ import functools
 import sys
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from ..errors import UserError
@@ -113,6 +114,23 @@ def flat(config: Any, prefix: str = "") -> dict[str, tuple[Any, bool]]:
         else:
             out[prefix + f.name] = (value, f.metadata.get("execution", False))
     return out
+
+
+def with_fields(run: RunConfig, fields: Mapping[str, Any]) -> RunConfig:
+    """The run with other values of some fields, {dotted name: value}: {"model.width": 64, "epochs": 5}.
+
+    Raises UserError on an unknown field and on a value of the wrong type.
+    """
+    values, known = to_dict(run), flat(run)
+    for name, value in fields.items():
+        if name not in known:
+            raise UserError(f"config: there is no field {name}{nearest(name, list(known))}")
+        *parts, last = name.split(".")
+        node = values
+        for part in parts:
+            node = node[part]
+        node[last] = value
+    return from_dict(RunConfig, values)
 
 
 def differences(old: RunConfig, new: RunConfig, execution: bool = False) -> dict[str, tuple[Any, Any]]:

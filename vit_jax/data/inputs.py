@@ -18,7 +18,8 @@ def listed(images: Any, channels: int) -> tuple[list[Any], bool]:
     """(the images as a list, whether only one was given).
 
     One is a path, a Pillow image, or an array [h, w] or [h, w, C] with C of 1, 3, 4 or `channels`. Several are an array
-    [n, h, w, C] or [n, h, w], or anything to iterate over. Raises UserError where there is none.
+    [n, h, w, C], for a network of grey images also [n, h, w], or anything to iterate over. Raises UserError where there
+    is none.
     """
     from PIL import Image
 
@@ -28,7 +29,7 @@ def listed(images: Any, channels: int) -> tuple[list[Any], bool]:
         images = np.asarray(images)
         if images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in (1, 3, 4, channels)):
             return [images], True
-        if images.ndim not in (3, 4):
+        if images.ndim != 4 and not (images.ndim == 3 and channels == 1):
             raise UserError(f"images: {_told(images)}; give one image [h, w] or [h, w, C], or several [n, h, w, C]")
     if not isinstance(images, Iterable):
         raise UserError(f"images: {type(images).__name__} is no image; {_WANTED}")

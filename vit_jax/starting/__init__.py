@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import presets
-from ..config import RunConfig, flat, network_of, task_row, untrained
+from ..config import RunConfig, flat, network_of, task_row, untrained, with_fields
 from ..errors import UserError, printable
 from ..interop import network_in, stated_by
 from .again import changed_since, check_same, check_unchanged
@@ -31,15 +31,20 @@ UNBROKEN = "\u00a0"  # in place of a space at which no line is broken
 def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None) -> presets.Preset:
     """The preset with this name; with `init`, filled in for training that starts from these weights.
 
-    `init` is a file, a folder, a run or hf://owner/name, as for `python -m vit_jax.train --init`: see `filled`. What
-    its tensors do not determine can be stated in `fields`, {"heads": 6}. Raises UserError.
+    `init` is a file, a folder, a run or hf://owner/name, as for `python -m vit_jax.train --init`: see `filled`.
+    `fields` are other values of the run's fields by the names of their flags, {"model.heads": 6, "epochs": 5}, also
+    those that the tensors of `init` do not determine; fields of the network need no "model." before them. Raises
+    UserError.
     """
     found = presets.preset(name)
-    if not init:
-        return found
-    run = replace(base(init) if name == presets.FINETUNE else found.run, init=init)
-    stated = {f"model.{field}": value for field, value in (fields or {}).items()}
-    return replace(found, run=filled(run, stated, own=name != presets.FINETUNE))
+    run = base(init) if init and name == presets.FINETUNE else found.run
+    known = flat(run)
+    stated = {field if "." in field or field in known else f"model.{field}": x for field, x in (fields or {}).items()}
+    run = with_fields(run, stated)
+    if init:
+        stated = {field: flat(run)[field][0] for field in stated}  # with a config's own types
+        run = filled(replace(run, init=init), stated, own=name != presets.FINETUNE)
+    return replace(found, run=run)
 
 
 def base(init: str, folder: str = "runs") -> RunConfig:
