@@ -39,7 +39,7 @@ from .files import (
     write_text,
 )
 from .locks import locked
-from .log import log_fault, read_rows
+from .log import has_log, log_fault, read_rows
 from .record import check_record, differing, is_log_record, is_saved, is_summary, with_digest, without_digest
 
 SHOWN = 3  # most differences of a config.json that are listed
@@ -78,11 +78,12 @@ class Run:
                 sync_folder(folder)
 
     def check_places(self) -> None:
-        """Raise UserError where training would write outside the folder: through a link in place of what it draws."""
+        """Raise UserError where training cannot write, or would write outside the folder, through a link in it."""
         for folder in (self.plots, self.samples):
             if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
                 raise UserError(f"{folder}: is no folder of the run; remove it, the run makes it again")
-        check_regular(self.metrics_file, link=False)
+        check_regular(self.summary_file)
+        has_log(self.metrics_file)
 
     def write_record(self, record: dict[str, Any]) -> None:
         """Write config.json from the whole of its content, atomically."""

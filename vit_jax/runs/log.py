@@ -70,21 +70,23 @@ def log_fault(path: Path, records: Iterable[tuple[int, dict[str, Any]]]) -> str:
     size = path.stat().st_size
     if size < newest["bytes"]:
         return f"ends after {size} of the {newest['bytes']} bytes that were saved up to step {step}"
+    ends = sorted((e["bytes"], at, e["digest"]) for at, e in records if e["bytes"] <= newest["bytes"])
     digest, done, lines, fault = bytes_digest(), 0, 0, ""
     with open(path, "rb") as file:
-        for end, at, expected in sorted(
-            (e["bytes"], s, e["digest"]) for s, e in records if e["bytes"] <= newest["bytes"]
-        ):
+        for end, at, expected in ends:
             part = file.read(end - done)
             digest.update(part)
-            count = part.count(b"\n")
             intact = digest.hexdigest() == expected
             if not intact and not fault:
-                broken = [lines + i for i, line in enumerate(part.splitlines(), 1) if _row(line) is None]
-                named = ", ".join(f"line {i}" for i in broken[:SHOWN]) + (", ..." if len(broken) > SHOWN else "")
-                which = (
-                    f"{named} cannot be read" if broken else f"a value in lines {lines + 1} to {lines + count} changed"
-                )
-                fault = f"{which} since step {at} was saved"
-            done, lines = end, lines + count
+                fault = f"{_changed(part, lines)} since step {at} was saved"
+            done, lines = end, lines + part.count(b"\n")
     return "" if intact else fault
+
+
+def _changed(part: bytes, before: int) -> str:
+    """A clause saying what is wrong in a part of a log, with the numbers of its lines; `before` are the lines above."""
+    count = part.count(b"\n")
+    broken = [before + i for i, line in enumerate(part.splitlines(), 1) if _row(line) is None]
+    if not broken:
+        return f"a value in lines {before + 1} to {before + count} changed"
+    return ", ".join(f"line {i}" for i in broken[:SHOWN]) + ", ..." * (len(broken) > SHOWN) + " cannot be read"

@@ -141,8 +141,9 @@ def check_sizes(model: ModelConfig) -> None:
     if math.prod(pixels(model) or ()) > PIXELS:
         raise UserError(f"model.image is {getattr(model, 'image', '')}, which is more than {PIXELS} numbers")
     # Sinusoids are in no table of parameters, but are computed with the network.
-    if (rows := getattr(model, "position_rows", 0)) * getattr(model, "width", 1) > POSITIONS:
-        raise UserError(f"its sizes make {rows} positions, which take more than {POSITIONS} numbers")
+    rows, width = getattr(model, "position_rows", 0), getattr(model, "width", 1)
+    if rows * width > POSITIONS:
+        raise UserError(f"its sizes make positions [{rows}, {width}], which is more than {POSITIONS} numbers")
     for name, shape in shapes(model).items():
         if math.prod(shape) > NUMBERS:
             raise UserError(f"its sizes make {name} {list(shape)}, which is more than {NUMBERS} numbers")
