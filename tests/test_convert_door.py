@@ -280,6 +280,15 @@ def test_weights_under_any_prefix_are_named_with_key(refused, run, tmp_path):
     assert run(tmp_path / "x.safetensors", tmp_path / "y.safetensors", "--key", "my.net", *SAID, *STATISTICS)[0] == 0
 
 
+def test_no_key_is_advised_whose_weights_would_be_refused(refused, tmp_path):
+    language = {"embed_tokens.weight": (5, 4), "layers.0.self_attn.q_proj.weight": (4, 4)}
+    beside = {f"lm.net.{name}": np.ones(shape, np.float32) for name, shape in language.items()}
+    save_file({f"my.net.{name}": array for name, array in tensors().items()} | beside, tmp_path / "x.safetensors")
+    told = refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", *SAID, *STATISTICS)
+    assert told.endswith("its weights lie under my.net; add --key my.net\n")
+    assert "decoder-only" in refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", "--key", "lm.net")
+
+
 def test_one_shard_is_told_its_index(refused, tmp_path):
     save_file(tensors(), tmp_path / "model-00001-of-00002.safetensors")
     assert "is shard 1 of 2; give" in refused(

@@ -198,6 +198,7 @@ def test_a_resume_does_not_go_back_and_uses_take_the_best(tmp_path, convert):
         made = json.loads(source.metadata["provenance"])["source"]
     assert (made["step"], made["key"]) == (4, "model")
     assert said in convert("inspect", tmp_path / "run")[1]
+    assert "made from  run, step 4, model (vit-jax@vit, sha256 " in convert("inspect", tmp_path / "a.safetensors")[1]
     same(flatten(trained.weights(Run(tmp_path / "c"), VIT, ema=True)[1]), weights(VIT, 109))
 
 

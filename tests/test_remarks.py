@@ -76,6 +76,7 @@ def test_an_oblong_crop_is_refused_for_what_it_is_and_each_remedy_works(tmp_path
         "interpolation": "bicubic",
     }
     source = library(tmp_path / "timm", LAYOUTS["timm"], OBLONG, Facts(), **statistics)
+    assert "note       config.json: its preprocessing has no counterpart here" in convert("inspect", source)[1]
     code, _, error = convert(source, tmp_path / "run")  # which has to state it
     assert code == 2 and "crop_pct 0.9 of an oblong image" in error and "or write FILE.safetensors" in error
     assert convert(source, tmp_path / "f.safetensors")[0] == 0

@@ -67,9 +67,15 @@ def config(source: Source, options: Options, chosen: Chosen[Recognition]) -> Non
     print_line(wrapped(f"config     {type(reading.config).__name__}: {_listed(values)}; the rest by default", INDENT))
     if images := preprocessing(reading.config, reading.statistics, reading.facts.preprocess):
         print_line(wrapped(f"images     {_listed(images)}", INDENT))
+    for note in reading.facts.notes:
+        print_line(wrapped(f"note       {printable(note)}", INDENT))
     if made := reading.provenance.get("source"):
-        told = (made.get("name"), made.get("layout"), made.get("sha256"), reading.provenance.get("made_by"))
-        print_line("made from  {} ({}, sha256 {}) by {}".format(*(printable(str(text)[:SHOWN]) for text in told)))
+        told = [made.get("name"), made.get("layout"), made.get("sha256"), reading.provenance.get("made_by")]
+        line = "made from  {} ({}, sha256 {}) by {}"
+        if {"step", "key"} <= made.keys():  # of a run
+            told[1:1] = [made["step"], made["key"]]
+            line = "made from  {}, step {}, {} ({}, sha256 {}) by {}"
+        print_line(line.format(*(printable(str(text)[:SHOWN]) for text in told)))
 
 
 def _listed(values: dict[str, Any]) -> str:
