@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import shutil
+import socket
 import sys
 import threading
 from dataclasses import replace
@@ -420,6 +421,30 @@ def test_an_address_that_fails_is_named_and_the_next_one_asked(tmp_path, monkeyp
         assert not path.exists() or files[name].startswith(path.read_bytes())
         download.fetch(replace(archive, addresses=(bad + name, good + name)), path)
     assert path.read_bytes() == files[name] and len(asked) == 1
+
+
+def test_all_addresses_of_a_host_share_one_wait(tmp_path, monkeypatch):
+    """Large servers have eight, which a connection tries one after the other."""
+    _, files, _ = small("cifar10")
+    waits, clock = [], [0.0]
+
+    def connect(place, timeout, source=None):
+        waits.append((place, timeout))
+        clock[0] += min(timeout, 20.0)
+        raise TimeoutError("timed out")
+
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"192.0.2.{i}", 80)) for i in range(8)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(socket, "create_connection", connect)
+    monkeypatch.setattr(download.time, "monotonic", lambda: clock[0])
+    for scheme, port in (("http", 80), ("https", 443)):
+        monkeypatch.delenv(f"{scheme}_proxy", raising=False)
+        monkeypatch.delenv(f"{scheme.upper()}_PROXY", raising=False)
+        (archive,) = with_files(OFFICIAL["cifar10"], files, (f"{scheme}://far.example/",)).archives
+        with pytest.raises(download.NotFetched, match=r"far\.example sent nothing for 30 seconds"):
+            download.fetch(archive, tmp_path / "part")
+        assert waits == [(("192.0.2.0", port), 30.0), (("192.0.2.1", port), 10.0)]
+        waits.clear()
 
 
 def test_proxies_of_the_environment_are_used(tmp_path, monkeypatch):

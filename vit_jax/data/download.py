@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -90,7 +92,8 @@ def _receive(address: str, archive: Archive, path: Path, advance: Callable[[int]
     headers = {"User-Agent": _USER_AGENT, **({"Range": f"bytes={have}-"} if have else {})}
     try:
         # Not urlopen, whose proxies are those of the environment at its first call.
-        response = urllib.request.build_opener().open(urllib.request.Request(address, headers=headers), timeout=STALL)
+        opener = urllib.request.build_opener(_Http, _Https)
+        response = opener.open(urllib.request.Request(address, headers=headers), timeout=STALL)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
@@ -118,6 +121,44 @@ def _receive(address: str, archive: Archive, path: Path, advance: Callable[[int]
                 advance(have)
     if have < archive.bytes:
         raise _Broken(f"broke off after {have:,} of {archive.bytes:,} bytes")
+
+
+def _connect(place: tuple[str, int], timeout: float, source: Any = None) -> socket.socket:
+    """socket.create_connection with one time for all addresses of a host, of which large servers have eight."""
+    deadline = time.monotonic() + timeout
+    failed: OSError = TimeoutError("timed out")
+    for *_, found in socket.getaddrinfo(*place, type=socket.SOCK_STREAM):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        try:
+            connection = socket.create_connection((str(found[0]), place[1]), left, source)
+        except OSError as error:
+            failed = error
+        else:
+            connection.settimeout(timeout)
+            return connection
+    raise failed
+
+
+class _OneWait(urllib.request.AbstractHTTPHandler):
+    """Opens addresses by `_connect`."""
+
+    def do_open(self, http_class: Any, req: Any, **http_conn_args: Any) -> Any:
+        def connection(*args: Any, **kwargs: Any) -> Any:
+            made = http_class(*args, **kwargs)
+            made._create_connection = _connect
+            return made
+
+        return super().do_open(connection, req, **http_conn_args)
+
+
+class _Http(_OneWait, urllib.request.HTTPHandler):
+    """For http."""
+
+
+class _Https(_OneWait, urllib.request.HTTPSHandler):
+    """For https."""
 
 
 def _next(response: Any) -> bytes:
