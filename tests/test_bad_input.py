@@ -4,6 +4,7 @@ import contextlib
 import errno
 import io
 import json
+import os
 import re
 import shlex
 import shutil
@@ -358,6 +359,15 @@ def test_a_place_that_cannot_hold_a_run(place_of_trouble, place, refused):
         else ["a file is where a folder is needed", "choose another --dir"]
     )
     refused(["train", *TINY, *folder], *says)
+
+
+@pytest.mark.parametrize("way", ["--max-steps 1", "--seeds 2", "--dry-run"])
+def test_a_place_that_may_not_be_written_is_refused_first(way, refused, monkeypatch, tmp_path):
+    """Simulated, as above."""
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path and access(path, mode))
+    refused(["train", *TINY, *way.split(), "--dir", tmp_path / "new"], f"{tmp_path.name}: no permission to write here")
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", "..", ".", "a/b", "a\\b", "-x", "a\nb", "\x1b[31m", "y" * 201])

@@ -21,7 +21,7 @@ from vit_jax.data import batches
 from vit_jax.errors import DONE, CheckFailed, UserError, install, run_command
 from vit_jax.memory import check_memory
 from vit_jax.presets import DEFAULT, preset
-from vit_jax.runs import write_json
+from vit_jax.runs import check_place, write_json
 from vit_jax.synonyms import REASONS
 
 if TYPE_CHECKING:
@@ -154,7 +154,11 @@ def require_torch() -> None:
 
 
 def free(folder: Path, name: str, given: bool) -> Path:
-    """A new path for the file of a run. Raises UserError if the user gave the name (`given`) and it is taken."""
+    """A new path for the file of a run.
+
+    Raises UserError if the user gave the name (`given`) and it is taken, or if no file can be written there.
+    """
+    check_place(folder)
     path, number = folder / f"{check_name(name)}.pt", 2
     while path.exists() or path.with_suffix(".safetensors").exists():
         if given:

@@ -6,7 +6,7 @@ choice (which folder).
 
 from __future__ import annotations
 
-from .choice import choose, find, is_foreign, same_data, same_identity
+from .choice import check_place, choose, find, is_foreign, same_data, same_identity
 from .digests import array_digest, bytes_digest, flatten, text_digest, unflatten
 from .files import check_regular, make_folder, read_json, sync_file, sync_folder, write_json, write_text
 from .folder import Run
@@ -19,6 +19,7 @@ __all__ = [
     "Run",
     "array_digest",
     "bytes_digest",
+    "check_place",
     "check_regular",
     "choose",
     "find",

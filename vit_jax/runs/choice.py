@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,15 @@ def same_data(folder: Run, data: Any) -> None:
         raise UserError(
             f"{folder}: holds a run on other data; choose another name, or give the data that it began with"
         )
+
+
+def check_place(folder: Path) -> None:
+    """Raise UserError if a folder cannot be made or written to."""
+    there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise UserError(f"{Run(there)}: a file is where a folder is needed; choose another --dir or --name")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"{Run(there)}: no permission to write here; choose another folder with --dir")
 
 
 def find(text: str, runs_dir: str = "runs") -> Run:

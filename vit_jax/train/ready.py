@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import runs, starting
 from ..config import RunConfig, check_run
 from ..config.complete import check_complete, check_name
-from ..errors import UserError
 from ..memory import check_memory
 from ..report.log import check_extras
 
@@ -32,16 +29,7 @@ def ready(
         if run.init:
             starting.check_unchanged(run, check_name(run.name or preset))
         folder = runs.choose(run, run.name or preset, named=bool(run.name), seeds=seeds, data=data)
-    check_place(folder.path)
+    runs.check_place(folder.path)
     if run.init and not folder.complete_steps():
         starting.check(run)
     return folder
-
-
-def check_place(folder: Path) -> None:
-    """Raise UserError if a folder cannot be made or written to."""
-    there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
-    if not there.is_dir():
-        raise UserError(f"{runs.Run(there)}: a file is where a folder is needed; choose another --dir or --name")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"{runs.Run(there)}: no permission to write here; choose another folder with --dir")
