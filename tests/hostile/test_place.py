@@ -20,6 +20,8 @@ from convert.containers.source import Spec
 from convert.dialects import LAYOUTS
 from convert.plan import target
 from convert.plan.claim import HOST, STILL, claim
+from convert.write import write
+from tests.hostile import test_target
 from tests.hostile.child import CONTEXT
 from tests.hostile.converting import convert, told
 from tests.hostile.test_target import SAID
@@ -84,6 +86,24 @@ def test_of_four_writers_one_has_the_place(name: str, sources: tuple[str, str], 
         assert code == 0 or (said.count("\n") == 1 and ("is being written" in said or "exists" in said)), said
     assert not leftovers(place)
     assert convert(str(place), str(tmp_path / "back.safetensors"), "--to", "timm") == (0, "")  # digests hold
+
+
+@pytest.mark.parametrize("name", ["out.pt", "out", "run"])
+def test_what_another_program_puts_there_meanwhile_stays(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, honest = tmp_path / name, write.own_side
+    small = test_target.model(tmp_path / "small.safetensors")
+
+    def meanwhile(*given: Any) -> Any:
+        place.write_text("precious") if place.suffix else (place / "precious").mkdir(parents=True)
+        return honest(*given)
+
+    monkeypatch.setattr(write, "own_side", meanwhile)
+    code, said = convert(str(small), *words(place))
+    assert code == 2 and said.count("\n") == 1 and "exists" in said
+    assert not leftovers(place)
+    assert place.read_text() == "precious" if place.suffix else [p.name for p in place.iterdir()] == ["precious"]
 
 
 def test_a_writer_who_is_at_work_keeps_the_place_and_its_files(tmp_path: Path) -> None:
