@@ -531,8 +531,9 @@ def test_images_are_measured_as_by_the_product():
 
 
 def test_sentences_are_translated_and_measured_as_by_the_product():
-    small = replace(preset("numbers").run, compute_dtype="float64")
-    model = replace(small.model, width=16, hidden=24, heads=2, encoder_depth=1, decoder_depth=1, tie="none")
+    """With this seed padding and BOS would often be the likeliest tokens, which neither side may say."""
+    small = replace(preset("numbers").run, compute_dtype="float64", seed=1)
+    model = replace(small.model, width=16, hidden=24, heads=2, encoder_depth=1, decoder_depth=1, tie="embeddings")
     data = torch_ref.tasks.Translate.open_data(small)
     small = replace(small, model=with_sizes(model, data.sizes))
     one, split = Trainer(small, 1, 1, data.metadata()), data.splits["test"].subset(np.arange(20))
