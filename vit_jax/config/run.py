@@ -105,8 +105,9 @@ class RunConfig:
     )
     init: str = identity(
         "",
-        "start from the weights of this run (a folder or name), "
-        "or of a file or folder of any layout in `python -m convert formats`, or hf://owner/name; empty: random",
+        "start from the weights of this run (a folder or name), of a file or folder of any layout in "
+        "`python -m convert formats`, or of hf://owner/name; in vit_jax.train they decide the network and how inputs "
+        "are prepared; empty: random",
     )
     new_head: bool = identity(False, "with init: start with a new, random head, as for other classes")
     init_resize: Literal["none", "timm", "hf", "dino", "torchvision", "google", "flexi"] = identity(
