@@ -334,7 +334,13 @@ def test_what_a_stranger_states_is_checked_before_anything_is_made_of_it(run, re
 
 @pytest.mark.parametrize(
     "notes",
-    [{"best": "x"}, {"best": {"step": "x"}}, {"best": {"step": 5, "weights": EVIL}}, {"totals": {"steps": "x"}}],
+    [
+        {"best": "x"},
+        {"best": {"step": "x"}},
+        {"best": {"step": 5, "weights": EVIL}},
+        {"totals": {"steps": "x"}},
+        {"totals": {}},
+    ],
     ids=str,
 )
 def test_notes_of_a_stranger_are_damage_where_they_are_not_of_their_types(run, notes):

@@ -91,12 +91,13 @@ def is_saved(record: Mapping[str, Any], step: int) -> bool:
 
 def _are_notes(notes: Mapping[str, Any]) -> bool:
     """Whether the notes of a checkpoint that are there are of the right types."""
-    best, totals = notes.get("best"), notes.get("totals", {})
+    best, totals = notes.get("best"), notes.get("totals", {"steps": 0})
     types = {"stale": int, "due": bool, "seconds": int | float, "environment": dict}
     return (
         all(isinstance(notes[name], kind) for name, kind in types.items() if name in notes)
         and (best is None or _is_best(best))
         and isinstance(totals, dict)
+        and "steps" in totals
         and _are_numbers(totals)
         and isinstance(notes.get("environment", {}).get("versions", {}), dict)
     )
