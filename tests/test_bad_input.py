@@ -210,7 +210,7 @@ def npz(path: Path, labels, **more) -> Path:
     [
         ("digts", ["data.source digts: no such set", "nearest: digits"]),
         ("cifer10", ["data.source cifer10: no such set", "cifar10"]),
-        ("cifar10", ["data.source cifar10: is not prepared in", "--data.no-download"]),
+        ("cifar10", ["data.source cifar10: is not prepared in", "data.download is false"]),
         ("folder:nowhere", ["data.source folder:nowhere: no such folder", "CLASS"]),
         ("nowhere.npz", ["data.source nowhere.npz: no such file"]),
         ("folder:runs/digits/digests", ["holds no class folders"]),

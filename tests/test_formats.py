@@ -6,6 +6,7 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import pytest
 
 import vit_jax.train  # noqa: F401  (its modules are replaced in)
@@ -81,7 +82,7 @@ def test_a_float64_run_of_format_1_that_drew_crops_is_refused_but_can_be_measure
         done.returncode == 2 and "drew crops and flips in float64" in done.stderr and len(done.stderr.splitlines()) == 1
     )
     assert set(before) <= {p.name for p in old.rglob("*")} and not (old / "summary.json").exists()
-    assert inside("evaluate", old).returncode == 0
+    assert inside("evaluate", old).returncode == 0 and not jax.config.jax_enable_x64
     # Nor does a conversion make it one that goes on.
     refused = inside("convert", old, old.with_name("new"))
     assert (

@@ -106,6 +106,15 @@ def test_a_checkpoint_managers_steps_have_items(tmp_path):
             orbax.open_folder(tmp_path / "run", step)
 
 
+def test_a_path_may_lead_up_and_through_links(tmp_path):
+    save(tmp_path / "item", {"a": jnp.ones(2)})
+    (tmp_path / "far" / "folder").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "folder")
+    for path in (tmp_path / "far" / ".." / "item", tmp_path / "link" / ".." / ".." / "item"):
+        with orbax.open_folder(path) as source:
+            assert_same(values(source), {"a": np.ones(2, np.float32)})
+
+
 def test_the_one_item_of_a_step_needs_no_name(tmp_path):
     with ocp.CheckpointManager(tmp_path / "run") as manager:
         manager.save(3, args=ocp.args.StandardSave({"params": {"a": jnp.ones(2)}}))

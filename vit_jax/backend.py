@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,18 @@ def precision(compute_dtype: str) -> Any:
     import jax
 
     return jax.enable_x64(compute_dtype == "float64")
+
+
+@contextlib.contextmanager
+def precision_kept() -> Iterator[None]:
+    """A context after which jax allows float64 if and only if it did before, whatever was loaded in between."""
+    import jax
+
+    before = jax.config.jax_enable_x64
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", before)
 
 
 def cache_folder() -> Path:

@@ -95,7 +95,8 @@ def measure(
     from .step import Evaluator
     from .weights import complete, read
 
-    net = complete(path, which, ema)
+    with backend.precision_kept():
+        net = complete(path, which, ema)
     source = source if given is None else task_row(net.run.task).given
     run = replace(net.run, data=_moved(net.run.data, source, data_dir))
     with backend.precision(run.compute_dtype):

@@ -171,11 +171,16 @@ def _entries(metadata: Mapping[str, Any], folder: Folder) -> tuple[list[Keys], l
     return list(found.values()), skipped
 
 
+def _file_store(folder: Folder) -> dict[str, str]:
+    """TensorStore's name for a folder; it accepts no `..` in a path."""
+    return {"driver": "file", "path": f"{folder.resolve()}{os.sep}"}
+
+
 def _open(folder: Folder, entries: Iterable[Keys], ocdbt: bool, zarr3: bool) -> dict[Keys, Any]:
     """{key path: TensorStore handle} of an item's arrays; their headers are read, all at the same time."""
     import tensorstore
 
-    base = {"driver": "file", "path": f"{folder.absolute()}{os.sep}"}
+    base = _file_store(folder)
     context = tensorstore.Context(ONE_AT_A_TIME)
     opening = {}
     for keys in entries:
@@ -257,7 +262,7 @@ def write(
     awaited: dict[TreePath, Spec] = dict(_specs(tree))
     folder = Folder(path)
     folder.mkdir(parents=True)
-    base = {"driver": "file", "path": f"{folder.absolute()}{os.sep}"}
+    base = _file_store(folder)
     context = tensorstore.Context(ONE_AT_A_TIME)
     with _system_errors(path):
         pending, size = tensorstore.Transaction(), 0
