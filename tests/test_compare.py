@@ -194,7 +194,7 @@ def test_names_paths_and_folders_of_runs(capsys):
         "b": "is both ./b and runs/b; give one of these paths",
         "aa": "there is no run, and no folder of runs, of this name; nearest: a",
         "": "the name of a run is empty",
-        "else": "of this name; known: a, b",
+        "else": "of this name; runs/ holds a, b",
     }.items():
         with pytest.raises(UserError, match=re.escape(says)):
             compare.gather([given])

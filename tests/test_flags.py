@@ -166,6 +166,7 @@ def said(line, monkeypatch, capsys) -> str:
         "torch_ref digits --optim.name=lamb": "--optim.name lamb: choose one of sgd, momentum, adam, adamw",
         "train digits --compute-dtype bf16": "--compute-dtype bf16: choose one of float32, bfloat16, float64; here it "
         "is bfloat16",
+        "train digits --init-resize qqq": "dino, torchvision, google, flexi\n",  # and not all of them once more
         "train digits --model.activation swish": "gelu_tanh, quick_gelu, relu, silu; here it is silu",
         "train digits --optim.decay kernel weights": "--optim.decay weights: choose any of kernel, bias, norm, ",
         "evaluate x --split val": "--split val: here it is validation",

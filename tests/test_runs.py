@@ -223,8 +223,10 @@ def test_find_takes_a_path_or_a_name(tmp_path, monkeypatch):
         ("group/seed-0", "runs/group/seed-0"),
     ):
         assert find(text).path == tmp_path / there
-    with pytest.raises(UserError, match="digit: no run here; runs/ holds digits, mnist"):
+    with pytest.raises(UserError, match="digit: no run here; nearest: digits"):
         find("digit")
+    with pytest.raises(UserError, match="else: no run here; runs/ holds digits, group, mnist"):
+        find("else")
     with pytest.raises(UserError, match="nowhere/ holds none: train one"):
         find("digits-2", "nowhere")
     assert str(find("digits")) == os.path.join("runs", "digits")
@@ -239,7 +241,7 @@ def test_resume_takes_the_runs_own_fields_and_refuses_others(place, tmp_path):
         r"leave these as they were, or start a new run from its weights with --init \S+ --name NEW",
     ):
         command(["--resume", str(folder.path), "--seed", "3"])
-    with pytest.raises(UserError, match=r"digit: no run here; .*/ holds digits"):
+    with pytest.raises(UserError, match="digit: no run here; nearest: digits"):
         command(["--resume", "digit", "--dir", str(tmp_path)])
     with pytest.raises(UserError, match="uses the config of that run: leave out the preset 'mnist'"):
         command(["mnist", "--resume", str(folder.path)])

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from .config import nearest
+from .config import similar
 from .errors import UserError
 from .synonyms import FLAGS, REASONS, VALUES
 
@@ -205,7 +205,7 @@ def check_values(flag: Flag, values: Sequence[str], *, on: bool = True) -> None:
     if choices:
         wrong = next(value for value in values if value not in choices)
         ours = VALUES.get(wrong.lower())
-        clause = f"; here it is {ours}" if ours in choices else nearest(wrong, choices) if len(choices) > 5 else ""
+        clause = f"; here it is {ours}" if ours in choices else similar(wrong, choices) if len(choices) > 5 else ""
         raise UserError(f"{name} {_cut(wrong)}: choose {described(flag.hint)}{clause}")
     raise UserError(f"{name} {said}: give {described(flag.hint)}")
 

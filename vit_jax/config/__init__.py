@@ -9,7 +9,7 @@ formats, values.
 from .check import check_run
 from .fields import Activation, Kind, ModelConfig, Size, pair
 from .images import ImageAugment, ImageData
-from .nearest import nearest
+from .nearest import nearest, similar
 from .networks import (
     NETWORKS,
     Input,
@@ -91,6 +91,7 @@ __all__ = [
     "pixels",
     "roles",
     "shapes",
+    "similar",
     "size_of",
     "sized",
     "task_row",

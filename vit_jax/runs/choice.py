@@ -12,7 +12,7 @@ from ..config import RunConfig, differences
 from ..config.complete import check_name
 from ..errors import UserError
 from .folder import Run
-from .several import members
+from .several import members, there
 
 
 def choose(run: RunConfig, name: str, named: bool, seeds: int = 0, data: Any = None) -> Run:
@@ -103,10 +103,7 @@ def find(text: str, runs_dir: str = "runs") -> Run:
         _no_group(path)
     if Path(text).is_file():
         raise UserError(f"{text}: is a file and no run; to start a run from weights, train with --init {text}")
-    root = Path(runs_dir)
-    known = sorted(p.parent.name for p in root.glob("*/config.json")) if root.is_dir() else []
-    hint = f"{runs_dir}/ holds {', '.join(known)}" if known else f"{runs_dir}/ holds none: train one, or give its path"
-    raise UserError(f"{text}: no run here; {hint}")
+    raise UserError(f"{text}: no run here{there(text, runs_dir)}")
 
 
 def is_foreign(text: str, runs_dir: str = "runs") -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..config import nearest
+from ..config import similar
 from ..errors import UserError
 
 SHOWN = 5  # most names that a message lists
@@ -20,13 +20,18 @@ def found(name: str, runs_dir: str, named: bool) -> list[Path]:
         raise UserError(f"{name}: is both ./{name} and {Path(runs_dir) / name}; give one of these paths")
     if places and (inside := held(places[0])):
         return inside
-    here = sorted(path.name for path in held(Path(runs_dir)))
     if not named:
-        raise UserError(f"{runs_dir}/ holds no runs: train one, or give the paths of runs")
-    listed = ", ".join(here[:SHOWN]) + (f" and {len(here) - SHOWN} more" if len(here) > SHOWN else "")
-    known = f"{runs_dir}/ holds {listed}" if here else f"{runs_dir}/ holds none: train one, or give its path"
-    close = nearest(name, here) if plain else ""
-    raise UserError(f"{name}: there is no run, and no folder of runs, of this name{close if close else '; ' + known}")
+        raise UserError(f"{Path(runs_dir)}/ holds no runs: train one, or give the paths of runs")
+    raise UserError(f"{name}: there is no run, and no folder of runs, of this name{there(name, runs_dir)}")
+
+
+def there(name: str, runs_dir: str) -> str:
+    """A clause with the runs and groups in `runs_dir` of similar names, or else with the first of all."""
+    here, place = sorted(path.name for path in held(Path(runs_dir))), Path(runs_dir)
+    if not here:
+        return f"; {place}/ holds none: train one, or give its path"
+    more = f" and {len(here) - SHOWN} more" if len(here) > SHOWN else ""
+    return similar(name, here) or f"; {place}/ holds {', '.join(here[:SHOWN])}{more}"
 
 
 def held(path: Path) -> list[Path]:
