@@ -172,6 +172,25 @@ def test_every_door_says_what_differs_and_only_training_writes_it_back(run, insi
     assert run.config_file.read_bytes() == sound
 
 
+@pytest.mark.parametrize("what", ["pipe", "folder"])
+def test_a_config_that_is_no_file_is_that_of_a_run_all_the_same(run, what, inside, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run.config_file.unlink()
+    os.mkfifo(run.config_file) if what == "pipe" else run.config_file.mkdir()
+    says = "run/config.json: is no regular file; put a file in its place, or remove it"
+    assert run.remark() == f"{says}; its copy in checkpoint 7 is used", "with a path as the user would type it"
+    resumed = inside("train", "--resume", "run", "--max-steps", STOP)
+    if what == "folder":
+        assert resumed.returncode == 2 and "config.json: a folder is where a file is needed" in resumed.stderr
+    else:
+        assert resumed.returncode == 0 and run.config_file.is_file(), "training writes it again"
+    shutil.rmtree(run.path)
+    run.path.mkdir()
+    os.mkfifo(run.config_file) if what == "pipe" else run.config_file.mkdir()
+    with pytest.raises(UserError, match=f"^{says}$"):
+        runs.find("run").record()
+
+
 # -------------------------------------------------------------------------------------------- the log
 
 

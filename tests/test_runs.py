@@ -1,5 +1,6 @@
 """The run folder: which one a run gets, its lock, its small files and what counts as a step."""
 
+import errno
 import json
 import os
 import subprocess
@@ -287,6 +288,23 @@ def test_the_lock_is_free_after_its_block_and_after_an_error(tmp_path):
     with pytest.raises(RuntimeError), folder.lock():
         raise RuntimeError
     with folder.lock(), pytest.raises(UserError, match=f"process {os.getpid()}"), folder.lock():
+        pass
+
+
+@pytest.mark.skipif(os.name == "nt", reason="says so of a lock that another process has")
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_not_taken_for_another_process(number, tmp_path, monkeypatch):
+    import fcntl
+
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.chdir(tmp_path)
+    says = (
+        rf"^digits/.lock: cannot be locked \({os.strerror(number)}\); choose a folder on a file system that has locks"
+    )
+    with pytest.raises(UserError, match=says), Run("digits").lock():
         pass
 
 

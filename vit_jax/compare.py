@@ -360,7 +360,7 @@ def _picture(found: Comparison, out: str) -> str:
         except UserError:
             return f"no picture: {file.parent} cannot be written; choose a file with --out"
     draw(found, file)
-    return f"curves are in {printable(str(runs.Run(file)))}" + " (replaced)" * (there and not out)
+    return f"curves are in {printable(runs.shown(file))}" + " (replaced)" * (there and not out)
 
 
 def main() -> int:

@@ -23,6 +23,7 @@ _REMEDIES = {  # {errno: what happened; what the user can do}
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _CLOSED),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), _TAKEN),
+    errno.EISDIR: "a folder is where a file is needed; move it away",
     errno.ENAMETOOLONG: "the name is too long; choose a shorter --name",
 }
 
@@ -65,7 +66,7 @@ def as_user_error(error: BaseException) -> UserError | None:
     if isinstance(error, OSError):
         number = errno.EACCES if isinstance(error, PermissionError) else error.errno
         if number in _REMEDIES:
-            return UserError(f"{error.filename or 'the run folder'}: {_REMEDIES[number]}")
+            return UserError(f"{error.filename2 or error.filename or 'the run folder'}: {_REMEDIES[number]}")
     if out_of_memory(error):
         return UserError(
             "out of memory: lower --batch, or keep the batch and raise --accumulate, or set --compute-dtype bfloat16"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .choice import check_place, choose, find, is_foreign, same_data, same_identity
 from .digests import array_digest, bytes_digest, flatten, text_digest, unflatten
-from .files import check_regular, make_folder, read_json, sync_file, sync_folder, write_json, write_text
+from .files import check_regular, make_folder, read_json, shown, sync_file, sync_folder, write_json, write_text
 from .folder import Run
 from .locks import locked
 from .log import NO_LOG
@@ -31,6 +31,7 @@ __all__ = [
     "record_of",
     "same_data",
     "same_identity",
+    "shown",
     "sync_file",
     "sync_folder",
     "text_digest",

@@ -11,6 +11,7 @@ from typing import Any
 from ..config import RunConfig, differences
 from ..config.complete import check_name
 from ..errors import UserError
+from .files import shown
 from .folder import Run
 from .several import members, there
 
@@ -90,9 +91,9 @@ def check_place(folder: Path) -> None:
     """Raise UserError if a folder cannot be made or written to."""
     there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if not there.is_dir():
-        raise UserError(f"{Run(there)}: a file is where a folder is needed; choose another --dir or --name")
+        raise UserError(f"{shown(there)}: a file is where a folder is needed; choose another --dir or --name")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"{Run(there)}: no permission to write here; choose another folder with --dir")
+        raise UserError(f"{shown(there)}: no permission to write here; choose another folder with --dir")
 
 
 def find(text: str, runs_dir: str = "runs") -> Run:

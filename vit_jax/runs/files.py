@@ -15,6 +15,15 @@ MOST_GROUPS = 100_000
 RESTORE = "restore the file or start a new run with --name"
 
 
+def shown(path: Path) -> str:
+    """A path as a user would type it: relative if that is shorter."""
+    try:
+        relative = os.path.relpath(path)
+    except ValueError:  # on another drive of Windows
+        return str(path)
+    return relative if len(relative) < len(str(path)) else str(path)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON value to a file, atomically."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
@@ -50,9 +59,9 @@ def read_json(path: Path, largest: int = LARGEST_JSON, remedy: str = RESTORE) ->
             raise ValueError(f"it has more than {MOST_GROUPS} lists and objects")
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_number)
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read as JSON ({error}); {remedy}") from error
+        raise UserError(f"{shown(path)}: cannot be read as JSON ({error}); {remedy}") from error
     if not isinstance(value, dict):
-        raise UserError(f"{path}: holds no JSON object; {remedy}")
+        raise UserError(f"{shown(path)}: holds no JSON object; {remedy}")
     return value
 
 
@@ -78,7 +87,7 @@ def check_regular(path: Path, link: bool = True) -> None:
         return
     if not stat.S_ISREG(mode):
         what = "a link" if stat.S_ISLNK(mode) else "no regular file"
-        raise UserError(f"{path}: is {what}; put a file in its place, or remove it")
+        raise UserError(f"{shown(path)}: is {what}; put a file in its place, or remove it")
 
 
 def sync_file(path: Path) -> None:

@@ -34,6 +34,7 @@ from .files import (
     check_regular,
     make_folder,
     read_json,
+    shown,
     sync_folder,
     write_json,
     write_text,
@@ -60,13 +61,12 @@ class Run:
         self.samples = self.path / "samples"
 
     def __str__(self) -> str:
-        """The path as a user would type it: relative if that is shorter."""
-        relative = os.path.relpath(self.path)
-        return relative if len(relative) < len(str(self.path)) else str(self.path)
+        """The path as a user would type it."""
+        return shown(self.path)
 
     def exists(self) -> bool:
-        """Whether the folder has a config.json."""
-        return self.config_file.is_file()
+        """Whether the folder has a config.json, if only one that cannot be read, such as a pipe."""
+        return self.config_file.exists()
 
     def create(self, record: dict[str, Any]) -> None:
         """Make the folder, durably, and write config.json from `record`, atomically."""
@@ -81,7 +81,7 @@ class Run:
         """Raise UserError where training cannot write, or would write outside the folder, through a link in it."""
         for folder in (self.plots, self.samples):
             if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-                raise UserError(f"{folder}: is no folder of the run; remove it, the run makes it again")
+                raise UserError(f"{shown(folder)}: is no folder of the run; remove it, the run makes it again")
         check_regular(self.summary_file)
         has_log(self.metrics_file)
 
@@ -101,7 +101,7 @@ class Run:
                 f"{self}: no run here (its config.json is another program's); "
                 f"give the folder of a run, or start one from these weights with --init {self}"
             )
-        check_record(content, str(self.config_file))
+        check_record(content, shown(self.config_file))
         return content
 
     def remark(self) -> str:
@@ -124,9 +124,9 @@ class Run:
             return recorded, f"{reason}; its copy in checkpoint {step} is used"
         if recorded is None:
             if not intact:
-                check_record(found, str(self.config_file))  # may say what is damaged
+                check_record(found, shown(self.config_file))  # may say what is damaged
                 raise UserError(
-                    f"{self.config_file}: was changed since it was written (its digest differs); restore the file, or, "
+                    f"{shown(self.config_file)}: was changed since it was written (its digest differs); restore the file, or, "
                     'if you changed it, remove its entry "digest"'
                 )
             return found, ""
@@ -135,7 +135,7 @@ class Run:
             return recorded, ""
         more = " and more" if len(clauses) > SHOWN else ""
         return recorded, (
-            f"{self.config_file}: differs from what checkpoint {step} has recorded, which is used: "
+            f"{shown(self.config_file)}: differs from what checkpoint {step} has recorded, which is used: "
             f"{', '.join(clauses[:SHOWN])}{more}"
         )
 
@@ -143,7 +143,7 @@ class Run:
         """Whether config.json is that of a run, or damaged while a checkpoint has recorded one."""
         with contextlib.suppress(UserError):
             return {"format", "preset", "config"} <= read_json(self.config_file).keys() or bool(self._recorded()[1])
-        return self.config_file.is_file() and bool(self._recorded()[1])
+        return bool(self._recorded()[1])
 
     def _recorded(self) -> tuple[int, dict[str, Any] | None]:
         """(step, content of config.json) as the newest checkpoint with intact digests has it; (0, None) if none has."""
@@ -189,7 +189,7 @@ class Run:
         summary, intact = without_digest(read_json(self.summary_file, remedy=remedy))
         log = summary.pop("log", {})
         if not intact or not is_summary(summary) or not (log == {} or is_log_record(log)):
-            raise UserError(f"{self.summary_file}: is damaged; {remedy}")
+            raise UserError(f"{shown(self.summary_file)}: is damaged; {remedy}")
         return summary, log
 
     def write_summary(self, summary: dict[str, Any], log: dict[str, Any]) -> None:
@@ -222,7 +222,7 @@ class Run:
                     if each <= step and (recorded := self.saved(each).get("log")):
                         records.append((each, recorded))
         fault = log_fault(self.metrics_file, records)
-        return fault and f"{self.metrics_file}: {fault}; the weights are not affected, curves may be"
+        return fault and f"{shown(self.metrics_file)}: {fault}; the weights are not affected, curves may be"
 
     def digest_file(self, step: int) -> Path:
         """The path of the digests of a step."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .files import check_regular, make_folder
+from .files import check_regular, make_folder, shown
 
 
 @contextlib.contextmanager
@@ -55,10 +55,12 @@ def _try_lock(file: Any) -> bool:
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
+    except BlockingIOError:
         return False
     except OSError as error:
+        if os.name == "nt" and isinstance(error, PermissionError):  # how Windows says it; elsewhere it is not a lock
+            return False
         raise UserError(
-            f"{file.name}: cannot be locked ({error.strerror}); choose a folder on a file system that has locks"
+            f"{shown(Path(file.name))}: cannot be locked ({error.strerror}); choose a folder on a file system that has locks"
         ) from error
     return True

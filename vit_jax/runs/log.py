@@ -9,11 +9,11 @@ from typing import Any
 
 from ..errors import UserError
 from .digests import bytes_digest
-from .files import check_regular
+from .files import check_regular, shown
 
 LARGEST_LOG = 256 << 20  # bytes: some 800,000 rows
 NO_LOG = {"bytes": 0, "digest": bytes_digest().hexdigest()}  # what is recorded before a log was begun
-SHOWN = 3  # most broken lines that are listed
+LISTED = 3  # most broken lines that are listed
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def has_log(path: Path) -> bool:
         return False
     if (size := path.stat().st_size) > LARGEST_LOG:
         raise UserError(
-            f"{path}: has {size} bytes, more than {LARGEST_LOG}; move it away, the run goes on with a new one"
+            f"{shown(path)}: has {size} bytes, more than {LARGEST_LOG}; move it away, the run goes on with a new one"
         )
     return True
 
@@ -89,4 +89,4 @@ def _changed(part: bytes, before: int) -> str:
     broken = [before + i for i, line in enumerate(part.splitlines(), 1) if _row(line) is None]
     if not broken:
         return f"a value in lines {before + 1} to {before + count} changed"
-    return ", ".join(f"line {i}" for i in broken[:SHOWN]) + ", ..." * (len(broken) > SHOWN) + " cannot be read"
+    return ", ".join(f"line {i}" for i in broken[:LISTED]) + ", ..." * (len(broken) > LISTED) + " cannot be read"

@@ -75,7 +75,7 @@ def _ended(folder: runs.Run) -> dict[str, Any] | None:
     try:
         summary = folder.summary()
     except UserError:
-        print(f"note     {folder.summary_file}: is damaged; it is written again")
+        print(f"note     {runs.shown(folder.summary_file)}: is damaged; it is written again")
         return None
     if summary and summary["status"] == "finished":
         for remark in filter(None, (folder.remark(), folder.log_remark())):

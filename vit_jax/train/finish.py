@@ -141,8 +141,8 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     print("next:")
     if sample := summary.get("sample"):
         file = folder.path / sample
-        shown = shlex.quote(str(runs.Run(file)) if file.is_file() else sample)
-        print(printable(f"  python -m vit_jax.predict {path} {shown}"))
+        given = runs.shown(file) if file.is_file() else sample
+        print(printable(f"  python -m vit_jax.predict {path} {shlex.quote(given)}"))
     python = given_in_python(run)
     print(f"  vit_jax.evaluate({str(folder)!r}, data=...)" if python else f"  python -m vit_jax.evaluate {path}")
     if summary["status"] != "finished":
