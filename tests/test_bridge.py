@@ -140,9 +140,22 @@ def test_load_opens_any_layout_as_the_network_that_it_was(target, images, place)
 def test_load_takes_words_about_a_file_that_says_nothing(images):
     run("runs/digits", "bare.safetensors", "--to", "timm", "--force")
     save_file(load_file("bare.safetensors"), "bare.safetensors")
-    with pytest.raises(vit_jax.UserError, match="heads"):
-        vit_jax.load("bare.safetensors")
-    loaded = vit_jax.load("bare.safetensors", fields=dict(heads=2, eps=1e-6, activation="gelu", pool="cls", image=8))
+    stated = dict(heads=2, eps=1e-6, activation="gelu", pool="cls", image=8)
+    for options, says in (
+        ({}, r"give model=NAME, .*, or fields=\{'pool': \.\.\., .*'heads': \.\.\.\}$"),
+        ({"layout": "tmi"}, "^layout=tmi: there is no such layout; nearest: timm"),
+        ({"key": "ema", "fields": stated}, "key=ema names no set of weights; it holds one set, leave key out$"),
+        ({"which": "last"}, r"is not a run, so there are no .* to choose \(in Python: which, ema\); leave them out"),
+    ):
+        with pytest.raises(vit_jax.UserError, match=says):
+            vit_jax.load("bare.safetensors", **options)
+    with pytest.raises(vit_jax.UserError, match="is not a run, so there are no"):
+        vit_jax.export("bare.safetensors", "raw.safetensors", ema=True)
+    arrays = load_file("bare.safetensors")
+    save_file({**arrays, "norm.bias": arrays["norm.bias"] * np.nan}, "nan.safetensors")
+    with pytest.raises(vit_jax.UserError, match=r"NaN or inf.*; take weights from before that$"):
+        vit_jax.load("nan.safetensors", fields=stated)
+    loaded = vit_jax.load("bare.safetensors", fields=stated)
     assert isinstance(loaded.model, vit_jax.ViT) and not hasattr(loaded, "preprocess")
     assert np.array_equal(ours(loaded, images), ours(vit_jax.load("digits"), images))
 

@@ -111,6 +111,10 @@ def test_weights_to_choose_from():
     folder, best = runs.find("digits"), vit_jax.load("digits")
     summary = folder.summary()
     assert best.step == summary["best"]["step"]
+    with pytest.raises(vit_jax.UserError, match=r"^which is 'bset': choose one of best, last"):
+        vit_jax.load("digits", "bset")
+    with pytest.raises(vit_jax.UserError, match="digits: is a run, which states its network; leave layout, fields out"):
+        vit_jax.load("digits", layout="timm", fields={"heads": 4})
     last, raw = vit_jax.load("digits", "last"), vit_jax.load("digits", "last", ema=False)
     assert last.step == raw.step == 60
     kernels = [np.asarray(m.model.head.kernel[...]) for m in (last, raw)]

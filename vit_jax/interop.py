@@ -274,6 +274,25 @@ def _with(facts: Any, stated: Mapping[str, Any], config: ModelConfig) -> Any:
 
 def _in_python(text: str) -> str:
     """A message of convert with its flags as arguments of `vit_jax.export`."""
+    text = _with_fields(text).replace("--to ", "to ")
+    if re.search(r"--(adapt|dtype|weights-only)(?![\w.-])", text):
+        text += " of `python -m convert X.safetensors`, where X.safetensors is what vit_jax.export(network, X) writes"
+    return text
+
+
+def in_load(error: UserError, path: str) -> UserError:
+    """An error of `converted` with convert's flags as arguments of `vit_jax.load`, as far as that has them."""
+    names = {"model": "model", "key": "key", "from": "layout", "set": "fields={...}"}
+    text = re.sub(
+        r"--(model|key|from|set)(?![\w.-])(?: (?!(?:out|or|and)\b)(\S+))?",
+        lambda found: names[found[1]] + (f"={found[2]}" if found[2] else ""),
+        _with_fields(str(error)),
+    )
+    return convert_first(UserError(text), path)
+
+
+def _with_fields(text: str) -> str:
+    """A message of convert with its --set as the argument `fields`, and without advice that only convert can follow."""
     text = text.replace("; to convert it all the same, add --allow-nonfinite", "; take weights from before that")
     open_flags = r"--set (\w+)=\.\.\."  # what the user has to fill in
     text = re.sub(
@@ -282,10 +301,7 @@ def _in_python(text: str) -> str:
         text,
     )
     text = re.sub(r"--set (\w+)=([^\s;)]+)", r"fields={'\1': [\2]}", text)
-    text = re.sub(r"--set (\w+)", r"\1", text).replace("--to ", "to ")
-    if re.search(r"--(adapt|dtype|weights-only)(?![\w.-])", text):
-        text += " of `python -m convert X.safetensors`, where X.safetensors is what vit_jax.export(network, X) writes"
-    return text
+    return re.sub(r"--set (\w+)", r"\1", text)
 
 
 def convert_first(error: UserError, path: str) -> UserError:

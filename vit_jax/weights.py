@@ -17,11 +17,14 @@ import numpy as np
 from .checkpoint import Checkpoints
 from .config import NETWORKS, ModelConfig, RunConfig, network_of, shapes, task_row, untrained
 from .errors import UserError, printable
-from .interop import convert_first, converted, exported, stated_by
+from .interop import convert_first, converted, exported, in_load, stated_by
 from .layers import merge, split
 from .models import definition, described
 from .runs import Run, find, flatten, is_foreign, unflatten
 from .tasks import Predictor, Trained, task_of
+
+WHICH = ("best", "last")  # weights of a run
+STATED = ("layout", "model", "key", "fields")  # what `load` may be told of other weights
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,8 +67,19 @@ def load(
     become float32, but float64 stays float64 and turns jax_enable_x64 on. Raises UserError.
     """
     path = os.fspath(path)
-    if is_foreign(path):
+    if not is_foreign(path):
+        if stated := [name for name, value in zip(STATED, (layout, model, key, fields), strict=True) if value]:
+            raise UserError(f"{path}: is a run, which states its network; leave {', '.join(stated)} out")
+        return _of_run(path, which, ema)
+    _check_unchosen(path, which, ema)
+    try:
         return _foreign(path, layout=layout, model=model, key=key, sets=fields or {})
+    except UserError as error:
+        raise in_load(error, path) from error
+
+
+def _of_run(path: str, which: str, ema: bool | None) -> Predictor:
+    """The network of a run, by path or by name. Raises UserError."""
     folder = find(path)
     record, run = folder.record(), folder.config()
     step, tree = weights(folder, run.model, which, ema)
@@ -74,13 +88,13 @@ def load(
 
 def complete(path: str, which: str = "best", ema: bool | None = None) -> Predictor:
     """`load` for what has all that its use takes. Raises UserError with the remedy for what has not."""
-    foreign = is_foreign(path)
-    if foreign and (which != "best" or ema is not None):
-        raise UserError(f"{path}: is not a run, so there are no --weights and --ema to choose; leave these flags out")
+    if not is_foreign(path):
+        return _of_run(path, which, ema)
+    _check_unchosen(path, which, ema)
     try:
-        network = load(path, which, ema)
+        network = _foreign(path)
     except UserError as error:
-        raise (convert_first(error, path) if foreign else error) from error
+        raise convert_first(error, path) from error
     if not isinstance(network, BareNetwork):
         return network
     if "preprocess" not in network.lacks:
@@ -91,6 +105,15 @@ def complete(path: str, which: str = "best", ema: bool | None = None) -> Predict
         f"{path}: does not state how images are preprocessed; add that with `{command}` "
         "(with the mean and std of the pixels in 0..1 that the network was trained with), then give X.safetensors here"
     )
+
+
+def _check_unchosen(path: str, which: str, ema: bool | None) -> None:
+    """Raise UserError if the weights of a run are chosen, where `path` is that of other weights."""
+    if which != "best" or ema is not None:
+        raise UserError(
+            f"{path}: is not a run, so there are no --weights and --ema to choose "
+            "(in Python: which, ema); leave them out"
+        )
 
 
 def _network(run: RunConfig, tree: dict[str, Any]) -> Any:
@@ -127,6 +150,8 @@ def weights(
     Damaged checkpoints that were skipped are reported on stderr, and what differs in config.json from what the
     checkpoints have recorded. Raises UserError.
     """
+    if which not in WHICH:
+        raise UserError(f"which is {which!r}: choose one of {', '.join(WHICH)}")
     if remark := folder.remark():
         print(f"note     {printable(remark)}", file=sys.stderr)
     checkpoints, expected = Checkpoints(folder), shapes(model)
@@ -182,6 +207,8 @@ def export(
     stated = {"class_names": list(class_names)} if class_names else {}
     if isinstance(network, (str, os.PathLike)):
         source = _source(os.fspath(network), ema)
+        if is_foreign(source):
+            _check_unchosen(source, which, ema)
         chosen = {} if is_foreign(source) else {"step": which, "key": {None: "", True: "ema", False: "model"}[ema]}
         return exported(source, os.fspath(path), to, stated, fields or {}, chosen)
     if isinstance(network, BareNetwork):

@@ -126,8 +126,8 @@ class Run:
             if not intact:
                 check_record(found, shown(self.config_file))  # may say what is damaged
                 raise UserError(
-                    f"{shown(self.config_file)}: was changed since it was written (its digest differs); restore the file, or, "
-                    'if you changed it, remove its entry "digest"'
+                    f"{shown(self.config_file)}: was changed since it was written (its digest differs); restore the "
+                    'file, or, if you changed it, remove its entry "digest"'
                 )
             return found, ""
         clauses = list(itertools.islice(differing(found, recorded), SHOWN + 1)) or ([] if intact else ["its digest"])

@@ -61,6 +61,7 @@ def _try_lock(file: Any) -> bool:
         if os.name == "nt" and isinstance(error, PermissionError):  # how Windows says it; elsewhere it is not a lock
             return False
         raise UserError(
-            f"{shown(Path(file.name))}: cannot be locked ({error.strerror}); choose a folder on a file system that has locks"
+            f"{shown(Path(file.name))}: cannot be locked ({error.strerror}); "
+            "choose a folder on a file system that has locks"
         ) from error
     return True
