@@ -88,9 +88,10 @@ def test_a_run_on_arrays_goes_on_with_them_by_the_same_call(trained):
     assert once["test"] == ended["test"], "to the bit as without a stop"
 
 
-def test_evaluation_measures_the_run_s_own_split_of_its_arrays_and_all_of_others(trained):
+def test_evaluation_measures_the_run_s_own_split_of_its_arrays_and_all_of_others(trained, capsys):
     _, ended, _ = trained
     step, own = vit_jax.evaluate(Path("runs/run"), data=(IMAGES, LABELS))
+    assert "note     this is the data that the run was trained on, with the run's splits\n" in capsys.readouterr().err
     best = ended["test"]["best"]
     assert (step, own.metrics) == (ended["best"]["step"], pytest.approx(best, rel=1e-6))
     assert repr(own).startswith(f"Classified({len(own.predicted)} examples: loss ") and len(repr(own)) < 300

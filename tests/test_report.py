@@ -318,6 +318,7 @@ def test_cut_back(tmp_path):
         b"\xff\xfe\n",
         b"\0\0\0\n",
         b"[]\n",
+        pytest.param(b"[" * 200_000 + b"\n", id="deep"),
         b"7\n",
         b'{"kind": "train"}\n',
         b'{"step": "1"}\n',

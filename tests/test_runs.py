@@ -242,6 +242,8 @@ def test_resume_takes_the_runs_own_fields_and_refuses_others(place, tmp_path):
         r"leave these as they were, or start a new run from its weights with --init \S+ --name NEW",
     ):
         command(["--resume", str(folder.path), "--seed", "3"])
+    with pytest.raises(UserError, match=r"--name new: --resume \S+ goes on in the run's own folder; leave --name out"):
+        command(["--resume", str(folder.path), "--name", "new"])
     with pytest.raises(UserError, match="digit: no run here; nearest: digits"):
         command(["--resume", "digit", "--dir", str(tmp_path)])
     with pytest.raises(UserError, match="uses the config of that run: leave out the preset 'mnist'"):

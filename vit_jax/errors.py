@@ -111,7 +111,7 @@ def _run(main: Callable[[], int | None]) -> int:
     try:
         return main() or DONE
     except (CheckFailed, Interrupted) as error:
-        print(f"vit-jax: {error}", file=sys.stderr)
+        print("vit-jax: " + printable(str(error)), file=sys.stderr)
         return error.exit_code if isinstance(error, Interrupted) else CHECK
     except KeyboardInterrupt:
         print("vit-jax: interrupted; what was not saved yet is lost", file=sys.stderr)

@@ -43,6 +43,8 @@ def evaluate(
     the forms that `vit_jax.train` takes: where the run was trained on the same, its own split of them is measured, else
     all of a pair. Without class_names, labels are the numbers of the network's classes.
 
+    What is to be known of the result, such as which classes were matched how, is printed on stderr.
+
     Raises UserError if there is no such split, if the network does not have the classes, or if the run's own data is
     not what it was trained on.
     """
@@ -54,6 +56,8 @@ def evaluate(
 
     given = None if data is None else Given(data, class_names)
     measured = measure(os.fspath(path), split, which, ema, data_dir, batch, source, given)
+    for remark in measured.remarks:
+        print(f"note     {printable(remark)}", file=sys.stderr)
     return measured.net.step, measured.result
 
 

@@ -127,7 +127,7 @@ def _step_of(line: bytes) -> float:
     try:
         row = json.loads(line)
         return row["step"] if isinstance(row["step"], int) else math.inf
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return math.inf
 
 

@@ -76,6 +76,11 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
                 raise UserError(f"--resume {resume} uses the config of that run: leave out {other}")
         folder = runs.find(resume, flags.value_of(words, "dir") or RunConfig.dir)
         name, base = folder.record()["preset"], folder.config()
+        if (other := flags.value_of(words, "name")) and other != folder.path.name:
+            raise UserError(
+                f"--name {other}: --resume {resume} goes on in the run's own folder; leave --name out, or start a new "
+                f"run from its weights with --init {shlex.quote(resume)} in place of --resume"
+            )
     else:
         values, beside = read_config(file) if file else ({}, "")
         if not any(word.partition("=")[0] == "--init" for word in words):  # --init "" is none, whatever the file has
