@@ -1,6 +1,7 @@
 """One image: decoding, orientation, modes and sizes, each against Pillow or numpy used by hand."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -168,7 +169,8 @@ def test_unreadable_files_are_named_in_one_sentence(tmp_path):
     (tmp_path / "text.png").write_text("not an image")
     (tmp_path / "empty.png").touch()
     (tmp_path / "folder.png").mkdir()
-    for name in ("cut.jpg", "cut.png", "text.png", "empty.png", "folder.png", "absent.png"):
+    os.mkfifo(tmp_path / "pipe.png")  # opened as a file, it would be waited for
+    for name in ("cut.jpg", "cut.png", "text.png", "empty.png", "folder.png", "absent.png", "pipe.png", "zero\0.png"):
         with pytest.raises(UserError) as caught:
             open_image(tmp_path / name)
         assert name in str(caught.value) and "\n" not in str(caught.value)

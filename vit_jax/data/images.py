@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UserError
+from ..runs import check_regular
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -40,11 +41,17 @@ def open_image(path: str | os.PathLike[str]) -> Image.Image:
 
     Raises UserError if the file cannot be read or is incomplete.
     """
+    return decode_image(read_image(path), str(path))
+
+
+def read_image(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of an image file. Raises UserError if it cannot be read, or is no file, such as a pipe."""
     try:
-        encoded = Path(path).read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); give the path of an image file") from error
-    return decode_image(encoded, str(path))
+        check_regular(Path(path))
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: no path, with a zero byte in it
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read ({reason}); give the path of an image file") from error
 
 
 def decode_image(encoded: bytes, name: str) -> Image.Image:

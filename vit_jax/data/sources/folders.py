@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import UserError
-from ..images import EXTENSIONS
+from ..images import EXTENSIONS, read_image
 from .contract import Examples, Source
 
 _FOLDERS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
@@ -25,12 +25,7 @@ class Files:
     sealed: bool = False
 
     def read(self, i: int) -> bytes:
-        try:
-            return Path(self.paths[i]).read_bytes()
-        except OSError as error:
-            raise UserError(
-                f"{self.paths[i]}: cannot be read ({error.strerror}); restore it or mend its permissions"
-            ) from error
+        return read_image(self.paths[i])
 
     def name(self, i: int) -> str:
         return self.paths[i]
