@@ -1,8 +1,10 @@
 """Sources and splits: counts by brute force, pixels against Pillow and the source's own arrays."""
 
+import io
 import os
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 
 import numpy as np
@@ -237,6 +239,13 @@ def test_unreadable_images_stop_the_run_or_are_left_out_and_counted(tmp_path, me
     assert "no train image of a class" in refusal(source, channels=3, skip_unreadable=True)
 
 
+def test_a_pipe_among_the_images_is_unreadable_and_not_waited_for(tmp_path):
+    write_images(tmp_path, 8)
+    os.mkfifo(tmp_path / "cat" / "pipe.png")
+    text = refusal(f"folder:{tmp_path}", channels=3)
+    assert "1 unreadable image: " in text and "pipe.png" in text
+
+
 def test_bad_folders_are_refused(tmp_path):
     assert "no such folder" in refusal("folder:" + str(tmp_path / "absent"))
     (tmp_path / "empty").mkdir()
@@ -284,6 +293,22 @@ def test_bad_npz_files_are_refused(tmp_path):
     assert "its only class is 0" in text(**(good | {"labels": np.zeros(4, int)}))
 
 
+def test_npz_files_that_do_not_fit_into_memory_are_refused_unread(tmp_path, monkeypatch):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "|u1", "fortran_order": False, "shape": (1 << 20, 1 << 20, 1 << 10)}
+    )
+    with zipfile.ZipFile(tmp_path / "claims.npz", "w") as file:
+        file.writestr("images.npy", header.getvalue())
+    assert "not enough memory for its arrays" in refusal(tmp_path / "claims.npz")
+    np.savez_compressed(tmp_path / "zeros.npz", images=np.zeros((4000, 8, 8), np.uint8), labels=np.arange(4000) % 2)
+    assert (tmp_path / "zeros.npz").stat().st_size < 20_000
+    monkeypatch.setattr("vit_jax.data.sources.arrays.host_memory", lambda: 200_000)
+    assert "take 0.0 GB, but there are 0.0 GB here" in refusal(tmp_path / "zeros.npz")
+    os.mkfifo(tmp_path / "pipe.npz")
+    assert "is no regular file" in refusal(tmp_path / "pipe.npz")
+
+
 def test_bad_tfds_sets_are_refused(tmp_path):
     write_tfds(tmp_path, "pets")
     where = {"dir": str(tmp_path), "image": (5, 6)}
@@ -298,6 +323,12 @@ def test_bad_tfds_sets_are_refused(tmp_path):
     assert "float32" in refusal("floats", **where)
     write_tfds(tmp_path, "old", stored="tfrecord")
     assert "file_format='array_record'" in refusal("old", **where)
+    write_tfds(tmp_path, "mnist", stored="tfrecord")  # which needs no TensorFlow to be prepared again
+    assert "give --data.dir another folder, to which it is then fetched" in refusal("mnist", **where)
+    assert "leave out :9.9.9 for the version that is there, or is then fetched" in refusal("cifar10:9.9.9", **where)
+    file = tmp_path / "images.npy"
+    file.touch()
+    assert "is a file; give folder:PATH, FILE.npz" in refusal(file)
     write_tfds(tmp_path, "tested", splits=(("test", 4),))
     assert "no train split" in refusal("tested", **where)
     os.remove(tmp_path / "pets/1.0.0/pets-test.array_record-00000-of-00001")

@@ -12,6 +12,8 @@ import numpy as np
 
 from ...config.images import numbered_classes
 from ...errors import UserError
+from ...memory import host_memory
+from ...runs import check_regular
 from .contract import Source, first_line
 
 
@@ -53,10 +55,16 @@ _NPZ_NAMES = {
 def open_npz(source: str) -> Source:
     path = Path(source).expanduser()
     try:
+        check_regular(path)
         with np.load(path, allow_pickle=False) as file:
+            _check_room(source, sum(member.file_size for member in file.zip.infolist()))
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError as error:
         raise UserError(f"data.source {source}: no such file; give the path of an .npz file") from error
+    except MemoryError as error:  # the shape of an array, which its file need not hold
+        raise UserError(
+            f"data.source {source}: there is not enough memory for its arrays; store fewer or smaller images"
+        ) from error
     except (
         OSError,
         ValueError,
@@ -84,6 +92,16 @@ def open_npz(source: str) -> Source:
     else:
         class_names = classes_of(splits)
     return Source(path.stem, class_names, {**splits})
+
+
+def _check_room(source: str, needed: int) -> None:
+    """Raise UserError if arrays of this many bytes, however small they are as stored, cannot fit into memory."""
+    limit = host_memory()
+    if limit and needed > limit:
+        raise UserError(
+            f"data.source {source}: its arrays take {needed / 1e9:,.1f} GB, but there are {limit / 1e9:,.1f} GB here; "
+            "store fewer or smaller images"
+        )
 
 
 def _npz_split(source: str, arrays: Mapping[str, np.ndarray], images: str, labels: str) -> Arrays:

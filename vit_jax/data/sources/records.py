@@ -69,10 +69,12 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
             f"data.source {data.source}: {folder} cannot be opened ({first_line(error)}); prepare it again"
         ) from error
     if stored is not tfds.core.file_adapters.FileFormat.ARRAY_RECORD:
-        raise UserError(
-            f"data.source {data.source}: {folder} is stored as {stored.value}; "
-            "prepare it again with file_format='array_record'"
+        remedy = (
+            "give --data.dir another folder, to which it is then fetched"
+            if name in OFFICIAL
+            else "prepare it again with file_format='array_record'"
         )
+        raise UserError(f"data.source {data.source}: {folder} is stored as {stored.value}; {remedy}")
     image, label, known = features.get("image"), features.get("label"), list(builder.info.splits)
     if not isinstance(image, tfds.features.Image) or not isinstance(label, tfds.features.ClassLabel):
         raise UserError(
@@ -138,11 +140,11 @@ def _not_prepared(data: ImageData, root: Path, name: str) -> UserError:
 
     TFDS itself raises a NotImplementedError about TFRECORD for a missing folder.
     """
-    if name and Path(data.source).expanduser().exists():
+    place = Path(data.source).expanduser()
+    if name and place.is_dir():
         return UserError(f"data.source {data.source}: is a path; write folder:{data.source} for a folder of images")
-
-    import tensorflow_datasets as tfds
-
+    if name and place.exists():
+        return UserError(f"data.source {data.source}: is a file; give folder:PATH, FILE.npz or the name of a set")
     there = sorted(
         {
             str(file.parents[1].relative_to(root))
@@ -150,6 +152,14 @@ def _not_prepared(data: ImageData, root: Path, name: str) -> UserError:
             for file in root.glob(f"{depth}/dataset_info.json")
         }
     )
+    if name in OFFICIAL:
+        return UserError(
+            f"data.source {data.source}: not prepared in data.dir {root} (there: {', '.join(there) or 'none'}); "
+            f"leave out {data.source.removeprefix(name)} for the version that is there, or is then fetched"
+        )
+
+    import tensorflow_datasets as tfds
+
     official = tfds.list_builders(with_community_datasets=False)
     if name.partition("/")[0] not in (*official, *there):
         return UserError(
