@@ -339,6 +339,7 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
         ("--init vit --model.image 32 64 --init-resize google", "google resamples only square grids, and the new"),
         ("--init nothing.safetensors", "no such file, folder or run; runs/ holds none"),
         ("--init photos", "holds no weights"),
+        ("--init .", "(safetensors file); give the path of one of them in place of .\n"),
         ("--init group", "holds a run for each seed; name one of them, such as group/seed-0"),
         ("--init cut.safetensors", "is damaged or no safetensors file"),
         (
@@ -431,6 +432,16 @@ def test_the_same_command_finds_its_run_and_resuming_needs_no_weights(timm, insi
     resumed = inside("train", "--resume", "finetune", "--max-steps", 1)
     assert resumed.returncode == 0 and "going on after step 1" in resumed.stdout
     assert [path.name for path in Path("runs").iterdir()] == ["finetune"]
+
+
+def test_what_a_run_has_other_than_its_weights_is_neither_recorded_nor_said_to_be_theirs(timm):
+    run = parsed(f"--init vit {SMALL} --data.size 36 --augment.mean 0.1 0.1 0.1 --data.interpolation bicubic")
+    started = starting.start(run, set_up(run).dataset.metadata())
+    said = " ".join(started.says.split())
+    assert "prepared: data.fit crop, data.interpolation bicubic, data.background 0, augment.normalize given," in said
+    assert "other than it, this run has data.size 36, augment.mean 0.1 0.1 0.1" in said
+    filled = started.record["filled"]
+    assert {"data.size", "augment.mean"} & filled.keys() == set() and filled["augment.std"] == [0.25, 0.5, 0.5]
 
 
 def test_weights_that_changed_or_are_gone_leave_their_run_to_resume(timm, inside):

@@ -309,6 +309,9 @@ def convert_first(error: UserError, path: str) -> UserError:
     what, _, remedy = str(error).partition("; to convert it all the same, add --allow-nonfinite")
     if what != str(error) and not remedy:  # converted, they would still not be weights to start from
         return UserError(f"{what}; take other weights")
+    what, several, _ = str(error).partition("; name one of them with --file")
+    if several:
+        return UserError(f"{what}; give the path of one of them in place of {path}")
     if not re.search(r"--(accept|file|from|key|model|set|step)(?![\w.-])", str(error)):
         return error
     return UserError(f"{error} to `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here")

@@ -116,10 +116,10 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
     with opened_for(run, told(run.model)) as weights:
         change = change_for(run, weights)
         check_fit(run, weights.config, change)
-        given = stated_by(weights.facts, run.task, weights.config)
-        check_metadata(run, given, metadata)
+        check_metadata(run, stated_by(weights.facts, run.task, weights.config), metadata)
         with worded(run.init, run.dir):
             arrays = dict(weights.arrays())
+    given, own = decided(run.task, change, {}), flat(run)
     record = {
         "layout": weights.layout,
         **({"chosen": weights.chosen} if weights.chosen else {}),
@@ -127,28 +127,32 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
         "digest": digest(arrays.items()),
         "filled": {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in decided(run.task, change, {}).items()
-            if name.removeprefix("model.") not in weights.untold
+            for name, value in given.items()
+            if name.removeprefix("model.") not in weights.untold and own[name][0] == value
         },
         "changed": list(change.says),
     }
     heads = network_of(run.model).heads
     kept = {n: x for n, x in change.apply(arrays).items() if not (run.new_head and n.startswith(heads))}
-    return Started(kept, record, _says(run, record, weights.facts.notes))
+    return Started(kept, record, _says(run, record, given, weights.facts.notes))
 
 
-def _says(run: RunConfig, record: Mapping[str, Any], notes: Iterable[str]) -> str:
-    """What a run takes from its weights, in lines as wide as the terminal."""
+def _says(run: RunConfig, record: Mapping[str, Any], given: Mapping[str, Any], notes: Iterable[str]) -> str:
+    """What a run takes from its weights, of what they decide (`given`), in lines as wide as the terminal."""
     chosen = f" {record['chosen']}," if "chosen" in record else ""
     which = f"{run.init}:{chosen} {record['layout']}, {record['tensors']} tensors, digest {record['digest'][:DIGITS]}"
     lines = [which, *record["changed"]]
     names = task_row(run.task).prepared
     values = {name: value for name, (value, _) in flat(run).items() if name in names and value != ()}
-    fields = ", ".join(f"{name} {text(value)}".replace(" ", UNBROKEN) for name, value in values.items())
-    if any(name in record["filled"] for name in names):
-        lines.append(f"it gives the network and how inputs are prepared: {fields}")
-    elif fields:
-        lines.append(f"how its inputs were prepared is not known, so this run's fields apply: {fields}")
+    fields = {name: f"{name} {text(value)}".replace(" ", UNBROKEN) for name, value in values.items()}
+    taken, own = (", ".join(t for n, t in fields.items() if (n in record["filled"]) is x) for x in (True, False))
+    if taken:
+        lines.append(f"it gives the network and how inputs are prepared: {taken}")
+        lines += [f"other than it, this run has {own}"] * bool(own)
+    elif given.keys() & {*names}:
+        lines.append(f"it gives the network; how inputs are prepared is this run's own: {own}")
+    elif own:
+        lines.append(f"how its inputs were prepared is not known, so this run's fields apply: {own}")
     else:
         lines.append("it gives the network")
     if run.new_head:
