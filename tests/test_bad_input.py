@@ -422,12 +422,15 @@ def test_a_set_must_be_named_for_a_preset_without_one(refused):
     refused("train finetune --dry-run", "data.source is empty")
 
 
-def test_another_run_can_start_from_the_weights_of_one_that_may_not_change(refused):
+def test_another_run_can_start_from_the_weights_of_one_that_may_not_change(refused, capsys):
+    advice = "--init digits --name NEW --data.source digits"
     refused(
         "train --resume digits --epochs 40",
         "epochs 2 -> 40",
-        "start a new run from its weights with --init digits --name NEW in place of --resume digits",
+        f"start a new run from its weights with {advice} in place of --resume digits",
     )
+    assert train_command.command([*advice.split(), "--epochs", "40", "--dry-run"]) == errors.DONE
+    assert "dry run  40 epochs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS], ids=["no permission", "read-only"])

@@ -214,10 +214,10 @@ def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:
     """Raise UserError if flags of --resume make it another run: that can only start from its weights."""
     if changed := differences(folder.config(), run):
         fields = ", ".join(f"{name} {old!r} -> {new!r}" for name, (old, new) in changed.items())
-        path = shlex.quote(resume)
+        path, source = shlex.quote(resume), shlex.quote(run.data.source)
         raise UserError(
             f"{folder}: holds another run, which differs in {fields}; leave these as they were, or start a new run "
-            f"from its weights with --init {path} --name NEW in place of --resume {path}"
+            f"from its weights with --init {path} --name NEW --data.source {source} in place of --resume {path}"
         )
 
 
