@@ -479,6 +479,8 @@ def test_a_file_gets_its_name_once_the_disk_holds_it(run, source, tmp_path, monk
 
     def listening(move):
         def listen(old, new):
+            if Path(new).parent.name == "replaced":  # an old file, that is on the disk already
+                return move(old, new)
             paths = [Path(old), *Path(old).rglob("*")]
             assert held >= {p.stat().st_ino for p in paths}, f"{old} becomes {new} before it is on the disk"
             named.update(p.stat().st_ino for p in paths)

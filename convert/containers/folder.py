@@ -196,7 +196,7 @@ def shard(path: str) -> str:
 
 def _shards(index: str) -> tuple[dict[str, str], list[str]]:
     """{tensor: name of its file} of an index, and all file names. Raises UserError on names outside the folder."""
-    listed = _json(index).get("weight_map")
+    listed = read_json(index).get("weight_map")
     if not isinstance(listed, dict) or not listed or not all(isinstance(file, str) for file in listed.values()):
         raise UserError(f"{index}: has no weight_map of tensors to files; get the file again")
     check_names(listed, index)
@@ -277,12 +277,12 @@ def side_files(path: str) -> dict[str, dict[str, Any]]:
         file = os.path.join(folder, name)
         if os.path.lexists(file):
             check_inside(file)
-            found[name] = _json(file)
+            found[name] = read_json(file)
     return found
 
 
-def _json(path: str) -> dict[str, Any]:
-    """The JSON object in a file. Raises UserError where the file is too large or holds something else."""
+def read_json(path: str) -> dict[str, Any]:
+    """The JSON object in a file. Raises UserError where it is no file, is too large, or holds something else."""
     check_file(path)
     if os.path.getsize(path) > limits.HEADER:
         raise UserError(

@@ -1,7 +1,8 @@
 """The claim on a place: of all processes that would write there one does, and what killed ones left is removed.
 
 The claim is a lock on a hidden file beside the place. The system gives it back when its process ends, however that
-ends, so what lies beside a place that nobody has claimed has no owner.
+ends, so what a conversion left beside a place that nobody has claimed has no owner. Only such files and folders are
+removed: a file of the lock's name that no conversion wrote is refused, and links are left alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import platform
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from vit_jax.errors import UserError, printable
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}  # what file systems without locks answer
 STILL = 3600  # seconds without a change, after which what another machine wrote has no owner: its locks may not show
+OWNER = re.compile(rb"(process \d+ on [\w-]+\n?)?")  # what the file of a lock holds
 HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:40] or "unknown"
 
 
@@ -34,7 +37,7 @@ def claim(place: Path) -> Iterator[Path]:
     workspace = place.with_name(f".{place.name}.{HOST}.{os.getpid()}.tmp")
     try:
         for left in abandoned(place):
-            clear(left)
+            shutil.rmtree(left, ignore_errors=True)  # another user's may have to stay
         workspace.mkdir()
         yield workspace
     finally:
@@ -48,7 +51,8 @@ def abandoned(place: Path) -> list[Path]:
     """The folders of earlier processes beside a place that this one has claimed."""
     name = re.compile(rf"\.{re.escape(place.name)}\.([A-Za-z0-9-]+)\.\d+\.tmp")
     found = [(entry, match[1]) for entry in place.parent.iterdir() if (match := name.fullmatch(entry.name))]
-    return [entry for entry, host in found if entry.is_dir() and (host == HOST or _still(entry))]
+    folders = [(entry, host) for entry, host in found if entry.is_dir() and not entry.is_symlink()]
+    return [entry for entry, host in folders if host == HOST or _still(entry)]
 
 
 def clear(folder: Path) -> None:
@@ -61,19 +65,14 @@ def clear(folder: Path) -> None:
 
 
 def _locked(place: Path, lock: Path) -> int:
-    """The lock file, open and locked. Raises UserError where another process has locked it."""
-    flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
+    """The lock file, open and locked. Raises UserError where another process has it, or another file is there."""
     while True:
-        try:
-            handle, is_new = os.open(lock, flags | os.O_CREAT | os.O_EXCL, 0o666), True
-        except FileExistsError:
-            try:
-                handle, is_new = os.open(lock, flags), False
-            except FileNotFoundError:
-                continue
+        handle, is_new = _opened(place, lock)
         try:
             if not _lock(handle, is_new):
-                owner = os.pread(handle, 80, 0).decode(errors="replace") if hasattr(os, "pread") else ""
+                owner = (
+                    os.read(handle, 80).decode(errors="replace") if os.name != "nt" else ""
+                )  # there locks hide bytes
                 raise UserError(
                     f"{place}: is being written by another conversion ({printable(owner.strip()) or 'unknown'}; if "
                     f"none runs, remove {lock.name}); wait for it, or choose another target"
@@ -81,13 +80,38 @@ def _locked(place: Path, lock: Path) -> int:
             # A process that had it may have removed it in between: then the next to come would lock another file.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), lock.stat()):
+                    if not OWNER.fullmatch(os.read(handle, 200)):
+                        raise _in_the_way(place, lock)
                     os.truncate(handle, 0)
+                    os.lseek(handle, 0, os.SEEK_SET)
                     os.write(handle, f"process {os.getpid()} on {HOST}\n".encode())
                     return handle
         except BaseException:
             os.close(handle)
             raise
         os.close(handle)
+
+
+def _opened(place: Path, lock: Path) -> tuple[int, bool]:
+    """(the lock file, open, whether it was made). Raises UserError on what is no lock file of this user."""
+    flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
+    while True:
+        with contextlib.suppress(FileExistsError):
+            return os.open(lock, flags | os.O_CREAT | os.O_EXCL, 0o666), True
+        with contextlib.suppress(FileNotFoundError):  # removed since
+            try:
+                if stat.S_ISREG(lock.lstat().st_mode):
+                    return os.open(lock, flags), False
+            except PermissionError as error:
+                raise UserError(
+                    f"{place}: {lock.name} beside it belongs to a conversion of another user, that runs or was killed; "
+                    "have it removed, or choose another target"
+                ) from error
+            raise _in_the_way(place, lock)
+
+
+def _in_the_way(place: Path, lock: Path) -> UserError:
+    return UserError(f"{place}: {lock.name} beside it is needed, and no conversion wrote it; move it away")
 
 
 def _lock(handle: int, is_new: bool) -> bool:

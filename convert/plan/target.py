@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -20,8 +19,11 @@ from vit_jax.errors import UserError
 from vit_jax.runs import sync_file, sync_folder
 
 from ..containers import open_source
+from ..containers.folder import read_json
 from ..containers.source import CARRIED_SUFFIX, CERTIFICATE, DIGESTED, PROVENANCE, Source
 from .claim import claim
+
+MOUNTED = "is where another disk is mounted, so it cannot be replaced; give a folder in it"
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,15 @@ class Target:
             raise UserError(
                 f"{self.path}: holds {', '.join(foreign[:3])}, which no conversion wrote; choose another folder"
             )
+        if self.folder and self.path.exists() and os.path.ismount(os.path.realpath(self.path)):
+            raise UserError(f"{self.path}: {MOUNTED}")
 
     def listed(self) -> set[str]:
         """The names of the files in a folder that an earlier conversion wrote, as its provenance lists them."""
         try:
-            listed = json.loads((self.path / PROVENANCE).read_text(encoding="utf-8"))["files"]
+            listed = read_json(str(self.path / PROVENANCE))["files"]
             return {PROVENANCE, *(name for name in listed if name == os.path.basename(name))}
-        except (OSError, ValueError, KeyError, TypeError):
+        except (UserError, OSError, KeyError, TypeError):
             return set()
 
     @contextlib.contextmanager
@@ -93,7 +97,7 @@ class Target:
         try:
             with self.failures():
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                with claim(self.path) as workspace:
+                with claim(self.path.resolve() if self.folder and self.path.is_symlink() else self.path) as workspace:
                     yield workspace
         finally:
             if not os.path.lexists(self.path):
@@ -111,6 +115,8 @@ class Target:
                 raise UserError(
                     f"{self.path}: the disk is full; free some space and repeat the command, nothing was changed"
                 ) from error
+            if error.errno == errno.EXDEV:  # a bound folder, which does not show before
+                raise UserError(f"{self.path}: {MOUNTED}") from error
             if error.errno is None:
                 raise
             name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
@@ -123,10 +129,9 @@ class Target:
     def settle(self, workspace: Path) -> list[Path]:
         """Move the temporary folder's files to their names, durably, and remove what an earlier conversion left.
 
-        Wherever the process ends, the weights are the old ones or the new ones, and nothing belongs to others.
+        Wherever the process ends, the weights are the old ones or the new ones, and nothing belongs to others. The
+        files have to be durable already (`sync`).
         """
-        for path in (workspace, *workspace.rglob("*")):
-            (sync_folder if path.is_dir() else sync_file)(path)
         names = sorted((p.name for p in workspace.iterdir()), key=lambda name: (name != self.name, name))
         place = self.path if self.folder else self.path.parent
         if not self.folder:
@@ -134,7 +139,8 @@ class Target:
         elif not self.path.exists():
             os.rename(workspace, self.path)
         elif not self._exchange(workspace):
-            self._replace(workspace, names, [self.path / name for name in self.listed()])
+            listed = self.listed()
+            self._replace(workspace, names, [path for path in self.path.iterdir() if path.name in listed])
         if self.folder:
             for path in self.beside:
                 path.unlink(missing_ok=True)
@@ -143,10 +149,15 @@ class Target:
         return [place / name for name in sorted(names)]
 
     def _replace(self, workspace: Path, names: Sequence[str], old: Sequence[Path]) -> None:
-        """Move files one by one, the weights first, after those beside the old weights are gone."""
+        """Move files one by one, the weights first, after those beside the old weights are gone.
+
+        These are moved as well, not removed: where files cannot be moved at all, the first move fails and all stays.
+        """
+        away = workspace / "replaced"
+        away.mkdir()
         for path in old:
-            if path != self.weights:
-                path.unlink(missing_ok=True)
+            if path != self.weights and os.path.lexists(path):
+                os.replace(path, away / path.name)
         for name in names:
             os.replace(workspace / name, self.weights.with_name(name))
 
@@ -157,6 +168,12 @@ class Target:
             return False
         shutil.copymode(real, workspace)
         return exchange(str(workspace), real)
+
+
+def sync(workspace: Path) -> None:
+    """Make all files of a temporary folder durable; of large ones that takes a while."""
+    for path in (workspace, *workspace.rglob("*")):
+        (sync_folder if path.is_dir() else sync_file)(path)
 
 
 def exchange(a: str, b: str) -> bool:
@@ -187,9 +204,9 @@ def was_converted(path: Path) -> bool:
         if path.name.endswith(CARRIED_SUFFIX):
             with open_source(str(path)) as source:
                 return "carried" in source.metadata
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return isinstance(found, dict) and found.get("format") == 1 and bool({"verdict", "made_by"} & found.keys())
-    except (OSError, ValueError, UserError, RecursionError):
+        found = read_json(str(path))
+        return found.get("format") == 1 and bool({"verdict", "made_by"} & found.keys())
+    except (OSError, UserError):
         return False
 
 

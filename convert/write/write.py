@@ -16,7 +16,7 @@ from ..containers import SUFFIXES, writer
 from ..containers.source import DIGESTED, PROVENANCE
 from ..layout import Json, Layout
 from ..plan.plan import Plan
-from ..plan.target import Target, target
+from ..plan.target import Target, sync, target
 from ..recognise.preprocessing import assumed, left_out
 from ..recognise.provenance import CHECKPOINTS
 from .origin import origin, source_hash
@@ -70,6 +70,7 @@ def write(
         sides = plan.layout.write_side(plan.config, plan.facts) if goal.folder and not weights_only else {}
         for name, content in (sides | own_side(goal, provenance, sums, list(sides))).items():
             write_json(workspace / name, content)
+        sync(workspace)
         check()  # what another program put there meanwhile stays
         files = goal.settle(workspace)
     key = "model" if goal.name == CHECKPOINTS or notes else ""

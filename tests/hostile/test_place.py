@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -150,12 +151,81 @@ def test_what_no_living_process_owns_is_cleared(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(name for name, cleared in left.items() if not cleared)
 
 
-def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("precious")
-    (tmp_path / ".out.lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(OSError, match="symbolic links"), claim(tmp_path / "out"):
+@pytest.mark.parametrize("kind", ["a file of another program", "symlink", "link", "pipe", "folder"])
+def test_what_is_no_lock_of_a_conversion_stays(kind: str, tmp_path: Path) -> None:
+    precious, lock = tmp_path / "precious", tmp_path / ".out.lock"
+    precious.write_text("process of something precious")
+    make = {"symlink": lock.symlink_to, "link": lock.hardlink_to, "pipe": lambda _: os.mkfifo(lock)}
+    make |= {"folder": lambda _: lock.mkdir(), "a file of another program": lambda file: shutil.copy(file, lock)}
+    make[kind](precious)
+    before = lock.lstat()
+    with pytest.raises(UserError, match=r"\.out\.lock beside it is needed, and no conversion"), claim(tmp_path / "out"):
         pass
-    assert (tmp_path / "precious").read_text() == "precious"
+    assert precious.read_text() == "process of something precious"
+    assert os.path.samestat(lock.lstat(), before) and lock.lstat().st_size == before.st_size
+
+
+def test_a_link_named_like_what_a_writer_left_is_not_followed_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / f".out.{HOST}.1.tmp").symlink_to(tmp_path / "precious")
+    began = time.monotonic()
+    with claim(tmp_path / "out"):
+        pass
+    assert time.monotonic() - began < 2
+    assert (tmp_path / "precious").is_dir() and (tmp_path / f".out.{HOST}.1.tmp").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["out.pt.certificate.json", "out.pt.json", "out/provenance.json"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    place = tmp_path / name
+    place.parent.mkdir(exist_ok=True)
+    os.mkfifo(place)
+    small = test_target.model(tmp_path / "small.safetensors")
+    given = words(tmp_path / re.sub(r"(/provenance|\.certificate)?\.json", "", name))
+    process = CONTEXT.Process(target=convert, args=(str(small), *given, "--force"), daemon=True)
+    process.start()
+    process.join(20)
+    waits = process.is_alive()
+    process.kill()
+    assert not waits and place.is_fifo()
+
+
+# ------------------------------------------------------------------------------------------- other disks
+
+
+def test_where_files_cannot_be_moved_the_old_ones_stay(
+    sources: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bound folder, as containers have: it is no mount point by its numbers, and takes no file from beside it."""
+    place = tmp_path / "out"
+    assert convert(sources[0], *words(place)) == (0, "")
+    before, move = contents(place), os.replace
+
+    def across(a: Path, b: Path) -> None:
+        if (Path(a).parent == place) != (Path(b).parent == place):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        move(a, b)
+
+    monkeypatch.setattr(target, "exchange", lambda a, b: False)
+    monkeypatch.setattr(os, "replace", across)
+    code, said = convert(sources[1], *words(place), "--force")
+    assert code == 2 and "another disk is mounted" in said
+    assert contents(place) == before and not leftovers(place)
+
+
+def test_a_linked_folder_is_written_beside_what_it_links_to(sources: tuple[str, str], tmp_path: Path) -> None:
+    """Which may be another disk. Others that write there by its own name are kept out, too."""
+    there = tmp_path / "there" / "real"
+    assert convert(sources[0], *words(there.with_name("out"))) == (0, "")
+    there.with_name("out").rename(there)
+    (tmp_path / "out").symlink_to(there)
+    before = (there / "model.safetensors").read_bytes()
+    with claim(there):
+        code, said = convert(sources[1], *words(tmp_path / "out"), "--force")
+        assert code == 2 and "is being written" in said
+    assert convert(sources[1], *words(tmp_path / "out"), "--force") == (0, "")
+    assert (tmp_path / "out").is_symlink() and not leftovers(there) and not leftovers(tmp_path / "out")
+    assert (there / "model.safetensors").read_bytes() != before
 
 
 # ----------------------------------------------------------------------------------------- killed writers
