@@ -40,8 +40,6 @@ def verify(arguments: argparse.Namespace) -> int:
     """Compare two files as functions."""
     from .verify import command
 
-    if arguments.steps < 0:
-        raise UserError(f"--steps {arguments.steps}: give how many steps to compare, 0 or more")
     return command(arguments, options(arguments))
 
 

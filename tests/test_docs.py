@@ -211,12 +211,9 @@ def prepared(folder: Path) -> None:
     base = from_dict(ViTConfig, {**lookup("vit_base_patch16_224")[0], "channels": 3, "classes": 1000})
     weights = {n: rng.standard_normal(s, np.float32) * np.float32(0.02) for n, s in shapes(base).items()}
     save_file(rules.write(rules.narrow(LAYOUTS["timm"].rows(base)), weights), folder / "vit.safetensors")
-    google = rules.narrow(LAYOUTS["augreg"].rows(base)) if "augreg" in LAYOUTS else []
     small = vit_jax.build("vit-ti16", image=32, depth=1)
     vit_jax.export(small, folder / "vit-timm", to="timm")
-    np.savez(
-        folder / "ViT-B_16.npz", **rules.write(google or rules.narrow(LAYOUTS["augreg@linen"].rows(base)), weights)
-    )
+    np.savez(folder / "ViT-B_16.npz", **rules.write(rules.narrow(LAYOUTS["augreg@linen"].rows(base)), weights))
 
 
 @pytest.mark.slow

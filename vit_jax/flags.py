@@ -250,7 +250,7 @@ def described(hint: Any) -> str:
     if origin is tuple:
         several = f"any of {', '.join(map(str, _choices(hint)))}" if _choices(hint) else f"{_PLURAL[parts[0]]}"
         return several if parts[-1] is ... else f"{len(parts)} {_PLURAL[parts[0]]}"
-    return {int: "a whole number", float: "a finite number", str: "a text"}[hint]
+    return {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false"}[hint]
 
 
 _PLURAL = {int: "whole numbers", float: "finite numbers", str: "texts"}

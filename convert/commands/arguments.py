@@ -28,9 +28,11 @@ ALSO = {
     "formats": "the layouts, which goes to which, and all that --adapt can do",
 }
 SOURCE = "a file, a folder, a run of vit-jax, or hf://owner/name"
-FLOATS = ["float64", "float32", "float16", "bfloat16"]
-
-
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+PEERS = {  # {what other programs call a dtype: its name here}
+    "fp64": "float64", "double": "float64", "fp32": "float32", "float": "float32", "single": "float32",
+    "fp16": "float16", "half": "float16", "bf16": "bfloat16",
+}  # fmt: skip
 PLACES = {  # {flag of other programs: where its value stands here}
     **dict.fromkeys(("output", "out", "o", "dst", "dest"), "the target is the second argument, DST"),
     **dict.fromkeys(("input", "in", "i", "src", "source", "checkpoint"), "the source is the first argument, SRC"),
@@ -50,6 +52,14 @@ class Parser(argparse.ArgumentParser):
             raise UserError(f"there is no argument {shown(word)}{clause}")
         if message.startswith(missing):
             raise UserError(f"{message.removeprefix(missing)} missing: give {self.usage_of_positionals()}")
+        if match := re.fullmatch(
+            r"argument (--[\w-]+): (expected one argument|ignored explicit argument '(.*)')", message
+        ):
+            flag, _, value = match.groups()
+            if value is not None:
+                raise UserError(f"{flag}={value}: takes no value; write {flag}")
+            metavar = next(a.metavar for a in self._actions if flag in a.option_strings)
+            raise UserError(f"{flag} has no value: write {flag} {metavar}")
         raise UserError(" ".join(message.removeprefix("argument ").split()))
 
     def usage_of_positionals(self) -> str:
@@ -125,9 +135,7 @@ def about_target(add: Any) -> None:
     certificate = "compare source and target as functions, and leave DST.certificate.json"
     add("--to", default="", metavar="LAYOUT", help="the layout of DST (default: vit-jax)")
     add("--adapt", action="append", default=[], metavar="OP=VALUE", help=adapt)
-    add(
-        "--dtype", default="", choices=FLOATS, metavar="DTYPE", help=f"round to {', '.join(FLOATS)} (default: as it is)"
-    )
+    add("--dtype", type=dtype, metavar="DTYPE", help=f"round to {', '.join(FLOATS)} (default: as it is)")
     add("--preset", default="", metavar="NAME", help=preset)
     add(
         "--weights-only",
@@ -143,9 +151,24 @@ def about_comparison(add: Any) -> None:
     """The arguments that only verify has."""
     images = "an image, a folder of images or a .npy array to compare on (default: noise)"
     add("--images", default="", metavar="PATH", help=images)
-    add("--steps", type=int, default=0, metavar="N", help="also compare N steps of an optimizer")
+    add("--steps", type=steps, default=0, metavar="N", help="also compare N steps of an optimizer")
     add("--json", default="", metavar="FILE", help="write the comparison as JSON")
     add("--markdown", default="", metavar="FILE", help="write the comparison as Markdown")
+
+
+def dtype(text: str) -> str:
+    """What --dtype names. Raises UserError."""
+    if text not in FLOATS:
+        ours = PEERS.get(text.lower())
+        raise UserError(f"--dtype {text}: choose one of {', '.join(FLOATS)}{f'; here it is {ours}' if ours else ''}")
+    return text
+
+
+def steps(text: str) -> int:
+    """How many steps --steps asks for. Raises UserError."""
+    if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
+        raise UserError(f"--steps {text}: give how many steps to compare, 0 or more")
+    return int(text)
 
 
 def options(arguments: argparse.Namespace) -> Options:

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
             reading,
             arguments.to or "vit-jax",
             adapt=arguments.adapt,
-            dtype=arguments.dtype,
+            dtype=arguments.dtype or "",
             weights_only=arguments.weights_only,
             allow_nonfinite=arguments.allow_nonfinite,
         )

@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any
 
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, install
 
 from .folder import INDEX, NO_WEIGHTS
 from .kinds import SUFFIXES
@@ -32,7 +32,7 @@ def fetch(address: str, file: str = "") -> str:
     try:
         import huggingface_hub
     except ImportError as error:
-        raise UserError(f"{address}: needs huggingface_hub; run `pip install huggingface_hub`, {DOWNLOAD}") from error
+        raise UserError(f"{address}: needs huggingface_hub; run `{install('hub')}`, {DOWNLOAD}") from error
     names: list[str] | None = []
     try:
         names = _names(huggingface_hub, repository, revision)

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 
 from vit_jax.config import from_dict, nearest, network_of, normal, shapes
 from vit_jax.errors import UserError
+from vit_jax.flags import described
 
 from .. import rules
 from ..layout import Json, Layout, Names
@@ -57,8 +58,8 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str) -> Any:
     """
     if reasons := layout.refuses("file", names):
         raise UserError(f"{path}: {'; '.join(reasons)}")
-    for _, fields in stated:  # refuses values of a wrong type
-        from_dict(layout.network, {name: value for name, value in fields.items() if value is not None})
+    for who, fields in stated:
+        check_types(layout, fields, who, path)
     values, missing, contradictions = collect(layout, names, stated)
     if len(missing) == len(layout.fields):
         raise Untold(path, layout, missing, values, names)
@@ -174,6 +175,23 @@ def check_config(layout: Layout, config: Any, path: str, otherwise: Collection[s
             f"{path}: is not a file of {layout.name}: {'; '.join(reasons)}; "
             "name the right layout with --from, or correct the fields with --set"
         )
+
+
+def check_types(layout: Layout, fields: Json, who: str, path: str) -> None:
+    """Raise UserError on a value of a wrong type; `who` states the fields."""
+    fields = {name: value for name, value in fields.items() if value is not None}
+    try:
+        from_dict(layout.network, fields)
+    except UserError as error:
+        if who != "--set":
+            raise UserError(f"{path}: {who}: {str(error).removeprefix('config: ')}; correct it there") from error
+        if len(fields) > 1:
+            for name, value in fields.items():
+                check_types(layout, {name: value}, who, path)
+            raise
+        ((name, value),) = fields.items()
+        given = "x".join(map(str, value)) if isinstance(value, tuple) else value
+        raise UserError(f"--set {name}={given}: give {described(get_type_hints(layout.network)[name])}") from error
 
 
 def check_fields(names: Iterable[str], layout: Layout) -> None:

@@ -151,6 +151,18 @@ def test_words_of_any_kind(words: tuple[str, str], source: Path, tmp_path: Path)
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("eps=nan", "give a finite number"), ("heads=two", "give a whole number"),
+        ("norm_first=1", "give true or false"),
+        ("activation=glu", "give one of gelu, "), ("image=3x4x5", "give a whole number or 2 whole numbers"),
+    ],
+)  # fmt: skip
+def test_a_set_of_another_type_is_told_what_to_give(word: str, remedy: str, source: Path, tmp_path: Path) -> None:
+    assert f"--set {word}: {remedy}" in refused(source, str(tmp_path / "b.safetensors"), "--set", word)
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="Linux alone has such files")
 @pytest.mark.parametrize("path", ["/proc/self/mem", "/dev/zero", "/dev/full"])
 def test_files_of_the_system_are_named_in_the_sentence(path: str, tmp_path: Path) -> None:
