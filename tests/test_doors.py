@@ -375,7 +375,7 @@ def test_the_next_commands_run_as_pasted(place, capsys, plain, monkeypatch):
     with pytest.MonkeyPatch.context() as patch:  # samples, but no plots
 
         def draw(session, *_):
-            from vit_jax.tasks.classify import save_samples
+            from vit_jax.tasks.classify_pictures import save_samples
 
             dataset, folder = session.setup.dataset, session.folder
             split = dataset.splits["test"]

@@ -197,6 +197,7 @@ def told_apart(root: Path) -> list[str]:
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             if (
                 module in NAMED_IN
+                or module.startswith(tuple(f"{room}_" for room in rooms))  # as classify_score
                 or module in rooms
                 or module.startswith(("convert.dialects.", "convert.verify.libraries."))
             ):

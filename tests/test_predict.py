@@ -24,7 +24,7 @@ from vit_jax.errors import UserError
 from vit_jax.layers import merge, split
 from vit_jax.models import definition, start
 from vit_jax.step import Evaluator
-from vit_jax.tasks import TASKS, classify, task_of
+from vit_jax.tasks import TASKS, classify, classify_pictures, task_of
 from vit_jax.train import command as train_command
 from vit_jax.vit import ViT, sinusoids
 from vit_jax.weights import BareNetwork, weights
@@ -383,9 +383,9 @@ def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
     for name in ("draw_patches", "draw_attention", "draw_positions"):
         monkeypatch.setattr(report, name, lambda *a, name=name, **_: calls.__setitem__(name, a))
     network: ViT = merge(definition(c), start(c, jax.random.key(0)))
-    task = SimpleNamespace(images=lambda batch, dtype: batch["image"].astype(dtype) / 255)
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 1), np.uint8)
-    classify.draw_inside(network, task, images, SimpleNamespace(plots=tmp_path), "last", ["a", "c"], ["a", "b", "c"])
+    found, folder = network.capture(np.float32(images) / 255, ["logits", "attention"]), SimpleNamespace(plots=tmp_path)
+    classify_pictures.draw_inside(network, images, found, folder, "last", ["a", "c"], ["a", "b", "c"])
 
     assert pair(calls["draw_patches"][1]) == (4, 4)
     _, maps, prefix, grid, has_cls, _ = calls["draw_attention"]
@@ -410,14 +410,14 @@ def test_no_positions_no_picture_of_them(tmp_path, monkeypatch):
     for name in ("draw_patches", "draw_attention"):
         monkeypatch.setattr(report, name, lambda *a, **_: None)
     monkeypatch.setattr(report, "draw_positions", lambda *a: pytest.fail("there are none"))
-    task = SimpleNamespace(images=lambda batch, dtype: batch["image"].astype(dtype))
     network = merge(definition(c), start(c, jax.random.key(0)))
     images, folder = np.zeros((1, 8, 8, 1), np.uint8), SimpleNamespace(plots=tmp_path)
-    classify.draw_inside(network, task, images, folder, "last", ["a"], ["a", "b", "c"])
+    found = network.capture(np.float32(images), ["logits", "attention"])
+    classify_pictures.draw_inside(network, images, found, folder, "last", ["a"], ["a", "b", "c"])
 
 
 def test_samples_are_of_several_classes_also_where_a_split_is_sorted_by_class():
-    of = classify.of_several_classes
+    of = classify_pictures.of_several_classes
     sorted_labels = np.repeat([0, 1, 2, 3, 4, 5, 6], 3)
     assert sorted_labels[of(sorted_labels, 4)].tolist() == [0, 2, 4, 6]  # spread over all
     assert of(np.array([5, 5, 2, 5, 9]), 4).tolist() == [0, 2, 4, 1]  # first one of each, then the second of the first
@@ -434,7 +434,7 @@ def test_samples_are_the_images_that_they_came_from(tmp_path):
         folder = SimpleNamespace(samples=tmp_path / str(channels))
         folder.samples.mkdir()
         (folder.samples / "old.png").touch()
-        classify.save_samples(folder, images, ["näh" * 100, "a b/$c"])
+        classify_pictures.save_samples(folder, images, ["näh" * 100, "a b/$c"])
         first, second = sorted(folder.samples.iterdir())
         assert first.name.startswith("0-näh") and second.name == "1-a_b__c.png"
         assert len(first.name.encode()) < 250

@@ -1,6 +1,6 @@
 """The computation of every task. What other code needs to know of a task without jax is in its row, in config/tasks.py.
 
-Read contract.py, then classify.py.
+Read contract.py, then classify.py, whose metrics and pictures are in the files beside it.
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,34 +15,21 @@ import optax
 from flax import nnx
 from jax import Array
 
-from .. import report
 from ..augment import augment, normalise
-from ..config import ImageAugment, RunConfig, ViTConfig, pair
+from ..config import ImageAugment, RunConfig, ViTConfig
 from ..data import Dataset, Given, Other, Preprocess, Split, listed, open_images, open_other_images, prepared
 from ..errors import UserError
 from ..layers import fold
 from ..models import described
 from ..runs import Run
-from ..vit import ViT, sinusoids
+from ..vit import ViT
+from .classify_pictures import captioned, draw_attention, draw_inside, draw_result, of_several_classes, save_samples
+from .classify_score import Classified, score
 from .contract import Answer, Batch, Evaluation, Load, Trained
 
 BATCH = 64  # images per batch of a prediction
 SHOWN = 8  # most images in an attention figure of a prediction
 SAMPLES = 4  # sample images written at the end of a training
-WRONG = 36  # most images in the figure of wrong predictions
-TOP = 5  # the metric accuracy_top5 counts an image as right if its class is among so many most probable ones
-
-
-@dataclass(frozen=True, repr=False)
-class Classified(Evaluation):
-    """The result of a network of K classes on n images; `predicted` is int [n].
-
-    The metrics are loss, accuracy, {precision, recall, f1}_{macro, micro} and, of more than TOP classes, accuracy_top5.
-    """
-
-    confidence: np.ndarray  # float [n]: the probability of the predicted class
-    confusion: np.ndarray  # int [K, K]: rows are the truth, columns the prediction
-    per_class: dict[str, np.ndarray]  # precision, recall, f1: float [K]
 
 
 @dataclass(frozen=True)
@@ -157,44 +143,11 @@ class Classify:
         saved = []
         if data.preprocess.channels in (1, 3):  # an image file has no other number of channels
             saved = save_samples(folder, images, truth)
-        draw_inside(network, self, images, folder, caption, truth, data.class_names)
+        found = _captured(network, self.images({"image": images}, network.dtype), ("logits", "attention"))
+        draw_inside(network, images, found, folder, caption, truth, data.class_names)
         if isinstance(result, Classified):
             draw_result(data, result, folder, f"{name} split, {caption}")
         return f"{folder.samples.name}/{saved[0]}" if saved else ""
-
-
-def score(
-    truth: np.ndarray,
-    predicted: np.ndarray,
-    confidence: np.ndarray,
-    loss: np.ndarray,
-    rank: np.ndarray,
-    classes: int,
-    averaged: np.ndarray | None = None,
-) -> Classified:
-    """The metrics of n predictions: truth, predicted and rank int [n], confidence and loss float [n], K = `classes`.
-
-    `rank` is the number of classes that are more probable than the true one. Precision, recall and F1 are counted over
-    the whole split, not averaged over batches. A class that is never predicted has precision 0. Macro averages are over
-    all classes, or over those `averaged`.
-    """
-    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
-
-    labels, names = np.arange(classes), ("precision", "recall", "f1")
-    metrics = {"loss": float(loss.astype(np.float64).mean()), "accuracy": float((predicted == truth).mean())}
-    if classes > TOP:
-        metrics[f"accuracy_top{TOP}"] = float((rank < TOP).mean())
-    for average, over in (("macro", labels if averaged is None else averaged), ("micro", labels)):
-        values = precision_recall_fscore_support(truth, predicted, labels=over, average=average, zero_division=0)
-        metrics |= {f"{name}_{average}": float(v) for name, v in zip(names, values, strict=False)}
-    each = precision_recall_fscore_support(truth, predicted, labels=labels, average=None, zero_division=0)
-    return Classified(
-        metrics,
-        predicted,
-        confidence,
-        confusion_matrix(truth, predicted, labels=labels),
-        dict(zip(names, each, strict=False)),
-    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -258,6 +211,8 @@ class Classifier:
         The names are those of `ViT.capture`: tokens, blocks.I, features, pooled, attention, logits. Raises ValueError
         on any other.
         """
+        if batch < 1:
+            raise UserError(f"batch is {batch}: give a positive number")
         wanted = (names,) if isinstance(names, str) else tuple(names)
         several, one = listed(images, self.preprocess.channels)
         parts = [
@@ -292,110 +247,15 @@ class Classifier:
         """Draw the attention maps of the first images and write them to `path` as one PNG. Raises UserError."""
         inputs = inputs[:SHOWN]
         pixels, labels = self.pixels(inputs), []
+        wanted = ("attention", "logits") if self.class_names else ("attention",)
+        found = _captured(self.model, self.task.images({"image": pixels}, self.model.dtype), wanted)
         if self.class_names:
-            probabilities = np.asarray(jax.nn.softmax(self.logits(inputs), axis=-1))
+            probabilities = np.asarray(jax.nn.softmax(found["logits"], axis=-1))
             names = [Path(each).name if isinstance(each, (str, os.PathLike)) else "" for each in inputs]
             labels = [captioned(*each, self.class_names) for each in zip(names, probabilities, strict=True)]
             caption += "; file → predicted class (probability)"
-        maps = attention(self.model, self.task, pixels)
+        maps = np.asarray(found["attention"])
         draw_attention(self.model.config, pixels, maps, path, layers=layers, labels=labels, caption=caption)
 
 
 _captured = nnx.jit(ViT.capture, static_argnums=2)  # (model, images [B, h, w, C], tuple of names) -> {name: array}
-
-
-# ---------------------------------------------------------------------------------------- figures
-
-
-def attention(network: ViT, task: Classify, images: np.ndarray) -> np.ndarray:
-    """The attention weights of all L layers and H heads, [m, L, H, N, N], on images uint8 [m, h, w, C]."""
-    return np.asarray(_captured(network, task.images({"image": images}, network.dtype), ("attention",))["attention"])
-
-
-def save_samples(folder: Run, images: np.ndarray, names: Sequence[str]) -> list[str]:
-    """Replace the samples of a run by images uint8 [m, h, w, C] of the classes `names`; return the file names."""
-    from PIL import Image
-
-    files = [f"{i}-{''.join(c if c.isalnum() else '_' for c in name)[:40]}.png" for i, name in enumerate(names)]
-    shutil.rmtree(folder.samples)
-    folder.samples.mkdir()
-    for i, image in enumerate(images):
-        Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(folder.samples / files[i])
-    return files
-
-
-def of_several_classes(labels: np.ndarray, count: int) -> np.ndarray:
-    """Indices of up to `count` images, int [k], of as many classes as there are: labels int [n].
-
-    The classes are evenly spread over those of the split in order of their first image; of each the first image is
-    taken, then, where there are fewer classes than `count`, the second, and so on. The first image is always taken.
-    """
-    first = np.sort(np.unique(labels, return_index=True)[1])  # the first image of each class
-    spread = first[np.linspace(0, len(first) - 1, min(count, len(first))).round().astype(int)]
-    in_turn = [np.flatnonzero(labels == labels[i]) for i in spread]
-    rounds = [images[k] for k in range(count) for images in in_turn if k < len(images)]
-    return np.array(rounds[:count])
-
-
-def draw_inside(
-    network: ViT,
-    task: Classify,
-    images: np.ndarray,
-    folder: Run,
-    caption: str,
-    truth: Sequence[str],
-    class_names: Sequence[str],
-) -> None:
-    """Draw patches, position embeddings and attention of a network on images uint8 [m, h, w, C].
-
-    `truth` has the images' classes, `class_names` all classes.
-    """
-    c = network.config
-    report.draw_patches(visible(images)[0], pair(c.patch), folder.plots / "patches.png")
-    found = _captured(network, task.images({"image": images}, network.dtype), ("logits", "attention"))
-    probabilities, maps = np.asarray(jax.nn.softmax(found["logits"])), np.asarray(found["attention"])
-    labels = [captioned(*each, class_names) for each in zip(truth, probabilities, strict=True)]
-    below = f"{caption}; true class → predicted class (probability)"
-    draw_attention(c, images, maps, folder.plots / "attention.png", labels=labels, caption=below)
-    if c.position != "none":
-        position = np.asarray(network.position[...]) if network.position is not None else sinusoids(c)
-        report.draw_positions(position, c.position_rows - c.patches, c.grid, folder.plots / "positions.png", caption)
-
-
-def captioned(name: str, probabilities: np.ndarray, class_names: Sequence[str]) -> str:
-    """Two lines under an image: its `name`, the class predicted and its probability; probabilities float [K]."""
-    name, best = report.shortened(name, 24), int(np.argmax(probabilities))
-    return f"{name}\n→ {report.shortened(class_names[best], 15)} ({probabilities[best]:.2f})"
-
-
-def visible(images: np.ndarray) -> np.ndarray:
-    """Images [m, h, w, C] as RGB or grey: their first three channels, or the first where there are fewer than three."""
-    return images[..., : 3 if images.shape[-1] >= 3 else 1]
-
-
-def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Path, **options: Any) -> None:
-    """Draw attention maps [m, L, H, N, N] over images uint8 [m, h, w, C]; `options` are `report.draw_attention`'s.
-
-    The map is that of the class token where the head reads that token, else the mean over all patches.
-    """
-    prefix = sum(count for _, count, _ in c.prefix)
-    report.draw_attention(visible(images), maps, prefix, c.grid, c.pool in ("cls", "cls_distill"), path, **options)
-
-
-def draw_result(data: Dataset, result: Classified, folder: Run, caption: str) -> None:
-    """Draw the confusion matrix, the scores per class and the most confident mistakes on the test split."""
-    split, names = data.splits["test"], data.class_names
-    report.draw_confusion(result.confusion, names, folder.plots / "confusion.png", caption)
-    each = result.per_class
-    report.draw_per_class(each["precision"], each["recall"], each["f1"], names, folder.plots / "per-class.png", caption)
-    wrong = np.flatnonzero(result.predicted != split.labels)
-    worst = wrong[np.argsort(-result.confidence[wrong], kind="stable")][:WRONG]
-    report.draw_wrong(
-        visible(split.take(worst)),
-        split.labels[worst],
-        result.predicted[worst],
-        result.confidence[worst],
-        names,
-        folder.plots / "wrong.png",
-        caption,
-    )

@@ -1,0 +1,109 @@
+"""The pictures of an image classifier: sample images, and the figures of a run and of a prediction."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from .. import report
+from ..config import ViTConfig, pair
+from ..data import Dataset
+from ..runs import Run
+from ..vit import ViT, sinusoids
+from .classify_score import Classified
+
+WRONG = 36  # most images in the figure of wrong predictions
+
+
+def save_samples(folder: Run, images: np.ndarray, names: Sequence[str]) -> list[str]:
+    """Replace the samples of a run by images uint8 [m, h, w, C] of the classes `names`; return the file names."""
+    from PIL import Image
+
+    files = [f"{i}-{''.join(c if c.isalnum() else '_' for c in name)[:40]}.png" for i, name in enumerate(names)]
+    shutil.rmtree(folder.samples)
+    folder.samples.mkdir()
+    for i, image in enumerate(images):
+        Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(folder.samples / files[i])
+    return files
+
+
+def of_several_classes(labels: np.ndarray, count: int) -> np.ndarray:
+    """Indices of up to `count` images, int [k], of as many classes as there are: labels int [n].
+
+    The classes are evenly spread over those of the split in order of their first image; of each the first image is
+    taken, then, where there are fewer classes than `count`, the second, and so on. The first image is always taken.
+    """
+    first = np.sort(np.unique(labels, return_index=True)[1])  # the first image of each class
+    spread = first[np.linspace(0, len(first) - 1, min(count, len(first))).round().astype(int)]
+    in_turn = [np.flatnonzero(labels == labels[i]) for i in spread]
+    rounds = [images[k] for k in range(count) for images in in_turn if k < len(images)]
+    return np.array(rounds[:count])
+
+
+def draw_inside(
+    network: ViT,
+    images: np.ndarray,
+    found: Mapping[str, Any],
+    folder: Run,
+    caption: str,
+    truth: Sequence[str],
+    class_names: Sequence[str],
+) -> None:
+    """Draw patches, position embeddings and attention of a network on images uint8 [m, h, w, C].
+
+    `found` has the "logits" and the "attention" of the network on them, as `ViT.capture` gives them; `truth` has the
+    images' classes, `class_names` all classes.
+    """
+    c = network.config
+    report.draw_patches(visible(images)[0], pair(c.patch), folder.plots / "patches.png")
+    probabilities = np.asarray(jax.nn.softmax(found["logits"]))
+    labels = [captioned(*each, class_names) for each in zip(truth, probabilities, strict=True)]
+    below, file = f"{caption}; true class → predicted class (probability)", folder.plots / "attention.png"
+    draw_attention(c, images, np.asarray(found["attention"]), file, labels=labels, caption=below)
+    if c.position != "none":
+        position = np.asarray(network.position[...]) if network.position is not None else sinusoids(c)
+        report.draw_positions(position, c.position_rows - c.patches, c.grid, folder.plots / "positions.png", caption)
+
+
+def captioned(name: str, probabilities: np.ndarray, class_names: Sequence[str]) -> str:
+    """Two lines under an image: its `name`, the class predicted and its probability; probabilities float [K]."""
+    name, best = report.shortened(name, 24), int(np.argmax(probabilities))
+    return f"{name}\n→ {report.shortened(class_names[best], 15)} ({probabilities[best]:.2f})"
+
+
+def visible(images: np.ndarray) -> np.ndarray:
+    """Images [m, h, w, C] as RGB or grey: their first three channels, or the first where there are fewer than three."""
+    return images[..., : 3 if images.shape[-1] >= 3 else 1]
+
+
+def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Path, **options: Any) -> None:
+    """Draw attention maps [m, L, H, N, N] over images uint8 [m, h, w, C]; `options` are `report.draw_attention`'s.
+
+    The map is that of the class token where the head reads that token, else the mean over all patches.
+    """
+    prefix = sum(count for _, count, _ in c.prefix)
+    report.draw_attention(visible(images), maps, prefix, c.grid, c.pool in ("cls", "cls_distill"), path, **options)
+
+
+def draw_result(data: Dataset, result: Classified, folder: Run, caption: str) -> None:
+    """Draw the confusion matrix, the scores per class and the most confident mistakes on the test split."""
+    split, names = data.splits["test"], data.class_names
+    report.draw_confusion(result.confusion, names, folder.plots / "confusion.png", caption)
+    each = result.per_class
+    report.draw_per_class(each["precision"], each["recall"], each["f1"], names, folder.plots / "per-class.png", caption)
+    wrong = np.flatnonzero(result.predicted != split.labels)
+    worst = wrong[np.argsort(-result.confidence[wrong], kind="stable")][:WRONG]
+    report.draw_wrong(
+        visible(split.take(worst)),
+        split.labels[worst],
+        result.predicted[worst],
+        result.confidence[worst],
+        names,
+        folder.plots / "wrong.png",
+        caption,
+    )

@@ -1,0 +1,57 @@
+"""The metrics of image classification."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .contract import Evaluation
+
+TOP = 5  # the metric accuracy_top5 counts an image as right if its class is among so many most probable ones
+
+
+@dataclass(frozen=True, repr=False)
+class Classified(Evaluation):
+    """The result of a network of K classes on n images; `predicted` is int [n].
+
+    The metrics are loss, accuracy, {precision, recall, f1}_{macro, micro} and, of more than TOP classes, accuracy_top5.
+    """
+
+    confidence: np.ndarray  # float [n]: the probability of the predicted class
+    confusion: np.ndarray  # int [K, K]: rows are the truth, columns the prediction
+    per_class: dict[str, np.ndarray]  # precision, recall, f1: float [K]
+
+
+def score(
+    truth: np.ndarray,
+    predicted: np.ndarray,
+    confidence: np.ndarray,
+    loss: np.ndarray,
+    rank: np.ndarray,
+    classes: int,
+    averaged: np.ndarray | None = None,
+) -> Classified:
+    """The metrics of n predictions: truth, predicted and rank int [n], confidence and loss float [n], K = `classes`.
+
+    `rank` is the number of classes that are more probable than the true one. Precision, recall and F1 are counted over
+    the whole split, not averaged over batches. A class that is never predicted has precision 0. Macro averages are over
+    all classes, or over those `averaged`.
+    """
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+    labels, names = np.arange(classes), ("precision", "recall", "f1")
+    metrics = {"loss": float(loss.astype(np.float64).mean()), "accuracy": float((predicted == truth).mean())}
+    if classes > TOP:
+        metrics[f"accuracy_top{TOP}"] = float((rank < TOP).mean())
+    for average, over in (("macro", labels if averaged is None else averaged), ("micro", labels)):
+        values = precision_recall_fscore_support(truth, predicted, labels=over, average=average, zero_division=0)
+        metrics |= {f"{name}_{average}": float(v) for name, v in zip(names, values, strict=False)}
+    each = precision_recall_fscore_support(truth, predicted, labels=labels, average=None, zero_division=0)
+    return Classified(
+        metrics,
+        predicted,
+        confidence,
+        confusion_matrix(truth, predicted, labels=labels),
+        dict(zip(names, each, strict=False)),
+    )
