@@ -372,6 +372,13 @@ def test_the_log_goes_on_in_its_own_turn(folder):
 # ------------------------------------------------------------------------------------------- signals
 
 
+def test_a_signal_in_a_group_tells_to_repeat_the_command_that_draws_its_picture(tmp_path, monkeypatch):
+    folder = Run(tmp_path / "group" / f"seed-{TINY.seed}")
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="at step 1; go on with: the same command, "):
+        at_step(patch, 1, send("SIGINT"))
+        go(folder)
+
+
 @pytest.mark.parametrize(
     "name, code, step, after",
     cases(

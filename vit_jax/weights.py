@@ -107,6 +107,11 @@ def complete(path: str, which: str = "best", ema: bool | None = None) -> Predict
     )
 
 
+def _check_which(which: str) -> None:
+    if which not in WHICH:
+        raise UserError(f"which is {which!r}: choose one of {', '.join(WHICH)}")
+
+
 def _check_unchosen(path: str, which: str, ema: bool | None) -> None:
     """Raise UserError if the weights of a run are chosen, where `path` is that of other weights."""
     if which != "best" or ema is not None:
@@ -150,8 +155,7 @@ def weights(
     Damaged checkpoints that were skipped are reported on stderr, and what differs in config.json from what the
     checkpoints have recorded. Raises UserError.
     """
-    if which not in WHICH:
-        raise UserError(f"which is {which!r}: choose one of {', '.join(WHICH)}")
+    _check_which(which)
     if remark := folder.remark():
         print(f"note     {printable(remark)}", file=sys.stderr)
     checkpoints, expected = Checkpoints(folder), shapes(model)
@@ -207,8 +211,7 @@ def export(
     stated = {"class_names": list(class_names)} if class_names else {}
     if isinstance(network, (str, os.PathLike)):
         source = _source(os.fspath(network), ema)
-        if is_foreign(source):
-            _check_unchosen(source, which, ema)
+        _check_unchosen(source, which, ema) if is_foreign(source) else _check_which(which)
         chosen = {} if is_foreign(source) else {"step": which, "key": {None: "", True: "ema", False: "model"}[ema]}
         return exported(source, os.fspath(path), to, stated, fields or {}, chosen)
     if isinstance(network, BareNetwork):

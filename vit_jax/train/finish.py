@@ -22,10 +22,10 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     """
     if s.caught.name:
         done = f"saved at step {s.step}" if s.saved == s.step else "nothing was to be saved yet"
-        raise Interrupted(
-            f"{s.caught.name}: {done}; go on with: {going_on(s.folder, s.run)}",
-            s.caught.name,
-        )
+        again = going_on(s.folder, s.run)
+        if s.folder.path.name == f"seed-{s.run.seed}" and not given_in_python(s.run):  # one of the runs of --seeds
+            again = "the same command, which goes on with this seed and then trains the others"
+        raise Interrupted(f"{s.caught.name}: {done}; go on with: {again}", s.caught.name)
     summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
     watched, split = watched_split(s)
     if split is not None:
