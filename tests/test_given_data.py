@@ -168,6 +168,13 @@ def test_seeds_and_a_thread(place):
     assert found[0]["seeds"] == [0] and runs.Run("runs/s/seed-0").record()["data"]["name"] == "arrays"
 
 
+class Refusing:
+    """Stands for a tensor of PyTorch that needs a gradient."""
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("detach it")
+
+
 FLOATS = IMAGES / np.float32(255)
 WRONG = {
     "floats of 0 to 1": ((FLOATS, LABELS), r"images of train is float32; store pixels as uint8, .* \(images \* 255\)"),
@@ -176,6 +183,7 @@ WRONG = {
     "channels first": ((np.zeros((96, 3, 8, 8), np.uint8), LABELS), r"images.transpose\(0, 2, 3, 1\)"),
     "flat": ((IMAGES.reshape(96, 64), LABELS), r"has shape \[96, 64\]; store images as \[n, h, w\]"),
     "several sizes": (([IMAGES[0], IMAGES[1][:4]], [0, 1]), "train has images of several sizes; give one array"),
+    "a tensor that needs a gradient": ((Refusing(), LABELS), r"train cannot be read \(detach it\); give numpy arrays"),
     "other labels": ((IMAGES, LABELS[:9]), "labels of train is int64 of shape .*one integer for each of the 96 images"),
     "one hot": ((IMAGES, np.eye(3)[LABELS]), "labels of train is float64"),
     "names": ((IMAGES, np.array(["a", "b", "c"])[LABELS]), "labels of train is <U1"),

@@ -230,6 +230,13 @@ def test_images_of_another_size_and_mode_are_prepared_as_in_training(tmp_path):
     assert np.array_equal(loaded.pixels([tmp_path / "large.png"])[0, ..., 0], np.asarray(by_hand))
 
 
+class Elsewhere:
+    """Stands for a tensor of PyTorch that is not in the memory of the machine."""
+
+    def __array__(self, *_, **__):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+
 @pytest.mark.parametrize(
     "images, says",
     [
@@ -244,6 +251,8 @@ def test_images_of_another_size_and_mode_are_prepared_as_in_training(tmp_path):
         ([{}], "dict is no image; give paths"),
         ([np.zeros((1, 8, 8, 1), np.uint8)], r"uint8 \[1, 8, 8, 1\]; give uint8 pixels"),
         ([np.zeros((8, 8, 2), np.uint8)], "1, 3 or 4 channels"),
+        (Elsewhere(), r"cannot be read \(can't convert cuda:0 .* to numpy\); give them as numpy arrays"),
+        ([Elsewhere()], r"give them as numpy arrays"),
     ],
 )
 def test_what_predict_cannot_take(images, says):

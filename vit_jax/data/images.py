@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UserError
-from ..runs import check_regular
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -46,9 +45,11 @@ def open_image(path: str | os.PathLike[str]) -> Image.Image:
 
 def read_image(path: str | os.PathLike[str]) -> bytes:
     """The bytes of an image file. Raises UserError if it cannot be read, or is no file, such as a pipe."""
+    place = Path(path)
     try:
-        check_regular(Path(path))
-        return Path(path).read_bytes()
+        if place.exists() and not (place.is_file() or place.is_dir()):
+            raise UserError(f"{path}: is no file, but a pipe or a device; give the path of an image file")
+        return place.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: no path, with a zero byte in it
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read ({reason}); give the path of an image file") from error

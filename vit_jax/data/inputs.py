@@ -26,7 +26,7 @@ def listed(images: Any, channels: int) -> tuple[list[Any], bool]:
     if isinstance(images, (str, os.PathLike, Image.Image)):
         return [images], True
     if hasattr(images, "__array__"):  # also arrays of jax and tensors of PyTorch
-        images = np.asarray(images)
+        images = _array(images)
         if images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in (1, 3, 4, channels)):
             return [images], True
         if images.ndim != 4 and not (images.ndim == 3 and channels == 1):
@@ -45,7 +45,7 @@ def prepared(image: Any, preprocess: Preprocess) -> np.ndarray:
 
     wanted = (*preprocess.image, preprocess.channels)
     if hasattr(image, "__array__"):
-        pixels = np.asarray(image)
+        pixels = _array(image)
         if pixels.dtype != np.uint8:
             raise UserError(
                 f"images: {_told(pixels)}; give pixels as uint8, 0 to 255, or normalised ones to the network, .model"
@@ -63,6 +63,15 @@ def prepared(image: Any, preprocess: Preprocess) -> np.ndarray:
             f"give uint8 arrays {list(wanted)}"
         )
     return preprocess.apply(image if isinstance(image, Image.Image) else open_image(image))
+
+
+def _array(images: Any) -> np.ndarray:
+    """An array of any library as one of numpy. Raises UserError for a tensor on another device, or with a gradient."""
+    try:
+        return np.asarray(images)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"images: cannot be read ({reason}); give them as numpy arrays") from error
 
 
 def _told(array: np.ndarray) -> str:

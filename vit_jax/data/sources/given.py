@@ -11,7 +11,7 @@ from ...config.images import GIVEN
 from ...errors import UserError
 from ..contract import Given
 from .arrays import Arrays, arrays_split, classes_of
-from .contract import Source
+from .contract import Source, first_line
 
 _SPLITS = ("train", "validation", "test")
 
@@ -33,4 +33,6 @@ def _given_split(name: str, value: Any) -> Arrays:
         images, labels = map(np.asarray, value)
     except ValueError as error:  # a list of arrays of several sizes
         raise UserError(f"data: {name} has images of several sizes; give one array [n, h, w, C]") from error
+    except (TypeError, RuntimeError) as error:  # a tensor on another device, or with a gradient
+        raise UserError(f"data: {name} cannot be read ({first_line(error)}); give numpy arrays") from error
     return arrays_split("data", f"images of {name}", images, labels, f"labels of {name}")
