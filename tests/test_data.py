@@ -325,7 +325,7 @@ def test_bad_tfds_sets_are_refused(tmp_path):
     assert "file_format='array_record'" in refusal("old", **where)
     write_tfds(tmp_path, "mnist", stored="tfrecord")  # which needs no TensorFlow to be prepared again
     assert "give --data.dir another folder, to which it is then fetched" in refusal("mnist", **where)
-    assert "leave out :9.9.9 for the version that is there, or is then fetched" in refusal("cifar10:9.9.9", **where)
+    assert "leave out :9.9.9 to have it fetched, or prepare it once" in refusal("cifar10:9.9.9", **where)
     file = tmp_path / "images.npy"
     file.touch()
     assert "is a file; give folder:PATH, FILE.npz" in refusal(file)

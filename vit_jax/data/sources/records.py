@@ -152,11 +152,6 @@ def _not_prepared(data: ImageData, root: Path, name: str) -> UserError:
             for file in root.glob(f"{depth}/dataset_info.json")
         }
     )
-    if name in OFFICIAL:
-        return UserError(
-            f"data.source {data.source}: not prepared in data.dir {root} (there: {', '.join(there) or 'none'}); "
-            f"leave out {data.source.removeprefix(name)} for the version that is there, or is then fetched"
-        )
 
     import tensorflow_datasets as tfds
 
@@ -168,9 +163,10 @@ def _not_prepared(data: ImageData, root: Path, name: str) -> UserError:
         )
     # Not `tfds build`, which also needs apache_beam.
     line = f"tfds.builder({data.source!r}, data_dir={str(root)!r}, file_format='array_record').download_and_prepare()"
+    fetched = f"leave out {data.source.removeprefix(name)} to have it fetched, or " if name in OFFICIAL else ""
     return UserError(
-        f"data.source {data.source}: not prepared in data.dir {root} (there: {', '.join(there) or 'none'}); prepare it "
-        f'once, where TensorFlow is installed, by python -c "import tensorflow_datasets as tfds; {line}", '
+        f"data.source {data.source}: not prepared in data.dir {root} (there: {', '.join(there) or 'none'}); "
+        f'{fetched}prepare it once, where TensorFlow is installed, by python -c "import tensorflow_datasets as tfds; {line}", '
         f"or give --data.dir the folder that holds {name}/VERSION/dataset_info.json"
     )
 
