@@ -145,6 +145,7 @@ def _not_prepared(data: ImageData, root: Path, name: str) -> UserError:
         return UserError(f"data.source {data.source}: is a path; write folder:{data.source} for a folder of images")
     if name and place.exists():
         return UserError(f"data.source {data.source}: is a file; give folder:PATH, FILE.npz or the name of a set")
+
     there = sorted(
         {
             str(file.parents[1].relative_to(root))
@@ -152,7 +153,6 @@ def _not_prepared(data: ImageData, root: Path, name: str) -> UserError:
             for file in root.glob(f"{depth}/dataset_info.json")
         }
     )
-
     import tensorflow_datasets as tfds
 
     official = tfds.list_builders(with_community_datasets=False)
@@ -166,7 +166,8 @@ def _not_prepared(data: ImageData, root: Path, name: str) -> UserError:
     fetched = f"leave out {data.source.removeprefix(name)} to have it fetched, or " if name in OFFICIAL else ""
     return UserError(
         f"data.source {data.source}: not prepared in data.dir {root} (there: {', '.join(there) or 'none'}); "
-        f'{fetched}prepare it once, where TensorFlow is installed, by python -c "import tensorflow_datasets as tfds; {line}", '
+        f"{fetched}prepare it once, where TensorFlow is installed, "
+        f'by python -c "import tensorflow_datasets as tfds; {line}", '
         f"or give --data.dir the folder that holds {name}/VERSION/dataset_info.json"
     )
 
