@@ -331,6 +331,21 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path, monkeypatch):
     assert removals and f"in use by process {os.getpid()}" in process.stderr
 
 
+def test_a_lock_that_another_process_removes_just_before_it_is_looked_at_is_made_anew(tmp_path, monkeypatch):
+    path, take, taken = tmp_path / "folder" / ".lock", locks._try_lock, []
+
+    def removed_once(file):
+        taken.append(take(file))
+        if len(taken) == 1:
+            path.unlink()
+        return taken[-1]
+
+    monkeypatch.setattr(locks, "_try_lock", removed_once)
+    monkeypatch.setattr(Path, "exists", lambda self: True)  # as it was a moment before
+    with locks.locked(path, lambda process: None):
+        assert path.read_text() == str(os.getpid()) and taken == [True, True]
+
+
 # ------------------------------------------------------------------------------------ small files
 
 

@@ -33,7 +33,8 @@ def locked(path: Path, taken: Callable[[str], None]) -> Iterator[None]:
                 taken(file.read().strip() or "unknown")
                 continue
             # Another process that has ended may have removed the file in between: then lock a new one.
-            held = path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+            with contextlib.suppress(FileNotFoundError):
+                held = os.path.samestat(os.fstat(file.fileno()), path.stat())
             if held:
                 file.seek(0)
                 file.truncate()
