@@ -172,6 +172,16 @@ def test_every_door_says_what_differs_and_only_training_writes_it_back(run, insi
     assert run.config_file.read_bytes() == sound
 
 
+def test_a_config_that_is_gone_is_taken_from_the_checkpoint_and_written_again(run, inside):
+    sound = run.config_file.read_bytes()
+    run.config_file.unlink()
+    said = "its copy in checkpoint 7 is used"
+    measured = inside("evaluate", run.path, "--split", "validation")
+    assert measured.returncode == 0 and said in measured.stderr and not run.config_file.exists()
+    assert said in inside("train", "--resume", run.path, "--max-steps", STOP).stdout
+    assert run.config_file.read_bytes() == sound
+
+
 @pytest.mark.parametrize("what", ["pipe", "folder"])
 def test_a_config_that_is_no_file_is_that_of_a_run_all_the_same(run, what, inside, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

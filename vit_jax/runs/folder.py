@@ -65,8 +65,8 @@ class Run:
         return shown(self.path)
 
     def exists(self) -> bool:
-        """Whether the folder has a config.json, if only one that cannot be read, such as a pipe."""
-        return self.config_file.exists()
+        """Whether the folder has a config.json, if only one that cannot be read, or digests, which have its copy."""
+        return self.config_file.exists() or any(self.digests.glob("[0-9]*.json"))
 
     def create(self, record: dict[str, Any]) -> None:
         """Make the folder, durably, and write config.json from `record`, atomically."""
