@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import vit_jax
+from convert.recognise.reading import Options, read
 from vit_jax import runs
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig, shapes
@@ -142,6 +143,27 @@ def test_a_copied_and_a_renamed_folder_are_the_run_that_they_were(run, tmp_path)
     moved = Run(tmp_path / "renamed")
     assert (moved.remark(), moved.log_remark(7), moved.log_remark()) == ("", "", "")
     assert vit_jax.load(moved.path).step == 5
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut off"])
+def test_convert_takes_mean_and_names_of_classes_from_the_record(run, damage):
+    before = run.record()
+    rewrite(run, class_names=["zero", *before["class_names"][1:]], preprocess={**before["preprocess"], "mean": [0.7]})
+    if damage == "cut off":
+        run.config_file.write_bytes(run.config_file.read_bytes()[:-9])
+    reading = read(str(run.path), Options())
+    with reading.source:
+        assert reading.facts.class_names == before["class_names"]
+        assert reading.facts.preprocess == before["preprocess"]
+
+
+@pytest.mark.slow
+def test_verify_takes_the_weights_that_the_other_was_made_of_in_both_orders(run, inside, tmp_path):
+    raw = tmp_path / "raw.safetensors"
+    assert inside("convert", run.path, raw, "--to", "timm", "--key", "model", "--step", STOP).returncode == 0
+    for order in ((run.path, raw), (raw, run.path)):
+        done = inside("convert", "verify", *order)
+        assert done.returncode == 0 and "the same function" in done.stdout, done.stdout
 
 
 def test_every_door_says_what_differs_and_only_training_writes_it_back(run, inside, capsys):

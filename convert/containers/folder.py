@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -262,10 +262,10 @@ def open_shards(index: str) -> Source:
 # --------------------------------------------------------------------------------------- side files
 
 
-def side_files(path: str) -> dict[str, dict[str, Any]]:
+def side_files(path: str, known: Collection[str] = ()) -> dict[str, dict[str, Any]]:
     """{file name: JSON object} of the files in a folder, or beside a file, that describe its weights: config.json, ...
 
-    Raises UserError where one of them is damaged or too large.
+    Those whose content is `known` are not read. Raises UserError where one of them is damaged or too large.
     """
     folder, names = (
         (path, SIDE_FILES)
@@ -275,7 +275,7 @@ def side_files(path: str) -> dict[str, dict[str, Any]]:
     found = {}
     for name in names:
         file = os.path.join(folder, name)
-        if os.path.lexists(file):
+        if name not in known and os.path.lexists(file):
             check_inside(file)
             found[name] = read_json(file)
     return found

@@ -66,6 +66,7 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
         step=step,
         chosen=choice.said,
         preferred=preferred,
+        record=record,
     )
 
 

@@ -61,7 +61,8 @@ class Source:
     (safetensors' __metadata__). `skipped` describes values that were not read: "args (argparse.Namespace)". `tied`
     lists names that share one storage. `files` are the files that it consists of (shards and their index; empty:
     `path` alone or, of a folder, everything in it), `size` their bytes. Of a run, `step` is the step that was opened,
-    `chosen` says which that is, and `preferred` is the key of the weights that are taken where the user names none.
+    `chosen` says which that is, `preferred` is the key of the weights that are taken where the user names none, and
+    `record` is its config.json, whose file may be damaged, as a checkpoint has recorded it.
     """
 
     path: str
@@ -76,6 +77,7 @@ class Source:
     step: int | None = None
     chosen: str = ""
     preferred: str = ""
+    record: dict[str, Any] = field(default_factory=dict)
 
     @property
     def separator(self) -> str:

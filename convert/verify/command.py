@@ -106,10 +106,10 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
 def both(first: str, other: str, options: Options, opened: contextlib.ExitStack) -> tuple[Reading, Reading, str]:
     """A, B and a note on how B was read; all that is opened is closed with `opened`.
 
-    Where A is a run, B may say of which step and weights it was made: those are taken, unless the user names others.
-    Where B holds raw and averaged weights as well, its are of the same kind as A's.
+    Where one is a run, the other may say of which step and weights it was made: those are taken, unless the user names
+    others for A. Where A is a run and B holds raw and averaged weights as well, its are of the same kind as A's.
     """
-    from ..recognise.reading import read
+    from ..recognise.reading import Options, read
 
     a = read(first, options)
     opened.enter_context(a.source)
@@ -121,25 +121,28 @@ def both(first: str, other: str, options: Options, opened: contextlib.ExitStack)
             opened.enter_context(a.source)
         b, note = second(other, options, a, a.label)
         opened.enter_context(b.source)
+    elif b.source.chosen and (made := made_of(b, a, Options(accept=options.accept))):
+        b = read(other, made)
+        opened.enter_context(b.source)
     return a, b, note
 
 
-def made_of(a: Reading, b: Reading, options: Options) -> Options | None:
-    """The options of the step and the weights of A, a run, of which B says it was made; None where A is read so.
+def made_of(run: Reading, other: Reading, options: Options) -> Options | None:
+    """The options of the step and the weights of a run of which the other says it was made; None where it is read so.
 
-    Flags of the user come first, and a step that is no longer there, or has changed, is not what B was made of.
+    Flags of the user come first, and a step that is no longer there, or has changed, is not what it was made of.
     """
     from ..recognise.reading import read
     from ..write.origin import source_hash
 
-    made = b.provenance.get("source", {})
+    made = other.provenance.get("source", {})
     step, key = made.get("step"), made.get("key")
     stated = options.step is not None or options.key
-    if stated or type(step) is not int or not isinstance(key, str) or (step, key) == (a.source.step, a.label):
+    if stated or type(step) is not int or not isinstance(key, str) or (step, key) == (run.source.step, run.label):
         return None
-    exactly = replace(options, step=step if Path(a.path).is_dir() else None, key=key)
+    exactly = replace(options, step=step if Path(run.path).is_dir() else None, key=key)
     try:
-        with read(a.path, exactly).source as source:
+        with read(run.path, exactly).source as source:
             return exactly if source_hash(source) == made.get("sha256") else None
     except UserError:
         return None
