@@ -200,6 +200,8 @@ def test_a_config_that_is_gone_is_taken_from_the_checkpoint_and_written_again(ru
     said = "its copy in checkpoint 7 is used"
     measured = inside("evaluate", run.path, "--split", "validation")
     assert measured.returncode == 0 and said in measured.stderr and not run.config_file.exists()
+    assert inside("convert", run.path, run.path.with_name("x.safetensors")).returncode == 0
+    assert said in inside("compare", run.path).stdout
     assert said in inside("train", "--resume", run.path, "--max-steps", STOP).stdout
     assert run.config_file.read_bytes() == sound
 

@@ -54,7 +54,8 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
             for name, tensor in tensors.items()
         }
     source.tree = {item: source.tree[item] for item in digests}
-    files = [*source.files, str(run.config_file), str(run.digest_file(step))]
+    own = [run.config_file] if run.config_file.exists() else []  # else its copy in the checkpoint is read
+    files = [*source.files, *map(str, own), str(run.digest_file(step))]
     metadata = {"format": "vit-jax", "config": json.dumps(record["config"]), "step": step}
     preferred = "ema" if "ema" in digests and not training and choice.weights != "raw" else "model"
     return dataclasses.replace(

@@ -46,8 +46,8 @@ def held(path: Path) -> list[Path]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder has a config.json: it is a run, or another program's."""
-    return (path / "config.json").exists()
+    """Whether a folder is a run, maybe one whose config.json is gone, or has the config.json of another program."""
+    return (path / "config.json").exists() or any((path / "digests").glob("[0-9]*.json"))
 
 
 def members(path: Path) -> list[Path]:
