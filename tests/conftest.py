@@ -1,6 +1,7 @@
 """What all tests share: jax on the CPU, a cache of compiled programs, and the commands as a user starts them."""
 
 import contextlib
+import gc
 import importlib
 import io
 import os
@@ -53,6 +54,17 @@ def offline() -> Iterator[None]:
     socket.getaddrinfo = find_here
     yield
     socket.getaddrinfo = find
+
+
+@pytest.fixture(autouse=True, scope="session")
+def hurried() -> Iterator[None]:
+    """No test outlives a loss of power, so none waits for the disk; and rubbish is collected less often."""
+    threshold = gc.get_threshold()
+    gc.set_threshold(100_000, 20, 50)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+    gc.set_threshold(*threshold)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -231,9 +231,9 @@ def campaign(run: Run, count: int, seed: int) -> dict[str, int]:
     return counts
 
 
-def test_forty_bit_flips_are_harmless_or_detected(run):
-    counts = campaign(run, 40, seed=0)
-    assert counts["detected"] >= 15, counts  # of the arrays alone, Orbax itself sees none
+def test_sixteen_bit_flips_are_harmless_or_detected(run):
+    counts = campaign(run, 16, seed=0)
+    assert counts["detected"] >= 6, counts  # of the arrays alone, Orbax itself sees none
 
 
 @pytest.mark.slow

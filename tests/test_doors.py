@@ -580,7 +580,7 @@ def narrow_again():
 def test_other_dtypes(dtype, place, plain, narrow_again, capsys):
     from vit_jax import evaluate
 
-    assert train("--epochs", 2, "--compute-dtype", dtype, "--name", dtype) == 0
+    assert train("--epochs", 1, "--compute-dtype", dtype, "--name", dtype) == 0
     folder = runs.Run(f"runs/{dtype}")
     assert folder.summary()["status"] == "finished"
     losses = [row["loss"] for row in lines(folder, "train")]

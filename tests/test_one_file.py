@@ -197,8 +197,6 @@ def test_jit_pmap_and_accumulation_agree_and_a_killed_run_goes_on_to_the_bit(pla
     """`prepare` mixes examples of the whole batch: had the batch been cut before, the losses would be others."""
     alike = {
         "two": "",
-        "accumulated": "--accumulate 2",
-        "pmap": "--parallel pmap",
         "both": "--parallel pmap --accumulate 2",
     }
     cut_off = rows(place / "runs/killed")

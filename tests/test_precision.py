@@ -84,7 +84,7 @@ def test_memory_is_counted_in_the_parameters_dtype(capsys):
 
 
 def test_pixels_that_were_not_normalised_are_refused():
-    model = build("vit-ti16", classes=3, image=32, depth=1)
+    model = build("vit-ti16", classes=3, image=32, depth=1, width=8, heads=2, hidden=8)
     for dtype in (np.uint8, np.int32, bool):
         with pytest.raises(
             ValueError, match=f"images are {np.dtype(dtype).name}: give floating-point numbers, normalised"

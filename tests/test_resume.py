@@ -227,7 +227,7 @@ def go(folder: Run, **changes: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------- three ways
 
 
-@pytest.mark.parametrize("stop", cases([3, EPOCH], [(1,), (7,), (2 * EPOCH,), (STEPS - 1,)]))
+@pytest.mark.parametrize("stop", cases([3], [(EPOCH,), (1,), (7,), (2 * EPOCH,), (STEPS - 1,)]))
 def test_stopped_and_resumed_is_uninterrupted(reference, folder, seen, stop):
     summary = go(folder, max_steps=stop)
     assert (summary["status"], summary["step"]) == ("stopped: max_steps", stop)
@@ -292,7 +292,7 @@ def test_many_stops_in_a_row(reference, folder):
     assert_same(result(folder), ended(reference))
 
 
-@pytest.mark.parametrize("budget", [{"max_steps": 7}, {"max_minutes": 6.5}], ids=str)
+@pytest.mark.parametrize("budget", cases([{"max_steps": 7}], [({"max_minutes": 6.5},)]), ids=str)
 def test_a_budget_between_evaluations_measures_for_the_summary_alone(reference, folder, monkeypatch, capsys, budget):
     """The weights of step 7 are measured and told; the run that goes on never saw it."""
     with monkeypatch.context() as patch:
@@ -588,6 +588,8 @@ def test_the_best_is_chosen_among_raw_and_averaged_weights(folder, monkeypatch, 
     assert folder.saved(STEPS)["notes"]["best"] == summary["best"] and folder.saved(STEPS)["notes"]["stale"] == stale
     kind = {"raw": "raw", "ema": "averaged"}[weights]
     assert f"best       step {step} ({kind} weights), chosen by validation\n" in capsys.readouterr().out
+    if stale > 1:
+        return  # what uses the best weights follows the notes: shown once for each kind of weights
     saved = Checkpoints(folder).read(step, shapes(folder.config().model)).state
     trees = {"raw": saved.parameters, "ema": saved.ema}
     model = folder.config().model

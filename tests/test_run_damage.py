@@ -499,7 +499,7 @@ def flips(run: Run, count: int, seed: int = 0) -> dict[str, Counter[str]]:
     return table
 
 
-@pytest.mark.parametrize("count", [15, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.slow)])
 def test_no_bit_flips_unnoticed(run, count):
     table = flips(run, count)
     print("\n".join(f"{kind:14} {dict(counts)}" for kind, counts in table.items()))
