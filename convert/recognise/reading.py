@@ -107,8 +107,8 @@ def opened(path: str, options: Options) -> Source:
 
 def identify(source: Source, options: Options, chosen: Chosen[Recognition] | None = None) -> Reading:
     """The reading of an opened source; `chosen` are its weights where they were chosen before. Raises as `read`."""
-    recorded = {"config.json": source.record} if source.record else {}
-    files: dict[str, Any] = {**side_files(source.path, recorded), **recorded, "__metadata__": source.metadata}
+    known = {"config.json": source.record} if source.record else {}
+    files: dict[str, Any] = {**side_files(source.path, known), **known, "__metadata__": source.metadata}
     if record := own_record(source.tree):
         files["config.json"] = record
     provenance = read_provenance(source, files, bool(options.layout))
