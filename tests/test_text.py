@@ -1,6 +1,7 @@
 """Words and ids, number words against hand-written cases, and batches by token budget."""
 
 import dataclasses
+import functools
 import gzip
 
 import numpy as np
@@ -149,8 +150,14 @@ def open_dataset(run):
     return TASKS[run.task].open_data(run)
 
 
+@functools.cache
+def the_numbers():
+    """The data of RUN, which no test changes."""
+    return open_dataset(RUN)
+
+
 def test_no_number_is_in_two_splits():
-    data = open_dataset(RUN)
+    data = the_numbers()
     read = {
         name: {english_value(data.source.decode(row)) for row in split.source} for name, split in data.splits.items()
     }
@@ -172,7 +179,7 @@ def test_no_number_is_in_two_splits():
 
 
 def test_tied_tables_share_a_vocabulary():
-    data = open_dataset(RUN)
+    data = the_numbers()
     assert data.source is data.target and len(data.source) == 65
     apart = open_dataset(dataclasses.replace(RUN, model=dataclasses.replace(RUN.model, tie="decoder")))
     assert (len(apart.source), len(apart.target)) == (33, 35)
@@ -181,7 +188,7 @@ def test_tied_tables_share_a_vocabulary():
 
 
 def test_shuffled_sources_are_the_same_sources_for_other_targets():
-    plain, control = open_dataset(RUN), open_dataset(with_data(shuffle_sources=True))
+    plain, control = the_numbers(), open_dataset(with_data(shuffle_sources=True))
     a, b = plain.splits["train"], control.splits["train"]
     assert np.array_equal(a.target, b.target) and sorted(map(bytes, a.source)) == sorted(map(bytes, b.source))
     assert (a.source == b.source).all(1).mean() < 0.01
@@ -219,7 +226,7 @@ def test_every_pair_once_an_epoch_within_the_budget():
 
 
 def test_batches_are_a_function_of_seed_and_step():
-    data = open_dataset(RUN)
+    data = the_numbers()
     order, again, other = (data.order(RUN.batch, seed) for seed in (0, 0, 1))
     late = 2 * order.steps_per_epoch + 5
     assert np.array_equal(again.indices(late), order.indices(late))  # asked for first, and after
@@ -237,7 +244,7 @@ def test_lengths_are_mixed_within_an_epoch():
 
 def test_a_target_is_padded_with_room_for_its_end():
     """A pair of 3 words in and 4 out needs a length of 5: the decoder reads a begin, or says an end, besides."""
-    data = open_dataset(RUN)
+    data = the_numbers()
     split = data.splits["test"]
     source, target = (split.source != 0).sum(1), (split.target != 0).sum(1)
     needed = np.maximum(source, target + 1)
@@ -245,7 +252,7 @@ def test_a_target_is_padded_with_room_for_its_end():
 
 
 def test_a_split_is_read_whole_in_one_shape():
-    split = open_dataset(RUN).splits["longer"]
+    split = the_numbers().splits["longer"]
     shapes, seen = set(), []
     for batch, real in evaluation_batches(split, 128):
         shapes.add((batch["source"].shape, batch["target"].shape))

@@ -322,9 +322,16 @@ def test_patch_dropout_keeps_a_share_in_order():
 
 # ---------------------------------------------------------------------------------- initial weights
 
+INITS = ("trunc_normal", "normal", "fan_in", "xavier", "torch", "torchvision")
 
-@pytest.mark.parametrize("attention_init", ["same", "torch"])
-@pytest.mark.parametrize("init", ["trunc_normal", "normal", "fan_in", "xavier", "torch", "torchvision"])
+
+@pytest.mark.parametrize(
+    "init, attention_init",
+    [
+        *((init, "same") for init in INITS),
+        *(pytest.param(init, "torch", marks=() if init == "xavier" else pytest.mark.slow) for init in INITS),
+    ],
+)
 def test_a_vit_starts_from_the_same_distributions(init, attention_init):
     config = ViTConfig(
         image=8,

@@ -49,10 +49,14 @@ def theirs(setup: Setup, parameters: dict[str, Any], seen: list[dict[str, np.nda
     return np.array([trainer.step(batch) for batch in seen])
 
 
-def losses(name: str, steps: int = 50) -> tuple[np.ndarray, np.ndarray]:
-    """A preset's first losses, ours and PyTorch's: float64 [steps] each."""
+def losses(name: str, steps: int = 50, shallow: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """A preset's first losses, ours and PyTorch's: float64 [steps] each. `shallow` takes one block of each kind."""
     with jax.enable_x64(True):
-        setup = set_up(quiet(preset(name).run))
+        run = quiet(preset(name).run)
+        if shallow:
+            depths = {f: 1 for f in ("depth", "encoder_depth", "decoder_depth") if hasattr(run.model, f)}
+            run = replace(run, model=replace(run.model, **depths))
+        setup = set_up(run)
         parameters = start(setup.run.model, jax.random.key(0), "float64")
         seen = list(batches(setup.dataset.splits["train"], setup.order, 0, steps))
         assert to_dict(setup.run)["compute_dtype"] == "float64"
