@@ -97,7 +97,7 @@ else:
         "log": lambda: on_call(
             vit_jax.report.Log,
             "write",
-            lambda self, row: (self._file.write('{"kind": "tr'), self._file.flush(), die()),
+            lambda self, *_, **__: (self._file.write(b'{"kind": "tr'), self._file.flush(), die()),
             5,
         ),
         "evaluation": lambda: on_call(evaluator, "measure", die, 4),

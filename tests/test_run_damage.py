@@ -23,7 +23,7 @@ from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig, shapes
 from vit_jax.errors import UserError
 from vit_jax.report import Log
-from vit_jax.runs import Run
+from vit_jax.runs import Run, shown
 from vit_jax.train import train
 
 TINY = RunConfig(
@@ -84,7 +84,7 @@ def test_a_changed_config_is_named_and_the_recorded_one_used(run, digest):
     rewrite(run, digest, config=smoother(run), class_names=["zero", *before["class_names"][1:]])
     assert run.record() == before
     assert run.remark().startswith(
-        f"{run.config_file}: differs from what checkpoint 7 has recorded, which is used: "
+        f"{shown(run.config_file)}: differs from what checkpoint 7 has recorded, which is used: "
         "loss.label_smoothing is 0.3, recorded is 0.1, class_names is ['zero', "
     )
 
