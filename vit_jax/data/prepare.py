@@ -125,7 +125,10 @@ def _archive(root: Path, name: str, archive: Archive) -> Path:
 
 def _absent(root: Path, name: str, why: str, remedy: str) -> UserError:
     """The error for a set whose archives are not there, with what else a user can do."""
-    files = " and ".join(archive.addresses[0] for archive in OFFICIAL[name].archives)
+    first, *others = OFFICIAL[name].archives
+    folder, _, file = first.addresses[0].rpartition("/")  # which is that of the others, too
+    names = [file, *(archive.name for archive in others)]
+    files = f"{', '.join(names)} of {folder}/" if others else first.addresses[0]
     return UserError(
         f"data.source {name}: is not prepared in {root} {why}; {remedy}, put {files} into {_downloads(root, name)}, "
         f"or give --data.dir the folder that holds {name}/VERSION/dataset_info.json"
