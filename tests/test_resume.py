@@ -529,11 +529,11 @@ def test_a_crash_at_the_end_is_made_good(reference, folder, monkeypatch, moment)
         elif moment == "test":
             before(patch, Evaluator, "measure", crash, call=8)
         elif moment == "best":
-            before(patch, finish, "_best", crash)
+            before(patch, finish, "best_weights", crash)
         elif moment == "pictures":
             patch.setattr(finish, "draw", lambda *_: crash())
         else:
-            before(patch, runs, "write_text", crash, call=5)
+            before(patch, Run, "write_summary", crash)
         go(folder)
     go(folder)
     assert_same(result(folder), ended(reference))
@@ -703,7 +703,7 @@ def test_of_equal_weights_the_best_are_those_of_the_lower_loss(folder, monkeypat
         lambda *a: replace(out := measure(*a), metrics={**out.metrics, "accuracy": 1.0, "loss": next(losses)}),
     )
     summary = go(Run(folder.path.with_name("equals")), ema=0.0)
-    assert summary["best"] == {"step": 2 * EPOCH, "accuracy": 1.0, "loss": 1.0}
+    assert summary["best"] == {"step": 2 * EPOCH, "accuracy": 1.0, "loss": 1.0, "weights": "raw"}
 
 
 def test_the_best_weights_may_be_lost_and_the_rest_is_still_told(reference, folder, monkeypatch, capsys):
