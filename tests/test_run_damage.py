@@ -499,6 +499,12 @@ def flips(run: Run, count: int, seed: int = 0) -> dict[str, Counter[str]]:
     return table
 
 
+def test_a_summary_without_its_digest_is_damaged(run):
+    run.summary_file.write_text(run.summary_file.read_text().replace('"digest"', '"digesu"'))
+    with pytest.raises(UserError, match="is damaged"):
+        run.summary()
+
+
 @pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.slow)])
 def test_no_bit_flips_unnoticed(run, count):
     table = flips(run, count)

@@ -186,7 +186,9 @@ class Run:
         check_regular(self.summary_file)
         if not self.summary_file.exists():
             return None, {}
-        summary, intact = without_digest(read_json(self.summary_file, remedy=remedy))
+        content = read_json(self.summary_file, remedy=remedy)
+        summary, intact = without_digest(content)
+        intact = intact and ("digest" in content or "log" not in content)  # only older versions wrote neither
         log = summary.pop("log", {})
         if not intact or not is_summary(summary) or not (log == {} or is_log_record(log)):
             raise UserError(f"{shown(self.summary_file)}: is damaged; {remedy}")
