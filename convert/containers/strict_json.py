@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import codecs
-import json
 from typing import Any
 
+from vit_jax.config import strict_json
 from vit_jax.errors import UserError
 
 from . import limits
@@ -19,30 +19,13 @@ def parse(data: bytes, path: str, nesting: int = limits.NESTING) -> Any:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UserError(f"{path}: is text in UTF-16 or UTF-32, and JSON files are UTF-8; save it again as UTF-8")
     try:
-        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object, parse_constant=_constant)
+        value = strict_json.parse(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        clause = str(error) if isinstance(error, Ambiguous) else "it is cut off or damaged"
+        clause = str(error) if isinstance(error, strict_json.Ambiguous) else "it is cut off or damaged"
         raise UserError(f"{path}: holds no valid JSON: {clause}; get the file again") from error
     if _depth(value) > nesting:
         raise UserError(f"{path}: its JSON is nested more than {nesting} levels deep; give a file that a library wrote")
     return value
-
-
-class Ambiguous(ValueError):
-    """JSON that Python parses but that can be understood in two ways."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise Ambiguous(f"the key {key[:100]!a} occurs twice")
-        found[key] = value
-    return found
-
-
-def _constant(text: str) -> Any:
-    raise Ambiguous(f"{text} is not a number in JSON")
 
 
 def _depth(value: Any) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import UserError
+from . import strict_json
 from .formats import upgraded
 from .run import RunConfig
 from .values import from_dict, to_dict
@@ -74,25 +74,12 @@ def _object(path: str) -> dict[str, Any]:
     if len(content) > LARGEST:
         raise UserError(f"is larger than {LARGEST >> 20} MB; give a file that --print-config printed")
     try:
-        value = json.loads(content.decode("utf-8-sig"), parse_constant=_no_number, object_pairs_hook=_once)
+        value = strict_json.parse(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"is not JSON ({error}); give a file that --print-config printed") from error
     if not isinstance(value, dict):
         raise UserError("holds no JSON object; give a file that --print-config printed")
     return value
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a finite number")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in values:
-            raise ValueError(f"{name[:40]!r} is there twice")
-        values[name] = value
-    return values
 
 
 def _named(path: str, error: UserError) -> UserError:

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from ..config import strict_json
 from ..errors import UserError
 
 LARGEST_JSON = 16 << 20  # bytes of config.json and summary.json
@@ -57,23 +58,12 @@ def read_json(path: Path, largest: int = LARGEST_JSON, remedy: str = RESTORE) ->
             raise ValueError(f"it has more than {largest} bytes")
         if data.count(b"[") + data.count(b"{") > MOST_GROUPS:  # each takes more memory than its two bytes
             raise ValueError(f"it has more than {MOST_GROUPS} lists and objects")
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_number)
+        value = strict_json.parse(data.decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{shown(path)}: cannot be read as JSON ({error}); {remedy}") from error
     if not isinstance(value, dict):
         raise UserError(f"{shown(path)}: holds no JSON object; {remedy}")
     return value
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key is twice in an object")
-    return found
-
-
-def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is not a number in JSON")
 
 
 def check_regular(path: Path, link: bool = True) -> None:
