@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vit_jax.errors import UserError, printable
+from vit_jax.runs import try_lock
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}  # what file systems without locks answer
 STILL = 3600  # seconds without a change, after which what another machine wrote has no owner: its locks may not show
@@ -49,7 +50,8 @@ def claim(place: Path) -> Iterator[Path]:
 
 def abandoned(place: Path) -> list[Path]:
     """The folders of earlier processes beside a place that this one has claimed."""
-    name = re.compile(rf"\.{re.escape(place.name)}\.([A-Za-z0-9-]+)\.\d+\.tmp")
+    # Older versions did not name the machine.
+    name = re.compile(rf"\.{re.escape(place.name)}(?:\.([A-Za-z0-9-]+))?\.\d+\.tmp")
     found = [(entry, match[1]) for entry in place.parent.iterdir() if (match := name.fullmatch(entry.name))]
     folders = [(entry, host) for entry, host in found if entry.is_dir() and not entry.is_symlink()]
     return [entry for entry, host in folders if host == HOST or _still(entry)]
@@ -69,10 +71,8 @@ def _locked(place: Path, lock: Path) -> int:
     while True:
         handle, is_new = _opened(place, lock)
         try:
-            if not _lock(handle, is_new):
-                owner = (
-                    os.read(handle, 80).decode(errors="replace") if os.name != "nt" else ""
-                )  # there locks hide bytes
+            if not _has(place, lock, handle, is_new):
+                owner = os.read(handle, 80).decode(errors="replace")
                 raise UserError(
                     f"{place}: is being written by another conversion ({printable(owner.strip()) or 'unknown'}; if "
                     f"none runs, remove {lock.name}); wait for it, or choose another target"
@@ -114,23 +114,20 @@ def _in_the_way(place: Path, lock: Path) -> UserError:
     return UserError(f"{place}: {lock.name} beside it is needed, and no conversion wrote it; move it away")
 
 
-def _lock(handle: int, is_new: bool) -> bool:
-    """Lock an open file until it is closed or the process ends; False where another process has.
+def _has(place: Path, lock: Path, handle: int, is_new: bool) -> bool:
+    """Lock the open lock file; False where another process has. Raises UserError where it cannot be locked.
 
     Where the file system has no locks, the one that made the file (`is_new`) has it.
     """
     try:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return try_lock(handle)
     except OSError as error:
-        return is_new and error.errno in NO_LOCKS
-    return True
+        if error.errno in NO_LOCKS:
+            return is_new
+        raise UserError(
+            f"{place}: {lock.name} beside it cannot be locked ({error.strerror}); "
+            "choose a target on a file system that has locks"
+        ) from error
 
 
 def _still(folder: Path) -> bool:

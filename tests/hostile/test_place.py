@@ -28,6 +28,7 @@ from tests.hostile.converting import convert, told
 from tests.hostile.test_target import SAID
 from vit_jax.config import ViTConfig, shapes
 from vit_jax.errors import UserError
+from vit_jax.runs import locked
 
 # Large enough that writing takes a while, small enough that a hundred are written in a minute.
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=192, depth=4, heads=2, hidden=768)
@@ -130,6 +131,29 @@ def test_without_locks_the_file_is_the_claim(tmp_path: Path, monkeypatch: pytest
     assert not list(tmp_path.iterdir())
 
 
+def test_a_lock_that_fails_is_not_taken_for_another_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    says = r"out: \.out\.lock beside it cannot be locked \(Permission denied\); choose a target on a file system"
+    with pytest.raises(UserError, match=says), claim(tmp_path / "out"):
+        pass
+
+
+def test_a_run_and_a_conversion_lock_alike(tmp_path: Path) -> None:
+    """Each sees that the other has a file."""
+
+    def taken(process: str) -> None:
+        raise BlockingIOError(process)
+
+    place, lock = tmp_path / "out", tmp_path / ".out.lock"
+    with claim(place), pytest.raises(BlockingIOError, match=HOST), locked(lock, taken):
+        pass
+    with locked(lock, taken), pytest.raises(UserError, match="being written"), claim(place):
+        pass
+
+
 def test_what_no_living_process_owns_is_cleared(tmp_path: Path) -> None:
     hour = time.time() - STILL - 60
     left = {  # {name: whether the next writer clears it}
@@ -139,12 +163,15 @@ def test_what_no_living_process_owns_is_cleared(tmp_path: Path) -> None:
         ".out.long-ago.7.tmp": True,
         f".out.pt.{HOST}.7.tmp": False,  # another target's
         ".out.notes.tmp": False,
+        ".out.7.tmp": False,  # as older versions called it
+        ".out.8.tmp": True,
     }
     for name in left:
         (tmp_path / name).mkdir()
         (tmp_path / name / "part").write_text("half")
-    for path in (tmp_path / ".out.long-ago.7.tmp", tmp_path / ".out.long-ago.7.tmp" / "part"):
-        os.utime(path, (hour, hour))
+    for folder in (tmp_path / ".out.long-ago.7.tmp", tmp_path / ".out.8.tmp"):
+        for path in (folder, folder / "part"):
+            os.utime(path, (hour, hour))
     (tmp_path / ".out.lock").write_text("process 1 on elsewhere")
     with claim(tmp_path / "out"):
         pass

@@ -10,7 +10,7 @@ from .choice import check_place, choose, find, is_foreign, same_data, same_ident
 from .digests import array_digest, bytes_digest, flatten, text_digest, unflatten
 from .files import check_regular, make_folder, read_json, shown, sync_file, sync_folder, write_json, write_text
 from .folder import Run
-from .locks import locked
+from .locks import locked, try_lock
 from .log import NO_LOG
 from .record import record_of, with_digest, without_digest
 
@@ -35,6 +35,7 @@ __all__ = [
     "sync_file",
     "sync_folder",
     "text_digest",
+    "try_lock",
     "unflatten",
     "with_digest",
     "without_digest",

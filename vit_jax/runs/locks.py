@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from ..errors import UserError
 from .files import check_regular, make_folder, shown
@@ -28,7 +27,14 @@ def locked(path: Path, taken: Callable[[str], None]) -> Iterator[None]:
         except FileNotFoundError:  # another process that has ended has removed the folder in between
             continue
         with file:
-            if not _try_lock(file):
+            try:
+                free = try_lock(file.fileno())
+            except OSError as error:
+                raise UserError(
+                    f"{shown(path)}: cannot be locked ({error.strerror}); "
+                    "choose a folder on a file system that has locks"
+                ) from error
+            if not free:
                 file.seek(0)
                 taken(file.read().strip() or "unknown")
                 continue
@@ -43,26 +49,28 @@ def locked(path: Path, taken: Callable[[str], None]) -> Iterator[None]:
                 yield
 
 
-def _try_lock(file: Any) -> bool:
-    """Lock a file until it is closed or the process ends; False if another process has locked it."""
+def try_lock(file: int) -> bool:
+    """Lock an open file until it is closed or its process ends; False if another process has locked it.
+
+    `file` is its descriptor, which is then at the beginning. Raises OSError where the file system has no locks.
+    """
     try:
         if os.name == "nt":
             import msvcrt
 
-            # A byte far behind the process id, which others can then still read.
-            file.seek(1 << 20)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+            # A byte far behind what the file holds, which others can then still read.
+            os.lseek(file, 1 << 20, os.SEEK_SET)
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
         else:
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError as error:
-        if os.name == "nt" and isinstance(error, PermissionError):  # how Windows says it; elsewhere it is not a lock
-            return False
-        raise UserError(
-            f"{shown(Path(file.name))}: cannot be locked ({error.strerror}); "
-            "choose a folder on a file system that has locks"
-        ) from error
+    except PermissionError:
+        if os.name != "nt":  # there it says that another process has it
+            raise
+        return False
+    finally:
+        os.lseek(file, 0, os.SEEK_SET)
     return True
