@@ -145,6 +145,7 @@ def test_load_takes_words_about_a_file_that_says_nothing(images):
         ({}, r"give model=NAME, .*, or fields=\{'pool': \.\.\., .*'heads': \.\.\.\}$"),
         ({"layout": "tmi"}, "^layout=tmi: there is no such layout; nearest: timm"),
         ({"key": "ema", "fields": stated}, "key=ema names no set of weights; it holds one set, leave key out$"),
+        ({"fields": {"heads": (3, 4)}}, r"^fields=\{'heads': \(3, 4\)\}: give a whole number$"),
         ({"which": "last"}, r"is not a run, so there are no .* to choose \(in Python: which, ema\); leave them out"),
     ):
         with pytest.raises(vit_jax.UserError, match=says):
@@ -158,6 +159,20 @@ def test_load_takes_words_about_a_file_that_says_nothing(images):
     loaded = vit_jax.load("bare.safetensors", fields=stated)
     assert isinstance(loaded.model, vit_jax.ViT) and not hasattr(loaded, "preprocess")
     assert np.array_equal(ours(loaded, images), ours(vit_jax.load("digits"), images))
+
+
+def test_one_of_several_files_is_named_by_its_path_and_not_by_a_flag(monkeypatch, tmp_path):
+    pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr("convert.containers.hub._names", lambda *_: ["a.npz", "b.npz"])
+    for name in ("a.npz", "b.npz"):
+        np.savez(tmp_path / name, x=np.ones(2, np.float32))
+    for path, remedy in (
+        (str(tmp_path), f"give the path of one of them in place of {tmp_path}"),
+        ("hf://o/n", "give hf://o/n/NAME with one of these names"),
+    ):
+        for call in (vit_jax.load, lambda path: vit_jax.export(path, tmp_path / "x")):
+            with pytest.raises(vit_jax.UserError, match=rf"several sets of weights.* [ab]\.npz.*; {remedy}$"):
+                call(path)
 
 
 def test_training_starts_from_a_file_of_another_layout():

@@ -224,7 +224,8 @@ def exported(
             reading.facts = _with(reading.facts, stated, reading.config)
             written = write(plan(reading, layout), path)
     except UserError as error:
-        raise UserError(_in_python(str(error))) from error
+        text = _one_of(str(error), given) if isinstance(given, str) else str(error)
+        raise UserError(_in_python(text)) from error
     for note in (*reading.facts.notes, *written.notes):
         print(f"note     {_in_python(note)}", file=sys.stderr)
     return written.files
@@ -280,6 +281,12 @@ def _in_python(text: str) -> str:
     return text
 
 
+def _one_of(text: str, path: str) -> str:
+    """A message of convert on several files of weights in a folder or a repository, with a path as the remedy."""
+    text = text.replace("; name one of them with --file", f"; give the path of one of them in place of {path}")
+    return text.replace("; name one with --file", f"; give {path}/NAME with one of these names")
+
+
 def in_load(error: UserError, path: str) -> UserError:
     """An error of `converted` with convert's flags as arguments of `vit_jax.load`, as far as that has them."""
     names = {"model": "model", "key": "key", "from": "layout", "set": "fields={...}"}
@@ -300,18 +307,27 @@ def _with_fields(text: str) -> str:
         lambda found: f"fields={{{', '.join(f'{name!r}: ...' for name in re.findall(open_flags, found[0]))}}}",
         text,
     )
-    text = re.sub(r"--set (\w+)=([^\s;)]+)", r"fields={'\1': [\2]}", text)
+    value = r"\([^)]*\)|\[[^]]*\]|'[^']*'|[^\s;:)]+"  # as Python writes it, or as an example of convert
+    text = re.sub(rf"--set (\w+)=({value})", _as_field, text)
     return re.sub(r"--set (\w+)", r"\1", text)
 
 
+def _as_field(found: re.Match[str]) -> str:
+    """`--set NAME=VALUE` as the argument `fields`."""
+    name, value = found.groups()
+    return f"fields={{{name!r}: {f'[{value}]' if ',' in value and value[0] not in '([' else value}}}"
+
+
 def convert_first(error: UserError, path: str) -> UserError:
-    """An error of `converted`; where its remedy is a flag that only `python -m convert` has, with that command."""
+    """An error of `converted`; where its remedy is a flag that only `python -m convert` has, with that command.
+
+    Where the weights are one of several files, the remedy is the path of one of them.
+    """
     what, _, remedy = str(error).partition("; to convert it all the same, add --allow-nonfinite")
     if what != str(error) and not remedy:  # converted, they would still not be weights to start from
         return UserError(f"{what}; take other weights")
-    what, several, _ = str(error).partition("; name one of them with --file")
-    if several:
-        return UserError(f"{what}; give the path of one of them in place of {path}")
+    if (text := _one_of(str(error), path)) != str(error):
+        return UserError(text)
     if not re.search(r"--(accept|file|from|key|model|set|step)(?![\w.-])", str(error)):
         return error
     return UserError(f"{error} to `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here")

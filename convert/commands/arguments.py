@@ -181,6 +181,7 @@ def options(arguments: argparse.Namespace) -> Options:
         layout=arguments.layout,
         model=arguments.model,
         sets=settings(arguments.sets),
+        typed={key: value for key, _, value in (text.partition("=") for text in arguments.sets)},
         file=arguments.file,
         step=step(arguments.step),
         key=arguments.key,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from vit_jax.config import from_dict, nearest, network_of, normal, shapes
@@ -48,8 +48,8 @@ class Contradiction(NamedTuple):
     value: Any
 
 
-def resolve(layout: Layout, names: Names, stated: Stated, path: str) -> Any:
-    """The config of a file with these {name: shape}; `path` is for messages.
+def resolve(layout: Layout, names: Names, stated: Stated, path: str, typed: Mapping[str, str] = {}) -> Any:
+    """The config of a file with these {name: shape}; `path` is for messages, and `typed`, the texts of --set.
 
     The first source of `stated` that has a field gives it, but --model comes after the layout and the shapes, and
     FALLBACK last. Fields that only training uses may be stated, too. Raises UserError where the layout refuses the
@@ -59,7 +59,7 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str) -> Any:
     if reasons := layout.refuses("file", names):
         raise UserError(f"{path}: {'; '.join(reasons)}")
     for who, fields in stated:
-        check_types(layout, fields, who, path)
+        check_types(layout, fields, who, path, typed)
     values, missing, contradictions = collect(layout, names, stated)
     if len(missing) == len(layout.fields):
         raise Untold(path, layout, missing, values, names)
@@ -177,8 +177,8 @@ def check_config(layout: Layout, config: Any, path: str, otherwise: Collection[s
         )
 
 
-def check_types(layout: Layout, fields: Json, who: str, path: str) -> None:
-    """Raise UserError on a value of a wrong type; `who` states the fields."""
+def check_types(layout: Layout, fields: Json, who: str, path: str, typed: Mapping[str, str]) -> None:
+    """Raise UserError on a value of a wrong type; `who` states the fields, --set as `typed`."""
     fields = {name: value for name, value in fields.items() if value is not None}
     try:
         from_dict(layout.network, fields)
@@ -187,10 +187,10 @@ def check_types(layout: Layout, fields: Json, who: str, path: str) -> None:
             raise UserError(f"{path}: {who}: {str(error).removeprefix('config: ')}; correct it there") from error
         if len(fields) > 1:
             for name, value in fields.items():
-                check_types(layout, {name: value}, who, path)
+                check_types(layout, {name: value}, who, path, typed)
             raise
         ((name, value),) = fields.items()
-        given = "x".join(map(str, value)) if isinstance(value, tuple) else value
+        given = typed.get(name, repr(value))
         raise UserError(f"--set {name}={given}: give {described(get_type_hints(layout.network)[name])}") from error
 
 

@@ -37,6 +37,7 @@ class Options:
     layout: str = ""  # --from
     model: str = ""
     sets: Mapping[str, Any] = field(default_factory=dict)
+    typed: Mapping[str, str] = field(default_factory=dict)  # the values of `sets` as a user has typed them
     file: str = ""
     step: Step = None
     key: str = ""
@@ -126,7 +127,8 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     stated, model = layout.read_side(files), published(options.model)
     names = shapes(tensors)
     try:
-        config = resolve(layout, names, all_stated(options, layout, provenance, stated, model), source.path)
+        said = all_stated(options, layout, provenance, stated, model)
+        config = resolve(layout, names, said, source.path, options.typed)
     except UserError as error:
         if not options.layout or layout in found.layouts or found.layouts == ():
             raise

@@ -160,7 +160,8 @@ def test_words_of_any_kind(words: tuple[str, str], source: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("word", "remedy"),
     [
-        ("eps=nan", "give a finite number"), ("heads=two", "give a whole number"),
+        ("eps=nan", "give a finite number"), ("eps=3,4", "give a finite number"), ("eps=3x4", "give a finite number"),
+        ("heads=true", "give a whole number"), ("heads=two", "give a whole number"),
         ("norm_first=1", "give true or false"),
         ("activation=glu", "give one of gelu, "), ("image=3x4x5", "give a whole number or 2 whole numbers"),
     ],
