@@ -159,6 +159,22 @@ def test_folders_that_are_no_runs_or_damaged_are_named_in_a_line_each(capsys):
         compare.gather(["hf"])
 
 
+def test_a_seed_without_a_run_is_named_and_one_that_lost_its_config_is_read_from_a_checkpoint(capsys):
+    for seed in range(3):
+        made(f"runs/group/seed-{seed}", seed=seed)
+    for seed in (1, 2):
+        folder = runs.Run(f"runs/group/seed-{seed}")
+        saved = {"step": 40, "notes": {}, "arrays": {"model": {}, "optimizer": {}}, "config": folder.record()}
+        if seed == 2:
+            runs.write_json(folder.digest_file(40), runs.with_digest(saved))
+        folder.config_file.unlink()
+    Path("runs/group/seed-notes").mkdir()
+    notes = shown(capsys).split("note: ")[1:]
+    assert len(notes) == 2 and notes[0] == "group/seed-1 is left out: it holds no run\n"
+    assert "its copy in checkpoint 40 is used" in notes[1]
+    assert vit_jax.compare()["lines"][0]["results"]["validation accuracy"]["values"] == [0.9, 0.9]
+
+
 def test_runs_of_several_tasks_and_data_sets_are_said_to_be(capsys):
     made("runs/a")
     made("runs/b", data={**DATA, "content": "other"})

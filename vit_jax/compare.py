@@ -143,6 +143,8 @@ def _line(path: Path, title: str, notes: list[str]) -> Line | None:
     """The line of a run or a group; None, with a note, if nothing of it can be read."""
     group = not several.is_run(path)
     members = []
+    if group:
+        notes.extend(f"{title}/{name} is left out: it holds no run" for name in several.without_runs(path))
     for folder in several.members(path) if group else [path]:
         name = f"{title}/{folder.name}" if group else title
         try:

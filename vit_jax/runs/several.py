@@ -52,8 +52,15 @@ def is_run(path: Path) -> bool:
 
 def members(path: Path) -> list[Path]:
     """The runs of a group, in order of their seeds."""
-    inside = [file.parent for file in path.glob("seed-*/config.json")]
+    inside = {file.parent for file in path.glob("seed-*/config.json")}
+    inside |= {file.parents[1] for file in path.glob("seed-*/digests/[0-9]*.json")}  # a copy of it is in them
     return sorted(inside, key=lambda folder: (len(folder.name), folder.name))
+
+
+def without_runs(path: Path) -> list[str]:
+    """The names of the folders of seeds in a group that hold no run."""
+    folders = {each.name for each in path.glob("seed-[0-9]*") if each.is_dir()}
+    return sorted(folders - {folder.name for folder in members(path)}, key=lambda name: (len(name), name))
 
 
 def titles(paths: list[Path]) -> dict[Path, str]:
