@@ -15,8 +15,10 @@ import pytest
 
 from tests.image_sources import a_run, open_dataset
 from tests.official_sets import cifar_members, contents, serving, small, tar, with_files
+from vit_jax import runs
 from vit_jax.data import download, prepare
 from vit_jax.data.archives import OFFICIAL, CifarSet
+from vit_jax.data.sources import open_image_source as open_source
 from vit_jax.errors import UserError
 
 
@@ -231,6 +233,28 @@ def test_what_a_killed_process_left_is_used_or_cleared(home, table):
         open_dataset(of("cifar10"))
     assert asked == [("/cifar-10-binary.tar.gz", "bytes=5000-")]
     assert [path.name for path in (home / "cifar10").iterdir()] == ["3.0.2"] and not (home / "downloads").exists()
+
+
+def test_what_we_fetched_goes_at_the_next_start_where_a_process_was_killed_after_it_had_prepared_the_set(home, table):
+    official, files, _ = small("mnist")
+    with serving(files) as (address, _):
+        table("mnist", official, files, address)
+        open_dataset(of("mnist"))
+    place, images = home / "downloads/mnist", "train-images-idx3-ubyte.gz"
+    place.mkdir(parents=True)
+    for name in (f"{images}.part", "t10k-labels-idx1-ubyte.gz.part", images, "mine.part"):
+        (place / name).write_bytes(b"archive")
+    mine = sorted([images, "mine.part"])
+    open_source(of("mnist").data, fetch=False)  # as a dry run does
+    with runs.locked(place / ".lock", pytest.fail):  # another process is at work there
+        open_dataset(of("mnist"))
+    assert len(list(place.glob("*.part"))) == 3
+    open_dataset(of("mnist"))
+    assert sorted(path.name for path in place.iterdir()) == mine
+    (place / "mine.part").rename(place / f"{images}.part")
+    (place / images).unlink()
+    open_dataset(of("mnist"))
+    assert not (home / "downloads").exists()
 
 
 MISTYPED = {

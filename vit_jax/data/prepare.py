@@ -74,22 +74,50 @@ def prepare(root: Path, name: str, download: bool = True) -> Path:
             print(f"waiting  for process {process}, which prepares {name} in {root}", flush=True)
         time.sleep(_WAIT)
 
+    with _told(root, name), _alone(place, wait):
+        folder = prepared(root, name)
+        if folder is None:
+            _check_space(root, name)
+            paths = [_archive(root, name, archive) for archive in archives]
+            folder = _write(root, name, read_contents(OFFICIAL[name], paths))
+            print(f"prepared {folder}", flush=True)
+        _clear(place, archives)
+        return folder
+
+
+def clear_fetched(root: Path, name: str) -> None:
+    """Remove the archives that we fetched for a set that stands, which the process that prepared it did not live to do.
+
+    They stay where another process is at work on them, and where nothing can be removed.
+    """
+    place = _downloads(root, name)
+
+    def leave(process: str) -> None:
+        raise BlockingIOError(f"process {process} is at work")
+
+    with contextlib.suppress(OSError, UserError):
+        parts = [part for archive in OFFICIAL[name].archives if (part := _part(place, archive)).exists()]
+        if parts:
+            with _alone(place, leave):
+                for part in parts:
+                    part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _alone(place: Path, taken: Callable[[str], None]) -> Iterator[None]:
+    """A context in which no other process prepares the set whose archives are in `place`; `taken` as in `runs.locked`.
+
+    Afterwards the folder is removed unless it holds archives.
+    """
     lock = place / ".lock"
-    with _told(root, name), runs.locked(lock, wait):
+    with runs.locked(lock, taken):
         try:
-            folder = prepared(root, name)
-            if folder is None:
-                _check_space(root, name)
-                paths = [_archive(root, name, archive) for archive in archives]
-                folder = _write(root, name, read_contents(OFFICIAL[name], paths))
-                print(f"prepared {folder}", flush=True)
-            _clear(place, archives)
+            yield
         finally:
             lock.unlink(missing_ok=True)  # a process that waits for it sees this, and makes another
             for path in (place, place.parent):
                 with contextlib.suppress(OSError):  # other files are in it
                     path.rmdir()
-        return folder
 
 
 def _downloads(root: Path, name: str) -> Path:

@@ -14,7 +14,7 @@ from ...config import ImageData, nearest
 from ...config.images import numbered_classes
 from ...errors import UserError
 from ..archives import OFFICIAL
-from ..prepare import data_dir, plan, prepare, prepared
+from ..prepare import clear_fetched, data_dir, plan, prepare, prepared
 from .arrays import Arrays
 from .contract import Examples, Source, first_line
 
@@ -59,6 +59,8 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
         if not fetch and data.download:
             return _black(root, name)
         folder = prepare(root, name, data.download)
+    elif fetch and name in OFFICIAL:
+        clear_fetched(root, name)
     import tensorflow_datasets as tfds
 
     try:
