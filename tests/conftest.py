@@ -135,6 +135,22 @@ def rewrite_record() -> Callable[..., None]:
     return rewrite
 
 
+@pytest.fixture(scope="module")
+def working_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A working folder for a module whose tests train: no figures, and programs that compile in half the time."""
+    import jax
+
+    importlib.import_module("vit_jax.train")
+    folder = tmp_path_factory.mktemp("working")
+    jax.config.update("jax_disable_most_optimizations", True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        # Not by attribute: the package has a function of this name.
+        patch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *a: "")
+        yield folder
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(scope="session")
 def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a tiny network on the digits, trained for 3 epochs with averaged weights; tests use a copy of it."""

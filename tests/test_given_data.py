@@ -9,7 +9,6 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -22,7 +21,7 @@ from vit_jax.errors import UserError
 from vit_jax.tasks import TASKS
 from vit_jax.train import train_seeds
 
-finish = sys.modules["vit_jax.train.finish"]  # the package has a function of this name
+pytestmark = pytest.mark.usefixtures("working_folder")
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (96, 8, 8), np.uint8)
 LABELS = np.arange(96) % 3
@@ -37,18 +36,8 @@ def tiny(**changes):
     return replace(run, model=model, optim=optim, epochs=2, batch=16, **changes)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def place(tmp_path_factory):
-    jax.config.update("jax_disable_most_optimizations", True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("given"))
-        patch.setattr(finish, "draw", lambda *a: "")
-        yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.fixture(scope="module")
-def trained(place):
+def trained(working_folder):
     """The summary of a run on arrays that was stopped by its budget and continued by the same call."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         stopped = vit_jax.train(tiny(max_steps=3), data=(IMAGES, LABELS), class_names=["a", "b", "c"])
@@ -117,6 +106,17 @@ def test_evaluation_measures_the_run_s_own_split_of_its_arrays_and_all_of_others
             vit_jax.evaluate(**{"path": "run", **options})
 
 
+def test_nothing_to_measure_on_is_told_without_a_split_that_nobody_named(trained):
+    nothing = (IMAGES[:0], LABELS[:0])
+    for data, says in (
+        (nothing, "^data: holds no images; give others$"),
+        ({"test": nothing}, "^data: its test split is empty; choose another split$"),
+        ((IMAGES, LABELS + 3), "^data: labels go from 3 to 5 but there are 3 classes; number them from 0$"),
+    ):
+        with pytest.raises(UserError, match=says):
+            vit_jax.evaluate("run", data=data, class_names=["a", "b", "c"])
+
+
 def test_other_arrays_are_another_run(trained, capsys):
     again = vit_jax.train(tiny(), data=(IMAGES, LABELS), class_names=["a", "b", "c"])
     assert again["folder"] == "runs/run" and "this run is finished" in capsys.readouterr().out
@@ -148,7 +148,7 @@ def test_a_stopped_cell_saves_and_raises_keyboard_interrupt_and_the_same_call_go
     assert ended["test"]["last"]["loss"] == trained[1]["test"]["last"]["loss"]
 
 
-def test_commands_say_that_only_python_has_the_data(trained, inside, place):
+def test_commands_say_that_only_python_has_the_data(trained, inside, working_folder):
     folder = str(runs.Run("runs/run-3").path)
     vit_jax.train(tiny(max_steps=1, name="run-3"), data=(IMAGES, LABELS))
     for words in (["train", "--resume", folder], ["evaluate", folder], ["train", "digits", "--data.source", "arrays"]):
@@ -157,7 +157,7 @@ def test_commands_say_that_only_python_has_the_data(trained, inside, place):
         assert "was given in Python" in done.stderr and "vit_jax.train(run, data=(images, labels))" in done.stderr
 
 
-def test_seeds_and_a_thread(place):
+def test_seeds_and_a_thread():
     """A thread cannot catch signals; a notebook's server may use one."""
     found = []
     call = threading.Thread(
@@ -255,8 +255,10 @@ def test_pairs_of_texts_are_those_of_the_same_files(tmp_path):
     python = replace(run, data=replace(run.data, source="pairs"))
     for data, says in (
         (None, r"was given in Python.*data=\[\(source, target\), \.\.\.\]"),
-        (Given(["one", "two"]), "train is no list of pairs of texts; give"),
+        (Given(["one", "two"]), "data: is no list of pairs of texts; give"),
         (Given({"test": PAIRS}), "has no train split, only test"),
+        (Given([]), r"^data: is empty; give \[\(source"),
+        (Given({"train": PAIRS, "test": []}), "^data: test is empty; give"),
         (Given(PAIRS, ["a"]), "texts have no classes"),
     ):
         with pytest.raises(UserError, match=says):

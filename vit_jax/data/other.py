@@ -15,7 +15,7 @@ from .contract import Given
 from .images import Preprocess
 from .pixels import Images, sizes
 from .sources import Arrays, Source, open_image_source
-from .sources.folders import open_test_folder
+from .sources.folders import WHOLE, open_test_folder
 from .splits import Split
 
 
@@ -23,7 +23,7 @@ from .splits import Split
 class Other:
     """One split of other data than that which a network was trained on."""
 
-    name: str  # of the split; "all" where the data has no splits
+    name: str  # of the split; WHOLE where the data has no splits
     split: Any  # a Split, or Sentences
     total: int  # examples of all splits
     remarks: tuple[str, ...]  # sentences for the user
@@ -42,15 +42,16 @@ def open_other_images(
         given: images from Python, in place of `data.source`.
     Raises UserError, also for classes that the network does not have.
     """
-    field = f"data.source {data.source}"
+    field = f"data.source {data.source}" if given is None else "data"
     folder = data.source.startswith("folder:")
     source = open_test_folder(data.source.removeprefix("folder:")) if folder else open_image_source(data, given)
     if given is not None and given.whole:
-        source = replace(source, splits={"all": source.splits["train"]})
+        source = replace(source, splits={WHOLE: source.splits["train"]})
     name = _chosen(field, source, wanted)
     examples = source.splits[name]
     if not len(examples.labels):
-        raise UserError(f"{field}: its {name} split is empty; choose another with --split")
+        what = "holds no images; give others" if name == WHOLE else f"its {name} split is empty; choose another split"
+        raise UserError(f"{field}: {what}")
     if preprocess.channels not in (1, 3) and not (
         isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:]))
     ):
@@ -60,8 +61,10 @@ def open_other_images(
         )
     present = np.unique(examples.labels)
     if present[0] < 0 or present[-1] >= len(source.class_names):
+        of = "" if name == WHOLE else f" of its {name} split"
         raise UserError(
-            f"{field}: labels of its {name} split go from {present[0]} to {present[-1]}, which are no classes"
+            f"{field}: labels{of} go from {present[0]} to {present[-1]} "
+            f"but there are {len(source.class_names)} classes; number them from 0"
         )
     places, remark = _matched(field, source.class_names, present, class_names)
     examples.labels = places[examples.labels]
@@ -82,7 +85,7 @@ def _chosen(field: str, source: Source, wanted: str) -> str:
         return wanted
     if not wanted:
         return next((name for name in ("test", "validation") if name in source.splits), next(iter(source.splits)))
-    if list(source.splits) == ["all"]:
+    if list(source.splits) == [WHOLE]:
         raise UserError(
             f"there is no split {wanted!r}: {field} has no splits; leave --split out to take all its images"
         )

@@ -213,7 +213,8 @@ def _given(given: Given) -> dict[str, Pairs]:
             for pair in pairs
         )
         if not texts or not pairs:
-            raise UserError(f"data: {name} is no list of pairs of texts; give [(source, target), ...]")
+            what, fault = "" if given.whole else f"{name} ", "is empty" if texts else "is no list of pairs of texts"
+            raise UserError(f"data: {what}{fault}; give [(source, target), ...]")
     return {name: [(source, target) for source, target in pairs] for name, pairs in found.items()}
 
 

@@ -13,6 +13,7 @@ from ...errors import UserError
 from ..images import EXTENSIONS, read_image
 from .contract import Examples, Source
 
+WHOLE = "all"  # what data without splits is called in place of one
 _FOLDERS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
 
 
@@ -33,9 +34,7 @@ class Files:
 
 def open_folder(path: str) -> Source:
     """A folder with train/CLASS/image, and perhaps val/ or validation/ and test/; or with CLASS/image alone."""
-    field, root = f"data.source folder:{path}", Path(path).expanduser()
-    if not root.is_dir():
-        raise UserError(f"{field}: no such folder; give one that holds train/CLASS/image or CLASS/image")
+    field, root = _root(path, "train/CLASS/image or CLASS/image")
     folders = _listed(root)[0]
     # A class may be called train, too; a split is a folder of this name that contains folders.
     roots = {name: root / name for name in folders if name in _FOLDERS and _listed(root / name)[0]}
@@ -74,14 +73,12 @@ def open_test_folder(path: str) -> Source:
 
     Unlike a folder to train on, it may lack train/, and its splits may have different classes.
     """
-    field, root = f"data.source folder:{path}", Path(path).expanduser()
-    if not root.is_dir():
-        raise UserError(f"{field}: no such folder; give one that holds CLASS/image, or test/CLASS/image")
+    field, root = _root(path, "CLASS/image, or test/CLASS/image")
     folders = _listed(root)[0]
     roots = {_FOLDERS[name]: root / name for name in folders if name in _FOLDERS and _listed(root / name)[0]}
     if {"val", "validation"} <= {*folders} and all(_listed(root / name)[0] for name in ("val", "validation")):
         raise UserError(f"{field}: both val/ and validation/ are there; keep one of them")
-    roots = roots or {"all": root}
+    roots = roots or {WHOLE: root}
     classes = {split: _listed(folder)[0] for split, folder in roots.items()}
     if not any(classes.values()):
         raise UserError(f"{field}: holds no class folders; sort its images into one folder per class")
@@ -92,6 +89,17 @@ def open_test_folder(path: str) -> Source:
         places = np.array([union.index(name) for name in classes[split]], np.int32)
         splits[split] = replace(files, labels=places[files.labels])
     return Source(root.resolve().name, tuple(union), splits)
+
+
+def _root(path: str, inside: str) -> tuple[str, Path]:
+    """(the field as messages name it, the folder), which is to hold what `inside` says. Raises UserError."""
+    field = f"data.source folder:{path}"
+    if not path:
+        raise UserError(f"{field} names no folder; give folder:PATH, or folder:. for the current one")
+    root = Path(os.path.expanduser(path))
+    if not root.is_dir():
+        raise UserError(f"{field}: no such folder; give one that holds {inside}")
+    return field, root
 
 
 def _class_folders(field: str, folder: Path, classes: Sequence[str]) -> Files:
