@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -25,21 +24,11 @@ from vit_jax.models import definition, start
 from vit_jax.runs import flatten
 from vit_jax.train import train
 
-finish = sys.modules["vit_jax.train.finish"]  # the package has a function of this name
+pytestmark = pytest.mark.usefixtures("working_folder")
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=3, width=16, depth=1, heads=2, hidden=32)
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
 NORMAL = {"mean": 0.5, "std": 0.25}
 INPUTS = (IMAGES / np.float32(255) - 0.5) / np.float32(0.25)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def place(tmp_path_factory):
-    jax.config.update("jax_disable_most_optimizations", True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("export"))
-        patch.setattr(finish, "draw", lambda *a: "")
-        yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="module")

@@ -73,14 +73,7 @@ class Measured:
 
 
 def measure(
-    path: str,
-    split: str = "",
-    which: str = "best",
-    ema: bool | None = None,
-    data_dir: str = "",
-    batch: int = 0,
-    source: str = "",
-    given: Given | None = None,
+    path: str, split: str, which: str, ema: bool | None, data_dir: str, batch: int, source: str, given: Given | None
 ) -> Measured:
     """`evaluate`, with what it was made of. Raises UserError."""
     if batch < 0:
@@ -221,7 +214,7 @@ def command(arguments: list[str]) -> int:
     """Parse the arguments, measure and print; returns the exit code. Raises UserError."""
     o = flags.parse(Options, arguments, prog="python -m vit_jax.evaluate")
     check_output("csv", o.csv, o.force)
-    m = measure(o.run, o.split, o.weights, None if o.ema else False, o.data.dir, o.batch, o.data.source)
+    m = measure(o.run, o.split, o.weights, None if o.ema else False, o.data.dir, o.batch, o.data.source, None)
     what = f"{o.run} at step {m.net.step}" if m.net.step else o.run
     where = f"{m.name} of {o.data.source}" if o.data.source else m.name
     print(printable(f"{what}, {where}: {len(m.result.predicted):,} examples"))

@@ -146,35 +146,57 @@ def open_images(
     )
     _check_source(data, source, preprocess, classes)
 
-    total = sum(len(examples.labels) for examples in source.splits.values())
-    in_memory = total * math.prod(preprocess.image) * channels <= data.memory * 1e9
-    images = {name: Images(examples, preprocess, in_memory, data.threads) for name, examples in source.splits.items()}
-    # Test images in a container with checksums are decoded at the end of the run only, when they are used.
-    sealed = {name for name, examples in source.splits.items() if name == "test" and examples.sealed}
-    loaded = {name: images[name].load() for name in images if name not in sealed}
+    images, loaded = _decoded(data, source, preprocess)
     rows, remarks = _readable(data, images, loaded)
     splits = _with_held_out(data, images, rows, seed)
 
     if normalize != "given":
         mean, std = _statistics(normalize, data.source, preprocess, splits["train"])
-    known = {
-        "name": source.name,
-        "sizes": {name: len(split) for name, split in splits.items()},
-        "classes": text_digest(list(source.class_names)),
-    }
-
-    def content(digests: dict[str, str]) -> str:
-        """A digest of images and labels, from those of the images of each split that was loaded."""
-        labels = {name: array_digest(images[name].examples.labels[rows[name]]) for name in images}
-        return text_digest([each for name in images for each in (digests.get(name), labels[name]) if each])
-
+    identity, older_identity = _identities(source, splits, images, rows, loaded)
     return Dataset(
         source.name,
         source.class_names,
         splits,
         replace(preprocess, mean=mean, std=std),
-        {**known, "version": 2, "content": content({name: each.digest for name, each in loaded.items()})},
+        identity,
         source.remarks + remarks + _crop_remark(loaded),
+        older_identity,
+    )
+
+
+def _decoded(data: ImageData, source: Source, preprocess: Preprocess) -> tuple[dict[str, Images], dict[str, Loaded]]:
+    """({split: its images}, {split: what decoding them has shown}).
+
+    Test images in a container with checksums are decoded at the end of the run only, when they are used.
+    """
+    total = sum(len(examples.labels) for examples in source.splits.values())
+    in_memory = total * math.prod(preprocess.image) * preprocess.channels <= data.memory * 1e9
+    images = {name: Images(examples, preprocess, in_memory, data.threads) for name, examples in source.splits.items()}
+    sealed = {name for name, examples in source.splits.items() if name == "test" and examples.sealed}
+    return images, {name: images[name].load() for name in images if name not in sealed}
+
+
+def _identities(
+    source: Source,
+    splits: dict[str, Split],
+    images: dict[str, Images],
+    rows: dict[str, np.ndarray],
+    loaded: dict[str, Loaded],
+) -> tuple[dict[str, Any], Callable[[], dict[str, Any]]]:
+    """(`Dataset.identity`, `Dataset.older_identity`, which reads the images again)."""
+    known = {
+        "name": source.name,
+        "sizes": {name: len(split) for name, split in splits.items()},
+        "classes": text_digest(list(source.class_names)),
+    }
+    labels = {name: array_digest(images[name].examples.labels[rows[name]]) for name in images}
+
+    def content(digests: dict[str, str]) -> str:
+        """A digest of images and labels, from those of the images of each split that was loaded."""
+        return text_digest([each for name in images for each in (digests.get(name), labels[name]) if each])
+
+    return (
+        {**known, "version": 2, "content": content({name: each.digest for name, each in loaded.items()})},
         lambda: {**known, "content": content({name: images[name].stored_digest() for name in loaded})},
     )
 
