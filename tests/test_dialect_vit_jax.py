@@ -236,6 +236,22 @@ def test_verify_compares_the_step_and_the_weights_that_the_target_says_it_was_ma
     assert compared("c") == ((4, "ema"), (9, "ema"))  # what it was made of is gone
 
 
+@pytest.mark.parametrize("adaptation", ["resize=12x8:timm", "head=drop"])
+def test_a_run_and_what_was_adapted_from_it_are_the_same_in_both_orders(tmp_path, convert, monkeypatch, adaptation):
+    run, target = a_run(tmp_path / "run", ema=0.9, best={"step": 4}).path, tmp_path / "a.safetensors"
+    assert convert(run, target, "--adapt", adaptation, "--dtype", "float16")[0] == 0
+    monkeypatch.setitem(sys.modules, "torch", None)  # tensors alone are compared
+    said = []
+    for i, order in enumerate([(run, target), (target, run)]):
+        code, out, error = convert("verify", *order, "--json", tmp_path / f"{i}.json")
+        assert code == 0, out + error
+        assert [line.split()[:2] for line in out.splitlines()[:2]] == [["A", f"{order[0]}:"], ["B", f"{order[1]}:"]]
+        assert f"--adapt {adaptation}" not in out and "DIFFERS" not in out
+        found = json.loads((tmp_path / f"{i}.json").read_text())
+        said.append({key: found[key] for key in ("source", "target", "adaptations", "differences", "verdict")})
+    assert said[0] == said[1] and said[0]["adaptations"] == [adaptation]
+
+
 @pytest.mark.parametrize(
     ("flag", "told"),
     [

@@ -164,6 +164,48 @@ def test_what_b_says_of_its_making_is_done_to_no_other_file(tmp_path, monkeypatc
     assert done == [(["activation=relu"], np.dtype("float64")), ([], None)]
 
 
+def test_a_file_and_what_was_adapted_from_it_are_the_same_in_both_orders(tmp_path, monkeypatch, capsys):
+    (a, _), b, c = files(tmp_path), tmp_path / "b.safetensors", tmp_path / "c.safetensors"
+    assert door(a, b, "--to", "timm", *SAID) == 0
+    assert door(b, c, "--to", "vit-jax", "--adapt", "channels=1", "--adapt", "head=drop") == 0
+    monkeypatch.setitem(sys.modules, "torch", None)  # tensors alone are compared
+    capsys.readouterr()
+    for order in ((b, c), (c, b)):
+        assert door("verify", *order) == 0
+        first, second, *_, verdict = capsys.readouterr().out.splitlines()
+        assert first.startswith(f"A         {order[0]}: ") and second.startswith(f"B         {order[1]}: ")
+        assert verdict.startswith("verdict   the same tensors; ")
+
+
+def test_what_was_adapted_from_a_file_without_a_config_names_the_order_that_can_be_compared(
+    tmp_path, capsys, monkeypatch
+):
+    (a, _), b = files(tmp_path), tmp_path / "b.safetensors"
+    assert door(a, b, "--to", "timm", *SAID, "--adapt", "resize=8x8:timm") == 0
+    capsys.readouterr()
+    monkeypatch.setitem(sys.modules, "torch", None)  # tensors alone are compared
+    assert door("verify", b, a) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"vit-jax: error: {a}: does not state its config, and {b} was made from it by --adapt; ")
+    assert told.endswith(f"python -m convert verify {a} {b} --set ...\n") and told.count("\n") == 1
+    assert door("verify", a, b, *SAID) == 0
+
+
+def test_given_images_are_those_of_the_adapted_network(tmp_path, monkeypatch):
+    (a, _), b = files(tmp_path), tmp_path / "b.safetensors"
+    assert door(a, b, "--to", "timm", *SAID, "--adapt", "resize=8x8:timm") == 0
+    np.save(tmp_path / "images.npy", np.zeros((2, 8, 8, 3)))
+    shapes = []
+
+    def compare(a, b, adapt, dtype, inputs, steps):
+        shapes.append(inputs["images"].shape)
+        return SimpleNamespace(same=True, notes=[], text=str)
+
+    monkeypatch.setattr(sys.modules["convert.verify.command"], "verify", compare)
+    assert door("verify", a, b, *SAID, "--images", tmp_path / "images.npy") == 0
+    assert shapes == [(2, 8, 8, 3)]
+
+
 @pytest.mark.parametrize(
     ("array", "sentence"),
     [

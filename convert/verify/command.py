@@ -7,6 +7,7 @@ import contextlib
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,7 +74,7 @@ def moved(plan: Plan) -> list[str]:
 def command(arguments: argparse.Namespace, options: Options) -> int:
     """Compare two files: exit code 0 where they are the same, 3 where not. Raises UserError where one cannot be read.
 
-    Where B's provenance names A, A is first adapted and cast as that provenance states.
+    Where the provenance of one names the other, that is first adapted and cast as the provenance states.
     """
     from vit_jax.backend import configure_jax
 
@@ -84,23 +85,33 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
     configure_jax()
     with contextlib.ExitStack() as opened:
         a, b, note = both(arguments.a, arguments.b, options, opened)
-        hashes = source_hash(a.source), source_hash(b.source)
-        made = b.provenance if b.provenance.get("source", {}).get("sha256") == hashes[0] else {}
-        inputs = images(arguments.images, a.config, a.facts.preprocess) if arguments.images else None
+        names, sides, hashes = "AB", (a, b), (source_hash(a.source), source_hash(b.source))
+        if origin_of(a) == hashes[1]:
+            names, sides, hashes = names[::-1], sides[::-1], hashes[::-1]
+        source, target = sides
+        made = target.provenance if origin_of(target) == hashes[0] else {}
+        compared = target if made else source  # the network that takes the inputs
+        inputs = images(arguments.images, compared.config, compared.facts.preprocess) if arguments.images else None
         adaptations = [each["text"] for each in made.get("adaptations", ())]
         report = verify(
-            Weights.of(a, "A"),
-            Weights.of(b, "B"),
+            Weights.of(source, names[0]),
+            Weights.of(target, names[1]),
             adaptations,
             DTYPES.get(made.get("dtype", "")),
             inputs,
             arguments.steps,
         )
-    report.hashes, report.paths, report.chosen = hashes, (a.path, b.path), (a.chosen, b.chosen)
+    report.hashes, report.paths = hashes, (source.path, target.path)
+    report.chosen = source.chosen, target.chosen
     report.notes += [note] if note else []
     leave(report, arguments.json, arguments.markdown)
     print_line(report.text())
     return DONE if report.same else CHECK
+
+
+def origin_of(reading: Reading) -> str:
+    """SHA-256 of what a file says it was made from; empty where it says nothing of that."""
+    return str(reading.provenance.get("source", {}).get("sha256", ""))
 
 
 def both(first: str, other: str, options: Options, opened: contextlib.ExitStack) -> tuple[Reading, Reading, str]:
@@ -153,18 +164,37 @@ def second(path: str, options: Options, a: Reading, key: str) -> tuple[Reading, 
 
     `key` names the weights that are taken where B has such.
     """
+    from ..recognise.config import Untold
     from ..recognise.reading import Options, read
 
     fields = {name: getattr(a.config, name) for name in function_fields(a.config)}
     by_a = "B does not state its config: it was read by that of A"
-    keys, errors = dict.fromkeys((key, "")), []
+    keys, errors = dict.fromkeys((key, "")), list[UserError]()
     for note, sets in (("", {}), (by_a, {**fields, **options.sets})):
+        if note and any(isinstance(error, Untold) for error in errors):
+            check_order(a, path, options)
         for each in keys:
             try:
                 return read(path, Options(accept=options.accept, sets=sets, key=each)), note
             except UserError as error:
                 errors.append(error)
     raise errors[len(keys) - 1]  # of B by itself
+
+
+def check_order(a: Reading, path: str, options: Options) -> None:
+    """Raise UserError where A was made by --adapt from B, whose config is then not that of A and stated nowhere."""
+    from ..containers import open_source
+    from ..write.origin import source_hash
+
+    if not a.provenance.get("adaptations"):
+        return
+    with open_source(path) as source:
+        made = source_hash(source) == origin_of(a)
+    if made:
+        raise UserError(
+            f"{path}: does not state its config, and {a.path} was made from it by --adapt; give what it does not state "
+            f"with --set, and it as the first: python -m convert verify {quote(path)} {quote(a.path)} --set ..."
+        )
 
 
 def leave(report: Report, json: str, markdown: str) -> None:

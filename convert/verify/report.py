@@ -85,7 +85,8 @@ class Report:
 
     def text(self) -> str:
         """For a terminal."""
-        lines = [f"{w.name:9} {path}: {what}" for w, path, what in self._files if path]
+        files = sorted(self._files, key=lambda file: file[0].name)
+        lines = [f"{w.name:9} {path}: {what}" for w, path, what in files if path]
         lines += [f"{'same' if c.passed else 'DIFFERS':9} {c}" for c in self.checks] + [
             f"note      {note}" for note in self.notes
         ]
