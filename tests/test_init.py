@@ -444,30 +444,106 @@ def test_what_a_run_has_other_than_its_weights_is_neither_recorded_nor_said_to_b
     assert {"data.size", "augment.mean"} & filled.keys() == set() and filled["augment.std"] == [0.25, 0.5, 0.5]
 
 
+def save_step(folder):
+    """What makes a run one that can go on without its weights."""
+    (folder.checkpoints / "1").mkdir(parents=True)
+    folder.digest_file(1).parent.mkdir(exist_ok=True)
+    folder.digest_file(1).write_text("{}")
+
+
 def test_weights_that_changed_or_are_gone_leave_their_run_to_resume(timm, inside):
     line, go_on = f"--init vit {SMALL} --model.depth 2", "--resume runs/finetune"
-    begin(line)
+    folder = begin(line)
     tensors = load_file("vit/model.safetensors")
+    save_file({**tensors, "norm.weight": tensors["norm.weight"] + 1}, "vit/model.safetensors")
+    with pytest.raises(UserError, match="its init vit has changed since it began; restore that, or start anew under"):
+        begin(line)  # of a run that has saved nothing, the weights are needed
+    told = inside("train", *shlex.split(line)).stderr
+    assert "its init vit has changed" in told and "--resume" not in told
+    save_file(tensors, "vit/model.safetensors")
+    begin(line)
+    save_step(folder)
     for other in (replace(VIT, hidden=48), replace(VIT, depth=1), VIT):
         timm_folder(Path("vit"), other, model_args={**TIMM["model_args"], "depth": other.depth})
         changed = load_file("vit/model.safetensors")
         save_file({**changed, "norm.weight": changed["norm.weight"] + 1}, "vit/model.safetensors")
         told = inside("train", *shlex.split(line))
         assert told.returncode == 2 and told.stderr.count("\n") == 1
-        assert "has changed since runs/finetune began from it" in told.stderr and go_on in told.stderr
-        assert ("its depth is 1, here it is 2" in told.stderr) == (other.depth == 1)
-    with pytest.raises(UserError, match="its init vit has changed since it began; restore that, or start anew under"):
-        begin(line)  # of a run that has saved nothing, the weights are needed
+        said = (
+            "its depth is 1, here it is 2; give --model.depth 1; runs/finetune, which began from it, no longer needs it"
+            if other.depth == 1
+            else "is no longer what runs/finetune began from"
+        )
+        assert said in told.stderr and go_on in told.stderr
+    timm_folder(Path("vit"))
     save_file(tensors, "vit/model.safetensors")
-    begin(line)
+    starting.check_unchanged(parsed(line), "finetune")
     # Another image is another run, of the same weights.
     starting.check_unchanged(parsed(f"{line} --model.image 48 --init-resize timm"), "finetune")
     shutil.rmtree("vit")
     told = inside("train", *shlex.split(line))
     assert told.returncode == 2 and told.stderr.count("\n") == 1
     assert "init vit: no such file, folder or run; runs/ holds finetune; " in told.stderr
-    assert told.stderr.endswith(f"runs/finetune began from it: go on with that by {go_on}\n")
+    assert told.stderr.endswith(f"runs/finetune, which began from it, no longer needs it: go on with that by {go_on}\n")
+    assert "--resume" not in inside("train", *shlex.split(line), "--name", "other").stderr
     assert [path.name for path in Path("runs").iterdir()] == ["finetune"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--init vit --model.depth 6", "its depth is 2, here it is 6"),
+        ("numbers --init vit --name finetune", "holds a ViT, and the run trains a Transformer"),
+        ("--init bare.safetensors", "its tensors cannot tell image"),
+        (f"--init bare.safetensors {STATED} --model.image 64", "correct --model.image"),
+    ],
+)
+def test_an_error_that_weights_have_no_part_in_names_no_run(timm, inside, line, said):
+    save_file(load_file("vit/model.safetensors"), "bare.safetensors")
+    init = f"bare.safetensors {STATED}" if "bare" in line else "vit"
+    save_step(begin(f"--init {init} {SMALL}"))
+    told = inside("train", *shlex.split(line), "--data.source", "folder:photos").stderr
+    assert said in told and "--resume" not in told and told.count("\n") == 1
+
+
+# --------------------------------------------------------------------------- beside a config of another network
+
+
+def test_a_config_of_another_network_is_one_sentence_and_its_remedies_are_followed(timm, inside):
+    recipe = to_dict(preset("mnist").run)
+    Path("a.json").write_text(json.dumps(recipe))
+    line = "--config a.json --init vit"
+    told = inside("train", *shlex.split(line))
+    assert told.returncode == 2 and told.stderr == (
+        'vit-jax: error: --config a.json: its network is "ViT 64 x 4, 4 heads, 49 patches" and init vit holds '
+        '"ViT 24 x 2, 4 heads, 16 patches"; to train the latter, give a copy of a.json without "model", '
+        'to train the former from random weights, give --init ""\n'
+    )
+    run = parsed('--config a.json --init ""')
+    assert (run.model, run.init) == (preset("mnist").run.model, "")
+    del recipe["model"]
+    Path("b.json").write_text(json.dumps(recipe))
+    run = parsed("--config b.json --init vit")
+    assert (run.model.width, run.model.depth, run.epochs, run.data.source) == (24, 2, 5, "mnist")
+    # What the user writes, and what the two have no other name for, is said field by field.
+    for config, flags, said in (
+        ({}, "--model.depth 4", "its depth is 2, here it is 4; give --model.depth 2"),
+        ({"model": {"eps": 1e-5}}, "", "its eps is 1e-06, here it is 1e-05; give --model.eps 1e-06"),
+        ({"model": {"image": 64}}, "", "its image is 32, here it is 64; add --init-resize timm"),
+    ):
+        Path("c.json").write_text(json.dumps(config))
+        told = inside("train", *shlex.split(f"--config c.json --init vit {flags}"), "--data.source", "folder:photos")
+        assert told.returncode == 2 and f"init vit: {said}" in told.stderr
+
+
+def test_a_config_of_another_task_names_both_networks(timm, inside):
+    Path("a.json").write_text(json.dumps(to_dict(preset("numbers").run)))
+    for named in ((), ("finetune",)):
+        told = inside("train", *named, "--config", "a.json", "--init", "vit")
+        assert told.returncode == 2 and told.stderr == (
+            "vit-jax: error: --config a.json: its task is translate, which trains a Transformer, and init vit holds a "
+            "ViT; start from weights of a Transformer, or leave --config out\n"
+        )
 
 
 # ------------------------------------------------------------- what inputs and outputs mean: words, classes

@@ -16,13 +16,25 @@ import numpy as np
 
 from .. import presets
 from ..config import RunConfig, flat, network_of, task_row, untrained, with_fields
-from ..errors import UserError, printable
+from ..errors import printable
 from ..interop import network_in, stated_by
-from .again import changed_since, check_same, check_unchanged
-from .fitting import change_for, check_fit, check_metadata, decided, replaced, told
-from .opening import RULES, digest, opened_for, place_of, text, worded
+from .again import check_same, check_unchanged, resumable
+from .fitting import OtherNetwork, change_for, check_fit, check_metadata, decided, replaced, told
+from .opening import RULES, Unfit, digest, opened_for, place_of, text, worded
 
-__all__ = ["Started", "base", "check", "check_same", "check_unchanged", "filled", "preset", "start"]
+__all__ = [
+    "OtherNetwork",
+    "Started",
+    "Unfit",
+    "base",
+    "check",
+    "check_same",
+    "check_unchanged",
+    "filled",
+    "preset",
+    "resumable",
+    "start",
+]
 
 DIGITS = 12  # of a digest, as printed
 UNBROKEN = "\u00a0"  # in place of a space at which no line is broken
@@ -53,7 +65,7 @@ def base(init: str, folder: str = "runs") -> RunConfig:
     `folder` is that of all runs. Raises UserError.
     """
     run = presets.preset(presets.FINETUNE).run
-    with worded(init, folder):
+    with worded(init):
         network = network_in(place_of(init, folder))
     if isinstance(run.model, network):
         return run
@@ -80,12 +92,9 @@ def filled(run: RunConfig, stated: Mapping[str, Any] | None = None, *, own: bool
         sizes = {
             name: said.get(f"model.{name}", getattr(weights.config, name)) for name in RULES if name in told(run.model)
         }
-        try:
-            change = change_for(replace(asked, model=replace(asked.model, **sizes)), weights)
-            out = replaced(run, {**decided(run.task, change, said), **said})
-            check_fit(out, weights.config, change)
-        except UserError as error:
-            raise UserError(f"{error}{changed_since(asked, weights)}") from error
+        change = change_for(replace(asked, model=replace(asked.model, **sizes)), weights)
+        out = replaced(run, {**decided(run.task, change, said), **said})
+        check_fit(out, weights.config, change)
     return out
 
 
@@ -117,7 +126,7 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
         change = change_for(run, weights)
         check_fit(run, weights.config, change)
         check_metadata(run, stated_by(weights.facts, run.task, weights.config), metadata)
-        with worded(run.init, run.dir):
+        with worded(run.init):
             arrays = dict(weights.arrays())
     given, own = decided(run.task, change, {}), flat(run)
     record = {

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..config import RunConfig, differences
+from ..config.complete import is_name
 from ..errors import UserError
-from ..interop import Weights
 from ..runs import Run
 from .fitting import told
-from .opening import digest, opened_for, runs_from, worded
+from .opening import Unfit, digest, opened_for, worded
 
 
 def check_unchanged(run: RunConfig, name: str) -> None:
@@ -21,21 +23,31 @@ def check_unchanged(run: RunConfig, name: str) -> None:
     That run is in the folder `name`, or `name` with a number, of run.dir, and differs from this one at most in what
     weights fill in.
     """
-    now = ""
-    for folder in _numbered(Path(run.dir) / name):
-        then = folder.config()
-        began = _init_of(folder)
-        other = differences(replace(then, seed=run.seed), run).keys() - began.get("filled", {}).keys()
-        if then.init != run.init or other or "digest" not in began:
-            continue
-        if not now:
-            with opened_for(then, told(then.model)) as weights, worded(run.init, run.dir):
-                now = digest(weights.arrays())
-        if now != began["digest"]:
-            raise UserError(
-                f"init {run.init}: has changed since {folder} began from it; "
-                f"go on with that run by --resume {folder}, or start another with --name"
-            )
+    same = (
+        folder
+        for folder in _begun(run.init, run.dir, name)
+        if differences(replace(folder.config(), seed=run.seed), run).keys() <= _init_of(folder).get("filled", {}).keys()
+    )
+    if folder := _changed(same, run.dir):
+        raise UserError(
+            f"init {run.init}: is no longer what {folder} began from; "
+            f"go on with that run by --resume {shlex.quote(str(folder))}, or start another with --name"
+        )
+
+
+@contextlib.contextmanager
+def resumable(init: str, folder: str, name: str) -> Iterator[None]:
+    """Add to an error of weights that are gone or have changed the run that began from them, if there is one.
+
+    That run is in the folder `name`, or `name` with a number, of the folder of all runs.
+    """
+    try:
+        yield
+    except Unfit as error:
+        if found := _changed(_begun(init, folder, name), folder):
+            go_on = f"go on with that by --resume {shlex.quote(str(found))}"
+            raise UserError(f"{error}; {found}, which began from it, no longer needs it: {go_on}") from error
+        raise
 
 
 def check_same(folder: Run, record: dict[str, Any]) -> None:
@@ -48,15 +60,34 @@ def check_same(folder: Run, record: dict[str, Any]) -> None:
         )
 
 
-def changed_since(run: RunConfig, weights: Weights) -> str:
-    """A clause naming a run that began from other weights of the name `run.init`; empty where there is none."""
-    now = ""
-    for folder in runs_from(run.init, run.dir):
-        if then := _init_of(folder).get("digest"):
-            now = now or digest(weights.arrays())
-            if then != now:
-                return f"; it has changed since {folder} began from it: go on with that by --resume {folder}"
-    return ""
+def _changed(runs: Iterable[Run], folder: str) -> Run | None:
+    """The first of runs with the same `init` that began from other weights than that holds now."""
+    now = None
+    for run in runs:
+        if now is None:
+            then = replace(run.config(), dir=folder)
+            try:
+                with opened_for(then, told(then.model)) as weights, worded(then.init):
+                    now = digest(weights.arrays())
+            except UserError:
+                now = ""  # it is gone, or another network
+        if now != _init_of(run)["digest"]:
+            return run
+    return None
+
+
+def _begun(init: str, folder: str, name: str) -> Iterator[Run]:
+    """The runs that began from `init` in folders of this name, with or without a number, also those of groups of seeds.
+
+    Those that have saved no step are left out: they cannot go on without their weights.
+    """
+    for run in _numbered(Path(folder) / name) if is_name(name) else ():
+        try:
+            began = run.config().init == init and "digest" in _init_of(run) and run.complete_steps()
+        except UserError:  # whoever needs that record says what is wrong with it
+            continue
+        if began:
+            yield run
 
 
 def _init_of(folder: Run) -> dict[str, Any]:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args, get_type_hints
 
 from ..config import ModelConfig, RunConfig, function_fields, network_of, normal, pair, task_row
 from ..errors import UserError
 from ..interop import Change, Weights, changed, stated_by
-from .opening import RULES, flag, text
+from .opening import RULES, Unfit, flag, text
+
+
+class OtherNetwork(Unfit):
+    """A run's network is not that of its weights.
+
+    `fields` are those that differ and that neither a rule nor the data can make equal; empty where there are none.
+    """
+
+    def __init__(self, what: str, given: ModelConfig, wanted: ModelConfig, fields: Sequence[str]):
+        super().__init__(what)
+        self.given, self.wanted, self.fields = given, wanted, tuple(fields)
 
 
 def told(model: ModelConfig) -> dict[str, Any]:
@@ -41,11 +52,11 @@ def change_for(run: RunConfig, weights: Weights) -> Change:
         reason = str(error)
         for text in texts:
             reason = reason.removeprefix(f"--adapt {text}: ")
-        raise UserError(f"init {run.init}: {reason}") from error
+        raise Unfit(f"init {run.init}: {reason}") from error
 
 
 def check_fit(run: RunConfig, given: ModelConfig, change: Change) -> None:
-    """Raise UserError where a run's network is not that of its weights; sizes that the data will determine are free."""
+    """Raise OtherNetwork where a run's network is not that of its weights; sizes that data will determine are free."""
     row = network_of(given)
     sizes = {name: getattr(given, name) for name in row.from_data if not getattr(run.model, name)}
     wanted, there = normal(replace(run.model, **sizes)), normal(change.config)
@@ -59,15 +70,15 @@ def check_fit(run: RunConfig, given: ModelConfig, change: Change) -> None:
     values = ", ".join(
         f"its {n} is {text(getattr(there, n))}, here it is {text(getattr(wanted, n))}" for n in different
     )
-    flags = [flag(n, getattr(there, n)) for n in different if n not in RULES and n not in row.from_data]
-    hints = [f"give {' '.join(flags)}"] * bool(flags)
+    own = [name for name in different if name not in RULES and name not in row.from_data]
+    hints = [f"give {' '.join(flag(name, getattr(there, name)) for name in own)}"] * bool(own)
     hints += [_following(name, run) for name in RULES if name in different]
     of_data = [name for name in different if name in row.from_data]
     if any(name in row.head_fields for name in of_data):
         hints.append("add --new-head to start with a new head")
     if any(name not in row.head_fields for name in of_data):
         hints.append("start from weights that were trained with the same words")
-    raise UserError(f"init {run.init}: {values}; {' and '.join(hints)}")
+    raise OtherNetwork(f"init {run.init}: {values}; {' and '.join(hints)}", there, wanted, own)
 
 
 def _following(name: str, run: RunConfig) -> str:

@@ -20,29 +20,33 @@ RULES = {"image": "init_resize", "channels": "init_channels"}  # {field that wei
 FEW = 8  # fields that a message lists; a file that lacks more states none
 
 
+class Unfit(UserError):
+    """Weights that cannot be opened, or that are not those of the run's network."""
+
+
 @contextlib.contextmanager
 def opened_for(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[Weights]:
     """The weights of `run.init`; `otherwise` as in `interop.opened`, but not where the weights are to follow it."""
     rest = {name: value for name, value in otherwise.items() if getattr(run, RULES.get(name, ""), "none") == "none"}
     with contextlib.ExitStack() as stack:
-        with worded(run.init, run.dir):
+        with worded(run.init):
             place = place_of(run.init, run.dir)
             weights = stack.enter_context(opened(place, type(run.model), rest, square=run.init_resize != "none"))
         yield weights
 
 
 @contextlib.contextmanager
-def worded(init: str, folder: str) -> Iterator[None]:
-    """Say of an error that it is about `init`, in flags of training, and which runs began from that."""
+def worded(init: str) -> Iterator[None]:
+    """Say of an error that it is about `init`, in flags of training."""
     try:
         yield
     except UserError as error:
         if isinstance(error, Unstated):
-            raise UserError(f"init {init}: {_untold(init, error.fields)}") from error
+            raise Unfit(f"init {init}: {_untold(init, error.fields)}") from error
         what = str(convert_first(error, init))
         path, _, rest = what.partition(": ")
         what = rest if rest and (path == init or os.path.exists(path)) else what
-        raise UserError(f"init {init}: {what}{_begun(init, folder)}") from error
+        raise Unfit(f"init {init}: {what}") from error
 
 
 def place_of(init: str, folder: str) -> str:
@@ -68,20 +72,6 @@ def _untold(init: str, fields: Sequence[str]) -> str:
         f"its tensors cannot tell {', '.join(fields)}; give {flags}, or a preset with its network (vit-s16, ...), "
         f"or its published name to `{command}` and X.safetensors here"
     )
-
-
-def _begun(init: str, folder: str) -> str:
-    """A clause naming a run that began from `init`; empty where there is none."""
-    found = next(runs_from(init, folder), None)
-    return f"; {found} began from it: go on with that by --resume {found}" if found else ""
-
-
-def runs_from(init: str, folder: str) -> Iterator[Run]:
-    """The runs in the folder of all runs that began from `init`, also those in groups of seeds."""
-    for file in sorted([*Path(folder).glob("*/config.json"), *Path(folder).glob("*/seed-*/config.json")]):
-        with contextlib.suppress(UserError):
-            if Run(file.parent).config().init == init:
-                yield Run(file.parent)
 
 
 def digest(arrays: Iterable[tuple[str, np.ndarray]]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import backend, flags, runs, starting
-from ..config import RunConfig, check_run, differences, flat, is_sized, to_dict
+from ..config import RunConfig, check_run, differences, flat, is_sized, network_of, to_dict
 from ..config.complete import is_name
 from ..config.file import flat_names, overlaid, read_config
 from ..errors import DONE, UserError, run_command
@@ -68,6 +68,7 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     """
     words = list(arguments)
     named = words.pop(0) if words and not flags.is_flag(words[0]) else ""
+    helping = bool({"-h", "--help"} & {*words})
     resume, init, file = (flags.value_of(words, name) for name in ("resume", "init", "config"))
     folder = None
     if resume:
@@ -87,13 +88,17 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
             init = str(values.get("init", ""))
         name = named or (FINETUNE if init else _of_task(values.get("task")))
         base = _preset_run(name)
-        if init and not {"-h", "--help"} & {*words}:
-            base = _filled_in(base, name, init, words, values, file)
+        if init and not helping:
+            place = flags.value_of(words, "dir") or str(values.get("dir", RunConfig.dir))
+            called = flags.value_of(words, "name") or str(values.get("name", "")) or named or _name_of(file, beside)
+            with starting.resumable(init, place, called or name):
+                base = _filled_in(replace(base, init=init, dir=place), name, words, values, file)
         elif file:
             base = overlaid(base, values, file)
         name = named or _name_of(file, beside) or name
     program = "python -m vit_jax.train" + (f" {named}" if named else "")
-    options = _parsed(base, _one_preset(words), prog=program, description=_description(named, name))
+    description = _description(named, name) if helping else None
+    options = _parsed(base, _one_preset(words), prog=program, description=description)
     return name, options, folder
 
 
@@ -104,20 +109,39 @@ def _parsed(base: RunConfig, words: list[str], prog: str, description: str | Non
     return flags.parse(Options, words, default=default, prog=prog, description=description)
 
 
-def _filled_in(run: RunConfig, name: str, init: str, words: list[str], values: dict[str, Any], file: str) -> RunConfig:
-    """A preset's run with the fields that the weights `init` decide, and over these the values of a --config.
+def _filled_in(run: RunConfig, name: str, words: list[str], values: dict[str, Any], file: str) -> RunConfig:
+    """A preset's run with the fields that the weights run.init decide, and over these the values of a --config.
 
     Raises UserError where the weights cannot follow that, or the flags among `words`.
     """
-    place = flags.value_of(words, "dir") or str(values.get("dir", RunConfig.dir))
     if name == FINETUNE:
-        run = starting.base(init, place)
-    run = replace(run, init=init, dir=place)
+        run = replace(starting.base(run.init, run.dir), init=run.init, dir=run.dir)
+        _check_task(run, values.get("task"), file)
     over = overlaid(run, values, file) if file else run
     asked = _parsed(over, words, prog="")
-    said = {*flat_names(values), *flags.given(words, asked)}
-    stated = {field: value for field, (value, _) in flat(asked.run()).items() if field in said}
-    return starting.filled(run, stated, own=name != FINETUNE)
+    in_file, in_words = {*flat_names(values)}, {*flags.given(words, asked)}
+    stated = {field: value for field, (value, _) in flat(asked.run()).items() if field in in_file | in_words}
+    try:
+        return starting.filled(run, stated, own=name != FINETUNE)
+    except starting.OtherNetwork as error:
+        wanted, given = (network_of(c).describe(c)[0] for c in (error.wanted, error.given))
+        if wanted == given or not {f"model.{field}" for field in error.fields} & (in_file - in_words):
+            raise
+        raise starting.Unfit(
+            f'--config {file}: its network is "{wanted}" and init {run.init} holds "{given}"; to train the latter, '
+            f'give a copy of {file} without "model", to train the former from random weights, give --init ""'
+        ) from error
+
+
+def _check_task(run: RunConfig, task: object, file: str) -> None:
+    """Raise UserError where the task of a --config trains another kind of network than the weights of a run are of."""
+    other = _preset_run(_of_task(task))
+    if task == other.task and type(other.model) is not type(run.model):
+        held, trained = (network_of(each.model).name for each in (run, other))
+        raise starting.Unfit(
+            f"--config {file}: its task is {task}, which trains a {trained}, and init {run.init} holds a {held}; "
+            f"start from weights of a {trained}, or leave --config out"
+        )
 
 
 def _of_task(task: object) -> str:
