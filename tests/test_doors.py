@@ -21,6 +21,7 @@ from PIL import Image
 import vit_jax
 from vit_jax import cli, errors, flags, runs
 from vit_jax.config import RunConfig, flat, from_dict, to_dict
+from vit_jax.data.archives import OFFICIAL
 from vit_jax.presets import PRESETS, preset
 from vit_jax.train import command as train_command
 
@@ -166,6 +167,26 @@ def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monk
     assert "those of mnist" in shown
 
 
+def test_help_says_what_a_preset_fetches(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = helped(capsys)
+    assert max(map(len, text.splitlines())) <= 80
+    for name in PRESETS:
+        source = preset(name).run.data.source
+        fetched = (
+            f"{sum(archive.bytes for archive in OFFICIAL[source].archives) / 1e6:.0f} MB" if source in OFFICIAL else ""
+        )
+        (line,) = (line for line in text.splitlines() if line.split()[:1] == [name])
+        assert line.endswith(f"; fetches {fetched}") if fetched else "fetches" not in line
+        if name not in ("digits", "mnist", "cifar100-768x3"):
+            continue
+        shown = helped(capsys, name)
+        assert max(map(len, shown.splitlines())) <= 80
+        shown = " ".join(shown.split())
+        said = f"Its data, {source}, is fetched once ({fetched}) and prepared in --data.dir, by default $TFDS_DATA_DIR"
+        assert (said in shown) == bool(fetched) == ("with --data.no-download it must be there" in shown)
+
+
 def test_no_jax_before_it_is_needed():
     """Help, a printed config and what is wrong with a command come before anything heavy is loaded."""
     program = """
@@ -183,6 +204,7 @@ def run(command, *arguments):
     heavy &= set(sys.modules)
     print(code, *arguments, *heavy, sep="|")
 run(command, "--help")
+run(command, "mnist", "--help")
 run(command, "--version")
 run(command, "digits", "--print-config")
 run(command, "digit")
@@ -198,6 +220,7 @@ run(predict.command, "nothing", "nothing.png")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.splitlines() == [
         "0|--help",
+        "0|mnist|--help",
         "0|--version",
         "0|digits|--print-config",
         "2|digit",

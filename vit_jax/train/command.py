@@ -190,17 +190,33 @@ def _description(named: str, name: str) -> str:
     usage = ["Train a network: python -m vit_jax.train [PRESET] [--field value ...].", ""]
     # Lines with an indent, because tyro joins all others.
     if named:
-        text = textwrap.fill(
-            preset(named).help or preset(named).title, width, initial_indent="  ", subsequent_indent="  "
-        )
+        found = preset(named)
+        texts = [found.help or found.title]
+        if size := _fetched(found.run):
+            texts.append(
+                f"Its data, {found.run.data.source}, is fetched once ({size}) and prepared in --data.dir, by default "
+                "$TFDS_DATA_DIR or ~/tensorflow_datasets; with --data.no-download it must be there."
+            )
+        text = "\n".join(textwrap.fill(t, width, initial_indent="  ", subsequent_indent="  ") for t in texts)
         return "\n".join([*usage, f"{named}:", text, "", f"The defaults below are those of {named}."])
-    listing = {name: preset(name).title for name in PRESETS}
+    listing = {}
+    for each in PRESETS:
+        size = _fetched(preset(each).run)
+        listing[each] = preset(each).title + (f"; fetches {size}" if size else "")
     listing["vit-SIZEPATCH"] = "vit-s16, vit-b32, ...: sizes ti s b l h g, any patch"
     lines = [
         f"  {name:17} {textwrap.shorten(title, width - 20, placeholder=' ...')}" for name, title in listing.items()
     ]
     after = ["", f"The defaults below are those of {name}; PRESET --help explains a preset."]
     return "\n".join([*usage, "Presets:", *lines, *after])
+
+
+def _fetched(run: RunConfig) -> str:
+    """How large the archives of a run's data are, in words, if these are fetched by name; else empty."""
+    from ..data.archives import OFFICIAL
+
+    official = OFFICIAL.get(run.data.source)
+    return f"{sum(archive.bytes for archive in official.archives) / 1e6:.0f} MB" if official else ""
 
 
 def command(arguments: list[str]) -> int:
