@@ -1,5 +1,5 @@
 # make train       set up .venv, then train; ARGS chooses what (default: the digits): make train ARGS="mnist --epochs 1"
-# make test        set up .venv, then run the tests; ARGS goes to pytest
+# make test        set up .venv, then run the tests, several files at a time; ARGS goes to pytest
 # make test-slow   the same for the tests that take minutes
 # make parity      compare ours with PyTorch and other libraries, layer by layer, and print the table, then run the tests
 #                  that make test skips without these libraries; ARGS goes to python -m tests.parity and leaves the tests out
@@ -16,6 +16,8 @@
 TORCH ?= yes
 # The tests that load a library of the extra parity, or skip without it.
 LIBRARY_TESTS = $(shell grep -lE '^ *(from|import) .*libraries|importorskip."huggingface_hub' tests/test_*.py)
+# A process holds up to 4 GB, so there are at most four of them.
+PYTEST = .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 comma := ,
 
 ifeq ($(strip $(PYTHON)),)
@@ -65,14 +67,14 @@ train: .venv/.base
 	.venv/bin/python -m vit_jax.train $(ARGS)
 
 test: .venv/.test
-	.venv/bin/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-slow: .venv/.test
-	.venv/bin/python -m pytest -m slow $(ARGS)
+	$(PYTEST) -m slow $(ARGS)
 
 parity: .venv/.parity
 	.venv/bin/python -m tests.parity $(ARGS)
-	@test -n "$(ARGS)" || .venv/bin/python -m pytest -q $(LIBRARY_TESTS)
+	@test -n "$(ARGS)" || $(PYTEST) -q $(LIBRARY_TESTS)
 
 lint: .venv/.dev
 	.venv/bin/python -m ruff check

@@ -25,6 +25,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_folder().with_name(
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("MPLBACKEND", "agg")
+os.environ.pop("COLUMNS", None)  # lines are as wide as without a terminal, wherever the tests were started
 # No test reaches the network: the processes that tests start by this proxy, which is not there, this one by `offline`.
 os.environ.update({name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")})
 os.environ.update(no_proxy="127.0.0.1,localhost", NO_PROXY="127.0.0.1,localhost")
