@@ -123,6 +123,12 @@ class ViT(nn.Module):
         """
         return self.classify(self.encode(images, tape=tape), tape)
 
+    def both(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits of the class token and of the distillation token, each by its own head: [B, K] and [B, K]."""
+        if self.cls_token is None or self.head is None or self.distill_head is None:
+            raise ValueError("the network has no class token and distillation token with a head each")
+        return self.two_logits(self.encode(images))
+
     def capture(self, images: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
         """Inner values of an evaluation pass, {name: tensor}.
 
@@ -209,8 +215,13 @@ class ViT(nn.Module):
             pooled = x[:, first if c.pool == "mean" else 0 :].mean(1)
         record(tape, "pooled", pooled)
         if c.pool == "cls_distill" and self.distill_head is not None:  # DeiT: two heads for two tokens
-            return (self.logits(x[:, 0]) + self.distilled(x[:, 1])) / 2
+            logits, distilled = self.two_logits(x)
+            return (logits + distilled) / 2
         return self.logits(pooled)
+
+    def two_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`both`, from the tokens [B, N, D]."""
+        return self.logits(x[:, 0]), self.distilled(x[:, 1])
 
     def logits(self, pooled: Tensor) -> Tensor:
         """The head, with its norm, hidden layer and dropout if there are any: [B, D] -> [B, K]."""

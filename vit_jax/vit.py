@@ -173,6 +173,15 @@ class ViT(nnx.Module):
         """
         return self.classify(self.encode(images, keys), keys)
 
+    def both(self, images: Array, *, keys: Array | None = None) -> tuple[Array, Array]:
+        """The logits of the class token and of the distillation token, each by its own head: [B, K] and [B, K].
+
+        Arguments and errors are those of a call. Raises ValueError too if the network has no two such heads.
+        """
+        if self.cls_token is None or self.head is None or self.distill_head is None:
+            raise ValueError("the network has no class token and distillation token with a head each")
+        return self.two_logits(self.encode(images, keys), keys)
+
     def capture(self, images: Array, names: Iterable[str]) -> dict[str, Array]:
         """Inner values of an evaluation pass, {name: array}.
 
@@ -260,8 +269,14 @@ class ViT(nnx.Module):
             pooled = x[:, first if c.pool == "mean" else 0 :].mean(1)
         record(tape, "pooled", pooled)
         if c.pool == "cls_distill" and self.distill_head is not None:  # DeiT: two heads for two tokens
-            return (self.logits(x[:, 0], keys) + self.distilled(x[:, 1])) / 2
+            logits, distilled = self.two_logits(x, keys)
+            return (logits + distilled) / 2
         return self.logits(pooled, keys)
+
+    def two_logits(self, x: Array, keys: Array | None) -> tuple[Array, Array]:
+        """`both`, from the tokens [B, N, D]."""
+        x = x.astype(wide(x.dtype))
+        return self.logits(x[:, 0], keys), self.distilled(x[:, 1])
 
     def logits(self, pooled: Array, keys: Array | None) -> Array:
         """The head, with its norm, hidden layer and dropout if there are any: [B, D] -> [B, K]."""

@@ -75,7 +75,10 @@ class Classify:
 
     def loss(self, model: ViT, batch: Batch, keys: Array, denominator: None = None) -> tuple[Array, dict[str, Array]]:
         """(cross entropy [], {"accuracy": []}) of a prepared batch, labels smoothed; `keys` [B] are for dropout."""
-        logits = model(self.images(batch, model.dtype), keys=fold(keys, 1))  # [B, K]
+        return self.of_labels(model(self.images(batch, model.dtype), keys=fold(keys, 1)), batch)
+
+    def of_labels(self, logits: Array, batch: Batch) -> tuple[Array, dict[str, Array]]:
+        """What `loss` returns, for logits [B, K]."""
         targets = jax.nn.one_hot(batch["label"], logits.shape[-1], dtype=logits.dtype)
         if self.label_smoothing:
             targets = optax.smooth_labels(targets, self.label_smoothing)
