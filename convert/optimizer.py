@@ -9,13 +9,13 @@ vit_jax, with eps outside the root.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from vit_jax.config import OptimConfig, Parameter, roles
+from vit_jax.config import OptimConfig, Parameter, moments, trained
 from vit_jax.errors import UserError
 
 from .containers.source import Spec, Tensor, TreePath
@@ -57,6 +57,20 @@ def moving(rows: Iterable[Row], names: Iterable[str]) -> list[Row]:
     return moved
 
 
+def within(rows: Iterable[Row], names: Collection[str]) -> list[Row]:
+    """The rows of the parameters `names`. Raises UserError where a tensor of the file holds others too."""
+    found = []
+    for r in rows:
+        inside = [name in names for name in r.ours]
+        if any(inside) and not all(inside):
+            raise UserError(
+                f"{', '.join(r.theirs)}: holds {', '.join(r.ours)}, of which only some are trained alike, so the "
+                "optimizer's state cannot be converted; add --weights-only"
+            )
+        found += [r] * any(inside)
+    return found
+
+
 def _zeros(tensor: Tensor) -> Tensor:
     return dataclasses.replace(tensor, read=lambda: np.zeros(tensor.shape, tensor.dtype))
 
@@ -82,7 +96,7 @@ def from_torch(
     that of `c`, or its parameters cannot be identified.
     """
     states, groups = _opened(saved, what)
-    rows = moving(rows, weights)
+    rows = within(moving(rows, weights), trained(c, table))
     names = _names(groups, rows, weights, c, table, what, grouped)
     order = dict(zip((i for group in groups for i in group["params"]), names, strict=True))
     kinds = {name: {table[ours].kind for ours in r.ours} for r in rows for name in r.theirs}
@@ -99,15 +113,22 @@ def from_torch(
         raise UserError(
             f"{what}: its optimizer has a state numbered {strange[0]!r}, which belongs to no parameter; save it again"
         )
-    found = _moments(entries, names, weights, c, what, step)
+    found = _moments(entries, _kept(rows, names, c, table), weights, what, step)
     copies = _copies(rows, weights)
     return Moments(
         found.step,
         {
-            role: {**tensors, **{name: tensors[first] for name, first in copies.items()}}
+            role: {**tensors, **{name: tensors[first] for name, first in copies.items() if first in tensors}}
             for role, tensors in found.roles.items()
         },
     )
+
+
+def _kept(rows: Sequence[Row], names: Iterable[str], c: OptimConfig, table: Table) -> dict[str, list[str]]:
+    """{role: those of the file's `names` that have this moment}."""
+    kept = {role: {name for r in within(rows, ours) for name in r.theirs} for role, ours in moments(c, table).items()}
+    names = list(names)
+    return {role: [name for name in names if name in theirs] for role, theirs in kept.items()}
 
 
 def _copies(rows: Iterable[Row], names: Mapping[str, Any]) -> dict[str, str]:
@@ -270,24 +291,28 @@ def _entries(entry: Any, where: str) -> dict[str, Any]:
 
 def _moments(
     entries: Mapping[str, dict[str, Any]],
-    names: Sequence[str],
+    kept: Mapping[str, Sequence[str]],
     weights: Mapping[str, Tensor],
-    c: OptimConfig,
     what: str,
     step: int | None,
 ) -> Moments:
-    """All parameters' moments and their one step. Raises UserError where states are missing, steps or shapes differ."""
-    torch_names = {role: TORCH_NAMES[role] for role in roles(c)}
-    lacking = [name for name in names if not set(torch_names.values()) <= entries.get(name, {}).keys()]
-    if torch_names and len(lacking) == len(names) and not step:  # nothing was trained yet
-        return Moments(0, {role: {name: _zeros(weights[name]) for name in names} for role in torch_names})
+    """The moments of the parameters that have them, {role: their names}, and their one step.
+
+    Raises UserError where states are missing, steps or shapes differ.
+    """
+    names = list(dict.fromkeys(name for its in kept.values() for name in its))
+    lacking = [
+        n for n in names if any(n in its and TORCH_NAMES[r] not in entries.get(n, {}) for r, its in kept.items())
+    ]
+    if names and len(lacking) == len(names) and not step:  # nothing was trained yet
+        return Moments(0, {role: {name: _zeros(weights[name]) for name in its} for role, its in kept.items()})
     if lacking:
         which = f"{', '.join(lacking[:3])} ({len(lacking)} of {len(names)})"
         raise UserError(
             f"{what}: its optimizer has no state for {which}, which seem to have had no gradient; "
             f"train them, or {WEIGHTS_ONLY}"
         )
-    found = {role: {name: entries[name][key] for name in names} for role, key in torch_names.items()}
+    found = {role: {name: entries[name][TORCH_NAMES[role]] for name in its} for role, its in kept.items()}
     for tensors in found.values():
         for name, tensor in tensors.items():
             if not isinstance(tensor, Tensor) or tensor.shape != weights[name].shape:
@@ -335,9 +360,10 @@ def to_torch(
     names: parameters that decay, then the others. Before the first step there is no state, as in torch. The paths of
     the parameters' steps are under the role `step`.
     """
-    moved = moving(rows, specs)
+    moved = within(moving(rows, specs), trained(c, table))
     decays = _decaying(moved, c, table)
     order = registered(parameter_order(moved, specs))
+    kept = _kept(moved, order, c, table)
     groups: Groups = []
     state: dict[int, dict[str, Spec]] = {}
     paths: Paths = {}
@@ -347,9 +373,10 @@ def to_torch(
             numbered = dict(zip(members, numbers, strict=False))
             groups.append({**_group(c, c.weight_decay * on), "params": list(numbered.values()), "param_names": members})
             for name, i in numbered.items() if step else ():
-                state[i] = {TORCH_NAMES[role]: specs[name] for role in roles(c)}
-                paths |= {(role, name): ("state", i, TORCH_NAMES[role]) for role in roles(c)}
-                if "mu" in roles(c):
+                its = [role for role, names in kept.items() if name in names]
+                state[i] = {TORCH_NAMES[role]: specs[name] for role in its}
+                paths |= {(role, name): ("state", i, TORCH_NAMES[role]) for role in its}
+                if "mu" in its:
                     state[i] = {"step": Spec(np.dtype(np.float32), ()), **state[i]}
                     paths["step", name] = ("state", i, "step")
     return {"state": {i: entry for i, entry in state.items() if entry}, "param_groups": groups}, paths

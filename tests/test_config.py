@@ -229,6 +229,8 @@ BAD_RUNS = [
         (dict(optim=dict([(name, 1.0)])), f"optim.{name}", "1.0")
         for name in ("momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start")
     ),
+    (dict(optim=dict(freeze=("bloks.*",))), "optim.freeze", "'bloks.*'", "no parameter", "blocks.*", "position"),
+    (dict(optim=dict(freeze=("blocks.*", "*"))), "optim.freeze", "blocks.* *", "all"),
     (dict(augment=dict(crop_padding=-1)), "augment.crop_padding", "-1"),
     (dict(task="clasify"), "the task", "'clasify'", "classify"),
     (dict(task="translate", model=ViTConfig()), "task", "translate", "Transformer", "model", "ViT"),
@@ -386,7 +388,7 @@ def test_every_field_of_a_run_is_written_and_comes_back(run):
                 int: lambda v: v + 1,
                 float: lambda v: v + 0.5,
                 str: lambda v: v + "x",
-                tuple: lambda v: (*v, v[0] if v else 0.5),
+                tuple: lambda v, first="x" if hint == tuple[str, ...] else 0.5: (*v, v[0] if v else first),
             }
             other = moves[type(value)](value)
         changed = dataclasses.replace(

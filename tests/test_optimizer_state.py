@@ -66,6 +66,7 @@ OPTIMIZERS = {
     "AdamW in one cycle with momentum": replace(ADAMW, schedule="one_cycle", cycle_momentum=True, warmup=0.0),
     "momentum of Nesterov": OptimConfig(name="momentum", lr=1e-2, nesterov=True, weight_decay=0.05, schedule="cosine"),
     "SGD": OptimConfig(name="sgd", lr=1e-2, schedule="constant"),
+    "AdamW, mlp and tokens frozen": replace(ADAMW, freeze=("blocks.0.mlp.*", "*token*")),
 }
 STEPS, EPOCH = 50, 25
 PREPROCESS = {

@@ -29,7 +29,7 @@ from vit_jax.config import (
 )
 from vit_jax.config.tree import ZEROS
 from vit_jax.errors import UserError
-from vit_jax.layers import Linear, split
+from vit_jax.layers import Linear, merge, split
 from vit_jax.models import definition
 from vit_jax.optim import Optimizer
 from vit_jax.runs import flatten, unflatten
@@ -98,9 +98,9 @@ class Regression:
 LINEAR = {"kernel": Parameter((3, 2), "kernel", ZEROS), "bias": Parameter((2,), "bias", ZEROS)}
 
 
-def regression(**fields):
+def regression(freeze=(), **fields):
     """(engine, parameters, one batch a step) of that task, float64."""
-    optim = OptimConfig(name="momentum", lr=0.1, momentum=0.8, weight_decay=0.05)
+    optim = OptimConfig(name="momentum", lr=0.1, momentum=0.8, weight_decay=0.05, clip=3.0, freeze=freeze)
     run = RunConfig(
         "classify", ViTConfig(), ImageData(), ImageAugment(), batch=8, ema=0.9, seed=7, optim=optim, **fields
     )
@@ -111,10 +111,11 @@ def regression(**fields):
     return Engine(run, graph, Regression(), Optimizer(run.optim, STEPS, 5, LINEAR)), tree, batches
 
 
-def by_hand(tree, batches):
-    """Ten steps in numpy: momentum with L2 on the kernel, cosine to 0; the loss, noise, norms and average of each."""
+def by_hand(tree, batches, freeze=()):
+    """Ten steps in numpy: clipped momentum, L2 on the kernel, cosine to 0; loss, noise, norms and average of each."""
     p = {name: np.asarray(x) for name, x in tree.items()}
-    trace, ema, rows = {name: 0.0 for name in p}, dict(p), []
+    trace = {name: 0.0 for name in p if name not in freeze}
+    ema, rows = {name: p[name] for name in trace}, []
     for t, batch in enumerate(batches):
         of_step = jax.random.fold_in(jax.random.key(7), t)
         noise = np.stack(
@@ -123,14 +124,16 @@ def by_hand(tree, batches):
         x = batch["x"] + noise
         error = x @ p["kernel"] + p["bias"] - batch["label"]
         gradients = {"kernel": 2 * x.T @ error / 8, "bias": 2 * error.mean(0)}
-        lr = 0.1 * (1 + math.cos(math.pi * t / STEPS)) / 2
-        trace = {n: 0.8 * trace[n] + g + (0.05 * p[n] if n == "kernel" else 0) for n, g in gradients.items()}
-        p = {n: p[n] - lr * trace[n] for n in p}
-        ema = {n: 0.9 * ema[n] + 0.1 * p[n] for n in p}
+        gradients = {n: gradients[n] for n in trace}
 
         def norm(tree):
             return math.sqrt(sum((x**2).sum() for x in tree.values()))
 
+        lr = 0.1 * (1 + math.cos(math.pi * t / STEPS)) / 2
+        share = min(1, 3 / (norm(gradients) + 1e-6))
+        trace = {n: 0.8 * trace[n] + share * g + 0.05 * p[n] * (n == "kernel") for n, g in gradients.items()}
+        p = p | {n: p[n] - lr * trace[n] for n in trace}
+        ema = {n: 0.9 * ema[n] + 0.1 * p[n] for n in trace}
         row = {"loss": (error**2).sum(-1).mean(), "noise": noise.mean(), "lr": lr, "grad_norm": norm(gradients)}
         rows.append(row | {"param_norm": norm(p), "update_norm": lr * norm(trace)})
     return p, ema, trace, rows
@@ -141,6 +144,8 @@ VARIANTS = {
     "pmap": dict(parallel="pmap"),
     "accumulate": dict(accumulate=4),
     "pmap, accumulate": dict(parallel="pmap", accumulate=2),
+    "kernel frozen": dict(freeze=("ker*",)),
+    "bias frozen, pmap, accumulate": dict(freeze=("bias",), parallel="pmap", accumulate=2),
 }
 
 
@@ -150,7 +155,8 @@ def test_ten_steps_are_what_a_hand_computes_and_are_compiled_once(variant):
     compiled = []
     with jax.enable_x64(True):
         engine, tree, batches = regression(**VARIANTS[variant])
-        p, ema, trace, rows = by_hand(tree, batches)
+        frozen = [name for name in tree if name[:3] in str(VARIANTS[variant].get("freeze"))]
+        p, ema, trace, rows = by_hand(tree, batches, frozen)
         state = engine.start(tree)
         for t, (batch, row) in enumerate(zip(batches, rows, strict=True)):
             if t == 5:
@@ -162,11 +168,31 @@ def test_ten_steps_are_what_a_hand_computes_and_are_compiled_once(variant):
         state = to_host(engine, state)
     assert state.step == STEPS
     for got, expected in ((state.parameters, p), (state.ema, ema), (state.moments["trace"], trace)):
+        assert got.keys() == expected.keys()
         for name, x in expected.items():
             np.testing.assert_allclose(got[name], x, rtol=0, atol=1e-12)
     assert compiled == [True, *[False] * (STEPS - 1)]
     if "pmap" not in variant:
         assert engine.compiled._cache_size() == 1
+
+
+def test_with_a_frozen_trunk_nothing_is_differentiated_through_it():
+    """The matrix products of the forward pass, and one more: the head's gradient from the features below it."""
+    config = ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12)
+    optim = OptimConfig(freeze=("patch.*", "cls_token", "position", "blocks.*", "norm.*"))
+    run, table = RunConfig("classify", config, ImageData(), ImageAugment(), optim=optim), parameters(config)
+    task = task_of(run, {"preprocess": {"mean": [0.3], "std": [0.7]}})
+    batch = {"image": np.zeros((4, 8, 8, 1), np.uint8), "label": np.zeros(4, np.int32)}
+    tree, keys = unflatten({n: jnp.ones(p.shape) for n, p in table.items()}), example_keys(0, 0, jnp.arange(4))
+
+    def products(optim):
+        engine = Engine(run, definition(config), task, Optimizer(optim, 1, 1, table))
+        traced = jax.jit(lambda *each: engine.gradients(task, *each, None)).trace(tree, batch, keys)
+        return str(traced.jaxpr).count("dot_general")
+
+    forward = jax.jit(lambda tree: task.outputs(merge(definition(config), tree), batch)).trace(tree)
+    assert products(optim) == str(forward.jaxpr).count("dot_general") + 1
+    assert products(OptimConfig()) > 2 * products(optim)
 
 
 @pytest.mark.parametrize("parallel", ["jit", "pmap"])
@@ -317,6 +343,8 @@ CUTS = {
     "accumulate": dict(accumulate=2),
     "pmap": dict(parallel="pmap"),
     "pmap, accumulate": dict(parallel="pmap", accumulate=2),
+    "kernel frozen": dict(freeze=("ker*",)),
+    "bias frozen, pmap, accumulate": dict(freeze=("bias",), parallel="pmap", accumulate=2),
 }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,12 +15,19 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 from vit_jax.config import OptimConfig
 
 
+def freeze(model: nn.Module, names: Mapping[str, str], c: OptimConfig) -> None:
+    """Switch off the gradients of what a pattern of `freeze` matches; `names` {torch's: vit_jax's} are the model's."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not any(fnmatch.fnmatchcase(names[name], pattern) for pattern in c.freeze))
+
+
 def decay_groups(model: nn.Module, c: OptimConfig) -> list[dict[str, Any]]:
-    """Parameter groups for torch.optim: those that decay and those that do not, by the kind of each parameter."""
+    """Parameter groups for torch.optim, without what is frozen: those that decay, by their kinds, and the others."""
     decays: dict[bool, dict[str, nn.Parameter]] = {True: {}, False: {}}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(path, recurse=False):
-            decays[kind_of(module, name.rpartition(".")[2]) in c.decay][name] = parameter
+            if parameter.requires_grad:
+                decays[kind_of(module, name.rpartition(".")[2]) in c.decay][name] = parameter
     return [
         {"params": [*its.values()], "param_names": [*its], "weight_decay": c.weight_decay * on}
         for on, its in decays.items()

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from convert.optimizer import TORCH_NAMES
-from vit_jax.config import RunConfig, differences, from_dict, roles, to_dict
+from vit_jax.config import RunConfig, differences, from_dict, moments, parameters, to_dict
 from vit_jax.errors import UserError
 from vit_jax.runs import sync_file, sync_folder
 
-from .optim import make_optimizer, make_schedule
+from .optim import freeze, make_optimizer, make_schedule
 from .tasks import task_of
-from .weights import Model, build, load, named
+from .weights import Model, build, load, named, names
 
 Batch = Mapping[str, np.ndarray]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # of parameters
@@ -39,6 +39,7 @@ class Trainer:
         self.run, self.task = run, task_of(run)(run, metadata)
         self.device, self.dtype = torch.device(device), DTYPES[run.compute_dtype]
         self.model: Model = build(run.model).to(self.device, self.dtype)
+        freeze(self.model, names(self.model), run.optim)
         self.optimizer = make_optimizer(self.model, run.optim)
         self.length = (steps, epoch)
         self.schedule = make_schedule(self.optimizer, run.optim, *self.length)
@@ -106,19 +107,17 @@ class Trainer:
     def moments(self) -> dict[str, dict[str, np.ndarray]]:
         """The moments of the optimizer, {role: {vit_jax's dotted name: array}}; zeros before the first step.
 
-        The roles are mu and nu, or trace, or none.
+        The roles are mu and nu, or trace, or none. Frozen parameters have no moments.
         """
         state = self.optimizer.state
-        return {
-            role: named(
-                self.model,
-                {
-                    name: state[p].get(TORCH_NAMES[role], torch.zeros_like(p))
-                    for name, p in self.model.named_parameters()
-                },
-            )
-            for role in roles(self.run.optim)
-        }
+        out = {}
+        for role, kept in moments(self.run.optim, parameters(self.run.model)).items():
+            tensors = {
+                name: state[p].get(TORCH_NAMES[role], torch.zeros_like(p)) if p in state else torch.zeros_like(p)
+                for name, p in self.model.named_parameters()
+            }
+            out[role] = {name: x for name, x in named(self.model, tensors).items() if name in kept}
+        return out
 
     def save(self, path: Path, **others: Any) -> None:
         """Write {model, optimizer, step, config}, ema if there is one, and `others` to a file, atomically.

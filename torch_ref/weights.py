@@ -53,6 +53,11 @@ def gradients(model: Model) -> dict[str, np.ndarray]:
     )
 
 
+def names(model: Model) -> dict[str, str]:
+    """{name of a parameter in the state dict: its dotted name in vit_jax}."""
+    return {theirs: ours for row in dialect.rows(model.config) for ours in row.ours for theirs in row.theirs}
+
+
 def named(model: Model, tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
     """Tensors {name in the state dict: weights, gradients or moments} as {vit_jax's dotted name: array}."""
     arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}

@@ -139,10 +139,13 @@ class Checkpoints:
     ) -> None:
         """Raise UserError unless an item holds the arrays of a network, before any of them is allocated."""
         subject, folder = f"checkpoint {step}", self._folder(step) / item
-        roles = {name.partition(".")[0] for name in digests} - {"step"} if item == "optimizer" else {""}
-        expected = {f"{role}.{name}".lstrip("."): shape for role in roles for name, shape in parameters.items()}
-        expected |= {"step": ()} if item == "optimizer" else {}
-        if digests.keys() != expected.keys():
+        # Moments and averages may lack some parameters: whether they are those of a run, its config tells.
+        if item == "optimizer":
+            expected = {name: parameters.get(name.partition(".")[2]) for name in digests} | {"step": ()}
+        else:
+            expected = {name: parameters.get(name) for name in digests}
+        whole = parameters.keys() if item == "model" else {"step"} if item == "optimizer" else set()
+        if None in expected.values() or not whole <= digests.keys():
             raise UserError(f"{subject}: its parameters are not this network's")
         for base, _, names in os.walk(folder):
             for name in names:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 from pathlib import Path
 from typing import Any
 
-from .config import ModelConfig, RunConfig, network_of, parameter_count, roles
+from .config import ModelConfig, RunConfig, moments, network_of, parameter_count, parameters, trained
 from .errors import UserError
-
-
-def weights_bytes(config: ModelConfig, copies: int = 1, width: int = 4) -> int:
-    """The bytes of `copies` of a network's parameters, of `width` bytes each."""
-    return parameter_count(config) * copies * width
 
 
 def run_bytes(run: RunConfig) -> tuple[int, int]:
@@ -21,10 +17,13 @@ def run_bytes(run: RunConfig) -> tuple[int, int]:
 
     Of the activations only the inputs and the tokens are counted, once: what else is kept depends on the compiler.
     """
-    width = 8 if run.compute_dtype == "float64" else 4
-    copies = 2 + len(roles(run.optim)) + bool(run.ema)
+    table, width = parameters(run.model), 8 if run.compute_dtype == "float64" else 4
+    learnt = trained(run.optim, table)
+    # Weights; gradients and average of those that train; moments.
+    kept = (table, learnt, learnt if run.ema else (), *moments(run.optim, table).values())
+    numbers = sum(math.prod(table[name].shape) for names in kept for name in names)
     activations = network_of(run.model).activations(run.model) * -(-run.batch // run.accumulate)
-    return weights_bytes(run.model, copies, width), activations * (2 if run.compute_dtype == "bfloat16" else width)
+    return numbers * width, activations * (2 if run.compute_dtype == "bfloat16" else width)
 
 
 def check_memory(run: RunConfig) -> RunConfig:
@@ -47,7 +46,7 @@ def check_memory(run: RunConfig) -> RunConfig:
 
 def check_weights(config: ModelConfig) -> None:
     """Raise UserError if a network's weights alone cannot fit into the memory of this machine."""
-    limit, needed = memory()[0], weights_bytes(config)
+    limit, needed = memory()[0], 4 * parameter_count(config)
     if limit and needed > limit:
         raise UserError(
             f"{_sizes(config)} take {_gigabytes(needed)} GB for weights, but there are {_gigabytes(limit)} GB here: "

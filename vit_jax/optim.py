@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from .config import OptimConfig, Parameter, roles
+from .config import OptimConfig, Parameter, moments, trained
 from .runs import flatten, unflatten
 
 Schedule = Callable[[Array | int], Array]
@@ -78,18 +78,29 @@ class Optimizer:
     """`init(parameters) -> moments`, `update(gradients, moments, parameters, step) -> updates, moments`.
 
     Trees are nested dicts of arrays. `steps` is the length of the run and `epoch` that of an epoch, in steps. `table`
-    has the network's parameters by dotted name; the kind of a parameter decides whether it decays.
+    has the network's parameters by dotted name; the kind of a parameter decides whether it decays. Parameters that
+    `config.freeze` names are in none of the trees of `update`: `parted` separates them.
     """
 
     def __init__(self, config: OptimConfig, steps: int, epoch: int, table: Mapping[str, Parameter]):
         self.config, self.table = config, table
         self.rate = learning_rate(config, steps, epoch)
         self.momentum = momentum(config, steps)
+        self.trained = frozenset(trained(config, table))
+
+    def parted(self, parameters: Tree) -> tuple[Tree, Tree]:
+        """(the parameters that train, those that are frozen). Raises ValueError on one that is not in the table."""
+        flat = known(parameters, self.table)
+        inside, outside = ({n: x for n, x in flat.items() if (n in self.trained) is on} for on in (True, False))
+        return unflatten(inside), unflatten(outside)
 
     def init(self, parameters: Tree) -> Tree:
         """Zero moments, {role: tree}. Raises ValueError on a parameter that is not in the table."""
         flat = known(parameters, self.table)
-        return {role: unflatten({name: jnp.zeros_like(x) for name, x in flat.items()}) for role in roles(self.config)}
+        return {
+            role: unflatten({name: jnp.zeros_like(flat[name]) for name in names if name in flat})
+            for role, names in moments(self.config, self.table).items()
+        }
 
     def update(self, gradients: Tree, moments: Tree, parameters: Tree, step: Array) -> tuple[Tree, Tree]:
         """The updates to add to the parameters at `step` = 0, 1, ... (int32 []), and the new moments.
@@ -147,6 +158,11 @@ def known(parameters: Tree, table: Mapping[str, Parameter]) -> dict[str, Any]:
             "add it there, with its kind and its start"
         )
     return flat
+
+
+def joined(tree: Tree, other: Tree) -> Tree:
+    """The leaves of both trees, of equal names those of `other`."""
+    return unflatten(flatten(tree) | flatten(other))
 
 
 def clip(gradients: Tree, largest: float) -> Tree:

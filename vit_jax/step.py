@@ -22,7 +22,7 @@ from .config import ModelConfig, RunConfig, network_of
 from .data import evaluation_batches
 from .errors import UserError
 from .layers import merge
-from .optim import Optimizer
+from .optim import Optimizer, joined
 from .report.log import RESERVED_METRICS
 from .tasks import Batch, Evaluation, Task
 
@@ -34,13 +34,19 @@ Tree = dict[str, Any]
 class State:
     """The state that training changes; trees are nested dicts of arrays.
 
-    `step` is the number of updates done; `moments` is {role: tree}; `ema` is the average of the weights, or None.
+    `step` is the number of updates done; `moments` is {role: tree}; `ema` is the average of the weights that train, or
+    None.
     """
 
     step: Array  # int32 []
     parameters: Tree
     moments: Tree
     ema: Tree | None
+
+    @property
+    def averaged(self) -> Tree | None:
+        """All weights, those that train as their average; None without an average."""
+        return None if self.ema is None else joined(self.parameters, self.ema)
 
 
 def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
@@ -147,7 +153,7 @@ class Engine:
     def start(self, parameters: Tree) -> State:
         """The state before the first step, on the devices."""
         moments = self.optimizer.init(parameters)
-        ema = parameters if self.run.ema else None
+        ema = self.optimizer.parted(parameters)[0] if self.run.ema else None
         return self.to_devices(State(jnp.zeros((), jnp.int32), parameters, moments, ema))
 
     def to_devices(self, tree: Any) -> Any:
@@ -209,11 +215,13 @@ class Engine:
         self, state: State, loss: Array, metrics: dict[str, Array], gradients: Tree
     ) -> tuple[State, dict[str, Array]]:
         """The state after a step of the optimizer, and all metrics."""
-        updates, moments = self.optimizer.update(gradients, state.moments, state.parameters, state.step)
-        parameters = optax.apply_updates(state.parameters, updates)
+        trained, frozen = self.optimizer.parted(state.parameters)
+        updates, moments = self.optimizer.update(gradients, state.moments, trained, state.step)
+        trained = optax.apply_updates(trained, updates)
+        parameters = joined(frozen, trained)
         ema = state.ema
         if ema is not None:
-            ema = optax.incremental_update(parameters, ema, 1 - self.run.ema)
+            ema = optax.incremental_update(trained, ema, 1 - self.run.ema)
         if taken := sorted(metrics.keys() & RESERVED_METRICS):
             raise ValueError(
                 f"a task's metric is called {taken[0]}, which a row of metrics has already: give it another name"
@@ -232,18 +240,21 @@ class Engine:
     ) -> tuple[Array, dict[str, Array], Tree]:
         """(loss, metrics, gradients), means over the batch, computed in `accumulate` parts of it.
 
+        Gradients are of the parameters that train, so the backward pass ends where only frozen ones would need it.
         `denominator` is that of the batch as `Task.denominator` gives it, or None. Parts may differ in theirs, so each
         is divided by the mean over the parts.
         """
         parts = self.run.accumulate
         denominator = denominator if denominator is None else denominator / parts
 
-        def loss(parameters: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
-            return task.loss(merge(self.definition, parameters), batch, keys, denominator)
+        trained, frozen = self.optimizer.parted(parameters)
+
+        def loss(trained: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
+            return task.loss(merge(self.definition, joined(frozen, trained)), batch, keys, denominator)
 
         differentiate = jax.value_and_grad(loss, has_aux=True)
         if parts == 1:
-            (value, metrics), gradients = differentiate(parameters, batch, keys)
+            (value, metrics), gradients = differentiate(trained, batch, keys)
             return value, metrics, gradients
 
         # Part a has the rows a, a + parts, ...: so each part is spread over all devices, as the batch is.
@@ -251,10 +262,10 @@ class Engine:
             return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
 
         def add(total: Any, part: tuple[Batch, Array]) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, differentiate(parameters, *part)), None
+            return jax.tree.map(jnp.add, total, differentiate(trained, *part)), None
 
         pieces = jax.tree.map(cut, (batch, keys))
-        shapes = jax.eval_shape(differentiate, parameters, *jax.tree.map(lambda x: x[0], pieces))
+        shapes = jax.eval_shape(differentiate, trained, *jax.tree.map(lambda x: x[0], pieces))
         zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         (value, metrics), gradients = jax.tree.map(lambda x: x / parts, jax.lax.scan(add, zero, pieces)[0])
         return value, metrics, gradients

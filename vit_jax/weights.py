@@ -172,7 +172,7 @@ def weights(
             raise UserError(
                 f"{folder}: the best weights cannot be used, {error}; take the last with --weights last"
             ) from error
-    averaged = saved.state.ema
+    averaged = saved.state.averaged
     if ema and averaged is None:
         raise UserError(f"{folder}: keeps no averaged weights; train with --ema 0.999 to have them")
     chosen = (best or {}).get("weights", "ema")  # older versions did not state which weights were the best

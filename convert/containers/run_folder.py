@@ -54,6 +54,8 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
             for name, tensor in tensors.items()
         }
     source.tree = {item: source.tree[item] for item in digests}
+    if "ema" in digests:  # of frozen parameters no average is kept: it would be their value
+        source.tree["ema"] = source.tree["model"] | source.tree["ema"]
     own = [run.config_file] if run.config_file.exists() else []  # else its copy in the checkpoint is read
     files = [*source.files, *map(str, own), str(run.digest_file(step))]
     metadata = {"format": "vit-jax", "config": json.dumps(record["config"]), "step": step}

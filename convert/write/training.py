@@ -49,7 +49,7 @@ def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
     tree, path = reading.source.tree, reading.path
     averaged = leaves(tree["ema"]) if isinstance(tree.get("ema"), Mapping) else {}
     saved = tree.get("optimizer")
-    if not isinstance(saved, Mapping) or any(tensor is averaged.get(name) for name, tensor in reading.tensors.items()):
+    if not isinstance(saved, Mapping) or all(tensor is averaged.get(name) for name, tensor in reading.tensors.items()):
         return None
     stated = run_config(reading.source)
     if stated is not None and run is not None and to_dict(stated.optim) != to_dict(run.optim):
@@ -114,12 +114,16 @@ def moving_rows(plan: Plan) -> list[Row]:
 
 
 def converted(plan: Plan, rows: list[Row], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Spec], Named]:
-    """({target name: Spec}, lazy (target name, array) pairs) of `tensors`, which have the source's names of weights."""
-    targets = optimizer.moving(plan.rows, plan.specs)
+    """({target name: Spec}, lazy (target name, array) pairs) of `tensors`, which have the source's names of weights.
+
+    They may be those of some parameters only. Raises UserError where a tensor of the target needs others too.
+    """
+    rows = [row for row in rows if row.theirs[0] in tensors]
     parameters: dict[str, np.ndarray] = {}
     for row in rows:
         given = [ghost(tensors[name].shape, tensors[name].dtype) for name in row.theirs]
         parameters.update(zip(row.ours, row.read(given), strict=True))
+    targets = optimizer.within(optimizer.moving(plan.rows, plan.specs), parameters)
     specs: dict[str, Spec] = {}
     for row in targets:
         made = row.write([parameters[name] for name in row.ours])

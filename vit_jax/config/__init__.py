@@ -2,12 +2,13 @@
 
 A field that changes the result of a run is *identity*: with another value it is another run. A field that only states
 where or for how long the run computes (devices, logging, budget, folders) is *execution* and may change on resume.
-Reading order: fields, tree, vit, transformer, nearest, sizes, networks; run, images, sentences, tasks; check,
+Reading order: fields, tree, vit, transformer, nearest, sizes, networks; run, groups, images, sentences, tasks; check,
 formats, values.
 """
 
 from .check import check_run
 from .fields import Activation, Kind, ModelConfig, Size, pair
+from .groups import moments, trained
 from .images import ImageAugment, ImageData
 from .nearest import nearest, similar
 from .networks import (
@@ -80,6 +81,7 @@ __all__ = [
     "function_fields",
     "is_sized",
     "metadata_checks",
+    "moments",
     "nearest",
     "network_named",
     "network_of",
@@ -96,6 +98,7 @@ __all__ = [
     "sized",
     "task_row",
     "to_dict",
+    "trained",
     "untrained",
     "with_fields",
     "with_sizes",

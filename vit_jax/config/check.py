@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from ..errors import UserError
-from .networks import network_of
+from .groups import check_frozen
+from .networks import network_of, parameters, with_data
 from .run import RunConfig
 from .tasks import network_row, task_row
 from .values import flat
@@ -31,6 +32,7 @@ def check_run(run: RunConfig) -> RunConfig:
     row.check(run.model, run.data, run)
     check_numbers(run)
     _check_optimizer(run)
+    _check_frozen(run)
     return run
 
 
@@ -71,6 +73,11 @@ def check_numbers(run: RunConfig) -> None:
     for name in ("new_head", "init_resize", "init_channels"):
         if getattr(run, name) not in (False, "none") and not run.init:
             raise UserError(f"{name} is {getattr(run, name)} but init is empty: name the weights to start from")
+
+
+def _check_frozen(run: RunConfig) -> None:
+    if run.optim.freeze:
+        check_frozen(run.optim, parameters(with_data(run.model)))
 
 
 def _check_optimizer(run: RunConfig) -> None:

@@ -224,6 +224,11 @@ def with_sizes(config: ModelConfig, sizes: Mapping[str, int]) -> ModelConfig:
     return replace(config, **decided)
 
 
+def with_data(config: ModelConfig) -> ModelConfig:
+    """The config as a run trains it, as far as is known before its data: sizes that data will determine are 1."""
+    return replace(config, **{name: getattr(config, name) or 1 for name in network_of(config).from_data})
+
+
 def pixels(config: ModelConfig) -> tuple[int, int, int] | None:
     """The shape (h, w, C) of the images that a network takes, or None."""
     found = next((argument.shape for argument in network_of(config).inputs(config) if argument.kind == "pixels"), None)

@@ -93,7 +93,8 @@ def best_weights(s: Session) -> dict[str, Any] | None:
         except UserError as error:
             print(f"skipped  the test of the best weights: {printable(str(error))}")
             return None
-    return state.ema if best_kind(s) == "ema" and state.ema is not None else state.parameters
+    averaged = state.averaged
+    return averaged if best_kind(s) == "ema" and averaged is not None else state.parameters
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:

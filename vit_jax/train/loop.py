@@ -249,7 +249,7 @@ def measure(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
     """
     state, results = s.engine.gather(s.state), {}
     with s.caught.waiting(False):
-        for weights, tree in (("raw", state.parameters), ("ema", state.ema)):
+        for weights, tree in (("raw", state.parameters), ("ema", state.averaged)):
             if tree is not None:
                 results[weights] = s.setup.evaluator.measure(tree, split, s.run.batch)
     for weights, result in results.items():

@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import backend, runs, starting
-from ..config import RunConfig, check_run, network_of, parameters, roles, shapes, task_row, to_dict, with_sizes
+from ..config import (
+    RunConfig,
+    check_run,
+    moments,
+    network_of,
+    parameters,
+    shapes,
+    task_row,
+    to_dict,
+    trained,
+    with_sizes,
+)
 from ..config.formats import cannot_go_on
 from ..errors import UserError, install, printable
+from ..memory import run_bytes
 
 if TYPE_CHECKING:
     from ..checkpoint import Checkpoints, Saved
@@ -311,10 +323,12 @@ def starting_parameters(setup: Setup, folder: runs.Run | None = None) -> tuple[d
 
 def check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
     """Raise UserError unless a checkpoint has what the run goes on with: its moments, its average, its best result."""
-    best = saved.notes.get("best")
+    best, optim, table = saved.notes.get("best"), setup.run.optim, parameters(setup.run.model)
+    kept = {role: runs.flatten(tree).keys() for role, tree in saved.state.moments.items()}
+    averaged = runs.flatten(saved.state.ema or {}).keys()
     if (
-        saved.state.moments.keys() != {*roles(setup.run.optim)}
-        or (saved.state.ema is None) == bool(setup.run.ema)
+        kept != {role: {*names} for role, names in moments(optim, table).items()}
+        or averaged != {*(trained(optim, table) if setup.run.ema else ())}
         or (best is not None and not {setup.task.selection_metric[0], "loss"} <= best.keys())
     ):
         raise UserError(
@@ -355,16 +369,19 @@ def announce(setup: Setup) -> None:
     """Print the network, data, memory, device and versions of a run."""
     run, environment = setup.run, setup.environment
     what, cost = network_of(run.model).describe(run.model)
-    count, width = sum(map(math.prod, shapes(run.model).values())), 8 if parameter_dtype(run) == "float64" else 4
-    copies = 2 + len(roles(run.optim)) + bool(run.ema)
+    table = parameters(run.model)
+    count = sum(math.prod(parameter.shape) for parameter in table.values())
+    training = sum(math.prod(table[name].shape) for name in trained(run.optim, table))
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in setup.dataset.splits.items())
     versions = environment["versions"]
     print(f"model    {what}")
     print(f"         {count:,} parameters, {cost}")
+    if run.optim.freeze:
+        print(f"         {training:,} of them train, in {len(trained(run.optim, table))} of {len(table)} tensors")
     print(printable(f"data     {setup.dataset.name}: {setup.dataset.contents}; {sizes}"))
     for remark in setup.dataset.remarks:
         print(printable(f"         {remark}"))
-    print(f"memory   {copies * count * width / 1e6:,.1f} MB for weights, gradients and optimizer, before activations")
+    print(f"memory   {run_bytes(run)[0] / 1e6:,.1f} MB for weights, gradients and optimizer, before activations")
     devices = f"{environment['devices']} x {environment['device']}, {environment['cores']} cores"
     print(f"device   {devices}; {run.parallel}, {run.compute_dtype}")
     print("versions " + ", ".join(f"{name} {versions[name]}" for name in ("python", "jax", "flax", "optax")))
