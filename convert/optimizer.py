@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import OptimConfig, Parameter, moments, trained
+from vit_jax.config import OptimConfig, Parameter, moments, rate_scales, trained
 from vit_jax.errors import UserError
 
 from .containers.source import Spec, Tensor, TreePath
@@ -100,10 +100,11 @@ def from_torch(
     names = _names(groups, rows, weights, c, table, what, grouped)
     order = dict(zip((i for group in groups for i in group["params"]), names, strict=True))
     kinds = {name: {table[ours].kind for ours in r.ours} for r in rows for name in r.theirs}
+    scales = {name: scale for scale, _, its in _by_rate(rows, names, c, table) for name in its}
     for number, group in enumerate(groups):
-        _check_group(
-            f"{what}: group {number} of its optimizer", group, [(order[i], kinds[order[i]]) for i in group["params"]], c
-        )
+        members = [order[i] for i in group["params"]]
+        where = f"{what}: group {number} of its optimizer"
+        _check_group(where, group, [(name, kinds[name]) for name in members], c, {scales[name] for name in members})
     entries = {
         order[i]: _entries(entry, f"{what}: the optimizer's state of {order[i]}")
         for i, entry in states.items()
@@ -172,9 +173,9 @@ def _names(
     elif len(groups) == 1:
         found = expected
     elif grouped:
-        decays = _decaying(rows, c, table)
-        found = [name for on in (True, False) for name in expected if decays[name] is on]
-        by_config = [n for on in (True, False) if (n := sum(decays[name] is on for name in expected))]
+        by_rate = _by_rate(rows, expected, c, table)
+        found = [name for _, _, its in by_rate for name in its]
+        by_config = [len(its) for _, _, its in by_rate]
         if counts != by_config:
             raise UserError(
                 f"{what}: its optimizer's groups have {counts} parameters, but by optim.decay {list(c.decay)} they "
@@ -195,9 +196,18 @@ def _names(
     return found
 
 
-def _decaying(rows: Iterable[Row], c: OptimConfig, table: Table) -> dict[str, bool]:
-    """{tensor of the file: whether weight decay applies to it}."""
-    return {name: any(table[ours].kind in c.decay for ours in r.ours) for r in rows for name in r.theirs}
+def _by_rate(
+    rows: Iterable[Row], names: Iterable[str], c: OptimConfig, table: Table
+) -> list[tuple[float, bool, list[str]]]:
+    """(scale of the rate, whether weight decay applies, those of the file's `names`) of each group of torch_ref."""
+    scales = rate_scales(c, table)
+    found: dict[tuple[float, bool], list[str]] = {}
+    settings = {
+        name: (scales[r.ours[0]], any(table[n].kind in c.decay for n in r.ours)) for r in rows for name in r.theirs
+    }
+    for name in names:
+        found.setdefault(settings[name], []).append(name)
+    return [(scale, on, found[scale, on]) for scale, on in sorted(found, key=lambda each: (each[0], not each[1]))]
 
 
 def _bare(name: str, weights: Mapping[str, Tensor]) -> str:
@@ -213,8 +223,17 @@ def parameter_order(rows: Sequence[Row], names: Mapping[str, Any]) -> list[str]:
     return [name for name in names if name in claimed and copies.get(name, name) == name]
 
 
-def _check_group(where: str, group: Mapping[str, Any], members: Sequence[tuple[str, set[Any]]], c: OptimConfig) -> None:
-    """Raise UserError unless a group's settings are those of the config; `members` are (parameter, its kinds)."""
+def _check_group(
+    where: str,
+    group: Mapping[str, Any],
+    members: Sequence[tuple[str, set[Any]]],
+    c: OptimConfig,
+    scales: Collection[float],
+) -> None:
+    """Raise UserError unless a group's settings are those of the config.
+
+    `members` are (parameter, its kinds), and `scales` those of their rates.
+    """
     adam = c.name in ("adam", "adamw")
     is_adam, is_sgd = (
         {"betas", "amsgrad"} <= group.keys() and "momentum_decay" not in group,
@@ -226,7 +245,12 @@ def _check_group(where: str, group: Mapping[str, Any], members: Sequence[tuple[s
     for name, reason in UNSUPPORTED.items():
         if _number(group.get(name, 0)):
             raise UserError(f"{where} has {name} {group[name]}: {reason}; {WEIGHTS_ONLY}")
-    for name, (given, wanted) in _settings(group, c).items():
+    if len(scales) > 1:
+        raise UserError(
+            f"{where} has one rate for layers whose rates differ by optim.layer_decay {c.layer_decay}; "
+            f"correct the config, or {WEIGHTS_ONLY}"
+        )
+    for name, (given, wanted) in _settings(group, c, *scales).items():
         if given != wanted:
             raise UserError(f"{where} has {name} {given}, but by the config it is {wanted}; correct the config")
     decay = _number(group.get("weight_decay", 0.0))
@@ -240,14 +264,14 @@ def _check_group(where: str, group: Mapping[str, Any], members: Sequence[tuple[s
             )
 
 
-def _settings(group: Mapping[str, Any], c: OptimConfig) -> dict[str, tuple[Any, Any]]:
+def _settings(group: Mapping[str, Any], c: OptimConfig, scale: float = 1.0) -> dict[str, tuple[Any, Any]]:
     """{setting: (the group's value, the config's)} of settings that do not change with the step."""
     out: dict[str, tuple[Any, Any]] = {}
     cycles = c.schedule == "one_cycle" and c.cycle_momentum  # then beta1 or momentum changes with the step
     if "initial_lr" in group:
-        out["initial_lr"] = (_number(group["initial_lr"]), first_rate(c))
+        out["initial_lr"] = (_number(group["initial_lr"]), first_rate(c, scale))
     elif c.schedule == "constant" and not c.warmup:
-        out["lr"] = (_number(group.get("lr")), c.lr)
+        out["lr"] = (_number(group.get("lr")), c.lr * scale)
     if c.name in ("adam", "adamw"):
         beta1, beta2 = (_number(beta) for beta in group["betas"]) if _is_pair(group["betas"]) else (None, None)
         out |= {"beta2": (beta2, c.beta2), "eps": (_number(group.get("eps")), c.eps)}
@@ -261,9 +285,9 @@ def _settings(group: Mapping[str, Any], c: OptimConfig) -> dict[str, tuple[Any, 
     return out
 
 
-def first_rate(c: OptimConfig) -> float:
-    """The rate that torch's schedulers call initial_lr: the peak, or the start of OneCycleLR."""
-    return c.lr / c.div_factor if c.schedule == "one_cycle" else c.lr
+def first_rate(c: OptimConfig, scale: float) -> float:
+    """The rate that torch's schedulers call initial_lr: the peak, or the start of OneCycleLR, of a group's `scale`."""
+    return c.lr * scale / c.div_factor if c.schedule == "one_cycle" else c.lr * scale
 
 
 def _is_pair(value: Any) -> bool:
@@ -357,36 +381,36 @@ def to_torch(
     """The state dict of torch's optimizer for `c` with a Spec for each tensor, and {(role, name): path to that Spec}.
 
     `rows` and `specs` are those of the file's parameters, `table` is the network's. Groups are those of torch_ref, with
-    names: parameters that decay, then the others. Before the first step there is no state, as in torch. The paths of
-    the parameters' steps are under the role `step`.
+    names: parameters that decay, then the others, layer by layer where rates differ. Before the first step there is no
+    state, as in torch. The paths of the parameters' steps are under the role `step`.
     """
     moved = within(moving(rows, specs), trained(c, table))
-    decays = _decaying(moved, c, table)
     order = registered(parameter_order(moved, specs))
     kept = _kept(moved, order, c, table)
     groups: Groups = []
     state: dict[int, dict[str, Spec]] = {}
     paths: Paths = {}
     numbers = iter(range(len(order)))
-    for on in (True, False):
-        if members := [name for name in order if decays[name] is on]:
-            numbered = dict(zip(members, numbers, strict=False))
-            groups.append({**_group(c, c.weight_decay * on), "params": list(numbered.values()), "param_names": members})
-            for name, i in numbered.items() if step else ():
-                its = [role for role, names in kept.items() if name in names]
-                state[i] = {TORCH_NAMES[role]: specs[name] for role in its}
-                paths |= {(role, name): ("state", i, TORCH_NAMES[role]) for role in its}
-                if "mu" in its:
-                    state[i] = {"step": Spec(np.dtype(np.float32), ()), **state[i]}
-                    paths["step", name] = ("state", i, "step")
+    for scale, on, members in _by_rate(moved, order, c, table):
+        numbered = dict(zip(members, numbers, strict=False))
+        settings = _group(c, c.weight_decay * on, scale)
+        groups.append({**settings, "params": list(numbered.values()), "param_names": members})
+        for name, i in numbered.items() if step else ():
+            its = [role for role, names in kept.items() if name in names]
+            state[i] = {TORCH_NAMES[role]: specs[name] for role in its}
+            paths |= {(role, name): ("state", i, TORCH_NAMES[role]) for role in its}
+            if "mu" in its:
+                state[i] = {"step": Spec(np.dtype(np.float32), ()), **state[i]}
+                paths["step", name] = ("state", i, "step")
     return {"state": {i: entry for i, entry in state.items() if entry}, "param_groups": groups}, paths
 
 
-def _group(c: OptimConfig, weight_decay: float) -> dict[str, Any]:
+def _group(c: OptimConfig, weight_decay: float, scale: float) -> dict[str, Any]:
     """A group's settings as torch 2.13 writes them. The rate is the initial one, from which a schedule continues."""
     shared: dict[str, Any] = {
-        "lr": first_rate(c),
-        "initial_lr": first_rate(c),
+        "lr": first_rate(c, scale),
+        "initial_lr": first_rate(c, scale),
+        **({} if c.layer_decay == 1 else {"lr_scale": scale}),
         "weight_decay": weight_decay,
         "maximize": False,
         "foreach": None,

@@ -229,6 +229,9 @@ BAD_RUNS = [
         (dict(optim=dict([(name, 1.0)])), f"optim.{name}", "1.0")
         for name in ("momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start")
     ),
+    (dict(optim=dict(layer_decay=0.0)), "optim.layer_decay", "0.0"),
+    (dict(optim=dict(layer_decay=1.5)), "optim.layer_decay", "1.5"),
+    (dict(task="translate", optim=dict(layer_decay=0.5)), "optim.layer_decay", "0.5", "Transformer"),
     (dict(optim=dict(freeze=("bloks.*",))), "optim.freeze", "'bloks.*'", "no parameter", "blocks.*", "position"),
     (dict(optim=dict(freeze=("blocks.*", "*"))), "optim.freeze", "blocks.* *", "all"),
     (dict(augment=dict(crop_padding=-1)), "augment.crop_padding", "-1"),

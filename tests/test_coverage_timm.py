@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from convert import rules
+from convert.dialects import LAYOUTS
 from convert.dialects.architectures import lookup, names
 from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
+from vit_jax.config import OptimConfig, ViTConfig, parameters, rate_scales
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
@@ -101,3 +103,36 @@ def test_the_names_are_all_that_timm_lists_but_those_of_other_networks(timm):
 
     listed = {n for n in timm.list_models() if n.startswith(("vit_", "deit"))}
     assert listed and listed == {n for n in TIMM if n.startswith(("vit_", "deit"))} | {n for n in listed if other(n)}
+
+
+@pytest.mark.parametrize(
+    "slots",
+    [
+        dict(registers=1, pre_norm=True, layer_scale=0.1, qk_norm=True, stem_norm=True),
+        dict(pool="map"),
+        dict(cls_token=False, pool="mean", final_norm=False, head_norm=True),
+        dict(distill_token=True, distill_head=True, pool="cls_distill"),
+    ],
+    ids=str,
+)
+def test_layer_decay_scales_the_rate_of_each_parameter_as_timm_does(timm, slots):
+    from timm.optim import param_groups_layer_decay
+
+    from convert.verify.libraries.timm import network
+
+    c = ViTConfig(image=8, patch=4, classes=3, width=8, depth=3, heads=2, hidden=12, **slots)
+    model = network(c)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    theirs = {
+        names[parameter]: group["lr_scale"]
+        for group in param_groups_layer_decay(model, layer_decay=0.7)
+        for parameter in group["params"]
+    }
+    scales = rate_scales(OptimConfig(layer_decay=0.7), parameters(c))
+    ours = {
+        name: scales[each]
+        for r in rules.narrow(LAYOUTS["timm"].rows(c), names.values())
+        for name in r.theirs
+        for each in r.ours
+    }
+    assert {name: ours[name] for name in theirs} == theirs and len(theirs) == len(names)

@@ -77,12 +77,12 @@ def test_torch_ref_sorts_every_parameter_as_the_table_does(config):
 
 def test_torch_ref_refuses_to_sort_what_it_does_not_know():
     torch = pytest.importorskip("torch")
-    from torch_ref.optim import decay_groups
+    from torch_ref.optim import groups
 
     model = torch.nn.Linear(2, 2)
     model.temperature = torch.nn.Parameter(torch.ones(()))
     with pytest.raises(ValueError, match=r"Linear\.temperature has no kind, so weight decay is undefined"):
-        decay_groups(model, OptimConfig())
+        groups(model, OptimConfig())
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.config import OptimConfig, Parameter
+from vit_jax.config import OptimConfig, Parameter, ViTConfig, parameters, rate_scales
 from vit_jax.config.tree import ZEROS
 from vit_jax.optim import Optimizer, clip, decay_mask, learning_rate, momentum, one_cycle
 from vit_jax.runs import flatten, unflatten
@@ -118,7 +118,8 @@ NAMES = {
     "blocks.0.scale1": "scale",
 }
 SHAPE, STEPS = (3, 4), 10
-TABLE = {name: Parameter(SHAPE, kind, ZEROS) for name, kind in NAMES.items()}
+LAYERS = {"cls_token": 0, "position": 0, "blocks.0.scale1": 1, "norm.scale": 1, "norm.bias": 1}  # the head's is 2
+TABLE = {name: Parameter(SHAPE, kind, ZEROS, LAYERS.get(name, 2)) for name, kind in NAMES.items()}
 
 
 def material():
@@ -140,7 +141,9 @@ def by_hand(c, start, gradients):
             beta1 = torchs_one_cycle(t, STEPS, c.pct_start, 0.95, 0.85, 0.95) if c.cycle_momentum else c.beta1
         norm = math.sqrt(sum((g**2).sum() for g in gradient.values()))
         share = min(1.0, c.clip / (norm + 1e-6)) if c.clip else 1.0
+        rate = lr
         for name, g in gradient.items():
+            lr = rate * c.layer_decay ** (2 - LAYERS.get(name, 2))
             decay = c.weight_decay if NAMES[name] in c.decay else 0.0
             g = g * share
             if c.name == "adamw":
@@ -194,6 +197,8 @@ OPTIMIZERS = {
     "sgd, no clipping": OptimConfig(name="sgd", **COMMON | dict(clip=0.0)),
     "everything decays": OptimConfig(name="adamw", decay=tuple(set(NAMES.values())), **COMMON),
     "nothing decays": OptimConfig(name="adam", decay=(), **COMMON),
+    "rates fall towards the input": OptimConfig(name="adamw", layer_decay=0.5, **COMMON),
+    "sgd, rates fall towards the input": OptimConfig(name="sgd", layer_decay=0.75, **COMMON),
 }
 
 
@@ -216,6 +221,7 @@ def test_ten_steps_are_those_of_torchs_algorithm(c):
         dict(beta2=0.9991),
         dict(name="adam"),
         dict(weight_decay=0.1001),
+        dict(layer_decay=0.9999),
     ],
 )
 def test_the_comparison_sees_a_small_fault(fault):
@@ -235,6 +241,22 @@ def test_optimizers_keep_float32_and_moments_by_role():
     with jax.enable_x64(True):  # where a wider number slips in, the result is wide
         got, moments = trained(OPTIMIZERS["adamw, one cycle with momentum"], start, gradients, "float32")
     assert {x.dtype for x in (*got.values(), *jax.tree.leaves(moments))} == {np.dtype("float32")}
+
+
+VIT = ViTConfig(
+    image=8, channels=1, patch=4, classes=3, width=8, depth=3, heads=2, hidden=12, registers=1, pre_norm=True,
+    layer_scale=0.1, pool="map", head_norm=True,
+)  # fmt: skip
+
+
+def test_layer_decay_counts_from_the_head():
+    scales = rate_scales(OptimConfig(layer_decay=0.5), parameters(VIT))
+    stem = dict.fromkeys(("patch.kernel", "cls_token", "register_tokens", "position", "pre_norm.bias"), 1 / 16)
+    blocks = {"blocks.0.mlp.fc1.kernel": 1 / 8, "blocks.1.scale1": 1 / 4, "blocks.2.attention.out.bias": 1 / 2}
+    last = {"norm.scale": 1 / 2, "pool.probe": 1, "pool.mlp.fc1.bias": 1, "head_norm.scale": 1, "head.kernel": 1}
+    for name, scale in (stem | blocks | last).items():
+        assert scales[name] == scale, name
+    assert set(rate_scales(OptimConfig(), parameters(VIT)).values()) == {1.0}
 
 
 def test_decay_falls_on_the_kinds_that_it_names():

@@ -21,7 +21,7 @@ import torch_ref  # noqa: E402
 import torch_ref.tasks  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.evaluation import measure  # noqa: E402
-from torch_ref.optim import decay_groups, make_optimizer, make_schedule  # noqa: E402
+from torch_ref.optim import groups, make_optimizer, make_schedule  # noqa: E402
 from torch_ref.tasks import augmented, normalised, shifted, translate_loss  # noqa: E402
 from torch_ref.trainer import Trainer, tensors  # noqa: E402
 from vit_jax import optim  # noqa: E402
@@ -219,7 +219,7 @@ def test_what_decays_is_told_by_modules_as_ours_tells_it_by_names(config, kind):
     model = torch_ref.build(config)
     decaying = {
         id(p)
-        for group in decay_groups(model, OptimConfig(weight_decay=0.1, decay=(kind,)))
+        for group in groups(model, OptimConfig(weight_decay=0.1, decay=(kind,)))
         if group["weight_decay"]
         for p in group["params"]
     }

@@ -21,18 +21,39 @@ def freeze(model: nn.Module, names: Mapping[str, str], c: OptimConfig) -> None:
         parameter.requires_grad_(not any(fnmatch.fnmatchcase(names[name], pattern) for pattern in c.freeze))
 
 
-def decay_groups(model: nn.Module, c: OptimConfig) -> list[dict[str, Any]]:
-    """Parameter groups for torch.optim, without what is frozen: those that decay, by their kinds, and the others."""
-    decays: dict[bool, dict[str, nn.Parameter]] = {True: {}, False: {}}
+def groups(model: nn.Module, c: OptimConfig) -> list[dict[str, Any]]:
+    """Parameter groups for torch.optim, without what is frozen.
+
+    Layer by layer from the input if rates differ (`lr_scale` is then the layer's), and in each first the parameters
+    that decay, by their kinds, then the others.
+    """
+    found: dict[tuple[int, bool], dict[str, nn.Parameter]] = {}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(path, recurse=False):
             if parameter.requires_grad:
-                decays[kind_of(module, name.rpartition(".")[2]) in c.decay][name] = parameter
+                above = 0 if c.layer_decay == 1 else layers_above(name, model.config.depth)  # type: ignore[union-attr, arg-type]
+                decays = kind_of(module, name.rpartition(".")[2]) in c.decay
+                found.setdefault((-above, not decays), {})[name] = parameter
     return [
-        {"params": [*its.values()], "param_names": [*its], "weight_decay": c.weight_decay * on}
-        for on, its in decays.items()
-        if its
+        {
+            "params": [*its.values()],
+            "param_names": [*its],
+            "weight_decay": 0.0 if fixed else c.weight_decay,
+            **({} if c.layer_decay == 1 else {"lr": c.lr * c.layer_decay**-below, "lr_scale": c.layer_decay**-below}),
+        }
+        for (below, fixed), its in sorted(found.items(), key=lambda each: each[0])
     ]
+
+
+def layers_above(name: str, depth: int) -> int:
+    """The number of layers between a ViT's parameter and its head, with timm's grouping of what is no block."""
+    first, *rest = name.split(".")
+    if first == "blocks":
+        return depth - int(rest[0])
+    if first == "norm":
+        return 1
+    stem = ("patch", "cls_token", "distill_token", "register_tokens", "position", "pre_norm")
+    return depth + 1 if first in stem else 0
 
 
 def kind_of(module: nn.Module, name: str) -> str:
@@ -57,12 +78,12 @@ def kind_of(module: nn.Module, name: str) -> str:
 
 def make_optimizer(model: nn.Module, c: OptimConfig) -> Optimizer:
     """The optimizer of PyTorch with this name; weight decay is an L2 term of the gradient in all but adamw."""
-    groups = decay_groups(model, c)
+    by_rate = groups(model, c)
     if c.name in ("sgd", "momentum"):
         momentum = c.momentum if c.name == "momentum" else 0.0
-        return torch.optim.SGD(groups, lr=c.lr, momentum=momentum, nesterov=c.nesterov and c.name == "momentum")
+        return torch.optim.SGD(by_rate, lr=c.lr, momentum=momentum, nesterov=c.nesterov and c.name == "momentum")
     cls = torch.optim.AdamW if c.name == "adamw" else torch.optim.Adam
-    return cls(groups, lr=c.lr, betas=(c.beta1, c.beta2), eps=c.eps)
+    return cls(by_rate, lr=c.lr, betas=(c.beta1, c.beta2), eps=c.eps)
 
 
 def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int, done: int = 0) -> LRScheduler:
@@ -74,7 +95,7 @@ def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int, 
     if c.schedule == "one_cycle":
         return OneCycleLR(
             optimizer,
-            c.lr,
+            [c.lr * group.get("lr_scale", 1.0) for group in optimizer.param_groups],
             total_steps=steps,
             pct_start=c.pct_start,
             div_factor=c.div_factor,

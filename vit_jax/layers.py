@@ -379,7 +379,7 @@ def initial_values(
     of a parameter is folded from its name, so another layer in the network does not change the others' initial values.
     """
     values = {}
-    for name, (shape, _, start) in parameters.items():
+    for name, (shape, _, start, *_) in parameters.items():
         own = jax.random.fold_in(key, zlib.crc32(name.encode()))
         if start.how == "constant":
             values[name] = jnp.full(shape, start.size, dtype)

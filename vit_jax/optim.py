@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from .config import OptimConfig, Parameter, moments, trained
+from .config import OptimConfig, Parameter, moments, rate_scales, trained
 from .runs import flatten, unflatten
 
 Schedule = Callable[[Array | int], Array]
@@ -78,8 +78,8 @@ class Optimizer:
     """`init(parameters) -> moments`, `update(gradients, moments, parameters, step) -> updates, moments`.
 
     Trees are nested dicts of arrays. `steps` is the length of the run and `epoch` that of an epoch, in steps. `table`
-    has the network's parameters by dotted name; the kind of a parameter decides whether it decays. Parameters that
-    `config.freeze` names are in none of the trees of `update`: `parted` separates them.
+    has the network's parameters by dotted name: the kind of a parameter decides whether it decays, its layer how its
+    rate is scaled. Parameters that `config.freeze` names are in none of the trees of `update`: `parted` separates them.
     """
 
     def __init__(self, config: OptimConfig, steps: int, epoch: int, table: Mapping[str, Parameter]):
@@ -87,6 +87,7 @@ class Optimizer:
         self.rate = learning_rate(config, steps, epoch)
         self.momentum = momentum(config, steps)
         self.trained = frozenset(trained(config, table))
+        self.scales = rate_scales(config, table)
 
     def parted(self, parameters: Tree) -> tuple[Tree, Tree]:
         """(the parameters that train, those that are frozen). Raises ValueError on one that is not in the table."""
@@ -128,7 +129,8 @@ class Optimizer:
         if c.name == "adamw":
             updates = self.decayed(updates, parameters)
         rate = self.rate(step)
-        return jax.tree.map(lambda u: -rate.astype(u.dtype) * u, updates), moments
+        scaled = {name: -rate.astype(u.dtype) * self.scales[name] * u for name, u in flatten(updates).items()}
+        return unflatten(scaled), moments
 
     def decayed(self, updates: Tree, parameters: Tree) -> Tree:
         """updates + weight_decay * parameters for the kinds of parameter in `decay`, else the updates unchanged."""

@@ -76,7 +76,7 @@ def rows(config: ViTConfig, version: str) -> list[Row]:
     """One row for each parameter; and rows of a mask token, which models for masked images have."""
     (p, q), c, d = pair(config.patch), config.channels, config.width
     out = [carried(f"{b}embeddings.mask_token", (1, 1, d)) for b in dict.fromkeys((body(config), named_body(config)))]
-    for name, (shape, kind, _) in parameters(config).items():
+    for name, (shape, kind, *_) in parameters(config).items():
         path, _, leaf = name.rpartition(".")
         if kind in ("token", "position"):
             out.append(

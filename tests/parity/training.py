@@ -27,7 +27,7 @@ from vit_jax.config import (
 )
 from vit_jax.layers import fold
 from vit_jax.models import definition
-from vit_jax.optim import Optimizer
+from vit_jax.optim import Optimizer, joined
 from vit_jax.runs import flatten, unflatten
 from vit_jax.step import Engine
 from vit_jax.tasks import task_of
@@ -49,8 +49,8 @@ OPTIMIZERS = {
     ),
     "momentum, clipped": OptimConfig(name="momentum", clip=0.1, schedule="constant"),
     "Adam, L2, warm-up and cosine": OptimConfig(name="adam", weight_decay=0.05, warmup=0.4, schedule="cosine"),
-    "AdamW, warm-up and cosine, clipped": OptimConfig(
-        name="adamw", weight_decay=0.05, warmup=0.4, schedule="cosine", clip=0.1
+    "AdamW, warm-up and cosine, clipped, mlp frozen, layer decay": OptimConfig(
+        name="adamw", weight_decay=0.05, warmup=0.4, schedule="cosine", clip=0.1, freeze=("*mlp*",), layer_decay=0.7
     ),
     "AdamW, one cycle of rate and momentum": OptimConfig(
         name="adamw", weight_decay=0.05, schedule="one_cycle", cycle_momentum=True
@@ -123,8 +123,9 @@ def ours(c: Config, optim: OptimConfig, dtype: str) -> tuple[dict[str, np.ndarra
         moments, losses = optimizer.init(tree), []
         for step, batch in enumerate(batches(c)):
             loss, _, gradients = compiled(c, dtype)(tree, batch)
-            updates, moments = optimizer.update(gradients, moments, tree, jnp.int32(step))
-            tree = jax.tree.map(jnp.add, tree, updates)
+            learnt, frozen = optimizer.parted(tree)
+            updates, moments = optimizer.update(optimizer.parted(gradients)[0], moments, learnt, jnp.int32(step))
+            tree = joined(frozen, jax.tree.map(jnp.add, learnt, updates))
             losses.append(float(loss))
         return _numpy(tree), _numpy(moments), losses
 
@@ -173,5 +174,6 @@ def training() -> Iterator[Check]:
     """Every optimizer and schedule on both kinds of network; float32 losses of the first and the last."""
     for network, c in NETWORKS.items():
         for title, optim in OPTIMIZERS.items():
+            optim = optim if isinstance(c, ViTConfig) else replace(optim, layer_decay=1.0)
             yield from ten_steps(f"{network}, {title}", c, optim)
         yield from ten_steps(f"{network}, {title}", c, optim, "float32")

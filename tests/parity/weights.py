@@ -22,7 +22,7 @@ def weights(config: Config, which: str = "A", seed: int = 0) -> dict[str, np.nda
     attention stays alive.
     """
     out = {}
-    for name, (shape, kind, _) in parameters(config).items():
+    for name, (shape, kind, *_) in parameters(config).items():
         rng = np.random.default_rng([zlib.crc32(name.encode()), seed])
         value = rng.standard_normal(shape)
         if kind == "kernel":

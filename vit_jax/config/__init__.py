@@ -8,7 +8,7 @@ formats, values.
 
 from .check import check_run
 from .fields import Activation, Kind, ModelConfig, Size, pair
-from .groups import moments, trained
+from .groups import moments, rate_scales, trained
 from .images import ImageAugment, ImageData
 from .nearest import nearest, similar
 from .networks import (
@@ -91,6 +91,7 @@ __all__ = [
     "parameter_count",
     "parameters",
     "pixels",
+    "rate_scales",
     "roles",
     "shapes",
     "similar",

@@ -32,7 +32,6 @@ def check_run(run: RunConfig) -> RunConfig:
     row.check(run.model, run.data, run)
     check_numbers(run)
     _check_optimizer(run)
-    _check_frozen(run)
     return run
 
 
@@ -75,11 +74,6 @@ def check_numbers(run: RunConfig) -> None:
             raise UserError(f"{name} is {getattr(run, name)} but init is empty: name the weights to start from")
 
 
-def _check_frozen(run: RunConfig) -> None:
-    if run.optim.freeze:
-        check_frozen(run.optim, parameters(with_data(run.model)))
-
-
 def _check_optimizer(run: RunConfig) -> None:
     for name in ("lr", "div_factor", "final_div_factor"):
         if not getattr(run.optim, name) > 0:
@@ -90,3 +84,14 @@ def _check_optimizer(run: RunConfig) -> None:
     for name in ("momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start"):
         if not 0 <= getattr(run.optim, name) < 1:
             raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give a number of at least 0 and below 1")
+    if not 0 < run.optim.layer_decay <= 1:
+        raise UserError(f"optim.layer_decay is {run.optim.layer_decay}: give a number above 0 and of at most 1")
+    if run.optim.layer_decay == 1 and not run.optim.freeze:
+        return
+    table = parameters(with_data(run.model))
+    if run.optim.layer_decay != 1 and not any(parameter.layer for parameter in table.values()):
+        raise UserError(
+            f"optim.layer_decay is {run.optim.layer_decay}, but the layers of a {network_of(run.model).name} have no "
+            "order from its input to its output: leave it at 1"
+        )
+    check_frozen(run.optim, table)

@@ -28,6 +28,12 @@ def moments(c: OptimConfig, table: Mapping[str, Parameter]) -> dict[str, tuple[s
     return dict.fromkeys(roles(c), names) if names else {}
 
 
+def rate_scales(c: OptimConfig, table: Mapping[str, Parameter]) -> dict[str, float]:
+    """{name: what the rate is multiplied by}: D^(distance of its layer from the last), with D = `layer_decay`."""
+    last = max(parameter.layer for parameter in table.values())
+    return {name: c.layer_decay ** (last - parameter.layer) for name, parameter in table.items()}
+
+
 def check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
     """Raise UserError if a pattern of `freeze` matches no parameter of the table, or if none is left to train."""
     first = dict.fromkeys(name.partition(".")[0] + ".*" * ("." in name) for name in table)

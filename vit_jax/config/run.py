@@ -43,6 +43,11 @@ class OptimConfig:
     decay: tuple[Kind, ...] = identity(
         ("kernel",), "kinds of parameters that decay: kernel bias norm token position scale embedding"
     )
+    layer_decay: float = identity(
+        1.0,
+        "D: rates fall from the head (1) to the input, as in timm: block I of L trains at D^(L-I) of the rate, what "
+        "precedes the blocks at D^(L+1); 1: off",
+    )
     freeze: tuple[str, ...] = identity(
         (),
         "patterns of dotted names of parameters that do not train (no update, decay, moment or average), such as "

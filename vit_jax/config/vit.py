@@ -226,7 +226,11 @@ def normal_vit(c: ViTConfig) -> ViTConfig:
 
 
 def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
-    """{dotted name: Parameter}, in reading order."""
+    """{dotted name: Parameter}, in reading order.
+
+    Layers are those of timm 1.0.31 (param_groups_layer_decay): what precedes the blocks is 0, the last norm is of the
+    last block's, and what follows is one more.
+    """
     d, (ph, pw), inner = c.width, pair(c.patch), c.heads * c.resolved_head_width
     table = Table(c.norm_bias, c.init, c.attention_init, c.init_std)
     token, scale = Start("normal", c.token_std), Start("constant", c.layer_scale)
@@ -243,7 +247,7 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
     if c.pre_norm:
         table.norm("pre_norm", d)
     for i in range(c.depth):
-        block = f"blocks.{i}"
+        table.layer, block = i + 1, f"blocks.{i}"
         table.norm(f"{block}.norm1", d)
         table.attention(
             f"{block}.attention",
@@ -263,6 +267,7 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
             table[f"{block}.scale2"] = Parameter((d,), "scale", scale)
     if c.final_norm:
         table.norm("norm", d)
+    table.layer = c.depth + 1
     if c.pool == "map":
         table["pool.probe"] = Parameter((d,), "token", token)
         for name in ("query", "key", "value", "out"):
