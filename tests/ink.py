@@ -115,6 +115,7 @@ class Ink:
 
     unit: ClassVar[str] = "digits"
     selection_metric: ClassVar[tuple[str, int]] = ("error", -1)
+    frozen_in_outputs: ClassVar[bool] = True
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Any = None, fetch: bool = True) -> Any:
@@ -125,7 +126,7 @@ class Ink:
     def from_run(cls, run: RunConfig, metadata: Any) -> Ink:
         return cls(run.data.threshold, tuple(metadata["preprocess"]["mean"]), tuple(metadata["preprocess"]["std"]))
 
-    def load_frozen(self, load: Any) -> Ink:
+    def load_frozen(self, teacher: Any) -> Ink:
         return replace(self, frozen={"threshold": np.float32(self.threshold)})
 
     def prepare(self, batch: Any, keys: Any) -> Any:

@@ -14,6 +14,7 @@ from vit_jax import config
 from vit_jax.config import (
     SIZES,
     AugmentConfig,
+    DistilLoss,
     ImageAugment,
     ImageData,
     RunConfig,
@@ -46,6 +47,10 @@ def count(c):
 NOTEBOOKS = {
     "cifar100-768x3": (100, 16_778_596),
     "vit-1024x6": (1000, 54_622_184),
+    "distil-1024x6": (
+        1000,
+        42_039_272 + 1024 + (2 * 1024 + 1024 * 1000 + 1000),
+    ),  # with DistillWrapper's token and head
     "cifar10-48x4": (10, 119_098 + 2 * 48),
     "cifar10-128x6": (10, 823_434),
     "cifar100-256x24": (100, 12_862_820 + 2 * 256),
@@ -171,6 +176,17 @@ BAD_TRANSFORMERS = [
     ),
 ]
 
+TWO_HEADS = dict(distill_token=True, distill_head=True)
+BAD_STUDENTS = [
+    (dict(model=dict(distill_token=True)), "model.distill_head", "False", "distil"),
+    (dict(model=dict(**TWO_HEADS, pool="mean")), "model.pool", "mean", "cls", "cls_distill"),
+    (dict(loss=dict(temperature=0.0)), "loss.temperature", "0.0"),
+    (dict(loss=dict(temperature=math.nan)), "loss.temperature", "nan"),
+    (dict(loss=dict(alpha=1.5)), "loss.alpha", "1.5"),
+    (dict(loss=dict(hard=True, divide_by_classes=True)), "loss.divide_by_classes", "True", "loss.hard"),
+    (dict(loss=config.LossConfig()), "loss", "LossConfig", "distil", "DistilLoss"),
+]
+
 BAD_TEXTS = [
     (dict(model=TransformerConfig(heads=3)), "model.width", "512", "model.heads", "3"),
     (dict(model=TransformerConfig(max_length=9)), "model.max_length", "9", "data.lengths", "16"),
@@ -235,6 +251,8 @@ BAD_RUNS = [
     (dict(optim=dict(freeze=("bloks.*",))), "optim.freeze", "'bloks.*'", "no parameter", "blocks.*", "position"),
     (dict(optim=dict(freeze=("blocks.*", "*"))), "optim.freeze", "blocks.* *", "all"),
     (dict(augment=dict(crop_padding=-1)), "augment.crop_padding", "-1"),
+    (dict(teacher="x.pt"), "teacher", "x.pt", "classify", "distil"),
+    *(({"task": "distil", "model": TWO_HEADS, **fields}, *words) for fields, *words in BAD_STUDENTS),
     (dict(task="clasify"), "the task", "'clasify'", "classify"),
     (dict(task="translate", model=ViTConfig()), "task", "translate", "Transformer", "model", "ViT"),
     (dict(model=TransformerConfig()), "task", "classify", "ViT", "model", "Transformer"),
@@ -259,6 +277,7 @@ BAD_RUNS = [
 
 PARTS = {
     "classify": {"model": ViTConfig, "data": ImageData, "augment": ImageAugment},
+    "distil": {"model": ViTConfig, "data": ImageData, "augment": ImageAugment, "loss": DistilLoss},
     "translate": {"model": TransformerConfig, "data": SentenceData, "augment": AugmentConfig},
 }
 
@@ -266,7 +285,7 @@ PARTS = {
 def run_with(fields):
     """A run of the task that `fields` name, or on images; what is no dict is taken as it is."""
     task = fields.get("task", "classify")
-    parts = {**PARTS.get(task, PARTS["classify"]), "optim": config.OptimConfig, "loss": config.LossConfig}
+    parts = {"optim": config.OptimConfig, "loss": config.LossConfig, **PARTS.get(task, PARTS["classify"])}
     made = {
         name: cls(**value) if isinstance(value := fields.get(name, {}), dict) else value for name, cls in parts.items()
     }
@@ -274,6 +293,7 @@ def run_with(fields):
 
 
 IMAGES, TEXTS = run_with({}), run_with({"task": "translate"})
+TAUGHT = run_with({"task": "distil", "model": TWO_HEADS})
 
 
 def refusal(check, bad):
@@ -372,7 +392,7 @@ def test_a_run_comes_back_from_json(name):
     assert from_dict(RunConfig, json.loads(json.dumps(to_dict(run)))) == run
 
 
-@pytest.mark.parametrize("run", [IMAGES, TEXTS], ids=lambda run: run.task)
+@pytest.mark.parametrize("run", [IMAGES, TEXTS, TAUGHT], ids=lambda run: run.task)
 def test_every_field_of_a_run_is_written_and_comes_back(run):
     """Each field, moved away from its default, survives; so none is left out on either way."""
     for name, (value, _) in config.flat(run).items():

@@ -18,7 +18,7 @@ ORDER = [
     *("errors", "callable_module", "config", "synonyms", "flags", "presets", "runs", "backend", "memory"),
     *("layers", "vit", "transformer", "captioner", "models"),
     *("text", "data", "report", "augment", "optim", "decode", "tasks", "step", "checkpoint"),
-    *("interop", "weights", "starting"),
+    *("interop", "weights", "starting", "teacher"),
     *("compare", "train", "evaluate", "predict", "cli", "__main__"),
 ]
 JAX_FREE = ORDER[: ORDER.index("layers")]

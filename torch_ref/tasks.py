@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit_jax.config import LossConfig, RunConfig, nearest, network_of
+from vit_jax.config import DistilLoss, LossConfig, RunConfig, nearest, network_of
 from vit_jax.data import open_images, open_sentences
 from vit_jax.errors import UserError
 from vit_jax.text import BOS, EOS, PAD, UNKNOWN, Vocabulary
@@ -50,6 +50,18 @@ def normalised(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], 
 def classify_loss(model: ViT, images: Tensor, labels: Tensor, c: LossConfig) -> Tensor:
     """The mean cross entropy [] of normalised images [B, C, h, w] with classes int64 [B]."""
     return F.cross_entropy(model(images), labels, label_smoothing=c.label_smoothing)
+
+
+def distil_loss(logits: Tensor, distilled: Tensor, teacher: Tensor, labels: Tensor, c: DistilLoss) -> Tensor:
+    """The loss [] of the logits [B, K] of a student's two heads, of a teacher's [B, K], and classes int64 [B]."""
+    from_labels = F.cross_entropy(logits, labels, label_smoothing=c.label_smoothing)
+    if c.hard:
+        taught = F.cross_entropy(distilled, teacher.argmax(-1))
+    else:
+        log_q, p = F.log_softmax(distilled / c.temperature, -1), F.softmax(teacher / c.temperature, -1)
+        taught = F.kl_div(log_q, p, reduction="sum") * c.temperature**2
+        taught = taught / (distilled.numel() if c.divide_by_classes else len(distilled))
+    return (1 - c.alpha) * from_labels + c.alpha * taught
 
 
 def translate_loss(model: Transformer, source: Tensor, target: Tensor, c: LossConfig) -> Tensor:

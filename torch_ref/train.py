@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vit_jax import flags
-from vit_jax.config import RunConfig, check_run, with_sizes
+from vit_jax.config import RunConfig, check_run, task_row, with_sizes
 from vit_jax.config.complete import check_complete, check_name
 from vit_jax.data import batches
 from vit_jax.errors import DONE, CheckFailed, UserError, install, run_command
@@ -51,6 +51,8 @@ def check_supported(run: RunConfig) -> None:
         "tensorboard",
         "wandb",
     )
+    if task_row(run.task).teacher:
+        raise UserError(f"task is {run.task}, whose teacher the PyTorch reference does not have: choose another preset")
     defaults = {f.name: f.default for f in fields(RunConfig)}
     for name in lacks:
         if getattr(run, name) != defaults[name]:
@@ -67,7 +69,8 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
     Beside FILE.pt are written FILE.safetensors (the weights), FILE-best.safetensors (those of the best validation) and
     FILE.json (the results, as in summary.json of vit_jax). Raises UserError, and CheckFailed if the loss is not finite.
     """
-    check_supported(check_memory(check_complete(check_run(run))))
+    check_supported(check_run(run))
+    check_memory(check_complete(run))
     require_torch()
     import torch
 

@@ -90,7 +90,8 @@ def measure(
     backend.configure_jax()
     from .layers import split as parts
     from .step import Evaluator
-    from .weights import complete, read
+    from .teacher import teacher_of
+    from .weights import complete
 
     with backend.precision_kept():
         net = complete(path, which, ema)
@@ -101,7 +102,7 @@ def measure(
             name, examples, remarks = _other(net, run, split, recorded, given)
         else:
             name, examples, remarks = _own(net, run, split, recorded)
-        task = net.task.load_frozen(lambda path: read(path, run.dir))
+        task = net.task.load_frozen(teacher_of(run)) if net.task.frozen_in_outputs else net.task
         definition, tree = parts(net.model)
         evaluator = Evaluator(run.model, definition, task)
         result = evaluator.measure(evaluator.to_devices(tree), examples, batch or run.batch)

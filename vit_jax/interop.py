@@ -24,22 +24,11 @@ PREFIX = 10  # more tokens than stand before the patches, of those that have pos
 def converted(path: str, **options: Any) -> tuple[ModelConfig, Any, dict[str, np.ndarray]]:
     """(config, other facts that the file states, {our parameter name: array}) of a weight file or folder of any layout.
 
-    Arrays are float32, or float64 if the file has float64. `options` are the fields of
-    convert.recognise.reading.Options. Raises UserError.
+    Arrays are float32, or float64 if the file has float64. `options` are those of `stating`. Raises UserError.
     """
-    from convert.plan.groups import stream
-    from convert.plan.plan import plan
-    from convert.recognise.reading import Options, read
-
-    reading = read(path, Options(**options))
-    with reading.source:
-        planned = plan(reading, "vit-jax")
-        arrays = {
-            name: x if x.dtype == np.float64 else x.astype(np.float32)
-            for name, x in stream(planned)
-            if name in planned.specs
-        }
-    return planned.config, planned.facts, arrays
+    with stating(path, **options) as weights:
+        arrays = {name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in weights.arrays()}
+    return weights.config, weights.facts, arrays
 
 
 @dataclass(frozen=True)
@@ -58,6 +47,21 @@ class Weights:
         from convert.plan.groups import stream
 
         return ((name, x) for name, x in stream(self.plan) if name in self.plan.specs)
+
+
+@contextlib.contextmanager
+def stating(path: str, **options: Any) -> Iterator[Weights]:
+    """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, that state their network.
+
+    `options` are the fields of convert.recognise.reading.Options. Raises UserError.
+    """
+    from convert.plan.plan import plan
+    from convert.recognise.reading import Options, read
+
+    reading = read(path, Options(**options))
+    with reading.source:
+        planned = plan(reading, "vit-jax")
+        yield Weights(reading.layout.name, planned.config, planned.facts, (), _chosen(reading), planned)
 
 
 class Unstated(UserError):
@@ -105,8 +109,13 @@ def opened(
     with reading.source:
         check_network(type(reading.config), network)
         planned = plan(reading, "vit-jax")
-        chosen = reading.chosen.partition(" (--key")[0]
-        yield Weights(reading.layout.name, planned.config, planned.facts, untold, chosen, planned)
+        yield Weights(reading.layout.name, planned.config, planned.facts, untold, _chosen(reading), planned)
+
+
+def _chosen(reading: Any) -> str:
+    """Which weights of a run were read, in words."""
+    chosen: str = reading.chosen.partition(" (--key")[0]
+    return chosen
 
 
 def _square(path: str, otherwise: Mapping[str, Any], untold: Any) -> list[tuple[int, int]]:

@@ -12,10 +12,11 @@ from .config import ModelConfig, RunConfig, moments, network_of, parameter_count
 from .errors import UserError
 
 
-def run_bytes(run: RunConfig) -> tuple[int, int]:
+def run_bytes(run: RunConfig, teacher: ModelConfig | None = None) -> tuple[int, int]:
     """The bytes that training takes at least: (weights, gradients, moments and average; one part of a batch).
 
-    Of the activations only the inputs and the tokens are counted, once: what else is kept depends on the compiler.
+    The first has the weights of a `teacher` too, the config of a network. Of the activations only the inputs and the
+    tokens are counted, once: what else is kept depends on the compiler.
     """
     table, width = parameters(run.model), 8 if run.compute_dtype == "float64" else 4
     learnt = trained(run.optim, table)
@@ -23,23 +24,24 @@ def run_bytes(run: RunConfig) -> tuple[int, int]:
     kept = (table, learnt, learnt if run.ema else (), *moments(run.optim, table).values())
     numbers = sum(math.prod(table[name].shape) for names in kept for name in names)
     activations = network_of(run.model).activations(run.model) * -(-run.batch // run.accumulate)
+    numbers += parameter_count(teacher) if teacher else 0
     return numbers * width, activations * (2 if run.compute_dtype == "bfloat16" else width)
 
 
-def check_memory(run: RunConfig) -> RunConfig:
-    """Return the run unchanged. Raises UserError if it cannot fit into the memory of this machine."""
+def check_memory(run: RunConfig, teacher: ModelConfig | None = None) -> RunConfig:
+    """Return the run unchanged. Raises UserError if it and its `teacher` cannot fit into the memory of this machine."""
     limit, devices = memory()
-    weights, batch = run_bytes(run)
+    weights, batch = run_bytes(run, teacher)
+    both = f"{_sizes(run.model)}" + (f" and the teacher {run.teacher}" if teacher else "")
     needed, there = weights + batch // devices, f"but there are {_gigabytes(limit)} GB here: lower one of them"
     if limit and weights > limit:
         raise UserError(
-            f"{_sizes(run.model)} take at least {_gigabytes(weights)} GB for weights, gradients, average and moments "
+            f"{both} take at least {_gigabytes(weights)} GB for weights, gradients, average and moments "
             f"of {run.optim.name}, before activations, {there}"
         )
     if limit and needed > limit:
         raise UserError(
-            f"batch {run.batch} and {_sizes(run.model)} take at least {_gigabytes(needed)} GB, {there}, "
-            "or raise accumulate"
+            f"batch {run.batch} and {both} take at least {_gigabytes(needed)} GB, {there}, or raise accumulate"
         )
     return run
 

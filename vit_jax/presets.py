@@ -6,10 +6,11 @@ measured results. PRESETS lists them; `vit-SIZEPATCH`, such as vit-s16, is made 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .config import (
+    DistilLoss,
     ImageAugment,
     ImageData,
     LossConfig,
@@ -171,12 +172,12 @@ def _cifar100_768x3() -> Preset:
     )
 
 
-def _vit_1024x6() -> Preset:
+def _vit_1024x6(heads: int = 16, **fields: Any) -> Preset:
     model = ViTConfig(
-        image=256, patch=32, classes=0, width=1024, depth=6, heads=16, head_width=64, hidden=2048,
+        image=256, patch=32, classes=0, width=1024, depth=6, heads=heads, head_width=64, hidden=2048,
         eps=1e-5, query_bias=False, key_bias=False, value_bias=False, dropout=0.1,
         attention_dropout=0.1, activation_dropout=0.1, embedding_dropout=0.1, init="torch",
-        token_std=1.0, position_std=1.0,
+        token_std=1.0, position_std=1.0, **fields,
     )  # fmt: skip
     return Preset(
         RunConfig(
@@ -194,10 +195,24 @@ def _vit_1024x6() -> Preset:
     )
 
 
-def _cifar10_48x4() -> Preset:
+def _distil_1024x6() -> Preset:
+    # As in the notebook's vit-pytorch, 0.29: a LayerNorm before each head instead of one after the last block.
+    heads = dict(final_norm=False, head_norm=True, distill_head=True, distill_norm=True)
+    run = _vit_1024x6(8, distill_token=True, distill_position=False, **heads).run
+    return Preset(
+        replace(run, task="distil", loss=DistilLoss()),
+        "as vit-1024x6, taught by a classifier (--teacher)",
+        "The DistillableViT in the README of vit-pytorch, 1024 wide, 6 blocks, 8 heads, for a folder of images "
+        "(--data.source folder:PATH) and a classifier of the same classes (--teacher), which it learns to imitate: "
+        "soft distillation with T 3, alpha 0.5; it predicts by the class token alone. Corrected: the teacher is in "
+        "evaluation mode (in the notebook its batch norm used the statistics of each batch of noise).",
+    )
+
+
+def _cifar10_48x4(**fields: Any) -> Preset:
     model = ViTConfig(
         image=32, patch=4, classes=10, width=48, depth=4, heads=4, hidden=192, eps=1e-5,
-        activation="gelu_tanh", init="normal",
+        activation="gelu_tanh", init="normal", **fields,
     )  # fmt: skip
     return Preset(
         RunConfig(
@@ -213,6 +228,17 @@ def _cifar10_48x4() -> Preset:
         "CIFAR-10, 48 wide, 4 blocks on 4x4 patches, tanh GELU. Corrected: there is a final LayerNorm; "
         "initial weights are normal with std 0.02 (the notebook calls a function that it never defines); "
         "the learning rate has a schedule; choices are made on validation, not on test.",
+    )
+
+
+def _cifar10_48x4_distil() -> Preset:
+    run = _cifar10_48x4(distill_token=True, distill_head=True, pool="cls_distill").run
+    return Preset(
+        replace(run, task="distil", loss=DistilLoss()),
+        "as cifar10-48x4, taught by a classifier (--teacher)",
+        "cifar10-48x4 with a distillation token and head as in DeiT (Touvron et al. 2021, arXiv 2012.12877), which "
+        "learns to imitate a trained classifier of CIFAR-10 (--teacher): soft distillation with T 3, alpha 0.5; "
+        "--loss.hard for the teacher's predicted class. It predicts by the mean of both heads.",
     )
 
 
@@ -339,12 +365,14 @@ PRESETS = {
     "mnist": _mnist,
     "mnist-20x1": _mnist_20x1,
     "cifar10-48x4": _cifar10_48x4,
+    "cifar10-48x4-distil": _cifar10_48x4_distil,
     "cifar10-128x6": _cifar10_128x6,
     "cifar10-128x6-gap": _cifar10_128x6_gap,
     "cifar10-256x6": _cifar10_256x6,
     "cifar100-256x24": _cifar100_256x24,
     "cifar100-768x3": _cifar100_768x3,
     "vit-1024x6": _vit_1024x6,
+    "distil-1024x6": _distil_1024x6,
     "finetune": _finetune,
 }
 DEFAULT, FINETUNE = "digits", "finetune"  # the preset of a command that names none, and with --init

@@ -78,7 +78,8 @@ class Evaluator:
 
     def __init__(self, config: ModelConfig, definition: Any, task: Task):
         self.config, self.task, self.devices = config, task, Devices()
-        self.frozen = jax.device_put(dict(task.frozen), self.devices.replicated)
+        frozen = dict(task.frozen) if task.frozen_in_outputs else {}
+        self.frozen = jax.device_put(frozen, self.devices.replicated)
         self.compiled = jax.jit(
             lambda parameters, batch, frozen: with_frozen(task, frozen).outputs(merge(definition, parameters), batch)
         )

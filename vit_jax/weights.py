@@ -233,16 +233,3 @@ def _source(path: str, ema: bool | None) -> str:
     if ema and not folder.config().ema:
         raise UserError(f"{folder}: keeps no averaged weights; train with --ema 0.999 to have them")
     return str(folder)
-
-
-def read(path: str, runs_dir: str = "runs") -> tuple[ModelConfig, dict[str, Any]]:
-    """(config, {dotted name: array}) of the best weights of a run, or of a weight file of any layout.
-
-    It is what `Task.load_frozen` is given to load a teacher with. Raises UserError.
-    """
-    if is_foreign(path, runs_dir):
-        config, _, arrays = converted(path)
-        return config, arrays
-    folder = find(path, runs_dir)
-    model = folder.config().model
-    return model, flatten(weights(folder, model)[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,9 +14,11 @@ import torch
 from convert.verify.checks import Check, distance
 from convert.verify.sides import on_cpu
 from torch_ref import tasks as reference
-from vit_jax.config import ImageAugment, LossConfig
+from vit_jax.config import DistilLoss, ImageAugment, ImageData, LossConfig, RunConfig, ViTConfig
+from vit_jax.tasks import task_of
 from vit_jax.tasks import translate as sentences
 from vit_jax.tasks.classify import Classify
+from vit_jax.tasks.distil import distillation_loss
 
 # PAD 0, BOS 1, EOS 2. A full row, two shorter ones, and one that only fills the batch up.
 SOURCE = np.array([[5, 6, 7], [4, 0, 0], [8, 8, 0], [0, 0, 0]], np.int32)
@@ -87,9 +90,36 @@ def classify(smoothing: float) -> Iterator[Check]:
     yield Check(subject, CROSS, "its gradient", distance(slope, leaf.grad.numpy()), 1e-12)
 
 
+def distil(c: DistilLoss) -> Iterator[Check]:
+    """Both heads of a student with a teacher, and the gradients of each."""
+    logits, distilled, teacher = 3 * np.random.default_rng(0).standard_normal((3, 4, 5))
+    labels = np.array([0, 4, 2, 2], np.int32)
+    leaves = [torch.from_numpy(x).requires_grad_() for x in (logits, distilled)]
+    expected = reference.distil_loss(*leaves, torch.from_numpy(teacher), torch.from_numpy(labels).long(), c)
+    expected.backward()
+    how = "hard" if c.hard else "soft, divided by classes" if c.divide_by_classes else "soft"
+    subject = f"distillation, {how}, smoothing {c.label_smoothing:g}"
+    run = RunConfig("distil", ViTConfig(), ImageData(), ImageAugment(), loss=c, compute_dtype="float64")
+    with on_cpu("float64"):
+        task = task_of(run, {"preprocess": {"mean": [0.0], "std": [1.0]}})
+
+        def loss(*heads: Any) -> Any:
+            labelled = task.of_labels(heads[0], {"label": labels})[0]
+            return (1 - c.alpha) * labelled + c.alpha * distillation_loss(heads[1], jnp.asarray(teacher), c)
+
+        value, slopes = jax.value_and_grad(loss, (0, 1))(jnp.asarray(logits), jnp.asarray(distilled))
+    yield Check(subject, "torch_ref", "loss", abs(float(value) - expected.item()), 1e-12)
+    for name, slope, leaf in zip(("class", "distillation"), slopes, leaves, strict=True):
+        assert leaf.grad is not None
+        apart = distance(np.asarray(slope), leaf.grad.numpy())
+        yield Check(subject, "torch_ref", f"its gradient, {name} head", apart, 1e-12)
+
+
 def losses() -> Iterator[Check]:
     """All of the above."""
     yield from shifts()
     for smoothing in (0.0, 0.1):
         yield from translate(smoothing)
         yield from classify(smoothing)
+        for c in (DistilLoss(), DistilLoss(divide_by_classes=True, alpha=0.2), DistilLoss(hard=True)):
+            yield from distil(replace(c, label_smoothing=smoothing))

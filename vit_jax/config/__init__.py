@@ -2,11 +2,12 @@
 
 A field that changes the result of a run is *identity*: with another value it is another run. A field that only states
 where or for how long the run computes (devices, logging, budget, folders) is *execution* and may change on resume.
-Reading order: fields, tree, vit, transformer, nearest, sizes, networks; run, groups, images, sentences, tasks; check,
-formats, values.
+Reading order: fields, tree, vit, transformer, nearest, sizes, networks; run, groups, images, sentences, distil, tasks;
+check, formats, values.
 """
 
 from .check import check_run
+from .distil import DistilLoss, Teacher
 from .fields import Activation, Kind, ModelConfig, Size, pair
 from .groups import moments, rate_scales, trained
 from .images import ImageAugment, ImageData
@@ -53,6 +54,7 @@ __all__ = [
     "Activation",
     "AugmentConfig",
     "DataConfig",
+    "DistilLoss",
     "ImageAugment",
     "ImageData",
     "Input",
@@ -69,6 +71,7 @@ __all__ = [
     "Start",
     "Table",
     "TaskRow",
+    "Teacher",
     "TransformerConfig",
     "ViTConfig",
     "check_run",

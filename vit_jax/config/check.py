@@ -8,7 +8,7 @@ from ..errors import UserError
 from .groups import check_frozen
 from .networks import network_of, parameters, with_data
 from .run import RunConfig
-from .tasks import network_row, task_row
+from .tasks import TASKS, network_row, task_row
 from .values import flat
 
 LARGEST = 2**31  # of whole numbers: steps are counted in int32
@@ -22,12 +22,18 @@ def check_run(run: RunConfig) -> RunConfig:
             f"task is {run.task}, which trains a {network.name}, but model is a {network_of(run.model).name}: "
             "start from a preset of that task"
         )
-    for name, part in (("data", row.data), ("augment", row.augment)):
+    for name, part in (("data", row.data), ("augment", row.augment), ("loss", row.loss)):
         if type(getattr(run, name)) is not part:
             raise UserError(
                 f"{name} is of class {type(getattr(run, name)).__name__}, "
                 f"but the task {run.task} needs {part.__name__}: give one"
             )
+    if run.teacher and row.teacher is None:
+        learning = ", ".join(name for name, each in TASKS.items() if each.teacher)
+        raise UserError(
+            f"teacher is {run.teacher}, but the task {run.task} learns from none: "
+            f"leave it out, or start from a preset of the task {learning}"
+        )
     _check_finite(run)
     row.check(run.model, run.data, run)
     check_numbers(run)

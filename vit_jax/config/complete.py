@@ -1,9 +1,10 @@
-"""What a run needs besides valid fields before it can be trained: a source of data, and the name of a folder."""
+"""What a run needs besides valid fields before it can be trained: data, perhaps a teacher, and a folder's name."""
 
 from __future__ import annotations
 
 from ..errors import UserError
 from .run import RunConfig
+from .tasks import task_row
 
 LONGEST = 200  # bytes of a run's name: file systems take 255, of which names that are made from it need some
 
@@ -12,6 +13,8 @@ def check_complete(run: RunConfig) -> RunConfig:
     """Return the run unchanged. Raises UserError if something is empty without which it cannot be trained."""
     if not run.data.source:
         raise UserError("data.source is empty: give --data.source folder:PATH, FILE.npz or the name of a set")
+    if task_row(run.task).teacher and not run.teacher:
+        raise UserError("teacher is empty: give --teacher and the run, file or folder of the network to learn from")
     return run
 
 

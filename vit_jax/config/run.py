@@ -80,7 +80,7 @@ def roles(c: OptimConfig) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """The training loss of tasks with a cross entropy."""
+    """The training loss of tasks with a cross entropy. A task whose loss has more to it has a subclass with fields."""
 
     label_smoothing: float = identity(
         0.0, "e: targets are 1-e on the true class plus e/K on all K classes (as in PyTorch)"
@@ -91,7 +91,7 @@ class LossConfig:
 class RunConfig:
     """One training run.
 
-    `task` is the name of a row in tasks.py; model, data and augment have the classes that the row states.
+    `task` is the name of a row in tasks.py; model, data, augment and loss have the classes that the row states.
     """
 
     task: str = field(metadata={"help": "the task that is learnt; set by the preset", "execution": False})
@@ -125,6 +125,11 @@ class RunConfig:
     )
     init_channels: Literal["none", "timm"] = identity(
         "none", "with init: for other model.channels, fit the patch projection as timm does; none: refuse others"
+    )
+    teacher: str = identity(
+        "",
+        "for distillation: the trained network that this one learns from, itself unchanged; a run (a folder or name), "
+        "a file or folder of any layout in `python -m convert formats`, or hf://owner/name",
     )
     seed: int = identity(0, "seed of all randomness: initial weights, order, validation split, dropout, augmentation")
     compute_dtype: Literal["float32", "bfloat16", "float64"] = identity(

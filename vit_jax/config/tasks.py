@@ -7,18 +7,20 @@ config classes for its data and augmentation if they have fields of their own.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from ..errors import UserError
 from . import images, sentences
+from .distil import DistilLoss, Teacher
 from .fields import ModelConfig, are_texts, pair
 from .images import ImageAugment, ImageData, numbered_classes, other_classes
 from .nearest import nearest
-from .networks import NETWORKS, NetworkRow, pixels
+from .networks import NETWORKS, NetworkRow, network_of, pixels
 from .preprocessing import PREPARED, fits_network, is_preprocess, prepared_as, preprocess_fields
-from .run import AugmentConfig, DataConfig, OptimConfig, RunConfig
+from .run import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig
 from .sentences import SentenceData, is_vocabulary, numbered_words, other_words
 from .transformer import TransformerConfig
 from .vit import ViTConfig
@@ -57,6 +59,10 @@ class TaskRow:
     # starts from weights: (metadata that these state, fields that the user states) -> {field: value}.
     prepared: tuple[str, ...] = ()
     prepared_as: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda metadata, stated: {}
+    loss: type[LossConfig] = LossConfig
+    # Of a task whose loss has a teacher: (teacher, run, metadata of the run's data, empty before that is opened) raises
+    # UserError where that teacher cannot teach that run.
+    teacher: Callable[[Teacher, RunConfig, Mapping[str, Any]], None] | None = None
     given: str = ""  # the data.source of a run whose data Python gave; empty: the task takes none
 
 
@@ -107,6 +113,58 @@ def _prepared_images(metadata: Mapping[str, Any], stated: Mapping[str, Any]) -> 
 
 def _untrained_classes(model: ViTConfig) -> RunConfig:
     return RunConfig("classify", model, ImageData(source=NO_DATA), ImageAugment(), OptimConfig(name="sgd"))
+
+
+# ------------------------------------------------------------------------------------------ distil
+
+
+def _check_distil(model: ViTConfig, data: ImageData, run: RunConfig) -> None:
+    _check_classes(model, data, run)
+    loss: Any = run.loss  # the row's own class
+    if not model.distill_head:
+        raise UserError(
+            "model.distill_head is False, but the task distil trains that head: "
+            "set model.distill_token and model.distill_head to True"
+        )
+    if model.pool not in ("cls", "cls_distill"):
+        raise UserError(
+            f"model.pool is {model.pool}, but the task distil trains a head of the class token and one of the "
+            "distillation token: set model.pool to cls, to predict by the first, or to cls_distill, by both"
+        )
+    if not loss.temperature > 0:
+        raise UserError(f"loss.temperature is {loss.temperature}: give a positive number")
+    if not 0 <= loss.alpha <= 1:
+        raise UserError(f"loss.alpha is {loss.alpha}: give a number from 0 to 1")
+    if loss.hard and loss.divide_by_classes:
+        raise UserError(
+            "loss.divide_by_classes is True but loss.hard is True, which has no divergence to divide: set one of them"
+        )
+
+
+def _check_teacher(teacher: Teacher, run: RunConfig, metadata: Mapping[str, Any]) -> None:
+    c, student, path = teacher.config, cast(ViTConfig, run.model), teacher.path
+    if not isinstance(c, ViTConfig):
+        raise UserError(f"teacher {path}: holds a {network_of(c).name}; give a network that classifies images")
+    if not c.classes:
+        raise UserError(f"teacher {path}: has no head and so no classes; give a network that classifies images")
+    if student.classes not in (0, c.classes):
+        raise UserError(
+            f"teacher {path}: has {c.classes} classes and this run has {student.classes}; "
+            "give a teacher of the same classes"
+        )
+    if clause := other_classes(teacher.metadata.get("class_names", ()), metadata.get("class_names", ())):
+        raise UserError(f"teacher {path}: {clause}; give a teacher of the same classes in the same order")
+    if c.channels != student.channels:
+        raise UserError(
+            f"teacher {path}: takes images of {c.channels} channels and this run has {student.channels}; "
+            "give a teacher of as many"
+        )
+    if "preprocess" not in teacher.metadata:
+        raise UserError(
+            f"teacher {path}: does not state how images are preprocessed; add the mean and std of the pixels in 0..1 "
+            f"that it was trained with by `python -m convert {shlex.quote(path)} X.safetensors --set mean=0.5 "
+            "--set std=0.5`, then give X.safetensors here"
+        )
 
 
 # --------------------------------------------------------------------------------------- translate
@@ -192,6 +250,7 @@ TASKS: dict[str, TaskRow] = {
         given=sentences.GIVEN,
     ),
 }
+TASKS["distil"] = replace(TASKS["classify"], check=_check_distil, loss=DistilLoss, teacher=_check_teacher)
 
 
 def task_row(name: str) -> TaskRow:

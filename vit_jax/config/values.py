@@ -69,13 +69,13 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
 
 
 def _part_classes(task: Any) -> dict[str, type]:
-    """The classes of model, data and augment of a run with this task."""
+    """The classes of model, data, augment and loss of a run with this task."""
     if not isinstance(task, str):
         raise UserError(
             f"config: task is {'missing' if task is None else repr(task)}; give the name of one, as in the run's preset"
         )
     row = task_row(task)
-    return {"model": network_row(task).config, "data": row.data, "augment": row.augment}
+    return {"model": network_row(task).config, "data": row.data, "augment": row.augment, "loss": row.loss}
 
 
 def _fits(value: Any, hint: Any) -> bool:

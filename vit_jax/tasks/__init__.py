@@ -8,12 +8,13 @@ from typing import Any
 
 from ..config import RunConfig
 from .classify import Classify
-from .contract import Answer, Batch, Evaluation, Load, Predictor, Task, Trained
+from .contract import Answer, Batch, Evaluation, Predictor, Task, Trained
+from .distil import Distil
 from .translate import Translate
 
-TASKS: dict[str, type[Task]] = {"classify": Classify, "translate": Translate}
+TASKS: dict[str, type[Task]] = {"classify": Classify, "distil": Distil, "translate": Translate}
 
-__all__ = ["TASKS", "Answer", "Batch", "Evaluation", "Load", "Predictor", "Task", "Trained", "task_of"]
+__all__ = ["TASKS", "Answer", "Batch", "Evaluation", "Predictor", "Task", "Trained", "task_of"]
 
 
 def task_of(run: RunConfig, metadata: Mapping[str, Any]) -> Task:

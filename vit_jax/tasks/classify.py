@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -16,7 +16,7 @@ from flax import nnx
 from jax import Array
 
 from ..augment import augment, normalise
-from ..config import ImageAugment, RunConfig, ViTConfig
+from ..config import ImageAugment, RunConfig, Teacher, ViTConfig
 from ..data import Dataset, Given, Other, Preprocess, Split, listed, open_images, open_other_images, prepared
 from ..errors import UserError
 from ..layers import fold
@@ -25,7 +25,7 @@ from ..runs import Run
 from ..vit import ViT
 from .classify_pictures import captioned, draw_attention, draw_inside, draw_result, of_several_classes, save_samples
 from .classify_score import Classified, score
-from .contract import Answer, Batch, Evaluation, Load, Trained
+from .contract import Answer, Batch, Evaluation, Trained
 
 BATCH = 64  # images per batch of a prediction
 SHOWN = 8  # most images in an attention figure of a prediction
@@ -40,10 +40,11 @@ class Classify:
     mean: tuple[float, ...]  # per channel, of pixels in 0..1
     std: tuple[float, ...]
     label_smoothing: float
+    frozen: dict[str, Any] = field(default_factory=dict, kw_only=True)  # empty but in subclasses
 
     unit: ClassVar[str] = "images"
     selection_metric: ClassVar[tuple[str, int]] = ("accuracy", 1)
-    frozen: ClassVar[dict[str, Any]] = {}
+    frozen_in_outputs: ClassVar[bool] = False
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
@@ -58,7 +59,7 @@ class Classify:
         preprocess, augment = metadata["preprocess"], cast(ImageAugment, run.augment)  # the type in the task's row
         return cls(augment, tuple(preprocess["mean"]), tuple(preprocess["std"]), run.loss.label_smoothing)
 
-    def load_frozen(self, load: Load) -> Classify:
+    def load_frozen(self, teacher: Teacher | None) -> Classify:
         """The task itself: its loss has no frozen arrays."""
         return self
 

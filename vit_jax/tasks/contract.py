@@ -4,7 +4,8 @@ To add a task, write a class with the members of `Task` (classify.py is the plai
 trained networks; CONTRIBUTING.md lists the other steps. In order of their calls:
 
     training    open_data, from_run, load_frozen; each step: prepare, denominator, loss; at the end: pictures
-    evaluation  open_data (or open_other_data), from_run, load_frozen; each batch: outputs; once per split: score, table
+    evaluation  open_data (or open_other_data), from_run, load_frozen (if frozen_in_outputs); each batch: outputs;
+                once per split: score, table
     prediction  from_run, predictor; then `Predictor.answer` and `Predictor.draw_attention`
 
 B is the number of examples of a batch, n that of a split. A batch is {name: array [B, ...]}, with the names and dtypes
@@ -14,7 +15,7 @@ the network's argument, so that the values can be checked against the rows of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
@@ -22,14 +23,11 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from jax import Array
 
-from ..config import ModelConfig, RunConfig
+from ..config import RunConfig, Teacher
 from ..data import Data, Given
 from ..runs import Run
 
 Batch = dict[str, Any]
-# The path of a run, or of a weight file of any layout -> (the network's config, {dotted parameter name: array}).
-# Raises UserError.
-Load = Callable[[str], tuple[ModelConfig, dict[str, Any]]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,6 +116,7 @@ class Task(Protocol):
     unit: ClassVar[str]  # what an example is called, in the plural: "images"; the log has {unit}_per_second
     # The metric of `score` by which the best checkpoint is selected, and 1 if larger is better, -1 if smaller is.
     selection_metric: ClassVar[tuple[str, int]]
+    frozen_in_outputs: ClassVar[bool]  # whether `outputs` uses `frozen`, as `loss` does
 
     @property
     def frozen(self) -> Any:
@@ -140,10 +139,10 @@ class Task(Protocol):
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Self:
         """The task of a run. `metadata` has the entries of `Data.metadata`, among others if it is a config.json."""
 
-    def load_frozen(self, load: Load) -> Self:
+    def load_frozen(self, teacher: Teacher | None) -> Self:
         """A copy of the task with `frozen` filled, or the task itself. Called for training and evaluation only.
 
-        `load` reads the weights of a run or a file. Raises UserError.
+        `teacher` is the run's, opened and checked by the task's row; None if the run names none. Raises UserError.
         """
 
     def prepare(self, batch: Batch, keys: Array) -> Batch:

@@ -15,7 +15,7 @@ from flax import nnx
 from jax import Array
 
 from .. import report
-from ..config import RunConfig, SentenceData, TransformerConfig, network_of
+from ..config import RunConfig, SentenceData, Teacher, TransformerConfig, network_of
 from ..config.sentences import SIDES
 from ..data import Given, Other, Sentences, Texts, open_other_pairs, open_sentences
 from ..decode import greedy
@@ -25,7 +25,7 @@ from ..models import described
 from ..runs import Run
 from ..text import BOS, EOS, PAD, UNKNOWN, Vocabulary, words
 from ..transformer import Transformer
-from .contract import Answer, Batch, Evaluation, Load, Trained
+from .contract import Answer, Batch, Evaluation, Trained
 
 BATCH = 64  # sentences per batch of a prediction
 CROSS = "decoder.cross_attention"  # the weights from the tokens of a translation to those of its source
@@ -47,6 +47,7 @@ class Translate:
     unit: ClassVar[str] = "sentences"
     selection_metric: ClassVar[tuple[str, int]] = ("exact_match", 1)
     frozen: ClassVar[dict[str, Any]] = {}
+    frozen_in_outputs: ClassVar[bool] = False
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Texts:
@@ -61,7 +62,7 @@ class Translate:
         target, data = Vocabulary(metadata["vocabulary"]["target"]), cast(SentenceData, run.data)
         return cls(run.loss.label_smoothing, data.lengths[-1], UNKNOWN if target.open else -1)
 
-    def load_frozen(self, load: Load) -> Translate:
+    def load_frozen(self, teacher: Teacher | None) -> Translate:
         """The task itself: its loss has no frozen arrays."""
         return self
 

@@ -9,6 +9,7 @@ from ..config import RunConfig, check_run
 from ..config.complete import check_complete, check_name
 from ..memory import check_memory
 from ..report.log import check_extras
+from ..teacher import teacher_of
 
 if TYPE_CHECKING:
     from ..data import Data
@@ -21,9 +22,11 @@ def ready(
 
     `folder` is that of a run to resume, `data` are examples that the caller holds. Raises UserError if a field is
     invalid, an extra is not installed, the memory of this machine too small, the folder that of another run or not to
-    be written, or the weights of `init`, as far as they are needed, do not fit.
+    be written, or the weights of `init`, as far as they are needed, or the teacher do not fit.
     """
-    check_memory(check_complete(check_run(run)))
+    check_complete(check_run(run))
+    teacher = teacher_of(run, values=False)
+    check_memory(run, teacher.config if teacher else None)
     check_extras(run.tensorboard, run.wandb)
     if folder is None:
         if run.init:

@@ -14,6 +14,7 @@ import numpy as np
 from .. import backend, runs, starting
 from ..config import (
     RunConfig,
+    Teacher,
     check_run,
     moments,
     network_of,
@@ -27,6 +28,7 @@ from ..config import (
 from ..config.formats import cannot_go_on
 from ..errors import UserError, install, printable
 from ..memory import run_bytes
+from ..teacher import says, teacher_of
 
 if TYPE_CHECKING:
     from ..checkpoint import Checkpoints, Saved
@@ -48,6 +50,7 @@ class Setup:
     dataset: Data
     order: Order
     epochs: int
+    teacher: Teacher | None  # without its arrays: the task has them
     task: Task
     engine: Engine
     evaluator: Evaluator
@@ -225,19 +228,21 @@ def set_up(run: RunConfig, dataset: Data | None = None) -> Setup:
     from ..optim import Optimizer
     from ..step import Engine, Evaluator, check_divisible
     from ..tasks import TASKS, task_of
-    from ..weights import read
 
     dataset = dataset or TASKS[run.task].open_data(run)
     stated = replace(run, model=with_sizes(run.model, dataset.sizes))
     run, order, epochs = plan(stated, dataset)
-    task = task_of(run, dataset.metadata()).load_frozen(lambda path: read(path, run.dir))
+    teacher = teacher_of(run, dataset.metadata())
+    task = task_of(run, dataset.metadata()).load_frozen(teacher)
+    teacher = teacher and replace(teacher, arrays={})
     network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
     # The schedule spans the run with all its resumptions, whatever the budget of this process is.
     optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch, parameters(run.model))
     engine = Engine(run, network, task, optimizer)
     check_divisible(dataset.step_sizes(run.batch), len(engine.devices), run.accumulate)
     environment = backend.environment() | {"accumulate": run.accumulate, "parallel": run.parallel}
-    return Setup(stated, run, dataset, order, epochs, task, engine, Evaluator(run.model, network, task), environment)
+    evaluator = Evaluator(run.model, network, task)
+    return Setup(stated, run, dataset, order, epochs, teacher, task, engine, evaluator, environment)
 
 
 def parameter_dtype(run: RunConfig) -> str:
@@ -372,16 +377,20 @@ def announce(setup: Setup) -> None:
     table = parameters(run.model)
     count = sum(math.prod(parameter.shape) for parameter in table.values())
     training = sum(math.prod(table[name].shape) for name in trained(run.optim, table))
+    weights, _ = run_bytes(run, setup.teacher.config if setup.teacher else None)
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in setup.dataset.splits.items())
     versions = environment["versions"]
     print(f"model    {what}")
     print(f"         {count:,} parameters, {cost}")
     if run.optim.freeze:
         print(f"         {training:,} of them train, in {len(trained(run.optim, table))} of {len(table)} tensors")
+    if setup.teacher:
+        print(printable(f"teacher  {says(setup.teacher)}"))
     print(printable(f"data     {setup.dataset.name}: {setup.dataset.contents}; {sizes}"))
     for remark in setup.dataset.remarks:
         print(printable(f"         {remark}"))
-    print(f"memory   {run_bytes(run)[0] / 1e6:,.1f} MB for weights, gradients and optimizer, before activations")
+    of = "weights, gradients, optimizer and teacher" if setup.teacher else "weights, gradients and optimizer"
+    print(f"memory   {weights / 1e6:,.1f} MB for {of}, before activations")
     devices = f"{environment['devices']} x {environment['device']}, {environment['cores']} cores"
     print(f"device   {devices}; {run.parallel}, {run.compute_dtype}")
     print("versions " + ", ".join(f"{name} {versions[name]}" for name in ("python", "jax", "flax", "optax")))

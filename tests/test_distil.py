@@ -1,0 +1,292 @@
+"""Distillation: its loss by hand and by vit-pytorch, what the teacher sees, and runs with a teacher."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import vit_jax
+from convert import rules
+from convert.dialects import LAYOUTS
+from convert.verify.libraries import load as load_library
+from convert.verify.libraries import torch_ref, vit_pytorch
+from tests.parity.weights import weights
+from vit_jax.config import (
+    TASKS,
+    DistilLoss,
+    ImageAugment,
+    ImageData,
+    RunConfig,
+    Teacher,
+    TransformerConfig,
+    ViTConfig,
+    parameters,
+)
+from vit_jax.errors import UserError
+from vit_jax.layers import merge
+from vit_jax.models import definition, network_class
+from vit_jax.optim import Optimizer
+from vit_jax.runs import Run, flatten, unflatten
+from vit_jax.step import Engine
+from vit_jax.tasks import distil, task_of
+from vit_jax.tasks.distil import distillation_loss
+from vit_jax.teacher import teacher_of
+
+# Small, with nothing square; the names of vit-pytorch's DistillWrapper.
+STUDENT = ViTConfig(
+    image=(4, 6), patch=(2, 3), classes=5, width=8, depth=1, heads=2, hidden=12, head_width=3, eps=1e-5,
+    query_bias=False, key_bias=False, value_bias=False, stem_pre_norm=True, stem_norm=True,
+    distill_token=True, distill_position=False, distill_head=True, distill_norm=True,
+)  # fmt: skip
+# Its dropout would show if it were not in evaluation mode.
+TEACHER = ViTConfig(image=(6, 4), patch=2, classes=5, width=12, depth=1, heads=2, hidden=8, dropout=0.4, drop_path=0.4)
+SEEN = {"fit": "crop", "size": 0, "interpolation": "bilinear", "background": 255}
+MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)  # of the teacher
+BATCH = {
+    "image": np.random.default_rng(0).integers(0, 256, (6, 4, 6, 3)).astype(np.uint8),
+    "label": np.array([0, 4, 2, 2, 1, 3], np.int32),
+}
+KEYS = jax.random.split(jax.random.key(0), 6)
+
+
+def a_run(model=STUDENT, loss=None, **fields):
+    data, augment = ImageData(source="digits"), ImageAugment()
+    return RunConfig("distil", model, data, augment, loss=loss or DistilLoss(), batch=6, **fields)
+
+
+def a_teacher(model=TEACHER, path="t", names=(), **preprocess):
+    seen = {"image": list(model.image), "channels": model.channels, "mean": MEAN, "std": STD, **SEEN, **preprocess}
+    metadata = {"preprocess": seen, **({"class_names": list(names)} if names else {})}
+    return Teacher(path, "vit-jax@vit", model, metadata, weights(model))
+
+
+def taught(run, teacher=None):
+    task = task_of(run, {"preprocess": {"mean": [0.45, 0.5, 0.55], "std": [0.2, 0.3, 0.25]}})
+    return task.load_frozen(teacher or a_teacher())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+# ------------------------------------------------------------------------------------------- the loss
+
+
+@pytest.mark.parametrize(
+    "c", [DistilLoss(), DistilLoss(divide_by_classes=True), DistilLoss(hard=True)], ids=["soft", "deit", "hard"]
+)
+def test_the_loss_of_the_distillation_head_and_its_gradient_by_hand(c):
+    """Soft: T^2 KL(p || q), whose gradient with respect to the student's logits is T (q - p); hard: q - one-hot."""
+    rng = np.random.default_rng(0)
+    student, teacher = 3 * rng.standard_normal((2, 7, 5))
+    t, count = (1, 7) if c.hard else (3, 7 * 5 if c.divide_by_classes else 7)
+
+    def softmax(x):
+        e = np.exp(x - x.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True)
+
+    q = softmax(student / t)
+    p = np.eye(5)[teacher.argmax(-1)] if c.hard else softmax(teacher / t)
+    expected = t**2 * np.where(p > 0, p * (np.log(np.maximum(p, 1e-300)) - np.log(q)), 0).sum() / count
+    with jax.enable_x64(True):
+        loss, slope = jax.value_and_grad(distillation_loss)(student, teacher, c)
+    assert float(loss) == pytest.approx(expected, rel=1e-13)
+    np.testing.assert_allclose(slope, t * (q - p) / count, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("norm", [True, False], ids=["LayerNorm", "no LayerNorm"])
+def test_loss_and_gradients_are_those_of_vit_pytorchs_wrapper(norm):
+    """The wrapper's teacher is torch_ref's, given images of its own size, by torch's resizing, and normalisation."""
+    torch = pytest.importorskip("torch", reason="PyTorch cannot be imported, so ours is not compared with vit-pytorch")
+    try:
+        load_library("torchvision"), load_library("vit_pytorch")
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"vit-pytorch cannot be imported: {error}")
+    model = replace(STUDENT, distill_norm=norm)
+    tree, rows = weights(model), LAYOUTS["vit-pytorch-distill@1.16.5"].rows(model)
+    known = torch_ref.with_parameters(TEACHER, weights(TEACHER)).module.double().eval()
+    of = [torch.tensor(x, dtype=torch.float64).view(3, 1, 1) for x in ((0.45, 0.5, 0.55), (0.2, 0.3, 0.25), MEAN, STD)]
+
+    class Seeing(torch.nn.Module):
+        def forward(self, images):
+            pixels = images * of[1] + of[0]
+            pixels = torch.nn.functional.interpolate(pixels, (6, 4), mode="bilinear", antialias=True)
+            return known((pixels - of[2]) / of[3])
+
+    wrapper = vit_pytorch.wrapper(model).double()
+    state = rules.write(rows, tree)
+    wrapper.load_state_dict({name: torch.from_numpy(x) for name, x in state.items()})
+    wrapper.teacher = Seeing()
+    pixels = torch.from_numpy(BATCH["image"]).permute(0, 3, 1, 2).double() / 255
+    for c in (DistilLoss(alpha=0.3), DistilLoss(hard=True)):
+        wrapper.zero_grad()
+        wrapper.temperature, wrapper.alpha, wrapper.hard = c.temperature, c.alpha, c.hard
+        theirs = wrapper((pixels - of[0]) / of[1], torch.from_numpy(BATCH["label"]).long())
+        theirs.backward()
+        slopes = rules.read(rows, {n: x.grad.numpy() for n, x in wrapper.named_parameters() if n in state})
+        with jax.enable_x64(True):
+            task = taught(a_run(model, c, compute_dtype="float64"))
+            network = definition(model, dtype="float64", param_dtype="float64")
+            step = jax.jit(jax.value_and_grad(lambda now: task.loss(merge(network, now), BATCH, KEYS)[0]))  # noqa: B023
+            loss, gradients = step(unflatten(tree))
+        assert float(loss) == pytest.approx(theirs.item(), rel=1e-12, abs=0)
+        gradients = flatten(gradients)
+        assert gradients.keys() == slopes.keys()
+        for name, slope in slopes.items():
+            np.testing.assert_allclose(gradients[name], slope, rtol=0, atol=1e-10 * max(1, abs(slope).max()))
+
+
+def test_each_head_gives_its_own_logits_and_the_pool_decides_which_predict():
+    network = network_class(STUDENT)
+    both = replace(STUDENT, pool="cls_distill")
+    images = np.random.default_rng(1).standard_normal((2, 4, 6, 3)).astype(np.float32)
+    one, two = (merge(definition(c), unflatten(weights(c))) for c in (STUDENT, both))
+    logits, distilled = one.both(images)
+    np.testing.assert_allclose(one(images), logits, rtol=1e-6)
+    np.testing.assert_allclose(two(images), (logits + distilled) / 2, rtol=1e-5)
+    assert np.abs(logits - distilled).max() > 0.1
+    with pytest.raises(ValueError, match="no class token and distillation token with a head each"):
+        network(replace(STUDENT, distill_head=False, distill_norm=False)).both(images)
+
+
+# ------------------------------------------------------------------------------------- what it sees
+
+
+@pytest.mark.parametrize(("kernel", "size"), [("bilinear", 8), ("bicubic", 20), ("nearest", 12), ("bicubic", 12)])
+def test_the_teacher_sees_the_augmented_image_resized_as_pillow_does(kernel, size, monkeypatch):
+    seen = []
+    monkeypatch.setattr(distil, "merge", lambda *_: lambda images: seen.append(images) or images[:, 0, :, 0])
+    teacher = a_teacher(replace(TEACHER, image=(size, size), patch=4), image=[size, size], interpolation=kernel)
+    images = np.random.default_rng(2).integers(90, 166, (6, 12, 12, 3)).astype(np.uint8)  # nothing to clip
+    task = replace(taught(a_run(), teacher), augment=ImageAugment(flip=True))
+    prepared = np.asarray(task.prepare({"image": images}, KEYS)["image"])
+    assert (prepared != images).any()
+    task.teacher_logits(prepared)
+    pixels = (np.asarray(seen[0]) * STD + MEAN) * 255
+    for mine, image in zip(pixels, prepared, strict=True):
+        theirs = np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling[kernel.upper()]))
+        assert np.abs(mine - theirs).max() < 1.01  # Pillow rounds after each of its two passes
+
+
+def test_the_teacher_is_an_argument_of_the_compiled_step_and_does_not_change(monkeypatch):
+    run = a_run(accumulate=2)
+    task = taught(run)
+    engine = Engine(run, definition(STUDENT), task, Optimizer(run.optim, 4, 2, parameters(STUDENT)))
+    first = engine.frozen
+    losses = []
+    for scale in (1, 3, 1):
+        engine.frozen = jax.tree.map(lambda x: x * scale, first)  # noqa: B023
+        state = engine.start(jax.tree.map(np.float32, unflatten(weights(STUDENT))))
+        state, metrics = engine.train(state, BATCH)
+        losses.append(float(metrics["loss"]))
+    assert losses[0] == losses[2] != losses[1] and engine.compiled._cache_size() == 1
+    whole = Engine(a_run(), definition(STUDENT), task, engine.optimizer)
+    _, metrics = whole.train(whole.start(jax.tree.map(np.float32, unflatten(weights(STUDENT)))), BATCH)
+    assert float(metrics["loss"]) == pytest.approx(losses[0], rel=1e-5)
+    assert flatten(state.parameters).keys() == weights(STUDENT).keys()
+
+
+# ------------------------------------------------------------------------------------------------ runs
+
+SMALL = "--model.image 8 --model.channels 1 --model.patch 4 --model.width 8 --model.depth 1 --model.heads 2"
+REST = "--model.hidden 8 --data.source digits --augment.crop-padding 1 --batch 256 --epochs 1"
+STUDENTS = ["cifar10-48x4-distil", *SMALL.split(), *REST.split()]
+
+
+def lines(done):
+    """The one line of an error, after its exit code is checked."""
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr.strip()
+
+
+def test_a_run_with_a_teacher_from_start_to_prediction(digits_run, working_folder, inside):
+    command = ["train", *STUDENTS, "--name", "pupil", "--teacher", "teacher.safetensors"]
+    known = vit_jax.load(digits_run)
+    vit_jax.export(known, "teacher.safetensors")
+    begun = inside(*command, "--max-steps", 2, cwd=working_folder)
+    assert begun.returncode == 0, begun.stderr
+    told = next(line for line in begun.stdout.splitlines() if line.startswith("teacher "))
+    assert told.startswith("teacher  teacher.safetensors: vit-jax@vit, ViT 16 x 1, 2 heads, 16 patches, images 8x8x1; ")
+    assert "MB for weights, gradients, optimizer and teacher, before" in begun.stdout
+    run = Run(working_folder / "runs/pupil")
+    frozen = run.record()["frozen"]
+    saved = run.saved(2)["arrays"]
+    assert {*saved} == {"model", "optimizer"} and saved["model"].keys() == parameters(run.config().model).keys()
+    rows = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+    assert {"loss", "accuracy", "distillation", "agreement"} <= rows[0].keys()
+
+    Path("kept").write_bytes(Path("teacher.safetensors").read_bytes())
+    Path("teacher.safetensors").unlink()
+    other = network_class(known.run.model)(known.run.model)
+    vit_jax.export(other, "teacher.safetensors", fields=dict(mean=[0.3], std=[0.4]))
+    refused = lines(inside(*command, cwd=working_folder))
+    assert "its frozen arrays (a teacher) are not those that this run began with" in refused
+    Path("teacher.safetensors").unlink()
+    assert "teacher teacher.safetensors: no such file, folder or run" in lines(inside(*command, cwd=working_folder))
+    assert inside("evaluate", "pupil", cwd=working_folder).returncode == 0  # which needs no teacher
+    assert len(vit_jax.load("pupil").predict(np.zeros((2, 8, 8, 1), np.uint8))) == 2
+
+    shutil.move("kept", "teacher.safetensors")
+    ended = inside(*command, cwd=working_folder)
+    assert ended.returncode == 0 and "going on after step 2" in ended.stdout
+    assert run.record()["frozen"] == frozen and run.summary()["status"] == "finished"
+
+
+@pytest.mark.parametrize("folder", [True, False], ids=["a run", "a file"])
+def test_a_teacher_is_what_load_opens(folder, digits_run, tmp_path):
+    """The best weights, averaged if validation chose these, and their own normalisation."""
+    known = vit_jax.load(digits_run)
+    path = str(digits_run) if folder else str(vit_jax.export(known, tmp_path / "t.safetensors")[0])
+    run = a_run(replace(STUDENT, channels=1, classes=10), teacher=path)
+    pixels = np.random.default_rng(3).integers(0, 256, (4, 8, 8, 1)).astype(np.uint8)
+    task = task_of(run, {"preprocess": {"mean": [0.1], "std": [0.2]}}).load_frozen(teacher_of(run))
+    np.testing.assert_allclose(task.teacher_logits(pixels), known.logits(pixels), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (STUDENTS, "teacher is empty: give --teacher"),
+        (["digits", "--teacher", "x.pt"], "teacher is x.pt, but the task classify learns from none"),
+        ([*STUDENTS, "--teacher", "gone"], "teacher gone: no such file, folder or run"),
+        ([*STUDENTS, "--teacher", "words.safetensors"], "teacher words.safetensors: holds a Transformer"),
+        ([*STUDENTS, "--teacher", "text.txt"], "teacher text.txt: "),
+        ([*STUDENTS, "--teacher", "bare.safetensors", "--model.channels", "3"], "does not state how images are prepro"),
+        ([*STUDENTS, "--teacher", "{run}", "--model.classes", "7"], "has 10 classes and this run has 7"),
+        ([*STUDENTS, "--teacher", "{run}", "--model.channels", "3"], "images of 1 channels and this run has 3"),
+    ],
+)  # fmt: skip
+def test_a_teacher_that_cannot_teach_is_refused_before_anything_is_written(
+    words, message, digits_run, tmp_path, inside
+):
+    for name, model in (
+        ("bare", replace(TEACHER, classes=10)),
+        ("words", TransformerConfig(8, 2, hidden=8, source_vocabulary=5, target_vocabulary=5, outputs=5)),
+    ):
+        if f"{name}.safetensors" in words:
+            vit_jax.export(network_class(model)(model), tmp_path / f"{name}.safetensors")
+    (tmp_path / "text.txt").write_text("no weights")
+    before = {*tmp_path.iterdir()}
+    assert message in lines(inside("train", *[word.format(run=digits_run) for word in words]))
+    assert {*tmp_path.iterdir()} == before
+
+
+def test_a_teacher_of_other_classes_or_none_is_refused():
+    refuse, run = TASKS["distil"].teacher, a_run()
+    named = {"class_names": ["ant", "bee", "cat", "dog", "eel"]}
+    for teacher, metadata, message in (
+        (a_teacher(names=("ant", "bee", "cow", "dog", "eel")), named, "its class 2 is 'cow' and here it is 'cat'"),
+        (a_teacher(replace(TEACHER, classes=0)), {}, "has no head and so no classes"),
+    ):
+        with pytest.raises(UserError, match=f"^teacher t: {message}"):
+            refuse(teacher, run, metadata)
+    refuse(a_teacher(names=named["class_names"]), run, named)
+    refuse(a_teacher(), a_run(replace(STUDENT, classes=0)), {})

@@ -1,0 +1,108 @@
+"""Distillation: image classification that is learnt from labels and from a teacher, another classifier, at once.
+
+The student has a class token and a distillation token with a head each (DeiT: Touvron et al. 2021, arXiv 2012.12877).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from ..augment import normalise
+from ..config import DistilLoss, RunConfig, Teacher
+from ..layers import fold, merge, wide
+from ..models import definition
+from ..runs import unflatten
+from ..vit import ViT
+from .classify import Classify
+from .contract import Batch
+
+KERNELS = {"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"}  # of Preprocess: of jax.image.resize
+
+
+@dataclass(frozen=True)
+class Distil(Classify):
+    """The task `distil`: `classify` with the loss of a student. Its frozen arrays are the teacher's.
+
+    Evaluation and prediction do not need the teacher: they use the head or heads that the network's `pool` states.
+    """
+
+    distil: DistilLoss = field(default_factory=DistilLoss)
+    dtype: str = "float32"  # in which both networks compute
+    # Of the teacher: its definition, as `models.definition` gives it, the height and width of the images that it takes,
+    # and how its images are resized.
+    teacher: Any = None
+    size: tuple[int, int] = (0, 0)
+    interpolation: str = "bilinear"
+
+    frozen_in_outputs: ClassVar[bool] = False
+
+    @classmethod
+    def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Distil:
+        """The task of a run, without its teacher."""
+        task = cast(Distil, super().from_run(run, metadata))
+        loss = cast(DistilLoss, run.loss)  # the type in the task's row
+        return replace(task, distil=loss, dtype=run.compute_dtype)
+
+    def load_frozen(self, teacher: Teacher | None) -> Distil:
+        """The task with its teacher's weights and normalisation, in the dtype of the student's parameters."""
+        assert teacher is not None, "check_complete requires one"
+        preprocess, wanted = teacher.metadata["preprocess"], np.dtype(wide(self.dtype))
+        h, w = preprocess["image"]
+        return replace(
+            self,
+            teacher=definition(teacher.config, dtype=self.dtype, param_dtype=wanted),
+            size=(h, w),
+            interpolation=preprocess["interpolation"],
+            frozen={
+                "parameters": unflatten({name: array.astype(wanted) for name, array in teacher.arrays.items()}),
+                "mean": np.asarray(preprocess["mean"], wanted),
+                "std": np.asarray(preprocess["std"], wanted),
+            },
+        )
+
+    def loss(self, model: ViT, batch: Batch, keys: Array, denominator: None = None) -> tuple[Array, dict[str, Array]]:
+        """(loss [], {"accuracy", "distillation", "agreement": []}) of a prepared batch; `keys` [B] are for dropout.
+
+        "accuracy" is that of the class head, "distillation" the loss of the distillation head, and "agreement" the
+        share of images of which the latter predicts the same class as the teacher.
+        """
+        logits, distilled = model.both(self.images(batch, model.dtype), keys=fold(keys, 1))  # [B, K] each
+        from_labels, metrics = self.of_labels(logits, batch)
+        taught = self.teacher_logits(batch["image"])
+        distillation = distillation_loss(distilled, taught, self.distil)
+        alpha, agreement = self.distil.alpha, (distilled.argmax(-1) == taught.argmax(-1)).mean()
+        metrics |= {"distillation": distillation, "agreement": agreement}
+        return (1 - alpha) * from_labels + alpha * distillation, metrics
+
+    def teacher_logits(self, images: Array) -> Array:
+        """The teacher's logits [B, K], in evaluation mode, of augmented images, pixels of 0..255 [B, h, w, C].
+
+        An image of another size than the teacher's is resized as a whole, by the teacher's own kernel, antialiased.
+        """
+        if images.shape[1:3] != self.size:
+            shape = (len(images), *self.size, images.shape[-1])
+            images = images.astype(wide(self.dtype))
+            images = jax.image.resize(images, shape, KERNELS[self.interpolation]).clip(0, 255)  # bicubic overshoots
+        network = merge(self.teacher, self.frozen["parameters"])
+        return network(normalise(images, self.frozen["mean"], self.frozen["std"], jnp.dtype(self.dtype)))
+
+
+def distillation_loss(student: Array, teacher: Array, c: DistilLoss) -> Array:
+    """The loss [] of a student's logits [B, K] against a teacher's [B, K], a mean over the batch.
+
+    Soft: T^2 KL(p || q), p and q the softmax of the teacher's and the student's logits divided by T (Hinton et al.
+    2015). Hard: the cross entropy with the class that the teacher predicts.
+    """
+    if c.hard:
+        return optax.softmax_cross_entropy_with_integer_labels(student, teacher.argmax(-1)).mean()
+    log_p, log_q = (jax.nn.log_softmax(logits / c.temperature) for logits in (teacher, student))
+    divergence = (jnp.exp(log_p) * (log_p - log_q)).sum(-1).mean()
+    return c.temperature**2 * divergence / (student.shape[-1] if c.divide_by_classes else 1)
