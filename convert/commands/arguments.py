@@ -133,7 +133,12 @@ def about_target(add: Any) -> None:
     )
     preset = "the preset that trained SRC, where SRC holds an optimizer's state and does not state it"
     certificate = "compare source and target as functions, and leave DST.certificate.json"
-    add("--to", default="", metavar="LAYOUT", help="the layout of DST (default: vit-jax)")
+    add(
+        "--to",
+        default="",
+        metavar="LAYOUT",
+        help="the layout of DST (default: vit-jax; of a run with --init: that of init)",
+    )
     add("--adapt", action="append", default=[], metavar="OP=VALUE", help=adapt)
     add("--dtype", type=dtype, metavar="DTYPE", help=f"round to {', '.join(FLOATS)} (default: as it is)")
     add("--preset", default="", metavar="NAME", help=preset)

@@ -11,9 +11,11 @@ from dataclasses import replace
 
 from vit_jax.errors import DONE, Interrupted, UserError, print_line, printable
 from vit_jax.presets import preset
+from vit_jax.runs import Run
 
 from ..adapt import operation
 from ..containers import writer
+from ..dialects import LAYOUTS
 from ..plan.plan import Plan, plan
 from ..recognise.layouts import find
 from ..recognise.reading import Reading, read
@@ -29,6 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Convert SRC to DST."""
     began = time.monotonic()
     check_words(arguments)
+    if not arguments.to and (layout := begun_from(arguments.src)):
+        arguments.to = layout
+        print_line(f"target    {layout}, the layout of the weights that this run began with; --to vit-jax is our own")
     named = preset(arguments.preset).run if arguments.preset else None
     stated = replace(options(arguments), otherwise=named.model if named else None, training=goes_on(arguments))
     reading = read(arguments.src, stated)
@@ -62,6 +67,19 @@ def check_words(arguments: argparse.Namespace) -> None:
         operation(text)
     if os.path.splitext(arguments.dst)[1]:
         writer(arguments.dst)
+
+
+def begun_from(path: str) -> str:
+    """The name of the layout of the weights that a run began with (its `init`); empty where it did not, or of our own.
+
+    That layout is the default target, so that a fine-tuned network goes back to where it came from.
+    """
+    try:
+        init = Run(path).record().get("init") if Run(path).exists() else None
+    except UserError:  # the reader says what is wrong with it
+        return ""
+    layout = init.get("layout") if isinstance(init, dict) else None
+    return layout if layout in LAYOUTS and LAYOUTS[layout].dialect != "vit-jax" else ""
 
 
 def goes_on(arguments: argparse.Namespace) -> bool:

@@ -5,7 +5,8 @@ Everything is read from the network's table of parameters and the optimizer's co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from ..errors import UserError
@@ -19,7 +20,11 @@ def trained(c: OptimConfig, table: Mapping[str, Parameter]) -> tuple[str, ...]:
 
     A pattern is matched with the whole dotted name; * stands for any characters, dots included (fnmatch).
     """
-    return tuple(name for name in table if not any(fnmatchcase(name, pattern) for pattern in c.freeze))
+    return tuple(name for name in table if not _matches(name, c.freeze))
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def moments(c: OptimConfig, table: Mapping[str, Parameter]) -> dict[str, tuple[str, ...]]:
@@ -38,7 +43,7 @@ def check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
     """Raise UserError if a pattern of `freeze` matches no parameter of the table, or if none is left to train."""
     first = dict.fromkeys(name.partition(".")[0] + ".*" * ("." in name) for name in table)
     for pattern in c.freeze:
-        if not any(fnmatchcase(name, pattern) for name in table):
+        if not any(_matches(name, (pattern,)) for name in table):
             raise UserError(
                 f"optim.freeze has {pattern!r}, which matches no parameter{similar(pattern, list(table))}; give "
                 f"patterns of this network's names, such as {' '.join(first)}"
@@ -48,3 +53,22 @@ def check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
             f"optim.freeze is {' '.join(c.freeze)}, which matches all {len(table)} parameters: leave out a pattern, "
             "so that some are trained"
         )
+
+
+def all_but(patterns: Iterable[str], table: Mapping[str, Parameter]) -> tuple[str, ...]:
+    """Few patterns that match all parameters of the table but those that `patterns` match.
+
+    Blocks have to be alike in that.
+    """
+    kept = {re.sub(r"\.\d+\.", ".*.", name): _matches(name, patterns) for name in table}
+    return tuple(_covering("", [(name.split("."), on) for name, on in kept.items()]))
+
+
+def _covering(prefix: str, names: list[tuple[list[str], bool]]) -> Iterator[str]:
+    """Patterns of names that begin with `prefix`, of (the rest in parts, whether it is left out)."""
+    for first in dict.fromkeys(parts[0] for parts, _ in names):
+        inside = [(parts[1:], kept) for parts, kept in names if parts[0] == first]
+        if not any(kept for _, kept in inside):
+            yield f"{prefix}{first}" + ".*" * any(parts for parts, _ in inside)
+        else:
+            yield from _covering(f"{prefix}{first}.", [(parts, kept) for parts, kept in inside if parts])

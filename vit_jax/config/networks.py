@@ -65,6 +65,8 @@ class NetworkRow:
     from_data: tuple[str, ...] = ()  # sizes that the data of a run determines
     heads: tuple[str, ...] = ()  # prefixes of the names of the head's parameters, which --new-head draws at random
     head_fields: tuple[str, ...] = ()  # fields that may then differ
+    # What each recipe of fine-tuning (starting/recipes.py) trains, {its name: patterns of names}; empty: it has none.
+    recipes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unseen: frozenset[str] = frozenset()  # fields that no name or shape of a parameter depends on
     # Regular expressions that recognise a file of its weights by full names of tensors: each must match one, or with a
     # leading "!" none. Once for our own parameter names, once for the state dict of the PyTorch class.
@@ -120,6 +122,10 @@ NETWORKS: dict[str, NetworkRow] = {
         from_data=("classes",),
         heads=("head.", "distill_head."),
         head_fields=("classes", "head_bias", "distill_head", "distill_norm"),
+        recipes={
+            "full": ("*",), "head": ("head.*", "distill_head.*"),
+            "attention": ("blocks.*.attention.*", "position", "head.*", "distill_head.*"),
+        },
         unseen=frozenset({"eps", "activation", "heads", "head_activation"}),
         names=(r"patch\.kernel", r"blocks\.0\.attention\.query\.kernel"),
         torch_names=(r"patch\.weight", r"blocks\.0\.attention\.query\.weight"),

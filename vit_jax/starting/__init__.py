@@ -1,7 +1,7 @@
 """Runs that start from given weights (`init`): the fields that these decide, what does not fit them, and their values.
 
 The weights are a file or a folder of any layout, hf://owner/name, or another run. Headers are enough for all but
-`start`, which reads each value once. Read opening, then fitting, then again.
+`start`, which reads each value once. Read opening, then fitting, then recipes, then again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..interop import network_in, stated_by
 from .again import check_same, check_unchanged, resumable
 from .fitting import OtherNetwork, change_for, check_fit, check_metadata, decided, replaced, told
 from .opening import RULES, Unfit, digest, opened_for, place_of, text, worded
+from .recipes import says, tuned
 
 __all__ = [
     "OtherNetwork",
@@ -33,20 +34,22 @@ __all__ = [
     "filled",
     "preset",
     "resumable",
+    "says",
     "start",
+    "tuned",
 ]
 
 DIGITS = 12  # of a digest, as printed
 UNBROKEN = "\u00a0"  # in place of a space at which no line is broken
 
 
-def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None) -> presets.Preset:
+def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None, *, tune: str = "none") -> presets.Preset:
     """The preset with this name; with `init`, filled in for training that starts from these weights.
 
     `init` is a file, a folder, a run or hf://owner/name, as for `python -m vit_jax.train --init`: see `filled`.
     `fields` are other values of the run's fields by the names of their flags, {"model.heads": 6, "epochs": 5}, also
-    those that the tensors of `init` do not determine; fields of the network need no "model." before them. Raises
-    UserError.
+    those that the tensors of `init` do not determine; fields of the network need no "model." before them. `tune` is a
+    recipe of fine-tuning: "full", "head" or "attention" (`tuned`). Raises UserError.
     """
     found = presets.preset(name)
     run = base(init) if init and name == presets.FINETUNE else found.run
@@ -56,6 +59,8 @@ def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None) -
     if init:
         stated = {field: flat(run)[field][0] for field in stated}  # with a config's own types
         run = filled(replace(run, init=init), stated, own=name != presets.FINETUNE)
+    if tune != "none":
+        run = tuned(run, tune, stated)
     return replace(found, run=run)
 
 

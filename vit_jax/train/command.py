@@ -11,7 +11,7 @@ import sys
 import textwrap
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .. import backend, flags, runs, starting
 from ..config import RunConfig, check_run, differences, flat, is_sized, network_of, to_dict
@@ -39,6 +39,13 @@ class Options(RunConfig):
         default="",
         metadata={
             "help": "continue this run (a folder, or a name inside dir), with its config as the defaults of all flags"
+        },
+    )
+    tune: Literal["none", "full", "head", "attention"] = field(
+        default="none",
+        metadata={
+            "help": "with --init, a recipe of fine-tuning, which sets fields of optim that are not given: full (all "
+            "weights, with layer decay), head (all else is frozen) or attention (with positions and head)"
         },
     )
     config: str = field(
@@ -69,10 +76,10 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     words = list(arguments)
     named = words.pop(0) if words and not flags.is_flag(words[0]) else ""
     helping = bool({"-h", "--help"} & {*words})
-    resume, init, file = (flags.value_of(words, name) for name in ("resume", "init", "config"))
+    resume, init, file, tune = (flags.value_of(words, name) for name in ("resume", "init", "config", "tune"))
     folder = None
     if resume:
-        for other, what in ((f"the preset {named!r}", named), (f"--config {file}", file)):
+        for other, what in ((f"the preset {named!r}", named), (f"--config {file}", file), (f"--tune {tune}", tune)):
             if what:
                 raise UserError(f"--resume {resume} uses the config of that run: leave out {other}")
         folder = runs.find(resume, flags.value_of(words, "dir") or RunConfig.dir)
@@ -118,11 +125,12 @@ def _filled_in(run: RunConfig, name: str, words: list[str], values: dict[str, An
         run = replace(starting.base(run.init, run.dir), init=run.init, dir=run.dir)
         _check_task(run, values.get("task"), file)
     over = overlaid(run, values, file) if file else run
-    asked = _parsed(over, words, prog="")
-    in_file, in_words = {*flat_names(values)}, {*flags.given(words, asked)}
-    stated = {field: value for field, (value, _) in flat(asked.run()).items() if field in in_file | in_words}
+    options = _parsed(over, words, prog="")
+    in_file, in_words = {*flat_names(values)}, {*flags.given(words, options)}
+    stated = {field: value for field, (value, _) in flat(options.run()).items() if field in in_file | in_words}
     try:
-        return starting.filled(run, stated, own=name != FINETUNE)
+        filled = starting.filled(run, stated, own=name != FINETUNE)
+        return filled if options.tune == "none" else starting.tuned(filled, options.tune, stated)
     except starting.OtherNetwork as error:
         wanted, given = (network_of(c).describe(c)[0] for c in (error.wanted, error.given))
         if wanted == given or not {f"model.{field}" for field in error.fields} & (in_file - in_words):
@@ -229,9 +237,13 @@ def command(arguments: list[str]) -> int:
         print(f"vit-jax {__version__}")
         return DONE
     check_run(run)
+    if options.tune != "none" and not run.init:
+        raise UserError(f"tune is {options.tune} but init is empty: name the weights to start from")
     if options.print_config:
         print(json.dumps(to_dict(run), indent=1))
         return DONE
+    if options.tune != "none":
+        print(starting.says(run, options.tune))
     if options.seeds < 0:
         raise UserError(f"seeds is {options.seeds}: give a number of runs, or 0 for one run")
     if options.seeds and folder:

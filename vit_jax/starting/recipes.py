@@ -1,0 +1,46 @@
+"""Recipes of fine-tuning (`tune`): what each sets of a run that starts from given weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from ..config import RunConfig, flat, network_of, parameters
+from ..config.groups import all_but
+from ..config.networks import with_data
+from ..errors import UserError
+from .fitting import replaced
+from .opening import text
+
+LAYER_DECAY, RATE, EXAMPLES = 0.75, 1e-3, 256
+HEAD_RATE = 1e-3
+
+
+def tuned(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> RunConfig:
+    """A run with `init` and the fields that a recipe sets, except those that the user has `stated`.
+
+    full: all weights train, at rates that fall towards the input: layer decay 0.75 and the rate 1e-3 for each 256
+    examples of a batch, as in He et al. 2022 (arXiv 2111.06377), table 9. head: all but the head is frozen, and nothing
+    decays (a linear probe); the rate 1e-3 is ours. attention: attention, positions and the head train, as in Touvron et
+    al. 2022 (arXiv 2203.09795); the rate stays that of the run. Raises UserError without `init`, and where the network
+    has no such recipe.
+    """
+    if not run.init:
+        raise UserError(f"tune is {recipe} but init is empty: name the weights to start from")
+    row = network_of(run.model)
+    if recipe not in row.recipes:
+        known = f"choose one of {', '.join(row.recipes)}" if row.recipes else "state --optim.freeze and --optim.lr"
+        raise UserError(f"tune is {recipe}, but a {row.name} has no such recipe: {known}")
+    fields: dict[str, Any] = {"optim.freeze": all_but(row.recipes[recipe], parameters(with_data(run.model)))}
+    if recipe == "full":
+        fields |= {"optim.layer_decay": LAYER_DECAY, "optim.lr": RATE * run.batch / EXAMPLES}
+    if recipe == "head":
+        fields |= {"optim.lr": HEAD_RATE, "optim.weight_decay": 0.0}
+    return replaced(run, {name: value for name, value in fields.items() if name not in stated})
+
+
+def says(run: RunConfig, recipe: str) -> str:
+    """A line for the user: the fields of a run that a recipe sets, as they are."""
+    names = ("optim.freeze", "optim.layer_decay", "optim.lr", "optim.weight_decay")
+    values = {name: flat(run)[name][0] for name in names}
+    return f"tune     {recipe}: " + ", ".join(f"{name} {text(value) or 'nothing'}" for name, value in values.items())
