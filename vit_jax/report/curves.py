@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 def draw_curves(
     rows: list[dict[str, Any]],
     path: AnyPath,
-    label_smoothing: float = 0.0,
+    training_loss: str = "",
     selection_metric: str = "accuracy",
     best_step: int | None = None,
 ) -> None:
     """Draw loss, the task's metric, learning rate and gradient norm over epochs, from the rows of metrics.jsonl.
 
     `selection_metric` is the metric by which evaluations select the best checkpoint; the epoch of that, `best_step`, is
-    marked. Values may be absent or None; there may be no evaluation, or only one row. The legend states the label
-    smoothing of the training loss, because evaluations are not smoothed and have a lower loss.
+    marked. Values may be absent or None; there may be no evaluation, or only one row. `training_loss` says in the legend
+    what is in the loss of training but not in that of evaluations, such as label smoothing.
     """
     train = [row for row in rows if row.get("kind") == "train"]
     metric = training_metric(train, selection_metric)
@@ -42,7 +42,7 @@ def draw_curves(
         for ax, (name, evaluated) in zip(axes, panels, strict=False):
             title = titles.get(name, name.replace("_", " ").capitalize())
             ax.set(title=title, xlabel="epoch", ylabel=title.lower())
-            label = f"train (labels smoothed by {label_smoothing:g})" if name == "loss" and label_smoothing else "train"
+            label = f"train ({training_loss})" if name == "loss" and training_loss else "train"
             _plot_training(ax, train, name, label, smoothed=name != "lr")
             if name == "grad_norm":
                 _log_axis(ax, column(train, name))
