@@ -1,9 +1,9 @@
-"""The state of Adam and SGD, between torch's optimizer.state_dict() and the moments in checkpoints of vit_jax.
+"""The state of an optimizer, between torch's optimizer.state_dict() and the moments in checkpoints of vit_jax.
 
 A moment has its parameter's shape and goes through its parameter's rows, which only move values; operations that
 compute values (folding, resizing, casting) have no counterpart for moments. torch numbers the parameters and has a step
 for each; a checkpoint has names and one step. The update formulas of Adam, AdamW and SGD in torch 2.13 are those of
-vit_jax, with eps outside the root.
+vit_jax, with eps outside the root. torch has no optimizer of Muon and AdamW in one: torch_ref's is meant.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import OptimConfig, Parameter, moments, rate_scales, trained
+from vit_jax.config import OptimConfig, Parameter, moments, muon_kernels, rate_scales, trained
 from vit_jax.errors import UserError
 
 from .containers.source import Spec, Tensor, TreePath
@@ -23,6 +23,9 @@ from .recognise.weights_in import WRAPPER_MODULES
 from .rules import CARRIED, Constant, Row, Tie, narrow
 
 TORCH_NAMES = {"mu": "exp_avg", "nu": "exp_avg_sq", "trace": "momentum_buffer"}  # {role: torch's name of the moment}
+OPTIMIZERS = {  # {optim.name: as messages call it}
+    "sgd": "SGD", "momentum": "SGD", "adam": "Adam or AdamW", "adamw": "Adam or AdamW", "muon": "Muon with AdamW",
+}  # fmt: skip
 UNSUPPORTED = {  # settings of torch's optimizers that must be off
     "amsgrad": "amsgrad keeps the largest second moments, which checkpoints of vit_jax do not have",
     "maximize": "it maximises the loss",
@@ -100,11 +103,11 @@ def from_torch(
     names = _names(groups, rows, weights, c, table, what, grouped)
     order = dict(zip((i for group in groups for i in group["params"]), names, strict=True))
     kinds = {name: {table[ours].kind for ours in r.ours} for r in rows for name in r.theirs}
-    scales = {name: scale for scale, _, its in _by_rate(rows, names, c, table) for name in its}
+    rates = {name: rate for rate, its in _by_rate(rows, names, c, table).items() for name in its}
     for number, group in enumerate(groups):
         members = [order[i] for i in group["params"]]
         where = f"{what}: group {number} of its optimizer"
-        _check_group(where, group, [(name, kinds[name]) for name in members], c, {scales[name] for name in members})
+        _check_group(where, group, [(name, kinds[name]) for name in members], c, {rates[name][:2] for name in members})
     entries = {
         order[i]: _entries(entry, f"{what}: the optimizer's state of {order[i]}")
         for i, entry in states.items()
@@ -173,9 +176,9 @@ def _names(
     elif len(groups) == 1:
         found = expected
     elif grouped:
-        by_rate = _by_rate(rows, expected, c, table)
-        found = [name for _, _, its in by_rate for name in its]
-        by_config = [len(its) for _, _, its in by_rate]
+        by_rate = _by_rate(rows, expected, c, table).values()
+        found = [name for its in by_rate for name in its]
+        by_config = [len(its) for its in by_rate]
         if counts != by_config:
             raise UserError(
                 f"{what}: its optimizer's groups have {counts} parameters, but by optim.decay {list(c.decay)} they "
@@ -198,16 +201,21 @@ def _names(
 
 def _by_rate(
     rows: Iterable[Row], names: Iterable[str], c: OptimConfig, table: Table
-) -> list[tuple[float, bool, list[str]]]:
-    """(scale of the rate, whether weight decay applies, those of the file's `names`) of each group of torch_ref."""
-    scales = rate_scales(c, table)
-    found: dict[tuple[float, bool], list[str]] = {}
+) -> dict[tuple[bool, float, bool], list[str]]:
+    """torch_ref's groups in its order, {(by Muon, scale of the rate, whether weight decay applies): the file's names}.
+
+    `names` are those of the file that train.
+    """
+    scales, kernels = rate_scales(c, table), muon_kernels(c, table)
+    found: dict[tuple[bool, float, bool], list[str]] = {}
     settings = {
-        name: (scales[r.ours[0]], any(table[n].kind in c.decay for n in r.ours)) for r in rows for name in r.theirs
+        name: (r.ours[0] in kernels, scales[r.ours[0]], any(table[n].kind in c.decay for n in r.ours))
+        for r in rows
+        for name in r.theirs
     }
     for name in names:
         found.setdefault(settings[name], []).append(name)
-    return [(scale, on, found[scale, on]) for scale, on in sorted(found, key=lambda each: (each[0], not each[1]))]
+    return {key: found[key] for key in sorted(found, key=lambda each: (not each[0], each[1], not each[2]))}
 
 
 def _bare(name: str, weights: Mapping[str, Tensor]) -> str:
@@ -228,29 +236,29 @@ def _check_group(
     group: Mapping[str, Any],
     members: Sequence[tuple[str, set[Any]]],
     c: OptimConfig,
-    scales: Collection[float],
+    rates: Collection[tuple[bool, float]],
 ) -> None:
     """Raise UserError unless a group's settings are those of the config.
 
-    `members` are (parameter, its kinds), and `scales` those of their rates.
+    `members` are (parameter, its kinds), and `rates` (whether Muon updates it, the scale of its rate) of each.
     """
-    adam = c.name in ("adam", "adamw")
-    is_adam, is_sgd = (
-        {"betas", "amsgrad"} <= group.keys() and "momentum_decay" not in group,
-        {"momentum", "nesterov"} <= group.keys() and "betas" not in group,
-    )
-    if not (is_adam if adam else is_sgd):
-        found = "Adam or AdamW" if is_adam else "SGD" if is_sgd else "an optimizer other than Adam, AdamW and SGD"
+    if (found := _optimizer_of(group)) != OPTIMIZERS[c.name]:
         raise UserError(f"{where} is of {found}, but optim.name is {c.name}; correct the config, or {WEIGHTS_ONLY}")
     for name, reason in UNSUPPORTED.items():
         if _number(group.get(name, 0)):
             raise UserError(f"{where} has {name} {group[name]}: {reason}; {WEIGHTS_ONLY}")
-    if len(scales) > 1:
+    if c.name == "muon" and any(by_muon != bool(_number(group["use_muon"])) for by_muon, _ in rates):
+        raise UserError(
+            f"{where} has use_muon {group['use_muon']}, but Muon updates the kernels inside blocks and no others; "
+            f"{WEIGHTS_ONLY}"
+        )
+    if len(rates) > 1:
         raise UserError(
             f"{where} has one rate for layers whose rates differ by optim.layer_decay {c.layer_decay}; "
             f"correct the config, or {WEIGHTS_ONLY}"
         )
-    for name, (given, wanted) in _settings(group, c, *scales).items():
+    scale = next((scale for _, scale in rates), 1.0)
+    for name, (given, wanted) in _settings(group, c, scale).items():
         if given != wanted:
             raise UserError(f"{where} has {name} {given}, but by the config it is {wanted}; correct the config")
     decay = _number(group.get("weight_decay", 0.0))
@@ -264,7 +272,18 @@ def _check_group(
             )
 
 
-def _settings(group: Mapping[str, Any], c: OptimConfig, scale: float = 1.0) -> dict[str, tuple[Any, Any]]:
+def _optimizer_of(group: Mapping[str, Any]) -> str:
+    """The optimizer of torch, or of torch_ref, whose settings a group has."""
+    if "use_muon" in group and "betas" in group:
+        return "Muon with AdamW"
+    if {"betas", "amsgrad"} <= group.keys() and "momentum_decay" not in group:
+        return "Adam or AdamW"
+    if {"momentum", "nesterov"} <= group.keys() and not {"betas", "ns_steps"} & group.keys():
+        return "SGD"
+    return "an optimizer other than Adam, AdamW and SGD"
+
+
+def _settings(group: Mapping[str, Any], c: OptimConfig, scale: float) -> dict[str, tuple[Any, Any]]:
     """{setting: (the group's value, the config's)} of settings that do not change with the step."""
     out: dict[str, tuple[Any, Any]] = {}
     cycles = c.schedule == "one_cycle" and c.cycle_momentum  # then beta1 or momentum changes with the step
@@ -272,10 +291,10 @@ def _settings(group: Mapping[str, Any], c: OptimConfig, scale: float = 1.0) -> d
         out["initial_lr"] = (_number(group["initial_lr"]), first_rate(c, scale))
     elif c.schedule == "constant" and not c.warmup:
         out["lr"] = (_number(group.get("lr")), c.lr * scale)
-    if c.name in ("adam", "adamw"):
+    if c.name in ("adam", "adamw", "muon"):
         beta1, beta2 = (_number(beta) for beta in group["betas"]) if _is_pair(group["betas"]) else (None, None)
         out |= {"beta2": (beta2, c.beta2), "eps": (_number(group.get("eps")), c.eps)}
-        out |= {} if cycles else {"beta1": (beta1, c.beta1)}
+        out |= {} if cycles else {"beta1": (beta1, c.muon_momentum if group.get("use_muon") else c.beta1)}
         if "decoupled_weight_decay" in group and c.weight_decay:
             out["decoupled_weight_decay"] = (bool(_number(group["decoupled_weight_decay"])), c.name == "adamw")
     else:
@@ -391,27 +410,32 @@ def to_torch(
     state: dict[int, dict[str, Spec]] = {}
     paths: Paths = {}
     numbers = iter(range(len(order)))
-    for scale, on, members in _by_rate(moved, order, c, table):
+    for (by_muon, scale, on), members in _by_rate(moved, order, c, table).items():
         numbered = dict(zip(members, numbers, strict=False))
-        settings = _group(c, c.weight_decay * on, scale)
+        settings = _group(c, c.weight_decay * on, scale, by_muon)
         groups.append({**settings, "params": list(numbered.values()), "param_names": members})
         for name, i in numbered.items() if step else ():
             its = [role for role, names in kept.items() if name in names]
             state[i] = {TORCH_NAMES[role]: specs[name] for role in its}
             paths |= {(role, name): ("state", i, TORCH_NAMES[role]) for role in its}
-            if "mu" in its:
+            if "nu" in its:
                 state[i] = {"step": Spec(np.dtype(np.float32), ()), **state[i]}
                 paths["step", name] = ("state", i, "step")
     return {"state": {i: entry for i, entry in state.items() if entry}, "param_groups": groups}, paths
 
 
-def _group(c: OptimConfig, weight_decay: float, scale: float) -> dict[str, Any]:
+def _group(c: OptimConfig, weight_decay: float, scale: float, by_muon: bool) -> dict[str, Any]:
     """A group's settings as torch 2.13 writes them. The rate is the initial one, from which a schedule continues."""
-    shared: dict[str, Any] = {
+    rates: dict[str, Any] = {
         "lr": first_rate(c, scale),
         "initial_lr": first_rate(c, scale),
-        **({} if c.layer_decay == 1 else {"lr_scale": scale}),
+        **({} if c.layer_decay == 1 and c.name != "muon" else {"lr_scale": scale}),
         "weight_decay": weight_decay,
+    }
+    if c.name == "muon":
+        return {**rates, "betas": (c.muon_momentum if by_muon else c.beta1, c.beta2), "eps": c.eps, "use_muon": by_muon}
+    shared = {
+        **rates,
         "maximize": False,
         "foreach": None,
         "differentiable": False,

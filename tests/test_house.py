@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 ORDER = [
     *("errors", "callable_module", "config", "synonyms", "flags", "presets", "runs", "backend", "memory"),
     *("layers", "vit", "transformer", "captioner", "models"),
-    *("text", "data", "report", "augment", "optim", "decode", "tasks", "step", "checkpoint"),
+    *("text", "data", "report", "augment", "muon", "optim", "decode", "tasks", "step", "checkpoint"),
     *("interop", "weights", "starting", "teacher"),
     *("compare", "train", "evaluate", "predict", "cli", "__main__"),
 ]
@@ -79,6 +79,7 @@ TWINS = [
     "captioner",
     "weights",
     "",
+    "muon",
     "optim",
     "tasks",
     "trainer",

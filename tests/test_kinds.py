@@ -1,13 +1,14 @@
 """The kind of a parameter is in one table: nothing guesses it, and torch_ref, which derives it from modules, agrees."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from vit_jax import layers
-from vit_jax.config import OptimConfig, TransformerConfig, ViTConfig, parameters, roles, shapes
+from vit_jax.config import OptimConfig, TransformerConfig, ViTConfig, moments, parameters, roles, shapes
 from vit_jax.models import definition, start
 from vit_jax.optim import Optimizer, decay_mask
 from vit_jax.presets import PRESETS, preset
@@ -64,7 +65,7 @@ def small(config):
 def test_torch_ref_sorts_every_parameter_as_the_table_does(config):
     torch_ref = pytest.importorskip("torch_ref")
     from convert.dialects.torch_ref import rows
-    from torch_ref.optim import kind_of
+    from torch_ref.optim import kind_of, muon_weights
 
     model, ours = torch_ref.build(config), {name: row.ours for row in rows(config) for name in row.theirs}
     table, seen = parameters(config), {}
@@ -73,6 +74,8 @@ def test_torch_ref_sorts_every_parameter_as_the_table_does(config):
             for each in ours[name]:
                 seen[each] = kind_of(module, name.rpartition(".")[2])
     assert seen == {name: parameter.kind for name, parameter in table.items()}
+    muons = {each for name in muon_weights(model) for each in ours[name]}
+    assert muons == {name for name, parameter in table.items() if parameter.muon}
 
 
 def test_torch_ref_refuses_to_sort_what_it_does_not_know():
@@ -136,6 +139,18 @@ def test_moments_are_kept_by_role_in_every_parameters_shape(name, kept):
         assert {n: x.shape for n, x in flatten(tree).items()} == shapes(VIT) and not any(
             x.any() for x in flatten(tree).values()
         )
+
+
+def test_muon_updates_the_kernels_inside_blocks_and_keeps_one_moment_of_them():
+    """Not the patch projection, positions, tokens, the pool, heads, embeddings, biases and norms, whatever shape."""
+    inside = r"((encoder|decoder)\.)?blocks\.\d+\.(\w*attention|mlp)\.(query|key|value|out|fc1|fc2|gate)\.kernel"
+    for config, count in ((EVERYTHING, 2 * 7), (SENTENCES, 2 * 6 + 10)):
+        table, optim = parameters(config), OptimConfig(name="muon")
+        kernels = {name for name in table if re.fullmatch(inside, name)}
+        assert len(kernels) == count
+        kept = Optimizer(optim, 1, 1, table).init(start(config, jax.random.key(0)))
+        assert flatten(kept["mu"]).keys() == table.keys() and flatten(kept["nu"]).keys() == table.keys() - kernels
+        assert {role: tuple(flatten(tree)) for role, tree in kept.items()} == moments(optim, table)
 
 
 def test_a_table_says_shape_kind_and_start_of_each():

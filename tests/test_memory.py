@@ -44,6 +44,9 @@ def test_a_run_takes_its_weights_gradients_moments_and_average():
         assert memory.run_bytes(changed) == (copies * count * 4, images * 4)
         assert memory.run_bytes(replace(changed, ema=0.9))[0] == (copies + 1) * count * 4
         assert memory.run_bytes(replace(changed, compute_dtype="float64"))[0] == copies * count * 8
+    kernels = 3 * (4 * 64 * 64 + 2 * 64 * 128)  # of which Muon keeps one moment
+    muon = replace(run, optim=replace(run.optim, name="muon"))
+    assert memory.run_bytes(muon) == ((4 * count - kernels) * 4, images * 4)
     assert memory.run_bytes(replace(run, accumulate=2))[1] == images * 2
     assert memory.run_bytes(replace(run, compute_dtype="bfloat16"))[1] == images * 2
 

@@ -63,6 +63,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "predict ink samples --attention a.png",
                 "train ink --data.threshold 300",
                 "train ink --augment.flip",
+                "train ink --optim.name muon",
                 "convert runs/ink ink.safetensors",
                 "convert ink.safetensors runs/back",
                 "predict back samples",
@@ -91,9 +92,10 @@ def said(place: Path) -> dict[str, str]:
 def test_help_lists_its_preset_and_the_fields_of_its_own(said):
     text = said["train --help"]
     assert "How much ink there is in a digit." in text
-    for part in ("train ink --augment.flip", "train ink --data.threshold 300"):
+    for part in ("train ink --augment.flip", "train ink --data.threshold 300", "train ink --optim.name muon"):
         assert "error" in said[part] and "exit 2" in said[part]
     assert "no field --augment.flip" in said["train ink --augment.flip"]
+    assert "needs kernels inside blocks to update, and this network has none" in said["train ink --optim.name muon"]
 
 
 def test_it_learns_and_the_lowest_error_is_chosen(place, said):

@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from vit_jax.config import OptimConfig, Parameter, ViTConfig, parameters, rate_scales
 from vit_jax.config.tree import ZEROS
+from vit_jax.muon import orthogonal
 from vit_jax.optim import Optimizer, clip, decay_mask, learning_rate, momentum, one_cycle
 from vit_jax.runs import flatten, unflatten
 
@@ -107,6 +109,8 @@ def test_schedules_take_traced_and_python_steps_alike():
 
 # --------------------------------------------------------------------------------------------- optimizers
 
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # it runs for microseconds
+
 # One parameter of each kind; all of one shape, to compile once.
 NAMES = {
     "head.kernel": "kernel",
@@ -116,10 +120,14 @@ NAMES = {
     "cls_token": "token",
     "position": "position",
     "blocks.0.scale1": "scale",
+    "blocks.0.mlp.fc1.kernel": "kernel",
+    "blocks.0.mlp.fc2.kernel": "kernel",
 }
 SHAPE, STEPS = (3, 4), 10
 LAYERS = {"cls_token": 0, "position": 0, "blocks.0.scale1": 1, "norm.scale": 1, "norm.bias": 1}  # the head's is 2
-TABLE = {name: Parameter(SHAPE, kind, ZEROS, LAYERS.get(name, 2)) for name, kind in NAMES.items()}
+LAYERS |= {"blocks.0.mlp.fc1.kernel": 1}
+MUONS = {"blocks.0.mlp.fc1.kernel", "blocks.0.mlp.fc2.kernel"}
+TABLE = {name: Parameter(SHAPE, kind, ZEROS, LAYERS.get(name, 2), name in MUONS) for name, kind in NAMES.items()}
 
 
 def material():
@@ -146,11 +154,17 @@ def by_hand(c, start, gradients):
             lr = rate * c.layer_decay ** (2 - LAYERS.get(name, 2))
             decay = c.weight_decay if NAMES[name] in c.decay else 0.0
             g = g * share
-            if c.name == "adamw":
+            if c.name == "muon" and name in MUONS:
+                beta, own = (beta1 if c.cycle_momentum else c.muon_momentum), lr * c.muon_lr / c.lr
+                p[name] *= 1 - own * decay
+                m[name] = beta * m[name] + (1 - beta) * g
+                p[name] -= own * math.sqrt(4 / 3) * turned(beta * m[name] + (1 - beta) * g)
+                continue
+            if c.name in ("adamw", "muon"):
                 p[name] *= 1 - lr * decay
             else:
                 g = g + decay * p[name]
-            if c.name in ("adam", "adamw"):
+            if c.name in ("adam", "adamw", "muon"):
                 m[name] = beta1 * m[name] + (1 - beta1) * g
                 v[name] = c.beta2 * v[name] + (1 - c.beta2) * g**2
                 root = np.sqrt(v[name]) / math.sqrt(1 - c.beta2 ** (t + 1)) + c.eps
@@ -161,6 +175,14 @@ def by_hand(c, start, gradients):
             else:
                 p[name] -= lr * g
     return p
+
+
+def turned(x):
+    """Muon's iteration acts on the singular values alone: five times s <- a s + b s^3 + c s^5, from x / |x|."""
+    left, values, right = np.linalg.svd(x / (np.linalg.norm(x) + 1e-7), full_matrices=False)
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    return left * values @ right
 
 
 def trained(c, start, gradients, dtype="float64"):
@@ -195,6 +217,10 @@ OPTIMIZERS = {
     "nesterov": OptimConfig(name="momentum", momentum=0.8, nesterov=True, **COMMON),
     "sgd": OptimConfig(name="sgd", **COMMON),
     "sgd, no clipping": OptimConfig(name="sgd", **COMMON | dict(clip=0.0)),
+    "muon": OptimConfig(name="muon", muon_lr=0.2, muon_momentum=0.8, layer_decay=0.5, **COMMON),
+    "muon, one cycle with momentum": OptimConfig(
+        name="muon", cycle_momentum=True, **COMMON | dict(schedule="one_cycle")
+    ),
     "everything decays": OptimConfig(name="adamw", decay=tuple(set(NAMES.values())), **COMMON),
     "nothing decays": OptimConfig(name="adam", decay=(), **COMMON),
     "rates fall towards the input": OptimConfig(name="adamw", layer_decay=0.5, **COMMON),
@@ -238,9 +264,27 @@ def test_optimizers_keep_float32_and_moments_by_role():
         moments = Optimizer(OPTIMIZERS[which], STEPS, 5, TABLE).init(unflatten(start))
         assert moments.keys() == expected
         assert all(flatten(tree).keys() == set(NAMES) for tree in moments.values())
-    with jax.enable_x64(True):  # where a wider number slips in, the result is wide
-        got, moments = trained(OPTIMIZERS["adamw, one cycle with momentum"], start, gradients, "float32")
-    assert {x.dtype for x in (*got.values(), *jax.tree.leaves(moments))} == {np.dtype("float32")}
+    for which in ("adamw", "muon"):
+        with jax.enable_x64(True):  # where a wider number slips in, the result is wide
+            got, moments = trained(OPTIMIZERS[f"{which}, one cycle with momentum"], start, gradients, "float32")
+        assert {x.dtype for x in (*got.values(), *jax.tree.leaves(moments))} == {np.dtype("float32")}
+
+
+def test_muon_orthogonalises_as_optax_does_in_either_precision():
+    """Wide, tall and square matrices; one of them zero."""
+    shapes = {"wide": (5, 8), "tall": (8, 5), "square": (6, 6), "zero": (6, 6)}
+    draw, numbers = np.random.default_rng(0), MuonDimensionNumbers()
+    rule = scale_by_muon(
+        beta=0.0, nesterov=False, eps=1e-7, weight_dimension_numbers=lambda tree: dict.fromkeys(tree, numbers)
+    )
+    for dtype, apart in (("float32", 1e-5), ("float64", 1e-13)):
+        with jax.enable_x64(dtype == "float64"):
+            matrices = {n: jnp.asarray(draw.normal(0, 1, shape) * (n != "zero"), dtype) for n, shape in shapes.items()}
+            both = jax.jit(lambda x: (rule.update(x, rule.init(x))[0], orthogonal(x)), compiler_options=QUICK)
+            expected, got = both(matrices)
+        for name, x in got.items():
+            assert x.dtype == dtype and x.shape == shapes[name]
+            np.testing.assert_allclose(x, expected[name], rtol=0, atol=apart, err_msg=name)
 
 
 VIT = ViTConfig(

@@ -67,6 +67,7 @@ OPTIMIZERS = {
     "momentum of Nesterov": OptimConfig(name="momentum", lr=1e-2, nesterov=True, weight_decay=0.05, schedule="cosine"),
     "SGD": OptimConfig(name="sgd", lr=1e-2, schedule="constant"),
     "AdamW, layer decay, mlp and tokens frozen": replace(ADAMW, layer_decay=0.7, freeze=("blocks.0.mlp.*", "*token*")),
+    "Muon, layer decay, tokens frozen": replace(ADAMW, name="muon", layer_decay=0.7, freeze=("*token*",)),
 }
 STEPS, EPOCH = 50, 25
 PREPROCESS = {
@@ -200,7 +201,15 @@ def distance(a, b):
 # ------------------------------------------------------------------------------------- the proof
 
 
-@pytest.mark.parametrize("name", ["AdamW, layer decay, mlp and tokens frozen", "Adam with L2", "momentum of Nesterov"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AdamW, layer decay, mlp and tokens frozen",
+        "Adam with L2",
+        "momentum of Nesterov",
+        "Muon, layer decay, tokens frozen",
+    ],
+)
 def test_25_steps_in_torch_and_25_here_are_50_in_torch_and_back(tmp_path, name):
     c, optim = VIT, OPTIMIZERS[name]
     whole, half = trained(c, optim, STEPS), trained(c, optim, 25)

@@ -1,5 +1,6 @@
 """Training in PyTorch: losses by hand, schedules against torch's and ours, decay, steps, the file, the command."""
 
+import copy
 import json
 import re
 import subprocess
@@ -243,6 +244,33 @@ def test_optimizers_are_torchs_with_the_configs_numbers(name, cls, options):
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0]
     for group in optimizer.param_groups:
         assert {key: group[key] for key in (*options, "lr")} == {**options, "lr": 0.2}
+
+
+def test_muon_is_torchs_muon_for_the_blocks_and_torchs_adamw_for_the_rest():
+    """Ten steps; torch.optim.Muon iterates in bfloat16, so the kernels inside blocks agree to a hundredth."""
+    c = OptimConfig(name="muon", lr=0.02, muon_lr=0.1, muon_momentum=0.9, beta1=0.7, eps=1e-6, weight_decay=0.3)
+    torch.manual_seed(0)
+    model = torch_ref.build(VIT).double()
+    like = copy.deepcopy(model)
+    inside = re.compile(r"blocks\.\d\.(attention\.(query|key|value|out)|mlp\.(fc1|fc2|gate))\.weight")
+    kernels, decaying, rest = [], [], []
+    for name, p in like.named_parameters():
+        (kernels if inside.fullmatch(name) else decaying if p.ndim > 1 and ".weight" in name else rest).append(p)
+    theirs = [torch.optim.Muon(kernels, lr=0.1, momentum=0.9, weight_decay=0.3)]
+    for parameters_, decay in ((decaying, 0.3), (rest, 0.0)):
+        theirs.append(torch.optim.AdamW(parameters_, lr=0.02, betas=(0.7, 0.999), eps=1e-6, weight_decay=decay))
+    optimizer = make_optimizer(model, c)
+    for _ in range(10):
+        for p, q in zip(model.parameters(), like.parameters(), strict=True):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+        for each in (optimizer, *theirs):
+            each.step()
+    apart = {True: 0.0, False: 0.0}  # {whether it is Muon's: the largest difference}
+    for p, (name, q) in zip(model.parameters(), like.named_parameters(), strict=True):
+        is_muons = inside.fullmatch(name) is not None
+        apart[is_muons] = max(apart[is_muons], (p - q).abs().max().item())
+    assert apart[False] < 1e-12 and 1e-4 < apart[True] < 1e-2, apart
 
 
 # ------------------------------------------------------------------------------------------- steps

@@ -14,6 +14,8 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from vit_jax.config import OptimConfig
 
+from .muon import Muon
+
 
 def freeze(model: nn.Module, names: Mapping[str, str], c: OptimConfig) -> None:
     """Switch off the gradients of what a pattern of `freeze` matches; `names` {torch's: vit_jax's} are the model's."""
@@ -24,25 +26,38 @@ def freeze(model: nn.Module, names: Mapping[str, str], c: OptimConfig) -> None:
 def groups(model: nn.Module, c: OptimConfig) -> list[dict[str, Any]]:
     """Parameter groups for torch.optim, without what is frozen.
 
-    Layer by layer from the input if rates differ (`lr_scale` is then the layer's), and in each first the parameters
-    that decay, by their kinds, then the others.
+    Layer by layer from the input if rates differ (`lr_scale` is then the group's), and in each first the parameters
+    that decay, by their kinds, then the others. Of muon first all groups of Muon, then those of AdamW.
     """
-    found: dict[tuple[int, bool], dict[str, nn.Parameter]] = {}
+    kernels = muon_weights(model) if c.name == "muon" else set()
+    found: dict[tuple[bool, int, bool], dict[str, nn.Parameter]] = {}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(path, recurse=False):
             if parameter.requires_grad:
                 above = 0 if c.layer_decay == 1 else layers_above(name, model.config.depth)  # type: ignore[union-attr, arg-type]
                 decays = kind_of(module, name.rpartition(".")[2]) in c.decay
-                found.setdefault((-above, not decays), {})[name] = parameter
-    return [
-        {
-            "params": [*its.values()],
-            "param_names": [*its],
-            "weight_decay": 0.0 if fixed else c.weight_decay,
-            **({} if c.layer_decay == 1 else {"lr": c.lr * c.layer_decay**-below, "lr_scale": c.layer_decay**-below}),
-        }
-        for (below, fixed), its in sorted(found.items(), key=lambda each: each[0])
-    ]
+                found.setdefault((name not in kernels, -above, not decays), {})[name] = parameter
+    out = []
+    for (by_adam, below, fixed), its in sorted(found.items(), key=lambda each: each[0]):
+        scale = c.layer_decay**-below * (1 if by_adam else c.muon_lr / c.lr)
+        group = {"params": [*its.values()], "param_names": [*its], "weight_decay": 0.0 if fixed else c.weight_decay}
+        if c.layer_decay != 1 or c.name == "muon":
+            group |= {"lr": c.lr * scale, "lr_scale": scale}
+        if c.name == "muon":
+            group |= {"use_muon": not by_adam, "betas": (c.beta1 if by_adam else c.muon_momentum, c.beta2)}
+        out.append(group)
+    return out
+
+
+def muon_weights(model: nn.Module) -> set[str]:
+    """The names of the weights that Muon updates: those of the linear maps inside blocks."""
+    return {
+        f"{path}.{name}.weight"
+        for path, blocks in model.named_modules()
+        if isinstance(blocks, nn.ModuleList)
+        for name, module in blocks.named_modules()
+        if isinstance(module, nn.Linear)
+    }
 
 
 def layers_above(name: str, depth: int) -> int:
@@ -77,8 +92,10 @@ def kind_of(module: nn.Module, name: str) -> str:
 
 
 def make_optimizer(model: nn.Module, c: OptimConfig) -> Optimizer:
-    """The optimizer of PyTorch with this name; weight decay is an L2 term of the gradient in all but adamw."""
+    """The optimizer of PyTorch with this name, or Muon; weight decay is an L2 term of the gradient in sgd and adam."""
     by_rate = groups(model, c)
+    if c.name == "muon":
+        return Muon(by_rate, eps=c.eps)
     if c.name in ("sgd", "momentum"):
         momentum = c.momentum if c.name == "momentum" else 0.0
         return torch.optim.SGD(by_rate, lr=c.lr, momentum=momentum, nesterov=c.nesterov and c.name == "momentum")

@@ -107,7 +107,7 @@ class Trainer:
     def moments(self) -> dict[str, dict[str, np.ndarray]]:
         """The moments of the optimizer, {role: {vit_jax's dotted name: array}}; zeros before the first step.
 
-        The roles are mu and nu, or trace, or none. Frozen parameters have no moments.
+        The roles are mu and nu, or trace, or none. Frozen parameters have no moments, those of Muon only mu.
         """
         state = self.optimizer.state
         out = {}

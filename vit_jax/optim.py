@@ -1,7 +1,7 @@
 """Schedules, optimizers and decay masks; each step equals that of PyTorch's schedule or optimizer of the same name.
 
 The moments are a dict by role ({"mu", "nu"} for Adam, {"trace"} for momentum), as in checkpoints and in weight
-conversion. optax computes the updates.
+conversion. optax computes the updates, but those of Muon (muon.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from .config import OptimConfig, Parameter, moments, rate_scales, trained
+from .config import OptimConfig, Parameter, moments, muon_kernels, rate_scales, trained
+from .muon import muon
 from .runs import flatten, unflatten
 
 Schedule = Callable[[Array | int], Array]
 Tree = dict[str, Any]
+DECOUPLED = ("adamw", "muon")  # weight decay is no part of the gradient
 
 
 def learning_rate(c: OptimConfig, steps: int, epoch: int) -> Schedule:
@@ -79,7 +81,8 @@ class Optimizer:
 
     Trees are nested dicts of arrays. `steps` is the length of the run and `epoch` that of an epoch, in steps. `table`
     has the network's parameters by dotted name: the kind of a parameter decides whether it decays, its layer how its
-    rate is scaled. Parameters that `config.freeze` names are in none of the trees of `update`: `parted` separates them.
+    rate is scaled, its `muon` whether Muon may update it. Parameters that `config.freeze` names are in none of the
+    trees of `update`: `parted` separates them.
     """
 
     def __init__(self, config: OptimConfig, steps: int, epoch: int, table: Mapping[str, Parameter]):
@@ -88,6 +91,7 @@ class Optimizer:
         self.momentum = momentum(config, steps)
         self.trained = frozenset(trained(config, table))
         self.scales = rate_scales(config, table)
+        self.kernels = muon_kernels(config, table)
 
     def parted(self, parameters: Tree) -> tuple[Tree, Tree]:
         """(the parameters that train, those that are frozen). Raises ValueError on one that is not in the table."""
@@ -114,23 +118,34 @@ class Optimizer:
             beta = beta(step).astype(jax.tree.leaves(parameters)[0].dtype)
         if c.clip:
             gradients = clip(gradients, c.clip)
-        if c.name != "adamw":
+        if c.name not in DECOUPLED:
             gradients = self.decayed(gradients, parameters)
         if c.name in ("adam", "adamw"):
-            rule = optax.scale_by_adam(beta, c.beta2, c.eps)  # type: ignore[arg-type]  # a traced beta works
-            updates, new = rule.update(gradients, optax.ScaleByAdamState(step, moments["mu"], moments["nu"]))
-            moments = {"mu": new.mu, "nu": new.nu}  # type: ignore[union-attr]
+            updates, moments = adam(c, gradients, moments, step, beta)
+        elif c.name == "muon":
+            updates, moments = self.muon_and_adam(gradients, moments, step, beta)
         elif c.name == "momentum":
             rule = optax.trace(beta, c.nesterov)  # type: ignore[arg-type]  # a traced beta works
             updates, new = rule.update(gradients, optax.TraceState(moments["trace"]))
             moments = {"trace": new.trace}  # type: ignore[union-attr]
         else:
             updates = gradients
-        if c.name == "adamw":
+        if c.name in DECOUPLED:
             updates = self.decayed(updates, parameters)
         rate = self.rate(step)
         scaled = {name: -rate.astype(u.dtype) * self.scales[name] * u for name, u in flatten(updates).items()}
         return unflatten(scaled), moments
+
+    def muon_and_adam(self, gradients: Tree, moments: Tree, step: Array, beta: Any) -> tuple[Tree, Tree]:
+        """Muon's directions for its kernels and Adam's for all other parameters, and the new moments."""
+        flat, mu = flatten(gradients), flatten(moments["mu"])
+        kernels, others = ({n: g for n, g in flat.items() if (n in self.kernels) is on} for on in (True, False))
+        momentum = beta if callable(self.momentum) else self.config.muon_momentum
+        turned, kernels_mu = muon(kernels, {n: mu[n] for n in kernels}, momentum)
+        own = {"mu": {n: mu[n] for n in others}, "nu": flatten(moments.get("nu", {}))}
+        updates, new = adam(self.config, others, own, step, beta)
+        found = {"mu": kernels_mu | new["mu"], "nu": new["nu"]}
+        return unflatten(turned | updates), {role: unflatten(its) for role, its in found.items() if its}
 
     def decayed(self, updates: Tree, parameters: Tree) -> Tree:
         """updates + weight_decay * parameters for the kinds of parameter in `decay`, else the updates unchanged."""
@@ -138,6 +153,13 @@ class Optimizer:
             return updates
         mask = decay_mask(parameters, self.table, self.config.decay)
         return jax.tree.map(lambda u, p, on: u + self.config.weight_decay * p if on else u, updates, parameters, mask)
+
+
+def adam(c: OptimConfig, gradients: Tree, moments: Tree, step: Array, beta: Any) -> tuple[Tree, Tree]:
+    """Adam's directions and new moments; `beta` is beta1 at this step."""
+    rule = optax.scale_by_adam(beta, c.beta2, c.eps)
+    updates, new = rule.update(gradients, optax.ScaleByAdamState(step, moments["mu"], moments["nu"]))
+    return updates, {"mu": new.mu, "nu": new.nu}  # type: ignore[union-attr]
 
 
 def decay_mask(parameters: Tree, table: Mapping[str, Parameter], kinds: tuple[str, ...]) -> Tree:

@@ -55,6 +55,12 @@ OPTIMIZERS = {
     "AdamW, one cycle of rate and momentum": OptimConfig(
         name="adamw", weight_decay=0.05, schedule="one_cycle", cycle_momentum=True
     ),
+    "Muon, warm-up and cosine, clipped": OptimConfig(
+        name="muon", weight_decay=0.05, warmup=0.4, schedule="cosine", clip=0.1
+    ),
+    "Muon, one cycle of rate and momentum": OptimConfig(
+        name="muon", weight_decay=0.05, schedule="one_cycle", cycle_momentum=True
+    ),
 }
 
 

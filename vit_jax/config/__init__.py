@@ -9,7 +9,7 @@ check, formats, values.
 from .check import check_run
 from .distil import DistilLoss, Teacher
 from .fields import Activation, Kind, ModelConfig, Size, pair
-from .groups import moments, rate_scales, trained
+from .groups import moments, muon_kernels, rate_scales, trained
 from .images import ImageAugment, ImageData
 from .nearest import nearest, similar
 from .networks import (
@@ -85,6 +85,7 @@ __all__ = [
     "is_sized",
     "metadata_checks",
     "moments",
+    "muon_kernels",
     "nearest",
     "network_named",
     "network_of",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..errors import UserError
-from .groups import check_frozen
+from .groups import check_frozen, check_muon
 from .networks import network_of, parameters, with_data
 from .run import RunConfig
 from .tasks import TASKS, network_row, task_row
@@ -81,18 +81,18 @@ def check_numbers(run: RunConfig) -> None:
 
 
 def _check_optimizer(run: RunConfig) -> None:
-    for name in ("lr", "div_factor", "final_div_factor"):
+    for name in ("lr", "muon_lr", "div_factor", "final_div_factor"):
         if not getattr(run.optim, name) > 0:
             raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give a positive number")
     for name in ("weight_decay", "clip", "warmup", "final", "eps"):
         if not getattr(run.optim, name) >= 0:
             raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give 0 or more")
-    for name in ("momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start"):
+    for name in ("momentum", "muon_momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start"):
         if not 0 <= getattr(run.optim, name) < 1:
             raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give a number of at least 0 and below 1")
     if not 0 < run.optim.layer_decay <= 1:
         raise UserError(f"optim.layer_decay is {run.optim.layer_decay}: give a number above 0 and of at most 1")
-    if run.optim.layer_decay == 1 and not run.optim.freeze:
+    if run.optim.layer_decay == 1 and not run.optim.freeze and run.optim.name != "muon":
         return
     table = parameters(with_data(run.model))
     if run.optim.layer_decay != 1 and not any(parameter.layer for parameter in table.values()):
@@ -101,3 +101,4 @@ def _check_optimizer(run: RunConfig) -> None:
             "order from its input to its output: leave it at 1"
         )
     check_frozen(run.optim, table)
+    check_muon(run.optim, table)

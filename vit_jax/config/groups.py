@@ -1,4 +1,4 @@
-"""What an optimizer does with each parameter of a network: whether it trains, at which rate, with which moments.
+"""What an optimizer does with each parameter of a network: whether it trains, at which rate, by which rule.
 
 Everything is read from the network's table of parameters and the optimizer's config.
 """
@@ -28,15 +28,30 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def moments(c: OptimConfig, table: Mapping[str, Parameter]) -> dict[str, tuple[str, ...]]:
-    """{role: names of the parameters that have this moment}, as checkpoints hold them; no role is empty."""
-    names = trained(c, table)
-    return dict.fromkeys(roles(c), names) if names else {}
+    """{role: names of the parameters that have this moment}, as checkpoints hold them; no role is empty.
+
+    Of the kernels that Muon updates only mu is kept.
+    """
+    names, kernels = trained(c, table), muon_kernels(c, table)
+    kept = {role: names if role == "mu" else tuple(n for n in names if n not in kernels) for role in roles(c)}
+    return {role: its for role, its in kept.items() if its}
+
+
+def muon_kernels(c: OptimConfig, table: Mapping[str, Parameter]) -> frozenset[str]:
+    """The names of the kernels that Muon updates; none if the optimizer is another."""
+    return frozenset(name for name in trained(c, table) if c.name == "muon" and table[name].muon)
 
 
 def rate_scales(c: OptimConfig, table: Mapping[str, Parameter]) -> dict[str, float]:
-    """{name: what the rate is multiplied by}: D^(distance of its layer from the last), with D = `layer_decay`."""
-    last = max(parameter.layer for parameter in table.values())
-    return {name: c.layer_decay ** (last - parameter.layer) for name, parameter in table.items()}
+    """{name: what the rate lr is multiplied by}: D^(distance of its layer from the last), with D = `layer_decay`.
+
+    For kernels that Muon updates, times muon_lr / lr.
+    """
+    last, kernels = max(parameter.layer for parameter in table.values()), muon_kernels(c, table)
+    return {
+        name: c.layer_decay ** (last - parameter.layer) * (c.muon_lr / c.lr if name in kernels else 1.0)
+        for name, parameter in table.items()
+    }
 
 
 def check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
@@ -53,6 +68,17 @@ def check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
             f"optim.freeze is {' '.join(c.freeze)}, which matches all {len(table)} parameters: leave out a pattern, "
             "so that some are trained"
         )
+
+
+def check_muon(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
+    """Raise UserError if the optimizer is muon and updates none of the table's parameters by Muon."""
+    if c.name != "muon" or muon_kernels(c, table):
+        return
+    frozen = f", and optim.freeze {' '.join(c.freeze)} leaves none" if any(p.muon for p in table.values()) else ""
+    raise UserError(
+        f"optim.name is muon, which needs kernels inside blocks to update{frozen or ', and this network has none'}: "
+        "choose adamw"
+    )
 
 
 def all_but(patterns: Iterable[str], table: Mapping[str, Parameter]) -> tuple[str, ...]:

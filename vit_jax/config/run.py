@@ -30,15 +30,19 @@ class AugmentConfig:
 class OptimConfig:
     """Optimizer and learning-rate schedule, with the formulas and names of PyTorch."""
 
-    name: Literal["sgd", "momentum", "adam", "adamw"] = identity(
-        "adamw", "optimizer; weight decay is an L2 term of the gradient in all but adamw"
+    name: Literal["sgd", "momentum", "adam", "adamw", "muon"] = identity(
+        "adamw",
+        "optimizer; muon: Muon for the kernels inside blocks, adamw for all other parameters; weight decay is an L2 "
+        "term of the gradient, or in adamw and muon rate * weight_decay * parameter",
     )
-    lr: float = identity(1e-3, "peak learning rate")
+    lr: float = identity(1e-3, "peak learning rate; of muon: that of the parameters that adamw updates")
+    muon_lr: float = identity(0.02, "muon: peak learning rate of the kernels inside blocks; schedules scale both rates")
+    muon_momentum: float = identity(0.95, "muon: decay of the first moment of the kernels inside blocks")
     momentum: float = identity(0.9, "momentum of the momentum optimizer")
     nesterov: bool = identity(False, "momentum optimizer: Nesterov momentum")
-    beta1: float = identity(0.9, "adam and adamw: decay of the first moment")
-    beta2: float = identity(0.999, "adam and adamw: decay of the second moment")
-    eps: float = identity(1e-8, "adam and adamw: epsilon")
+    beta1: float = identity(0.9, "adam, adamw and muon's adamw: decay of the first moment")
+    beta2: float = identity(0.999, "adam, adamw and muon's adamw: decay of the second moment")
+    eps: float = identity(1e-8, "adam, adamw and muon's adamw: epsilon")
     weight_decay: float = identity(0.0, "weight decay")
     decay: tuple[Kind, ...] = identity(
         ("kernel",), "kinds of parameters that decay: kernel bias norm token position scale embedding"
@@ -63,14 +67,18 @@ class OptimConfig:
     div_factor: float = identity(25.0, "one_cycle: starts at lr / div_factor")
     final_div_factor: float = identity(1e4, "one_cycle: ends at lr / div_factor / final_div_factor")
     cycle_momentum: bool = identity(
-        False, "one_cycle: beta1 (or momentum) falls while the rate rises, and the reverse (the default of PyTorch)"
+        False,
+        "one_cycle: beta1, momentum and muon_momentum fall while the rate rises, and the reverse (the default of "
+        "PyTorch)",
     )
     base_momentum: float = identity(0.85, "cycle_momentum: the lowest value")
     max_momentum: float = identity(0.95, "cycle_momentum: the highest value")
 
 
 # The moments of each optimizer: arrays of the shape of a parameter that it updates in each step.
-_ROLES: dict[str, tuple[str, ...]] = {"sgd": (), "momentum": ("trace",), "adam": ("mu", "nu"), "adamw": ("mu", "nu")}
+_ROLES: dict[str, tuple[str, ...]] = {
+    "sgd": (), "momentum": ("trace",), "adam": ("mu", "nu"), "adamw": ("mu", "nu"), "muon": ("mu", "nu"),
+}  # fmt: skip
 
 
 def roles(c: OptimConfig) -> tuple[str, ...]:

@@ -186,6 +186,7 @@ def transformer_parameters(c: TransformerConfig) -> dict[str, Parameter]:
             table[f"{side}.position"] = Parameter((c.position_rows, d), "position", position)
         if c.embedding_norm:
             table.norm(f"{side}.norm", d)
+    table.muon = True
     for stack, depth in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth)):
         for i in range(depth):
             block = f"{stack}.blocks.{i}"
@@ -197,6 +198,7 @@ def transformer_parameters(c: TransformerConfig) -> dict[str, Parameter]:
             table.mlp(f"{block}.mlp", d, c.hidden, c.bias)
         if c.final_norm and depth:
             table.norm(f"{stack}.norm", d)
+    table.muon = False
     if c.outputs and not c.tied_head:
         table.dense("head", d, c.outputs, c.output_bias)
     elif c.outputs and c.output_bias:  # the bias of a tied head starts at 0 with every init

@@ -32,23 +32,25 @@ class Parameter(NamedTuple):
     """One parameter. Its `kind` determines whether weight decay applies to it.
 
     `layer` counts from the input, for rates that fall towards it: 0 for all that precedes the blocks, I + 1 for block
-    I, and so on to the head. In a network whose layers have no such order all are 0.
+    I, and so on to the head. In a network whose layers have no such order all are 0. `muon` states that the optimizer
+    muon updates it by Muon, not by AdamW: so the kernels inside blocks.
     """
 
     shape: tuple[int, ...]
     kind: Kind
     start: Start
     layer: int = 0
+    muon: bool = False
 
 
 class Table(dict[str, Parameter]):
     """{dotted name: Parameter}, filled layer by layer, in reading order.
 
     `norm_bias`, `init`, `attention_init` and `init_std` are the fields of the config with these names. `layer` is that
-    of the parameters which are added next.
+    of the parameters which are added next, `muon` that of the kernels among them.
     """
 
-    layer = 0
+    layer, muon = 0, False
 
     def __init__(self, norm_bias: bool, init: str, attention_init: str, init_std: float):
         super().__init__()
@@ -56,7 +58,8 @@ class Table(dict[str, Parameter]):
         self.like_torch = attention_init == "torch"
 
     def __setitem__(self, name: str, parameter: Parameter) -> None:
-        super().__setitem__(name, parameter._replace(layer=self.layer))
+        muon = self.muon and parameter.kind == "kernel"
+        super().__setitem__(name, parameter._replace(layer=self.layer, muon=muon))
 
     def dense(
         self, name: str, n_in: int, n_out: int, bias: bool = True, *, torchvision: str = "torch", zero: bool = False

@@ -246,6 +246,7 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
         table["position"] = Parameter((c.position_rows, d), "position", drawn)
     if c.pre_norm:
         table.norm("pre_norm", d)
+    table.muon = True
     for i in range(c.depth):
         table.layer, block = i + 1, f"blocks.{i}"
         table.norm(f"{block}.norm1", d)
@@ -265,6 +266,7 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
         table.mlp(f"{block}.mlp", d, c.hidden, c.mlp_bias, c.gated)
         if c.layer_scale:
             table[f"{block}.scale2"] = Parameter((d,), "scale", scale)
+    table.muon = False
     if c.final_norm:
         table.norm("norm", d)
     table.layer = c.depth + 1

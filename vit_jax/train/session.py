@@ -17,6 +17,7 @@ from ..config import (
     Teacher,
     check_run,
     moments,
+    muon_kernels,
     network_of,
     parameters,
     shapes,
@@ -370,6 +371,19 @@ def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
         )
 
 
+def by_rule(run: RunConfig) -> str:
+    """How many parameters Muon updates, in a run whose optimizer is muon, and AdamW, and at which rates."""
+    table, c = parameters(run.model), run.optim
+    kernels, names = muon_kernels(c, table), trained(c, table)
+    by_muon, by_adam = (
+        sum(math.prod(table[name].shape) for name in names if (name in kernels) is on) for on in (True, False)
+    )
+    return (
+        f"Muon updates {by_muon:,} of them, in {len(kernels)} kernels inside blocks, at rate {c.muon_lr:g}; "
+        f"AdamW {by_adam:,}, in {len(names) - len(kernels)} tensors, at rate {c.lr:g}"
+    )
+
+
 def announce(setup: Setup) -> None:
     """Print the network, data, memory, device and versions of a run."""
     run, environment = setup.run, setup.environment
@@ -384,6 +398,8 @@ def announce(setup: Setup) -> None:
     print(f"         {count:,} parameters, {cost}")
     if run.optim.freeze:
         print(f"         {training:,} of them train, in {len(trained(run.optim, table))} of {len(table)} tensors")
+    if run.optim.name == "muon":
+        print(f"         {by_rule(run)}")
     if setup.teacher:
         print(printable(f"teacher  {says(setup.teacher)}"))
     print(printable(f"data     {setup.dataset.name}: {setup.dataset.contents}; {sizes}"))
