@@ -23,8 +23,8 @@ def draw_curves(
     """Draw loss, the task's metric, learning rate and gradient norm over epochs, from the rows of metrics.jsonl.
 
     `selection_metric` is the metric by which evaluations select the best checkpoint; the epoch of that, `best_step`, is
-    marked. Values may be absent or None; there may be no evaluation, or only one row. `training_loss` says in the legend
-    what is in the loss of training but not in that of evaluations, such as label smoothing.
+    marked. Values may be absent or None; there may be no evaluation, or only one row. `training_loss` says, for the
+    legend, what is in the loss of training but not in that of evaluations, such as label smoothing.
     """
     train = [row for row in rows if row.get("kind") == "train"]
     metric = training_metric(train, selection_metric)
