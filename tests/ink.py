@@ -129,6 +129,9 @@ class Ink:
     def load_frozen(self, teacher: Any) -> Ink:
         return replace(self, frozen={"threshold": np.float32(self.threshold)})
 
+    def mirrored(self):
+        return None
+
     def prepare(self, batch: Any, keys: Any) -> Any:
         """Each image mixed with the one as far from the batch's other end."""
         share = jax.vmap(lambda key: jax.random.uniform(key, dtype=jnp.float32))(fold(keys, 0))[:, None, None, None]

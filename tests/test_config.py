@@ -248,6 +248,7 @@ BAD_RUNS = [
     (dict(optim=dict(layer_decay=0.0)), "optim.layer_decay", "0.0"),
     (dict(optim=dict(layer_decay=1.5)), "optim.layer_decay", "1.5"),
     (dict(task="translate", optim=dict(layer_decay=0.5)), "optim.layer_decay", "0.5", "Transformer"),
+    (dict(task="translate", loss=dict(name="binary")), "loss.name", "binary", "translate", "cross_entropy"),
     (dict(optim=dict(freeze=("bloks.*",))), "optim.freeze", "'bloks.*'", "no parameter", "blocks.*", "position"),
     (dict(optim=dict(freeze=("blocks.*", "*"))), "optim.freeze", "blocks.* *", "all"),
     (dict(optim=dict(name="muon", freeze=("norm.*", "b*"))), "optim.name", "muon", "optim.freeze norm.* b*"),

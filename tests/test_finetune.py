@@ -140,8 +140,11 @@ def test_a_frozen_trunk_stays_to_the_bit_is_resumed_and_goes_back_to_its_layout(
     assert kept == {"step", *(f"{role}.{name}" for role in ("mu", "nu") for name in HEAD)}
     assert {*Run("runs/whole").saved(4)["arrays"]["ema"]} == {*HEAD}
 
-    evaluated = inside(*shlex.split("evaluate runs/whole --weights last --split validation"), cwd=here)
-    assert evaluated.returncode == 0 and "accuracy" in evaluated.stdout
+    evaluated = inside(*shlex.split("evaluate runs/whole --weights last --split validation --flip"), cwd=here)
+    _, result = vit_jax.evaluate("whole", "validation", "last", flip=True)
+    lines = [f"  {n:16} {x:.4f}  {result.flipped.metrics[n]:.4f}" for n, x in result.metrics.items()]
+    assert evaluated.stdout.splitlines()[1:] == [f"{'':19}plain   with its mirror image", *lines], evaluated.stderr
+    assert vit_jax.evaluate("whole", "validation", "last")[1].metrics == pytest.approx(result.metrics)
     for ema, name in ((True, "back"), (False, "raw")):
         back = inside(
             *shlex.split(f"convert runs/whole {name} --step last --key {'ema' if ema else 'model'}"), cwd=here

@@ -275,6 +275,47 @@ def test_label_smoothing_is_torchs(e):
     assert float(metrics["accuracy"]) == (LOGITS.argmax(-1) == BATCH["label"]).mean()
 
 
+@pytest.mark.parametrize("e", [0.0, 0.2])
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("name", ["cross_entropy", "binary"])
+def test_each_loss_takes_labels_and_targets_and_smooths_both(name, mixed, e):
+    """binary: -(t log s + (1-t) log(1-s)), s the sigmoid of a logit, a mean over images and classes."""
+    target = np.random.default_rng(0).dirichlet(np.ones(3), 4) if mixed else np.eye(3)[BATCH["label"]]
+    batch, smooth = {**BATCH, **({"target": target} if mixed else {})}, (1 - e) * target + e / 3
+    s = 1 / (1 + np.exp(-LOGITS))
+    losses = {
+        "cross_entropy": -(smooth * LOG_P).sum(-1),
+        "binary": -(smooth * np.log(s) + (1 - smooth) * np.log(1 - s)).mean(-1),
+    }
+    with jax.enable_x64(True):
+        task = Classify(ImageAugment(), (0.0,), (1.0,), e, loss_name=name)
+        loss, metrics = task.loss(Fixed(LOGITS), batch, jax.random.split(jax.random.key(0), 4))
+    assert float(loss) == pytest.approx(losses[name].mean(), rel=1e-12)
+    assert float(metrics["accuracy"]) == (LOGITS.argmax(-1) == BATCH["label"]).mean()
+
+
+def test_with_mirror_images_the_logits_of_both_are_averaged_and_the_plain_figures_stay():
+    class Pixels:
+        """Logits that are the first row of an image."""
+
+        dtype = jnp.float32
+
+        def __call__(self, images):
+            return images[:, 0, :, 0] ** 2
+
+    images = np.random.default_rng(0).integers(0, 256, (4, 2, 3, 1)).astype(np.uint8)
+    batch, task = {**BATCH, "image": images}, Classify(ImageAugment(), (0.3,), (0.5,), 0.1)
+    plain, both = task.outputs(Pixels(), batch), task.mirrored().outputs(Pixels(), batch)
+    x = ((images[:, 0, :, 0] / 255 - 0.3) / 0.5) ** 2
+    mean = (x + x[:, ::-1]) / 2
+    losses = np.log(np.exp(mean).sum(-1)) - mean[np.arange(4), BATCH["label"]]
+    np.testing.assert_allclose(both["flip_loss"], losses, rtol=1e-5)
+    np.testing.assert_array_equal(both["flip_predicted"], mean.argmax(-1))
+    assert both.keys() == plain.keys() | {f"flip_{name}" for name in plain}
+    for name, values in plain.items():
+        np.testing.assert_array_equal(both[name], values)
+
+
 def test_evaluation_gives_each_example_its_loss_class_and_confidence():
     with jax.enable_x64(True):
         out = Classify(ImageAugment(), (0.0,), (1.0,), 0.1).outputs(Fixed(LOGITS), BATCH)

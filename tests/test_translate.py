@@ -268,6 +268,11 @@ def test_what_a_run_leaves(trained):
     ]
 
 
+def test_sentences_have_no_mirror_image(trained):
+    with pytest.raises(UserError, match=r"^flip: is for images, and \S+ is of the task translate; leave it out$"):
+        evaluate.command([str(trained[0].path), "--flip"])
+
+
 def test_the_evaluate_door_says_what_training_said(trained, capsys):
     folder, _ = trained
     for split, weights, ema, known in (("test", "last", [], "last_ema"), ("longer", "last", ["--no-ema"], "last")):

@@ -48,13 +48,25 @@ def normalised(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], 
 
 
 def classify_loss(model: ViT, images: Tensor, labels: Tensor, c: LossConfig) -> Tensor:
-    """The mean cross entropy [] of normalised images [B, C, h, w] with classes int64 [B]."""
-    return F.cross_entropy(model(images), labels, label_smoothing=c.label_smoothing)
+    """The loss [] of normalised images [B, C, h, w] with classes int64 [B], or targets [B, K]."""
+    return label_loss(model(images), labels, c)
+
+
+def label_loss(logits: Tensor, labels: Tensor, c: LossConfig) -> Tensor:
+    """The loss [] of logits [B, K] with classes int64 [B], or targets [B, K]: a mean over images.
+
+    A binary cross entropy is also a mean over classes.
+    """
+    if c.name != "binary":
+        return F.cross_entropy(logits, labels, label_smoothing=c.label_smoothing)
+    targets = labels if labels.is_floating_point() else F.one_hot(labels, logits.shape[1])
+    smooth = (1 - c.label_smoothing) * targets.to(logits) + c.label_smoothing / logits.shape[1]
+    return F.binary_cross_entropy_with_logits(logits, smooth)
 
 
 def distil_loss(logits: Tensor, distilled: Tensor, teacher: Tensor, labels: Tensor, c: DistilLoss) -> Tensor:
     """The loss [] of the logits [B, K] of a student's two heads, of a teacher's [B, K], and classes int64 [B]."""
-    from_labels = F.cross_entropy(logits, labels, label_smoothing=c.label_smoothing)
+    from_labels = label_loss(logits, labels, c)
     if c.hard:
         taught = F.cross_entropy(distilled, teacher.argmax(-1))
     else:

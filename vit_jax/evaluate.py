@@ -30,6 +30,7 @@ def evaluate(
     source: str = "",
     data: Any = None,
     class_names: Sequence[str] = (),
+    flip: bool = False,
 ) -> tuple[int, Evaluation]:
     """Measure a trained network on a split of its data, or on other data: (step of the weights, Evaluation).
 
@@ -43,10 +44,13 @@ def evaluate(
     the forms that `vit_jax.train` takes: where the run was trained on the same, its own split of them is measured, else
     all of a pair. Without class_names, labels are the numbers of the network's classes.
 
+    With `flip`, the Evaluation has a second one beside it, `flipped`: of the mean of the logits of each image and its
+    mirror image.
+
     What is to be known of the result, such as which classes were matched how, is printed on stderr.
 
-    Raises UserError if there is no such split, if the network does not have the classes, or if the run's own data is
-    not what it was trained on.
+    Raises UserError if there is no such split, if the network does not have the classes, if the run's own data is not
+    what it was trained on, or on `flip` where the data is no images.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise UserError(f"path is a {type(path).__name__}; give the folder of a run, or a file or folder of weights")
@@ -55,7 +59,7 @@ def evaluate(
     from .data import Given
 
     given = None if data is None else Given(data, class_names)
-    measured = measure(os.fspath(path), split, which, ema, data_dir, batch, source, given)
+    measured = measure(os.fspath(path), split, which, ema, data_dir, batch, source, given, flip)
     for remark in measured.remarks:
         print(f"note     {printable(remark)}", file=sys.stderr)
     return measured.net.step, measured.result
@@ -73,7 +77,15 @@ class Measured:
 
 
 def measure(
-    path: str, split: str, which: str, ema: bool | None, data_dir: str, batch: int, source: str, given: Given | None
+    path: str,
+    split: str,
+    which: str,
+    ema: bool | None,
+    data_dir: str,
+    batch: int,
+    source: str,
+    given: Given | None,
+    flip: bool = False,
 ) -> Measured:
     """`evaluate`, with what it was made of. Raises UserError."""
     if batch < 0:
@@ -95,6 +107,9 @@ def measure(
 
     with backend.precision_kept():
         net = complete(path, which, ema)
+    task = net.task.mirrored() if flip else net.task
+    if task is None:
+        raise UserError(f"flip: is for images, and {path} is of the task {net.run.task}; leave it out")
     source = source if given is None else task_row(net.run.task).given
     run = replace(net.run, data=_moved(net.run.data, source, data_dir))
     with backend.precision(run.compute_dtype):
@@ -102,7 +117,7 @@ def measure(
             name, examples, remarks = _other(net, run, split, recorded, given)
         else:
             name, examples, remarks = _own(net, run, split, recorded)
-        task = net.task.load_frozen(teacher_of(run)) if net.task.frozen_in_outputs else net.task
+        task = task.load_frozen(teacher_of(run)) if task.frozen_in_outputs else task
         definition, tree = parts(net.model)
         evaluator = Evaluator(run.model, definition, task)
         result = evaluator.measure(evaluator.to_devices(tree), examples, batch or run.batch)
@@ -206,6 +221,12 @@ class Options:
         },
     )
     batch: int = field(default=0, metadata={"help": "examples per batch; 0: as in training"})
+    flip: bool = field(
+        default=False,
+        metadata={
+            "help": "print a second column: the figures of the mean of the logits of each image and its mirror image"
+        },
+    )
     csv: str = field(default="", metadata={"help": "also write a row for each example to this file, as a CSV table"})
     force: bool = field(default=False, metadata={"help": "overwrite the file of --csv if it exists"})
     data: DataOptions = field(default_factory=DataOptions)
@@ -215,14 +236,17 @@ def command(arguments: list[str]) -> int:
     """Parse the arguments, measure and print; returns the exit code. Raises UserError."""
     o = flags.parse(Options, arguments, prog="python -m vit_jax.evaluate")
     check_output("csv", o.csv, o.force)
-    m = measure(o.run, o.split, o.weights, None if o.ema else False, o.data.dir, o.batch, o.data.source, None)
+    m = measure(o.run, o.split, o.weights, None if o.ema else False, o.data.dir, o.batch, o.data.source, None, o.flip)
     what = f"{o.run} at step {m.net.step}" if m.net.step else o.run
     where = f"{m.name} of {o.data.source}" if o.data.source else m.name
     print(printable(f"{what}, {where}: {len(m.result.predicted):,} examples"))
     for remark in m.remarks:
         print(f"  note: {printable(remark)}")
+    flipped = m.result.flipped.metrics if m.result.flipped else {}
+    if flipped:
+        print(f"  {'':16} {'plain':6}  with its mirror image")
     for name, value in m.result.metrics.items():
-        print(f"  {name:16} {value:.4f}")
+        print(f"  {name:16} {value:.4f}" + (f"  {flipped[name]:.4f}" if flipped else ""))
     if o.csv:
         write_csv(o.csv, *m.net.task.table(m.examples, m.result, m.net.metadata))
     return DONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -72,22 +73,31 @@ def translate(smoothing: float) -> Iterator[Check]:
     yield Check(f"torch_ref's {subject}", CROSS, "loss", abs(theirs.item() - expected.item()), 1e-12)
 
 
-def classify(smoothing: float) -> Iterator[Check]:
-    """The mean over images, and its gradient."""
-    logits, labels = np.random.default_rng(0).standard_normal((4, 5)) * 3, np.array([0, 4, 2, 2], np.int32)
-    leaf = torch.from_numpy(logits).requires_grad_()
-    expected = torch.nn.CrossEntropyLoss(label_smoothing=smoothing)(leaf, torch.from_numpy(labels).long())
+def classify(smoothing: float, name: str = "cross_entropy", mixed: bool = False) -> Iterator[Check]:
+    """The mean over images, and its gradient; labels are numbers or, of mixed images, shares of each class."""
+    draw = np.random.default_rng(0)
+    logits, labels = draw.standard_normal((4, 5)) * 3, np.array([0, 4, 2, 2], np.int32)
+    targets = draw.dirichlet(np.ones(5), 4) if mixed else np.eye(5)[labels]
+    leaf, against = torch.from_numpy(logits).requires_grad_(), CROSS
+    if name == "binary":
+        smooth = torch.from_numpy((1 - smoothing) * targets + smoothing / 5)
+        expected, against = torch.nn.BCEWithLogitsLoss()(leaf, smooth), "torch.nn.BCEWithLogitsLoss"
+    else:
+        given = torch.from_numpy(targets) if mixed else torch.from_numpy(labels).long()
+        expected = torch.nn.CrossEntropyLoss(label_smoothing=smoothing)(leaf, given)
     expected.backward()
-    subject, batch = (
-        f"classification, smoothing {smoothing:g}",
-        {"image": np.zeros((4, 2, 2, 1), np.uint8), "label": labels},
-    )
+    subject = f"classification, {name}, {'mixed, ' if mixed else ''}smoothing {smoothing:g}"
+    batch = {"image": np.zeros((4, 2, 2, 1), np.uint8), "label": labels, **({"target": targets} if mixed else {})}
     with on_cpu("float64"):
-        task, keys = Classify(ImageAugment(), (0.0,), (1.0,), smoothing), jax.random.split(jax.random.key(0), 4)
-        loss, back = jax.vjp(lambda x: task.loss(Says(x), batch, keys)[0], jnp.asarray(logits))
+        task = Classify(ImageAugment(), (0.0,), (1.0,), smoothing, loss_name=name)
+        keys = jax.random.split(jax.random.key(0), 4)
+        loss, back = jax.vjp(lambda x: task.loss(Says(x), batch, keys)[0], jnp.asarray(logits))  # type: ignore[arg-type]
         slope = np.asarray(back(jnp.ones_like(loss))[0])
-    yield Check(subject, CROSS, "loss", abs(float(loss) - expected.item()), 1e-12)
-    yield Check(subject, CROSS, "its gradient", distance(slope, leaf.grad.numpy()), 1e-12)
+    yield Check(subject, against, "loss", abs(float(loss) - expected.item()), 1e-12)
+    yield Check(subject, against, "its gradient", distance(slope, leaf.grad.numpy()), 1e-12)
+    given = torch.from_numpy(targets) if mixed else torch.from_numpy(labels).long()
+    theirs = reference.label_loss(leaf.detach(), given, LossConfig(name=name, label_smoothing=smoothing))  # type: ignore[arg-type]
+    yield Check(f"torch_ref's {subject}", against, "loss", abs(theirs.item() - expected.item()), 1e-12)
 
 
 def distil(c: DistilLoss) -> Iterator[Check]:
@@ -120,6 +130,12 @@ def losses() -> Iterator[Check]:
     yield from shifts()
     for smoothing in (0.0, 0.1):
         yield from translate(smoothing)
-        yield from classify(smoothing)
-        for c in (DistilLoss(), DistilLoss(divide_by_classes=True, alpha=0.2), DistilLoss(hard=True)):
+        for name, mixed in itertools.product(("cross_entropy", "binary"), (False, True)):
+            yield from classify(smoothing, name, mixed)
+        for c in (
+            DistilLoss(name="binary"),
+            DistilLoss(),
+            DistilLoss(divide_by_classes=True, alpha=0.2),
+            DistilLoss(hard=True),
+        ):
             yield from distil(replace(c, label_smoothing=smoothing))

@@ -28,6 +28,10 @@ def check_run(run: RunConfig) -> RunConfig:
                 f"{name} is of class {type(getattr(run, name)).__name__}, "
                 f"but the task {run.task} needs {part.__name__}: give one"
             )
+    if run.loss.name not in row.losses:
+        raise UserError(
+            f"loss.name is {run.loss.name}, which the task {run.task} does not have: choose {' or '.join(row.losses)}"
+        )
     if run.teacher and row.teacher is None:
         learning = ", ".join(name for name, each in TASKS.items() if each.teacher)
         raise UserError(

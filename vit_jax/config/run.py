@@ -90,6 +90,11 @@ def roles(c: OptimConfig) -> tuple[str, ...]:
 class LossConfig:
     """The training loss of tasks with a cross entropy. A task whose loss has more to it has a subclass with fields."""
 
+    name: Literal["cross_entropy", "binary"] = identity(
+        "cross_entropy",
+        "binary: of each class against all others, a mean over classes (BCEWithLogitsLoss, as in DeiT III); "
+        "evaluations report the cross entropy in either case",
+    )
     label_smoothing: float = identity(
         0.0, "e: targets are 1-e on the true class plus e/K on all K classes (as in PyTorch)"
     )

@@ -60,6 +60,7 @@ class TaskRow:
     prepared: tuple[str, ...] = ()
     prepared_as: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda metadata, stated: {}
     loss: type[LossConfig] = LossConfig
+    losses: tuple[str, ...] = ("cross_entropy",)  # the values of loss.name that it has
     # Of a task whose loss has a teacher: (teacher, run, metadata of the run's data, empty before that is opened) raises
     # UserError where that teacher cannot teach that run.
     teacher: Callable[[Teacher, RunConfig, Mapping[str, Any]], None] | None = None
@@ -235,6 +236,7 @@ TASKS: dict[str, TaskRow] = {
         untrained=_untrained_classes,
         prepared=PREPARED,
         prepared_as=_prepared_images,
+        losses=("cross_entropy", "binary"),
         given=images.GIVEN,
     ),
     "translate": TaskRow(

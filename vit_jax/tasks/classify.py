@@ -1,12 +1,12 @@
-"""Image classification: images to one of K classes, trained with cross entropy."""
+"""Image classification: images to one of K classes, trained with cross entropy or a binary one of each class."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,9 @@ from .classify_score import Classified, score
 from .contract import Answer, Batch, Evaluation, Trained
 
 BATCH = 64  # images per batch of a prediction
+FLIP = "flip_"  # begins the names of outputs of an image and its mirror image
 SHOWN = 8  # most images in an attention figure of a prediction
+LOSSES = {"cross_entropy": optax.softmax_cross_entropy, "binary": optax.sigmoid_binary_cross_entropy}
 SAMPLES = 4  # sample images written at the end of a training
 
 
@@ -40,7 +42,9 @@ class Classify:
     mean: tuple[float, ...]  # per channel, of pixels in 0..1
     std: tuple[float, ...]
     label_smoothing: float
+    loss_name: str = field(default="cross_entropy", kw_only=True)
     frozen: dict[str, Any] = field(default_factory=dict, kw_only=True)  # empty but in subclasses
+    mirrors: bool = field(default=False, kw_only=True)  # `outputs` also has those of an image and its mirror image
 
     unit: ClassVar[str] = "images"
     selection_metric: ClassVar[tuple[str, int]] = ("accuracy", 1)
@@ -57,11 +61,16 @@ class Classify:
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Classify:
         """The task of a run, with the mean and std of its preprocessing."""
         preprocess, augment = metadata["preprocess"], cast(ImageAugment, run.augment)  # the type in the task's row
-        return cls(augment, tuple(preprocess["mean"]), tuple(preprocess["std"]), run.loss.label_smoothing)
+        mean, std = tuple(preprocess["mean"]), tuple(preprocess["std"])
+        return cls(augment, mean, std, run.loss.label_smoothing, loss_name=run.loss.name)
 
     def load_frozen(self, teacher: Teacher | None) -> Classify:
         """The task itself: its loss has no frozen arrays."""
         return self
+
+    def mirrored(self) -> Self:
+        """The task whose evaluations also have those of the mean of the logits of an image and its mirror image."""
+        return replace(self, mirrors=True)
 
     def prepare(self, batch: Batch, keys: Array) -> Batch:
         """The batch with its images augmented; they stay uint8 [B, h, w, C]."""
@@ -75,15 +84,20 @@ class Classify:
         return normalise(batch["image"], self.mean, self.std, dtype)
 
     def loss(self, model: ViT, batch: Batch, keys: Array, denominator: None = None) -> tuple[Array, dict[str, Array]]:
-        """(cross entropy [], {"accuracy": []}) of a prepared batch, labels smoothed; `keys` [B] are for dropout."""
+        """(loss [], {"accuracy": []}) of a prepared batch, labels smoothed; `keys` [B] are for dropout."""
         return self.of_labels(model(self.images(batch, model.dtype), keys=fold(keys, 1)), batch)
 
     def of_labels(self, logits: Array, batch: Batch) -> tuple[Array, dict[str, Array]]:
-        """What `loss` returns, for logits [B, K]."""
-        targets = jax.nn.one_hot(batch["label"], logits.shape[-1], dtype=logits.dtype)
+        """What `loss` returns, for logits [B, K].
+
+        The targets are those of the batch, float [B, K], if it has any (of mixed images), else its labels. A binary
+        loss is a mean over the classes too, as in timm's BinaryCrossEntropy and DeiT III (arXiv 2204.07118).
+        """
+        targets = batch["target"] if "target" in batch else jax.nn.one_hot(batch["label"], logits.shape[-1])
+        targets = targets.astype(logits.dtype)
         if self.label_smoothing:
             targets = optax.smooth_labels(targets, self.label_smoothing)
-        loss = optax.softmax_cross_entropy(logits, targets).mean()
+        loss = LOSSES[self.loss_name](logits, targets).mean()
         return loss, {"accuracy": (logits.argmax(-1) == batch["label"]).mean()}
 
     def outputs(self, model: ViT, batch: Batch) -> dict[str, Array]:
@@ -91,23 +105,24 @@ class Classify:
 
         "loss" (labels not smoothed), "predicted" (a class, int), "confidence" (its probability) and "rank" (of the true
         class: how many classes have a greater logit, or an equal one and a smaller number; so 0 where it is predicted).
+        With `mirrors` also "flip_loss" and so on, of the mean of the logits of an image and its mirror image.
         """
-        logits, label = model(self.images(batch, model.dtype)), batch["label"]
-        loss = optax.softmax_cross_entropy_with_integer_labels(logits, label)
-        true = jnp.take_along_axis(logits, label[:, None], -1)  # [B, 1]
-        # Counted as those that are not below, so that a NaN is never among the best.
-        below = (logits < true) | ((logits == true) & (jnp.arange(logits.shape[-1]) >= label[:, None]))
-        return {
-            "loss": loss,
-            "predicted": jnp.argmax(logits, -1),
-            "confidence": jax.nn.softmax(logits).max(-1),
-            "rank": (~below).sum(-1),
-        }
+        images = self.images(batch, model.dtype)
+        logits = model(images)
+        out = _outcomes(logits, batch["label"])
+        if self.mirrors:
+            both = _outcomes((logits + model(images[:, :, ::-1])) / 2, batch["label"])
+            out |= {f"{FLIP}{name}": values for name, values in both.items()}
+        return out
 
     def score(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Classified:
         """The metrics of a split, from the outputs of all its examples."""
-        predicted, confidence, loss, rank = (out[name] for name in ("predicted", "confidence", "loss", "rank"))
-        return score(split.labels, predicted, confidence, loss, rank, config.classes, split.classes)
+
+        def of(prefix: str) -> Classified:
+            predicted, confidence, loss, rank = (out[prefix + n] for n in ("predicted", "confidence", "loss", "rank"))
+            return score(split.labels, predicted, confidence, loss, rank, config.classes, split.classes)
+
+        return replace(of(""), flipped=of(FLIP)) if self.mirrors else of("")
 
     @classmethod
     def open_other_data(
@@ -152,6 +167,20 @@ class Classify:
         if isinstance(result, Classified):
             draw_result(data, result, folder, f"{name} split, {caption}")
         return f"{folder.samples.name}/{saved[0]}" if saved else ""
+
+
+def _outcomes(logits: Array, label: Array) -> dict[str, Array]:
+    """The outputs of logits [B, K] and labels [B], as in `Classify.outputs`."""
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, label)
+    true = jnp.take_along_axis(logits, label[:, None], -1)  # [B, 1]
+    # Counted as those that are not below, so that a NaN is never among the best.
+    below = (logits < true) | ((logits == true) & (jnp.arange(logits.shape[-1]) >= label[:, None]))
+    return {
+        "loss": loss,
+        "predicted": jnp.argmax(logits, -1),
+        "confidence": jax.nn.softmax(logits).max(-1),
+        "rank": (~below).sum(-1),
+    }
 
 
 @dataclass(frozen=True, repr=False)

@@ -16,7 +16,7 @@ the network's argument, so that the values can be checked against the rows of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
@@ -36,6 +36,7 @@ class Evaluation:
 
     metrics: dict[str, float]  # "loss" and the task's own metrics
     predicted: np.ndarray  # [n, ...]: the network's output for each example, in the order of the split
+    flipped: Evaluation | None = field(default=None, kw_only=True)  # of a task that `Task.mirrored` returned
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
@@ -143,6 +144,12 @@ class Task(Protocol):
         """A copy of the task with `frozen` filled, or the task itself. Called for training and evaluation only.
 
         `teacher` is the run's, opened and checked by the task's row; None if the run names none. Raises UserError.
+        """
+
+    def mirrored(self) -> Self | None:
+        """The task whose evaluations have `flipped` too: of each example together with its mirror image.
+
+        None where examples have none.
         """
 
     def prepare(self, batch: Batch, keys: Array) -> Batch:

@@ -66,6 +66,9 @@ class Translate:
         """The task itself: its loss has no frozen arrays."""
         return self
 
+    def mirrored(self) -> None:
+        """None: sentences have no mirror image."""
+
     def prepare(self, batch: Batch, keys: Array) -> Batch:
         """The batch, unchanged: there is no augmentation."""
         return batch
