@@ -33,7 +33,8 @@ def made(path, run=BASE, *, seed=0, accuracy=0.9, epochs=4, ended="finished", te
     rows = []
     for epoch in range(1, epochs + 1):
         for half in (epoch - 0.5, epoch):
-            rows.append({"kind": "train", "step": int(half * 10), "epoch": half, "loss": 2 / half + seed, "lr": 1e-3})
+            row = {"kind": "train", "step": int(half * 10), "epoch": half, "loss": 2 / half + seed, "lr": 1e-3}
+            rows.append(row | {"cpu_seconds": 3 * half})
         for kind, more in (("raw", 0.0), ("ema", 0.05)):
             value = accuracy * epoch / epochs + more
             evaluation = {"kind": "eval", "split": "validation", "weights": kind, "step": epoch * 10, "epoch": epoch}
@@ -87,7 +88,7 @@ def test_a_group_is_one_line_with_mean_and_standard_deviation(capsys):
         assert first[name]["values"] == pytest.approx([v + by for v in values])
         assert first[name]["mean"] == pytest.approx(0.91 + by)
         assert first[name]["std"] == pytest.approx(statistics.stdev(values))
-    assert first["seconds"]["mean"] == 11 and first["best epoch"]["mean"] == 4
+    assert first["seconds"]["mean"] == 11 and first["core-seconds"]["mean"] == 12 and first["best epoch"]["mean"] == 4
     assert first["parameters"]["mean"] > table["lines"][1]["results"]["parameters"]["mean"]  # no positions, fewer
     out = shown(capsys)
     line = next(line for line in out.splitlines() if line.startswith("learned"))

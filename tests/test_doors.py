@@ -324,7 +324,8 @@ def test_the_lines_of_metrics(trained):
     folder, _ = trained
     rows = lines(folder, "train")
     assert [row["step"] for row in rows] == [10, 20, 30, 40, 50, 60]
-    names = ("loss", "accuracy", "lr", "grad_norm", "param_norm", "update_norm", "images_per_second", "memory")
+    measured = ("images_per_second", "memory", "cpu_seconds")
+    names = ("loss", "accuracy", "lr", "grad_norm", "param_norm", "update_norm", *measured)
     for row in rows:
         assert row["epoch"] == row["step"] / 20
         assert all(math.isfinite(row[name]) and row[name] > 0 for name in names)

@@ -170,9 +170,10 @@ class Place:
         record = json.loads(self.run.digest_file(STEPS).read_text())
         return {
             "arrays": record["arrays"],
-            "notes": {k: v for k, v in record["notes"].items() if k != "seconds"},
+            "notes": {k: v for k, v in record["notes"].items() if k not in ("seconds", "cpu_seconds")},
             "rows": [
-                {k: v for k, v in row.items() if k not in ("images_per_second", "memory")} for row in self.run.metrics()
+                {k: v for k, v in row.items() if k not in ("images_per_second", "memory", "cpu_seconds")}
+                for row in self.run.metrics()
             ],
             "summary": {k: v for k, v in (self.run.summary() or {}).items() if k != "seconds"},
             "steps": sorted(p.name for p in self.run.checkpoints.iterdir()),

@@ -15,7 +15,7 @@ from PIL import Image
 
 from vit_jax.runs import Run
 
-OURS = ("memory", "digits_per_second")  # of a row of metrics: the machine's, not the run's
+OURS = ("memory", "cpu_seconds", "digits_per_second")  # of a row of metrics: the machine's, not the run's
 
 
 def doors(cwd: Path, *commands: str, devices: int = 1) -> list[str]:

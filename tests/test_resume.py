@@ -13,6 +13,7 @@ import random
 import shutil
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -95,9 +96,12 @@ def result(folder: Run) -> Result:
         "moments": saved.state.moments,
         "ema": saved.state.ema,
     }
-    notes = {k: v for k, v in saved.notes.items() if k not in ("seconds", "environment")}
+    notes = {k: v for k, v in saved.notes.items() if k not in ("seconds", "cpu_seconds", "environment")}
     assert notes["data"] == record["data"]
-    rows = [{k: v for k, v in row.items() if k not in ("images_per_second", "memory")} for row in folder.metrics()]
+    clocks = ("images_per_second", "memory", "cpu_seconds")
+    rows = [{k: v for k, v in row.items() if k not in clocks} for row in folder.metrics()]
+    spent = [row["cpu_seconds"] for row in folder.metrics() if row["kind"] == "train"]
+    assert spent == sorted(spent), "of all processes together"
     summary = {k: v for k, v in (folder.summary() or {}).items() if k != "seconds"}
     assert not [p for p in folder.path.rglob("*") if "tmp" in p.name or "deleted" in p.name], (
         "nothing temporary is left"
@@ -328,7 +332,7 @@ def minutes_a_step(monkeypatch) -> None:
     """A clock by which every step takes a minute, and nothing else takes any time."""
     clock = [0.0]
     for module in (loop, session):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], process_time=time.process_time))
     step = Engine.train
 
     def minute(self, state, batch):

@@ -225,7 +225,8 @@ def left(folder):
     assert saved is not None and not skipped
     tree = {"model": saved.state.parameters, "moments": saved.state.moments, "ema": saved.state.ema}
     arrays = {name: np.asarray(x).tobytes() for name, x in runs.flatten(tree).items()}
-    rows = [{k: v for k, v in row.items() if k not in ("sentences_per_second", "memory")} for row in folder.metrics()]
+    clocks = ("sentences_per_second", "memory", "cpu_seconds")
+    rows = [{k: v for k, v in row.items() if k not in clocks} for row in folder.metrics()]
     return (
         arrays,
         saved.notes["best"],

@@ -215,6 +215,9 @@ def _results(member: Member) -> dict[str, float]:
         "best epoch": epochs.get(best.get("step", -1)),
         "steps": summary.get("step", last),
         "seconds": summary.get("seconds"),
+        "core-seconds": max(
+            (row["cpu_seconds"] for row in member.rows if _is_number(row.get("cpu_seconds"))), default=None
+        ),
         "parameters": sum(map(math.prod, shapes(member.run.model).values())),
     }
     return {name: float(value) for name, value in values.items() if _is_number(value)}
@@ -222,7 +225,7 @@ def _results(member: Member) -> dict[str, float]:
 
 def _place(name: str) -> tuple[int, bool]:
     """Where a result stands: validation, test, then what it took."""
-    order = ("validation", "test", "best", "steps", "seconds", "parameters")
+    order = ("validation", "test", "best", "steps", "seconds", "core-seconds", "parameters")
     return order.index(name.partition(" ")[0]), name.endswith(" loss")
 
 

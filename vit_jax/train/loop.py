@@ -71,6 +71,7 @@ def loop(s: Session) -> str:
             ending = why_end(s)
             if ending or evaluation_due(s) or time.monotonic() - last_save > s.run.save_minutes * 60:
                 check_finite(s, meter.settle())
+                s.cpu_seconds += meter.cpu()
                 save(s)
                 last_save = time.monotonic()
                 meter.restart()
@@ -101,8 +102,9 @@ def after_step(s: Session, meter: Meter) -> None:
     in_turn = s.step % s.run.log_every == 0 or epoch_ends
     if in_turn or s.step == s.setup.stop:
         check_finite(s, meter.settle())
+        s.cpu_seconds += meter.cpu()
         row = meter.row(s.step, s.epoch, in_turn)
-        s.log.write(row | {"memory": backend.memory_peak()}, in_turn)
+        s.log.write(row | {"memory": backend.memory_peak(), "cpu_seconds": s.cpu_seconds}, in_turn)
         s.progress.update(s.step, {name: row[name] for name in meter.means}, row[meter.speed])
     else:
         s.progress.update(s.step)
@@ -110,6 +112,7 @@ def after_step(s: Session, meter: Meter) -> None:
     if s.due and not s.caught.name:
         with contextlib.suppress(KeyboardInterrupt):  # an interrupted evaluation is repeated on resumption
             measure_epoch(s)
+        meter.restart()
 
 
 def why_end(s: Session) -> str:
@@ -137,8 +140,13 @@ class Meter:
         self.restart()
 
     def restart(self) -> None:
-        """Start to measure the speed anew, without the time since the last step."""
-        self.clock, self.counted = time.monotonic(), 0
+        """Start to measure speed and CPU time anew, without the time since the last step."""
+        self.clock, self.counted, self.cpu_clock = time.monotonic(), 0, time.process_time()
+
+    def cpu(self) -> float:
+        """Seconds of CPU time of this process, all its threads, since this was last asked or `restart` called."""
+        before, self.cpu_clock = self.cpu_clock, time.process_time()
+        return self.cpu_clock - before
 
     def add(self, step: int, metrics: dict[str, Any]) -> tuple[int, dict[str, float]] | None:
         """Store a step's metrics on the device, and return (step, metrics) of the step before, if any."""
@@ -303,6 +311,7 @@ def checkpoint_notes(s: Session) -> dict[str, Any]:
         "due": s.due,
         "totals": s.totals,
         "seconds": s.seconds,
+        "cpu_seconds": s.cpu_seconds,
         "data": s.setup.dataset.identity,
         "environment": s.setup.environment,
     }

@@ -117,6 +117,8 @@ class Session:
     totals: dict[str, float] = field(default_factory=lambda: {"steps": 0})
     seconds: float = 0.0  # spent on the run up to the newest checkpoint, by all processes
     clock: float = field(default_factory=time.monotonic)  # when `seconds` was last updated
+    # Of the training steps alone, by all processes: without compilation (first steps), evaluations and saving.
+    cpu_seconds: float = 0.0
 
     @property
     def run(self) -> RunConfig:
@@ -189,7 +191,9 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught, 
     elif remark := folder.remark():
         print(f"note     {printable(remark)}; the file is restored")
         folder.write_record(folder.record())
-    restored = {name: notes[name] for name in ("best", "stale", "due", "totals", "seconds") if name in notes}
+    restored = {
+        name: notes[name] for name in ("best", "stale", "due", "totals", "seconds", "cpu_seconds") if name in notes
+    }
     if remark := folder.log_remark(step):
         print(f"note     {printable(remark)}")
     folder.drop_metrics(lambda row: is_rewritten(row, step, notes))
