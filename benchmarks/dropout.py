@@ -3,7 +3,7 @@
     python -m benchmarks.dropout [--rounds 8] [--json OUT]
 
 It measures training steps of cifar10-256x6 at batch 64, with dropout of 0.2 by both kinds of masks from the same keys,
-and without dropout, alternating as in step.py.
+and without dropout, alternating as in machine.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
-from benchmarks.machine import describe, heading, load, spread
-from benchmarks.step import data, deterministic, interleave, vit_jax_step
+from benchmarks.machine import describe, heading, interleave, load, spread
+from benchmarks.sides import data, deterministic, vit_jax_step
 from vit_jax import backend
 from vit_jax.presets import preset
 

@@ -7,7 +7,7 @@ import os
 import resource
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -66,11 +66,12 @@ class Cost:
         return statistics.median(self.seconds)
 
     def summary(self) -> dict[str, float]:
-        """Milliseconds, CPU milliseconds and page faults per repetition."""
+        """Milliseconds (median, fastest, mean), CPU milliseconds and page faults per repetition."""
         n = len(self.seconds)
         return {
             "median_ms": 1e3 * self.median,
             "min_ms": 1e3 * min(self.seconds),
+            "wall_ms": 1e3 * statistics.fmean(self.seconds),
             "cpu_ms": 1e3 * self.cpu / n,
             "faults": self.faults / n,
         }
@@ -84,6 +85,20 @@ def measure(work: Any, times: int) -> Cost:
         work()
         seconds.append(time.perf_counter() - began)
     return Cost(seconds, time.process_time() - cpu, _faults() - faults)
+
+
+def interleave(works: dict[str, Callable[[], Any]], rounds: int, seconds: float) -> dict[str, list[Cost]]:
+    """{name: cost in each round}: every round calls each function for about `seconds`, in alternating order."""
+    for work in works.values():  # the first call compiled; a second one shows no special costs any more
+        work()
+    slowest = max(measure(work, 1).median for work in works.values())
+    times = max(2, round(seconds / slowest))
+    costs: dict[str, list[Cost]] = {name: [] for name in works}
+    for i in range(rounds):
+        for name in list(works)[:: 1 if i % 2 else -1]:
+            works[name]()  # not counted: the caches still hold the data of the one before
+            costs[name].append(measure(works[name], times))
+    return costs
 
 
 def _faults() -> int:

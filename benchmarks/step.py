@@ -1,17 +1,22 @@
-"""The training step of vit_jax compared with the same network in flax's layers and in PyTorch, all in one process.
+"""The training step of vit_jax compared with the same network in flax's layers and in PyTorch.
 
-    python -m benchmarks.step [--nets 48x4,256x6,s16] [--against flax,torch,compile] [--rounds 8] [--json OUT]
+    python -m benchmarks.step [--nets 48x4,256x6,s16] [--sides flax,torch,compile] [--processes 3] [--rounds 8]
+    python -m benchmarks.step --against OTHER-CHECKOUT
 
-All sides start from the same weights, take the same uint8 batch and do AdamW at a constant rate, without dropout or
-clipping:
-
-ours     vit_jax: the compiled step of vit_jax.step.Engine as in training, with the metrics that it logs
+ours     vit_jax: the compiled step as in training, with the metrics that it logs
 flax     benchmarks/plain.py, which returns the loss alone
 torch    the model of torch_ref, eager, which returns the loss alone
 compile  the same under torch.compile
 
-A round is a block of steps of each side, in alternating order. A ratio is the median time of a side in a round over
-that of ours, so above 1 ours is faster. The memory allocator is the same for all sides, since they share a process.
+All in float32. Within a process, a round is a block of steps of each side, in alternating order. A ratio is the median
+time of a side in a round over that of ours, so above 1 ours is faster. One process differs from the next (memory falls
+otherwise), so there are several. With --against each of them has a partner, started right after or before it, with the
+vit_jax of the other checkout and the benchmarks of this one. Then there is a process on one core, for the CPU time of a
+step without threads that wait for each other.
+
+cores    CPU time over wall time: how many cores a step keeps busy
+MFU      FLOPs of the step (three times the forward pass, two per multiply-add, from the config) over those of the
+         fastest product of large float32 matrices that jax or torch does here in the same time
 """
 
 from __future__ import annotations
@@ -19,220 +24,194 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
+import shutil
+import statistics
+import subprocess
 import sys
-import time
-from collections.abc import Callable
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
-from benchmarks.machine import Cost, describe, heading, load, measure, spread
-from vit_jax import backend, config, runs
-from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig, sized
-from vit_jax.presets import preset
+from benchmarks.machine import describe, heading, interleave, load, spread
+from benchmarks.sides import NETS, SIDES, build, config, matmul_peak
+from vit_jax import backend
+from vit_jax.config import flops
 
-MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
-# The ratios to reach. Those against PyTorch depend on the maker of the CPU: its library is faster on Intel's.
-GOALS: dict[str, dict[str, float]] = {
-    "flax": {"48x4": 1.3, "256x6": 1.1, "s16": 1.0},
-    "torch on Intel": {"48x4": 0.78, "256x6": 0.80, "s16": 1.0},
-    "torch on AMD": {"48x4": 1.0, "256x6": 1.3, "s16": 1.3},
+HERE = Path(__file__).parents[1]
+# The ratios to reach on an AMD CPU with AVX-512. Others multiply otherwise: PyTorch's library is faster on Intel's.
+GOALS = {
+    "flax": {"48x4": 1.4, "256x6": 1.15, "s16": 1.05},
+    "torch": {"48x4": 1.2, "256x6": 1.4, "s16": 1.5},
+    "compile": {"48x4": 1.2, "256x6": 1.4, "s16": 1.5},
 }
-SIDES = ("flax", "torch", "compile")
 
 
-def configs() -> dict[str, RunConfig]:
-    """{net: its run}."""
+# ------------------------------------------------------------------------------ one process
+
+
+def measured(net: str, sides: list[str], rounds: int, seconds: float, activation: str, nnx_jit: bool) -> dict[str, Any]:
+    """What one process finds out about a net: {"sides": {side: its cost and each round's median}, "peak": ...}."""
+    run = config(net)
+    if activation:
+        run = replace(run, model=replace(run.model, activation=activation))
+    costs = interleave(build(run, sides, nnx_jit), rounds, seconds)
     return {
-        "48x4": deterministic(preset("cifar10-48x4").run, 128),
-        "256x6": deterministic(preset("cifar10-256x6").run, 64),
-        "s16": deterministic(RunConfig("classify", sized("vit-s16"), ImageData(), ImageAugment()), 4),
+        "batch": run.batch,
+        "flops": 3 * flops(run.model) * run.batch,
+        "load": load(),
+        "peak": matmul_peak(256 if net == "tiny" else 2048, {"torch", "compile"} & {*sides} != set()),
+        "sides": {
+            side: {**sum(rows[1:], rows[0]).summary(), "rounds_ms": [1e3 * row.median for row in rows]}
+            for side, rows in costs.items()
+        },
     }
 
 
-def deterministic(run: RunConfig, batch: int) -> RunConfig:
-    """The run with this batch and without dropout, augmentation, label smoothing, clipping and schedule."""
-    off: dict[str, Any] = {
-        name: 0.0
-        for name in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout", "head_dropout")
+# ------------------------------------------------------------------------------ several processes
+
+
+def processes(checkouts: list[Path], net: str, o: argparse.Namespace) -> dict[Path, dict[str, list[dict[str, Any]]]]:
+    """{checkout: {"all cores" or "one core": what each process found}}; partners run one right after the other."""
+    found: dict[Path, dict[str, list[dict[str, Any]]]] = {each: {"all cores": [], "one core": []} for each in checkouts}
+    for i in range(o.processes):
+        for checkout in checkouts[:: 1 if i % 2 else -1]:
+            found[checkout]["all cores"].append(process(checkout, net, o, o.rounds))
+    for checkout in checkouts if o.one_core else ():
+        found[checkout]["one core"].append(process(checkout, net, o, min(o.rounds, 2), one_core=True))
+    return found
+
+
+def process(checkout: Path, net: str, o: argparse.Namespace, rounds: int, one_core: bool = False) -> dict[str, Any]:
+    """What a process with the vit_jax of a checkout and a copy of these benchmarks finds out about a net."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(HERE / "benchmarks", f"{folder}/benchmarks", ignore=shutil.ignore_patterns("results", "__pyc*"))
+        worker = {"net": net, "sides": o.sides, "rounds": rounds, "seconds": o.seconds, "activation": o.activation}
+        worker |= {"nnx_jit": o.nnx_jit, "one_core": one_core, "out": f"{folder}/found.json"}
+        environment = {**os.environ, "PYTHONPATH": str(checkout)}
+        if one_core:
+            environment |= {"OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "benchmarks.step", "--worker", json.dumps(worker)]
+        ended = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
+        if ended.returncode:
+            raise SystemExit(f"{checkout}: the process that measures {net} ended with {ended.returncode}; see above")
+        return dict(json.loads(Path(worker["out"]).read_text()))
+
+
+def work(words: dict[str, Any]) -> None:
+    """What a process does that `process` started."""
+    if words.pop("one_core"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before jax and torch count the cores
+    out = words.pop("out")
+    backend.configure_jax()
+    Path(out).write_text(json.dumps(measured(**words)))
+
+
+# ------------------------------------------------------------------------------ the tables
+
+
+def summary(found: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]]:
+    """{side: its figures}: medians over the processes, and the fastest step of all."""
+    peak = max(max(each["peak"].values()) for each in found["all cores"])
+    table = {}
+    for side in found["all cores"][0]["sides"]:
+        rows = [each["sides"][side] for each in found["all cores"]]
+        row = {name: statistics.median(r[name] for r in rows) for name in ("median_ms", "cpu_ms", "wall_ms", "faults")}
+        row |= {"min_ms": min(r["min_ms"] for r in rows), "cores": row["cpu_ms"] / row["wall_ms"]}
+        row["mfu"] = found["all cores"][0]["flops"] / (row["median_ms"] / 1e3) / peak
+        if found["one core"]:
+            row["one_core_cpu_ms"] = found["one core"][0]["sides"][side]["cpu_ms"]
+        table[side] = row
+    return table
+
+
+def ratios(ours: list[dict[str, Any]], side: str) -> dict[str, Any]:
+    """How many times as fast as a side ours is: over all rounds, and in each process."""
+    rounds = [
+        [t / o for o, t in zip(each["sides"]["ours"]["rounds_ms"], each["sides"][side]["rounds_ms"], strict=True)]
+        for each in ours
+    ]
+    every = spread([ratio for each in rounds for ratio in each])
+    return {**every, "processes": [statistics.median(each) for each in rounds], "rounds": rounds}
+
+
+def pairs(ours: list[dict[str, Any]], others: list[dict[str, Any]]) -> dict[str, Any]:
+    """How many times as fast as the other checkout this one is: in each pair of processes, and by CPU time."""
+    of = {
+        name: [b["sides"]["ours"][name] / a["sides"]["ours"][name] for a, b in zip(ours, others, strict=True)]
+        for name in ("median_ms", "cpu_ms")
     }
-    return replace(
-        run,
-        model=replace(run.model, classes=run.model.classes or 10, **off),
-        batch=batch,
-        augment=ImageAugment(),
-        loss=LossConfig(),
-        optim=OptimConfig(lr=1e-4, weight_decay=0.05, schedule="constant"),
-    )
+    return {"ratio": statistics.median(of["median_ms"]), "processes": of["median_ms"], "of_cpu": of["cpu_ms"]}
 
 
-def vit_jax_step(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any]) -> Callable[[], Any]:
-    """A function that does one step of vit_jax, waits for it and returns the loss."""
-    import jax
-
-    from vit_jax.models import definition
-    from vit_jax.optim import Optimizer
-    from vit_jax.step import Engine
-    from vit_jax.tasks.classify import Classify
-
-    task = Classify(ImageAugment(), MEAN, STD, run.loss.label_smoothing)
-    optimizer = Optimizer(run.optim, 10**6, 10**3, config.parameters(run.model))
-    engine = Engine(run, definition(run.model, dtype=run.compute_dtype), task, optimizer)
-    state = engine.start(parameters)
-
-    def step() -> Any:
-        nonlocal state
-        state, metrics = engine.train(state, batch)
-        jax.block_until_ready(state)
-        return metrics["loss"]
-
-    return step
+def show(net: str, table: dict[str, dict[str, float]]) -> None:
+    """Print a line for each side."""
+    for side, r in table.items():
+        alone = f"{r['one_core_cpu_ms']:8.1f}" if "one_core_cpu_ms" in r else "       -"
+        print(
+            f"{net:6} {side:7} median {r['median_ms']:7.1f} ms  fastest {r['min_ms']:7.1f}  CPU {r['cpu_ms']:7.1f}  "
+            f"CPU on one core {alone}  cores {r['cores']:4.2f}  page faults {r['faults']:7.0f}  MFU {r['mfu']:4.0%}"
+        )
 
 
-def flax_step(
-    run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any], nnx_jit: bool = False
-) -> Callable[[], Any]:
-    """A function that does one step of the network in flax's layers, waits for it and returns the loss."""
-    import jax
-    from flax import nnx
-
-    from benchmarks.plain import PlainViT, Trainer
-    from benchmarks.plain import load as fill
-
-    model = PlainViT(run.model, nnx.Rngs(0))
-    fill(model, runs.flatten(parameters), run.model)
-    trainer = Trainer(model, run.optim, MEAN, STD, nnx_jit)
-
-    def step() -> Any:
-        value = trainer.step(batch["image"], batch["label"])
-        jax.block_until_ready(nnx.state(model) if nnx_jit else trainer.parameters)
-        return value
-
-    return step
+def listed(values: list[float]) -> str:
+    return ", ".join(f"{value:.2f}" for value in values)
 
 
-def torch_step(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any], compiled: bool) -> Callable[[], Any]:
-    """A function that does one step of the model of torch_ref and returns the loss; only kernels have weight decay."""
-    import numpy as np
-    import torch
-    from torch.nn import functional as F
-
-    import torch_ref
-
-    model = torch_ref.load(
-        torch_ref.build(run.model), {k: np.asarray(v) for k, v in runs.flatten(parameters).items()}
-    ).train()
-    decays = [p for name, p in model.named_parameters() if p.ndim > 1 and name != "position"]
-    rest = [p for name, p in model.named_parameters() if p.ndim < 2 or name == "position"]
-    o = run.optim
-    groups = [{"params": decays, "weight_decay": o.weight_decay}, {"params": rest, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps)
-    mean, std = (torch.tensor(x).view(-1, 1, 1) for x in (MEAN, STD))
-    labels, images = torch.from_numpy(batch["label"]).long(), torch.from_numpy(batch["image"])
-
-    def loss(images: Any, labels: Any) -> Any:
-        return F.cross_entropy(model((images.permute(0, 3, 1, 2).float() / 255 - mean) / std), labels)
-
-    differentiated = torch.compile(loss) if compiled else loss
-
-    def step() -> Any:
-        optimizer.zero_grad()
-        value = differentiated(images, labels)
-        value.backward()
-        optimizer.step()
-        return value.detach()
-
-    return step
-
-
-def data(model: ViTConfig, batch: int) -> dict[str, Any]:
-    """A batch of random images and labels."""
-    import numpy as np
-
-    draw = np.random.default_rng(0)
-    size = model.image if isinstance(model.image, int) else model.image[0]
-    return {
-        "image": draw.integers(0, 256, (batch, size, size, model.channels), dtype=np.uint8),
-        "label": draw.integers(0, model.classes, batch).astype(np.int32),
-    }
-
-
-def interleave(works: dict[str, Callable[[], Any]], rounds: int, seconds: float) -> dict[str, list[Cost]]:
-    """{name: cost in each round}: every round calls each function for about `seconds`, in alternating order."""
-    for work in works.values():  # the first call compiled; a second one shows no special costs any more
-        work()
-    slowest = max(measure(work, 1).median for work in works.values())
-    times = max(2, round(seconds / slowest))
-    costs: dict[str, list[Cost]] = {name: [] for name in works}
-    for i in range(rounds):
-        for name in list(works)[:: 1 if i % 2 else -1]:
-            works[name]()  # not counted: the caches still hold the data of the one before
-            costs[name].append(measure(works[name], times))
-    return costs
-
-
-def goal(side: str, net: str, cpu: str) -> str:
-    """The ratio to reach, as text; '' if there is none for this side and CPU."""
-    maker = "Intel" if "Intel" in cpu else "AMD" if "AMD" in cpu else "?"
-    table = GOALS["flax"] if side == "flax" else GOALS.get(f"torch on {maker}", {})
-    return f"; goal {table[net]}" if net in table and side != "compile" else ""
-
-
-def build(name: str, run: RunConfig, sides: list[str], nnx_jit: bool) -> dict[str, Callable[[], Any]]:
-    """{side: a function that does one step}, from the same weights on the same batch; each is compiled already."""
-    import jax
-
-    from vit_jax.models import start
-
-    batch, parameters = data(run.model, run.batch), start(run.model, jax.random.key(0))
-    works = {"ours": vit_jax_step(run, batch, parameters)}
-    if "flax" in sides:
-        works["flax"] = flax_step(run, batch, parameters, nnx_jit)
-    for side in sides:
-        if side != "flax":
-            works[side] = torch_step(run, batch, parameters, side == "compile")
-    first = {side: float(work()) for side, work in works.items()}
-    if max(first.values()) - min(first.values()) > 1e-4:
-        raise SystemExit(f"{name}: the sides do not compute the same network, their first losses are {first}")
-    return works
-
-
-def compare(name: str, run: RunConfig, sides: list[str], rounds: int, nnx_jit: bool, cpu: str) -> dict[str, Any]:
+def compare(net: str, checkouts: list[Path], o: argparse.Namespace, goals: bool) -> dict[str, Any]:
     """Measure one net, print the results and return them."""
-    began = time.perf_counter()
-    works = build(name, run, sides, nnx_jit)
-    began = time.perf_counter() - began
-    costs = interleave(works, rounds, 1.5)
-    row: dict[str, Any] = {"net": name, "batch": run.batch, "load": load(), "ratios": {}}
-    for side, rows in costs.items():
-        s = row[side] = sum(rows[1:], rows[0]).summary()
+    found = processes(checkouts, net, o)
+    mine = found[checkouts[0]]["all cores"]
+    row: dict[str, Any] = {"net": net, "batch": mine[0]["batch"], "load": [each["load"] for each in mine]}
+    row["peak"] = {k: max(each["peak"][k] for each in mine) for k in mine[0]["peak"]}
+    row |= {"table": summary(found[checkouts[0]]), "ratios": {side: ratios(mine, side) for side in o.sides}}
+    show(net, row["table"])
+    for side, r in row["ratios"].items():
+        goal = GOALS[side].get(net) if goals else None
         print(
-            f"{name:6} {side:7} median {s['median_ms']:7.1f} ms  min {s['min_ms']:7.1f} ms  "
-            f"CPU {s['cpu_ms']:7.1f} ms  page faults {s['faults']:7.0f}, per step"
+            f"{net:6} speed of ours / {side}: {r['ratio']:.2f} [{r['low']:.2f}..{r['high']:.2f}] over all rounds; "
+            f"processes {listed(r['processes'])}" + (f"; goal {goal}" if goal else "")
         )
-    for side in sides:
-        ratios = [t.median / o.median for o, t in zip(costs["ours"], costs[side], strict=True)]
-        r = row["ratios"][side] = {
-            **spread(ratios),
-            "rounds": ratios,
-            "of_cpu": row[side]["cpu_ms"] / row["ours"]["cpu_ms"],
-        }
+    if len(checkouts) > 1:
+        other = found[checkouts[1]]
+        row["other"] = {"table": summary(other), "ratios": {side: ratios(other["all cores"], side) for side in o.sides}}
+        row["against"] = r = pairs(mine, other["all cores"])
+        print(f"{net:6} {revision(checkouts[1])}:")
+        show(net, row["other"]["table"])
+        alone = [each["table"]["ours"].get("one_core_cpu_ms", 0.0) for each in (row, row["other"])]
         print(
-            f"{name:6} speed of ours / {side}: {r['ratio']:.2f} [{r['low']:.2f}..{r['high']:.2f}] in {rounds} rounds, "
-            f"by the fastest steps {row[side]['min_ms'] / row['ours']['min_ms']:.2f}, "
-            f"by CPU time {r['of_cpu']:.2f}{goal(side, name, cpu)}"
+            f"{net:6} speed of this checkout / the other: {r['ratio']:.2f}; processes {listed(r['processes'])}; "
+            f"by CPU time {listed(r['of_cpu'])}" + (f"; on one core {alone[1] / alone[0]:.2f}" if all(alone) else "")
         )
-    print(f"{name:6} load {row['load']}; all compiled in {began:.0f} s", flush=True)
+    peak = ", ".join(f"{name} {value / 1e9:.0f}" for name, value in row["peak"].items())
+    print(f"{net:6} float32 products, GFLOP/s: {peak}; load {'; '.join(row['load'])}", flush=True)
     return row
+
+
+def revision(checkout: Path) -> str:
+    """A checkout's folder and, where git knows it, its commit; a + where files differ from it."""
+    git = ["git", "-C", str(checkout), "describe", "--always", "--dirty=+"]
+    try:
+        said = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        said = ""
+    return f"{checkout} ({said})" if said else str(checkout)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nets", default="48x4,256x6,s16", help="which of 48x4, 256x6, s16")
-    parser.add_argument("--against", default="", help="which of flax, torch, compile; empty: all that are installed")
-    parser.add_argument("--rounds", type=int, default=8, help="blocks of steps of each side")
+    parser.add_argument("--nets", default="48x4,256x6,s16", help=f"which of {', '.join(NETS)} (tiny: to try this)")
+    parser.add_argument("--sides", default="", help="which of flax, torch, compile; empty: all that are installed")
+    parser.add_argument("--against", type=Path, metavar="PATH", help="another checkout of vit-jax to compare with")
+    parser.add_argument("--processes", type=int, default=3, help="processes for each net (and checkout)")
+    parser.add_argument("--rounds", type=int, default=8, help="blocks of steps of each side in a process")
+    parser.add_argument("--seconds", type=float, default=1.5, help="length of a block, at least two steps")
+    parser.add_argument(
+        "--one-core", action=argparse.BooleanOptionalAction, default=True, help="also a process on one core"
+    )
     parser.add_argument(
         "--activation", default="", help="another mlp activation on all sides, such as gelu; empty: the presets' own"
     )
@@ -240,25 +219,25 @@ def main() -> None:
         "--nnx-jit", action="store_true", help="flax under nnx.jit with nnx.Optimizer instead of split/merge"
     )
     parser.add_argument("--json", default="", help="file to write all results to")
+    parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     o = parser.parse_args()
-    if unknown := set(o.nets.split(",")) - set(GOALS["flax"]):
-        parser.error(f"--nets: there is no {', '.join(unknown)}; there are {', '.join(GOALS['flax'])}")
-    sides = (
-        o.against.split(",")
-        if o.against
-        else [side for side in SIDES if side == "flax" or importlib.util.find_spec("torch")]
-    )
-    if unknown := set(sides) - set(SIDES):
-        parser.error(f"--against: there is no {', '.join(unknown)}; there are {', '.join(SIDES)}")
-    backend.configure_jax()
+    if o.worker:
+        return work(o.worker)
+    nets = o.nets.split(",")
+    o.sides = o.sides.split(",") if o.sides else list(SIDES if importlib.util.find_spec("torch") else SIDES[:1])
+    for name, words, known in (("--nets", nets, NETS), ("--sides", o.sides, SIDES)):
+        if unknown := set(words) - set(known):
+            parser.error(f"{name}: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if o.against and not (o.against / "vit_jax").is_dir():
+        parser.error(f"--against {o.against}: is no checkout of vit-jax; give the folder that holds vit_jax/")
+    if min(o.processes, o.rounds) < 1:
+        parser.error(f"--processes {o.processes} --rounds {o.rounds}: give at least 1 of each")
+    checkouts = [HERE.resolve(), *([o.against.resolve()] if o.against else [])]
     machine = describe()
     print(heading(machine), flush=True)
-    rows = []
-    for name in o.nets.split(","):
-        run = configs()[name]
-        if o.activation:
-            run = replace(run, model=replace(run.model, activation=o.activation))
-        rows.append(compare(name, run, sides, o.rounds, o.nnx_jit, machine["cpu"]))
+    print(f"{revision(checkouts[0])}; {o.processes} processes of {o.rounds} rounds for each net", flush=True)
+    goals = "AMD" in machine["cpu"] and machine["features"].startswith("avx512")
+    rows = [compare(net, checkouts, o, goals) for net in nets]
     if o.json:
         Path(o.json).write_text(
             json.dumps({"machine": machine, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n"

@@ -1,6 +1,10 @@
-"""The benchmark compares like with like: flax's own layers compute our function, and a step gives the same weights."""
+"""The benchmarks compare like with like, and what they print is what they measured."""
 
+import json
+import shlex
+import statistics
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +15,17 @@ from flax import nnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is not installed
 
-from benchmarks import plain, step
+from benchmarks import curve, gpu, inference, loading, machine, plain, sides, step, throughput
 from vit_jax import runs
-from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig, parameters
+from vit_jax.compare import Line, Member
+from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig, check_run, flops, parameters
+from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
 from vit_jax.optim import Optimizer
 from vit_jax.step import Engine
 from vit_jax.tasks.classify import Classify
+from vit_jax.train.command import parse
 
 # All that the compared nets have between them: a ReLU after the patches, a hidden layer in the head.
 SMALL = ViTConfig(
@@ -40,9 +47,9 @@ RUN = RunConfig("classify", SMALL, ImageData(), ImageAugment())
 
 
 def test_the_twin_is_the_same_network_and_takes_the_same_steps():
-    run = step.deterministic(RUN, 4)
-    batch, weights = step.data(SMALL, run.batch), start(SMALL, jax.random.key(1))
-    classify, network = Classify(run.augment, step.MEAN, step.STD, run.loss.label_smoothing), definition(SMALL)
+    run = sides.deterministic(RUN, 4)
+    batch, weights = sides.data(SMALL, run.batch), start(SMALL, jax.random.key(1))
+    classify, network = Classify(run.augment, sides.MEAN, sides.STD, run.loss.label_smoothing), definition(SMALL)
     twin = plain.PlainViT(SMALL, nnx.Rngs(0))
     plain.load(twin, runs.flatten(weights), SMALL)
 
@@ -54,7 +61,7 @@ def test_the_twin_is_the_same_network_and_takes_the_same_steps():
     np.testing.assert_allclose(*both(batch["image"]), atol=1e-5)
 
     engine = Engine(run, network, classify, Optimizer(run.optim, 100, 10, parameters(SMALL)))
-    trainer = plain.Trainer(twin, run.optim, step.MEAN, step.STD)
+    trainer = plain.Trainer(twin, run.optim, sides.MEAN, sides.STD)
     state = engine.start(weights)
     for _ in range(2):
         state, metrics = engine.train(state, batch)
@@ -68,16 +75,173 @@ def test_the_twin_is_the_same_network_and_takes_the_same_steps():
 
 
 def test_every_compared_net_has_a_twin():
-    for run in step.configs().values():
-        plain._check(run.model)
+    for net in sides.NETS:
+        plain._check(sides.config(net).model)
     with pytest.raises(ValueError, match="no counterpart"):
         plain._check(replace(SMALL, norm_first=False))
 
 
 def test_the_pytorch_side_starts_from_the_same_loss_and_goes_the_same_way():
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    run = step.deterministic(RUN, 4)
-    works = step.build("small", run, ["torch"], nnx_jit=False)  # ends where the first losses differ
+    run = sides.deterministic(RUN, 4)
+    works = sides.build(run, ["torch"])  # ends where the first losses differ
     losses = [{side: float(work()) for side, work in works.items()} for _ in range(3)]
     np.testing.assert_allclose([x["torch"] for x in losses], [x["ours"] for x in losses], atol=1e-4)
     assert losses[-1]["ours"] < losses[0]["ours"]
+
+
+# ------------------------------------------------------------------------------------------ benchmarks.step
+
+
+def test_a_measured_step_counts_its_wall_and_cpu_time():
+    cost = machine.measure(lambda: time.sleep(0.02), 3)  # which waits and does not work
+    assert len(cost.seconds) == 3 and min(cost.seconds) >= 0.02 and cost.cpu < 0.02
+
+
+def test_a_process_measures_all_rounds_of_its_sides_and_the_peak(monkeypatch):
+    monkeypatch.setattr(step, "config", lambda net: sides.deterministic(RUN, 4))
+    found = step.measured("tiny", [], 2, 0.0, "", False)
+    assert found["flops"] == 3 * flops(SMALL) * 4
+    assert len(found["sides"]["ours"]["rounds_ms"]) == 2 and found["sides"]["ours"]["cpu_ms"] > 0
+    assert found["peak"].keys() == {"jax"} and found["peak"]["jax"] > 1e8
+
+
+def a_process(ours, flax):
+    """What a process with two rounds finds out, with these milliseconds."""
+    row = {"cpu_ms": 150.0, "wall_ms": 100.0, "faults": 7.0}
+    rows = {"ours": ours, "flax": flax}
+    table = {k: {**row, "median_ms": statistics.median(v), "min_ms": min(v), "rounds_ms": v} for k, v in rows.items()}
+    return {"batch": 4, "flops": 5e9, "load": "0", "peak": {"jax": 50e9, "torch": 100e9}, "sides": table}
+
+
+def test_the_figures_of_several_processes(monkeypatch, capsys):
+    """Cores are CPU over wall time, MFU is of the faster library's products, ratios are other over ours."""
+    here, there = [a_process([100, 100], [150, 130]), a_process([90, 110], [90, 220])], [a_process([200, 200], [1, 1])]
+    alone = [a_process([125, 125], [1, 1])]
+    table = step.summary({"all cores": here, "one core": alone})
+    assert table["ours"]["cores"] == 1.5 and table["ours"]["one_core_cpu_ms"] == 150
+    assert table["ours"]["mfu"] == pytest.approx(5e9 / 0.1 / 100e9)
+    assert table["flax"]["median_ms"] == statistics.median([140, 155]) and table["flax"]["min_ms"] == 90
+    found = step.ratios(here, "flax")
+    assert found["processes"] == [pytest.approx(1.4), pytest.approx(1.5)] and found["low"] == 1.3
+    assert step.pairs(here[:1], there)["ratio"] == 2
+
+    def started(checkout, net, o, rounds, one_core=False):
+        return (alone if one_core else here if checkout == step.HERE else there)[0]
+
+    monkeypatch.setattr(step, "process", started)
+    options = step.argparse.Namespace(processes=2, rounds=2, sides=["flax"], one_core=True)
+    row = step.compare("48x4", [step.HERE, Path("other")], options, goals=True)
+    assert row["against"]["processes"] == [2, 2] and "goal 1.4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", ["--nets 48x5", "--sides jax", "--against nowhere", "--rounds 0"])
+def test_a_mistake_in_a_flag_of_the_step_is_refused(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["step", *words.split()])
+    with pytest.raises(SystemExit) as caught:
+        step.main()
+    assert caught.value.code == 2 and words.split()[0] in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------ the others
+
+
+def test_inference_is_of_the_same_logits_on_both_sides(monkeypatch):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setattr(inference.importlib.util, "find_spec", lambda name: None)  # timm takes seconds to import
+    (row,) = inference.compare("tiny", [2], 1, 0.0)  # ends where the logits differ
+    assert row["images_per_second"].keys() == {"ours", "torch_ref"} and min(row["images_per_second"].values()) > 0
+
+
+def test_loading_takes_all_images_of_all_sources(tmp_path):
+    rows = loading.measured(40, 40, 1, False, shape=(80, 60))
+    assert [row["what"] for row in rows] == ["arrays", "jpeg", "decoded"]
+    assert all(row["images_per_second"]["ours"] > 0 for row in rows)
+
+
+def test_the_dataloader_makes_the_images_that_ours_makes(tmp_path):
+    loading.write_jpegs(tmp_path, 4, 500, 375)
+    given = ImageData(source=f"folder:{tmp_path}", validation=0.0, test=0.0)
+    run = RunConfig("classify", ViTConfig(image=loading.SIZE, classes=0), given, ImageAugment())
+    split, theirs = Classify.open_data(run).splits["train"], loading.Jpegs(tmp_path)
+    assert len(split) == len(theirs) == 4
+    for i in range(4):
+        image, label = theirs[i]
+        np.testing.assert_array_equal(split.take(np.array([i]))[0], image)
+        assert split.labels[i] == label
+
+
+def test_throughput_is_measured_at_each_batch_that_fits(monkeypatch):
+    ours = throughput.ours
+
+    def limited(run):
+        if run.batch > 4:
+            raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+        return ours(run)
+
+    monkeypatch.setattr(throughput, "ours", limited)
+    run = sides.deterministic(RUN, 1)
+    found = throughput.measured("ours", run, [4, 8], 1, 1, 64)
+    assert found["rows"][1].keys() == {"batch", "error"} and found["best"] == found["rows"][0]
+    work = 3 * flops(run.model) * found["best"]["images_per_second"]
+    assert found["best"]["mfu"] == pytest.approx(work / found["peak"]) and not found["stated"]
+
+
+def test_the_peak_of_a_gpu_is_that_of_its_own_form():
+    names = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12, "NVIDIA L4": 121e12, "cpu": 0.0}
+    assert {name: throughput.stated_peak(name) for name in names} == names
+
+
+def test_every_command_of_the_gpu_script_is_one_of_ours(tmp_path):
+    asked = {"OUT": str(tmp_path), "DATA": "sets", "SEEDS": "2"}
+    full, toy = gpu.Settings.read(asked), gpu.Settings.read(asked | {"TOY": "1"})
+    first, *rest = gpu.RECIPES
+    for s, recipe, warm in [(toy, first, True), (toy, first, False), *((full, each, False) for each in (first, *rest))]:
+        _, options, _ = parse(gpu.training(recipe, s, warm))
+        check_run(options.run())
+        assert options.seeds == (0 if warm else 2) and options.data.dir == ("" if s.toy else "sets")
+
+
+def test_the_table_of_the_gpu_script(tmp_path, monkeypatch, capsys):
+    """What failed is a row as well, and what is done is not done again."""
+    s = gpu.Settings.read({"OUT": str(tmp_path), "PYTHON": sys.executable})
+    done, failing = gpu.RECIPES[0], replace(gpu.RECIPES[1], train="no-such-preset")
+    metrics = {"test.last.accuracy": {"mean": 0.9, "std": 0.01, "values": [0.89, 0.91]}, "seconds": {"mean": 90.0}}
+    member = tmp_path / done.name / "seed-0"
+    member.mkdir(parents=True)
+    (member / "metrics.jsonl").write_text('{"images_per_second": 5}\n{"kind": "eval"}\n')
+    (member.parent / "summary.json").write_text(json.dumps({"metrics": metrics}))
+    monkeypatch.setattr(gpu, "call", lambda command, log: f"failed with 2, see {log}")
+    text = gpu.table([gpu.trained(done, s), gpu.trained(failing, s), gpu.speed("timm", s)], "Title")
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and "---" not in line]
+    assert rows[1][2:4] == ["90.00 % +-1.00 (test.last.accuracy); 5 images/s", "1.5"]
+    assert all("failed with 2" in row[2] for row in rows[2:]) and len(rows) == 4
+    assert shlex.split(rows[1][4])[0].startswith("`python")
+
+
+@pytest.mark.parametrize("setting", [{"ONLY": "vit"}, {"SEEDS": "0"}])
+def test_a_mistake_in_a_setting_of_the_gpu_script_is_refused(setting):
+    with pytest.raises(SystemExit, match=next(iter(setting))):
+        gpu.Settings.read(setting)
+
+
+def test_accuracy_is_drawn_over_the_cpu_time_of_its_step(tmp_path, capsys):
+    def member(more, timed=True):
+        rows = []
+        for step_ in (10, 20):
+            spent = {"cpu_seconds": step_ / 10 + more} if timed else {}
+            rows.append({"kind": "train", "step": step_, "accuracy": 0.1, **spent})
+            rows.append(
+                {"kind": "eval", "split": "validation", "weights": "raw", "step": step_, "accuracy": step_ / 40 + more}
+            )
+        return Member(None, RUN, None, None, {}, rows)
+
+    line = Line("group", [member(0.0), member(0.2)], True)
+    seconds, values, spread = curve.averaged(line, "validation")
+    np.testing.assert_allclose([seconds, values, spread], [[1.1, 2.1], [0.35, 0.6], [0.2 / 2**0.5] * 2])
+    curve.draw([line], tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").stat().st_size > 1000
+    assert "validation 0.6000 after 2 core-seconds" in capsys.readouterr().out
+    with pytest.raises(UserError, match="no cpu_seconds"):
+        curve.draw([Line("old", [member(0.0, timed=False)], False)], tmp_path / "old.png")
+    assert not (tmp_path / "old.png").exists()

@@ -1,0 +1,206 @@
+"""What benchmarks/gpu.sh runs, each figure in processes of its own, and the Markdown table of what they found.
+
+Each recipe is trained twice: two steps and an evaluation first, which compile for the cache of compiled programs, then
+in full. The minutes are those of the second run, from its first step's compilation (read from the cache) to the last
+evaluation: loop, evaluations and checkpoints included. A run that is interrupted goes on when the script is repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training on CIFAR whose accuracy and time are a row of the table."""
+
+    name: str
+    goal: str
+    train: str  # arguments of vit_jax.train
+
+
+# The network of cifar10-256x6 without dropout. No GPU was at hand to choose the settings of these two on.
+FAST = (
+    "cifar10-256x6 --model.dropout 0 --model.attention-dropout 0 --model.activation-dropout 0 "
+    "--batch 512 --compute-dtype bfloat16 --ema 0.999 --data.validation 0"
+)
+RECIPES = (
+    Recipe("cifar10-90", ">= 90 %, in 60 s", f"{FAST} --epochs 40"),
+    Recipe("cifar10-95", ">= 95 %, in 5 min", f"{FAST} --epochs 200"),
+    Recipe("cifar10-48x4", "84 % (notebook: 75.5)", "cifar10-48x4"),
+    Recipe("cifar10-256x6", "92 % (notebook: 78.8, validation)", "cifar10-256x6"),
+    Recipe("cifar100-256x24", "72 % (notebook: 49.8, validation)", "cifar100-256x24"),
+    Recipe("cifar100-768x3", "60 % (notebook: 41.9, validation)", "cifar100-768x3"),
+)
+SPEEDS = ("ours", "timm")  # sides of benchmarks.throughput
+TOY_SIZES = "--net vit-ti16 --image 32 --depth 1 --batches 4 --steps 2 --rounds 2 --product 256"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment variables of gpu.sh say."""
+
+    python: str
+    torch_python: str
+    data: str
+    out: Path
+    seeds: int
+    only: tuple[str, ...]  # empty: all
+    toy: bool
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Settings:
+        """Settings of environment variables. Raises SystemExit on one that has no meaning."""
+        toy, python = environment.get("TOY", "") not in ("", "0"), environment.get("PYTHON") or sys.executable
+        only = tuple(filter(None, environment.get("ONLY", "").split(",")))
+        names = [recipe.name for recipe in RECIPES] + [f"vit-b16-{side}" for side in SPEEDS]
+        if unknown := set(only) - set(names):
+            raise SystemExit(f"ONLY={','.join(only)}: there is no {', '.join(unknown)}; there are {', '.join(names)}")
+        if not (seeds := environment.get("SEEDS") or "1").isdecimal() or seeds == "0":
+            raise SystemExit(f"SEEDS={seeds}: give a positive number")
+        out = environment.get("OUT") or (tempfile.mkdtemp(prefix="vit-jax-toy-") if toy else "runs/gpu")
+        torch_python = environment.get("TORCH_PYTHON") or python
+        return cls(python, torch_python, environment.get("DATA", ""), Path(out), int(seeds), only, toy)
+
+
+def training(recipe: Recipe, s: Settings, warm: bool) -> list[str]:
+    """The arguments of vit_jax.train for a recipe; `warm`: of the two steps that compile."""
+    words = [*recipe.train.split(), "--dir", str(s.out)]
+    words += ["--data.dir", s.data] if s.data and not s.toy else []
+    if s.toy:
+        words += ["--data.source", str(s.out / f"toy-{classes(recipe)}.npz"), "--batch", "8", "--model.depth", "1"]
+    if warm:
+        return [*words, "--max-steps", "2", "--name", f"{recipe.name}-warm"]
+    words += ["--epochs", "1", "--optim.warmup", "0"] if s.toy else []
+    return [*words, "--seeds", str(s.seeds), "--name", recipe.name]
+
+
+def classes(recipe: Recipe) -> int:
+    return 100 if recipe.train.startswith("cifar100") else 10
+
+
+def write_toys(folder: Path) -> None:
+    """Noise of CIFAR's shape in place of CIFAR-10 and CIFAR-100, for TOY=1."""
+    import numpy as np
+
+    draw = np.random.default_rng(0)
+    for k in (10, 100):
+        made = {}
+        for split, n in (("train", 80 if k == 10 else 200), ("test", k)):
+            made[f"{split}_images"] = draw.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8)
+            made[f"{split}_labels"] = np.arange(n) % k
+        np.savez(folder / f"toy-{k}.npz", **made)
+
+
+def call(command: list[str], log: Path) -> str:
+    """Run a command with its output in a log; returns '' or what is wrong, for the table."""
+    print(f"{time.strftime('%H:%M:%S')} {' '.join(command[1:])}", flush=True)
+    with open(log, "w", encoding="utf-8") as file:
+        ended = subprocess.run(command, cwd=HERE, stdout=file, stderr=subprocess.STDOUT)
+    return f"failed with {ended.returncode}, see {log}" if ended.returncode else ""
+
+
+def trained(recipe: Recipe, s: Settings) -> dict[str, str]:
+    """Train a recipe; its row of the table."""
+    words = training(recipe, s, warm=False)
+    shown = "python -m vit_jax.train " + " ".join(words)
+    row = {"what": recipe.name, "goal": recipe.goal, "measured": "", "minutes": "", "command": shown}
+    folder = s.out / recipe.name
+    if not (folder / "summary.json").exists():
+        for warm in (True, False):
+            command = [s.python, "-m", "vit_jax.train", *training(recipe, s, warm)]
+            log = s.out / f"{recipe.name}{'-warm' if warm else ''}.log"
+            if wrong := call(command, log):
+                return {**row, "measured": wrong}
+    return {**row, **result(folder)}
+
+
+def result(folder: Path) -> dict[str, str]:
+    """The cells of a group of seeds: test accuracy after the last step, minutes, images per second."""
+    metrics = json.loads((folder / "summary.json").read_text())["metrics"]
+    name = next(each for each in ("test.last_ema.accuracy", "test.last.accuracy") if each in metrics)
+    values = metrics[name]
+    spread = f" +-{100 * values['std']:.2f}" if len(values["values"]) > 1 else ""
+    speeds = [json.loads(line).get("images_per_second") for line in next(folder.glob("seed-*/metrics.jsonl")).open()]
+    speed = max(filter(None, speeds), default=0.0)
+    return {
+        "measured": f"{100 * values['mean']:.2f} %{spread} ({name}); {speed:,.0f} images/s",
+        "minutes": f"{metrics['seconds']['mean'] / 60:.1f}",
+    }
+
+
+def speed(side: str, s: Settings) -> dict[str, str]:
+    """Measure ViT-B/16 on one side; its row of the table."""
+    file = s.out / f"throughput-{side}.json"
+    words = ["-m", "benchmarks.throughput", side, *(TOY_SIZES.split() if s.toy else []), "--json", str(file)]
+    goal = "MFU 50 %" if side == "ours" else "(timm + torch.compile, for comparison)"
+    row = {
+        "what": f"vit-b16-{side}",
+        "goal": goal,
+        "measured": "",
+        "minutes": "",
+        "command": "python " + " ".join(words),
+    }
+    began = time.monotonic()
+    if wrong := call([s.python if side == "ours" else s.torch_python, *words], s.out / f"throughput-{side}.log"):
+        return {**row, "measured": wrong}
+    found = json.loads(file.read_text())
+    best, how = found["best"], "stated" if found["stated"] else "measured"
+    told = f"{best['images_per_second']:,.1f} images/s at batch {best['batch']}, MFU {best['mfu']:.1%} of the {how} "
+    told += f"{found['peak'] / 1e12:,.3g} TFLOP/s of {found['device']}"
+    return {**row, "measured": told, "minutes": f"{(time.monotonic() - began) / 60:.1f}"}
+
+
+def about(s: Settings) -> str:
+    """The devices and versions of both interpreters."""
+    ask = (
+        "import jax; print('jax', jax.__version__, 'on', jax.device_count(), 'x', jax.devices()[0].device_kind)",
+        "import torch, timm; print('torch', torch.__version__, 'timm', timm.__version__, 'CUDA', torch.version.cuda)",
+    )
+    said = []
+    for python, code in zip((s.python, s.torch_python), ask, strict=True):
+        ended = subprocess.run([python, "-c", code], capture_output=True, text=True)
+        said.append((ended.stdout if not ended.returncode else ended.stderr).strip().splitlines()[-1:] or ["?"])
+    return "; ".join(each[0] for each in said)
+
+
+def table(rows: list[dict[str, str]], title: str) -> str:
+    """The rows as Markdown."""
+    columns = ("what", "goal", "measured", "minutes", "command")
+    lines = [f"# {title}", "", "| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    for row in rows:
+        cells = {**row, "command": f"`{row['command']}`" if row["command"] else ""}
+        lines.append("| " + " | ".join(cells[name].replace("|", "\\|") for name in columns) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    s = Settings.read(os.environ)
+    s.out.mkdir(parents=True, exist_ok=True)
+    if s.toy:
+        write_toys(s.out)
+    date, began = time.strftime("%Y-%m-%d"), time.monotonic()
+    title = f"GPU figures{' in tiny, on a CPU: not figures' if s.toy else ''}, {date}; {about(s)}"
+    page = (s.out if s.toy else HERE / "benchmarks/results") / f"{date}-gpu.md"
+    rows: list[dict[str, str]] = []
+    works = [(f"vit-b16-{side}", speed, side) for side in SPEEDS] + [(r.name, trained, r) for r in RECIPES]
+    for name, work, argument in works:
+        if not s.only or name in s.only:
+            rows.append(work(argument, s))  # type: ignore[arg-type]
+            page.write_text(table(rows, title))  # after each row: hours may follow
+    print(f"\n{page.read_text()}\n{page}, after {(time.monotonic() - began) / 60:.1f} minutes; logs are in {s.out}")
+    return 1 if any("failed with" in row["measured"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""The training step of one network on several sides: ours, flax's layers, and PyTorch; and the peak of matrix products.
+
+All sides start from the same weights, take the same uint8 batch and do AdamW at a constant rate, without dropout,
+augmentation or clipping.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig, pair, sized
+from vit_jax.presets import preset
+
+MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)  # those of augment.normalize half
+SIDES = ("flax", "torch", "compile")  # besides ours
+NETS = ("48x4", "256x6", "s16", "tiny")
+
+Step = Callable[[], Any]
+
+
+def config(net: str) -> RunConfig:
+    """The run of one of NETS."""
+    tiny = ViTConfig(image=8, patch=4, classes=3, width=16, depth=1, heads=2, hidden=32)
+    runs: dict[str, tuple[RunConfig, int]] = {
+        "48x4": (preset("cifar10-48x4").run, 128),
+        "256x6": (preset("cifar10-256x6").run, 64),
+        "s16": (RunConfig("classify", sized("vit-s16"), ImageData(), ImageAugment()), 4),
+        "tiny": (RunConfig("classify", tiny, ImageData(), ImageAugment()), 4),
+    }
+    return deterministic(*runs[net])
+
+
+def deterministic(run: RunConfig, batch: int) -> RunConfig:
+    """The run with this batch and without dropout, augmentation, label smoothing, clipping and schedule."""
+    off: dict[str, Any] = {
+        name: 0.0
+        for name in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout", "head_dropout")
+    }
+    return replace(
+        run,
+        model=replace(run.model, classes=run.model.classes or 10, **off),
+        batch=batch,
+        augment=ImageAugment(normalize="half"),
+        loss=LossConfig(),
+        optim=OptimConfig(lr=1e-4, weight_decay=0.05, schedule="constant"),
+    )
+
+
+def data(model: ViTConfig, batch: int) -> dict[str, Any]:
+    """A batch of random images, and labels of all classes."""
+    import numpy as np
+
+    images = np.random.default_rng(0).integers(0, 256, (batch, *pair(model.image), model.channels), dtype=np.uint8)
+    return {"image": images, "label": (np.arange(batch) % model.classes).astype(np.int32)}
+
+
+def build(run: RunConfig, sides: list[str], nnx_jit: bool = False) -> dict[str, Step]:
+    """{side: a function that does one step, waits for it and returns the loss}; each is compiled already.
+
+    All have the same weights and batch. Exits where their first losses differ.
+    """
+    import jax
+
+    from vit_jax.models import start
+
+    batch, parameters = data(run.model, run.batch), start(run.model, jax.random.key(0))
+    works = {"ours": vit_jax_step(run, batch, parameters)}
+    if "flax" in sides:
+        works["flax"] = flax_step(run, batch, parameters, nnx_jit)
+    for side in sides:
+        if side != "flax":
+            works[side] = torch_step(run, batch, parameters, side == "compile")
+    first = {side: float(work()) for side, work in works.items()}
+    if max(first.values()) - min(first.values()) > 1e-4:
+        raise SystemExit(f"the sides do not compute the same network, their first losses are {first}")
+    return works
+
+
+def engine_of(run: RunConfig, batch: dict[str, Any]) -> Any:
+    """The Engine of a run, as `vit_jax.train` sets it up, for images of the shape of a batch."""
+    import numpy as np
+
+    from vit_jax.train.session import given_data, set_up
+
+    n = max(len(batch["label"]), run.model.classes)
+    images = np.resize(batch["image"], (n, *batch["image"].shape[1:])), np.arange(n) % run.model.classes
+    return set_up(*given_data(run, {"train": images, "validation": images, "test": images}, ())).engine
+
+
+def vit_jax_step(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any]) -> Step:
+    """Ours, with the metrics that training logs."""
+    import jax
+
+    engine = engine_of(run, batch)
+    state = engine.start(parameters)
+
+    def step() -> Any:
+        nonlocal state
+        state, metrics = engine.train(state, batch)
+        jax.block_until_ready(state)
+        return metrics["loss"]
+
+    return step
+
+
+def flax_step(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any], nnx_jit: bool = False) -> Step:
+    """The network in flax's layers (plain.py), which returns the loss alone."""
+    import jax
+    from flax import nnx
+
+    from benchmarks.plain import PlainViT, Trainer
+    from benchmarks.plain import load as fill
+    from vit_jax.runs import flatten
+
+    model = PlainViT(run.model, nnx.Rngs(0))
+    fill(model, flatten(parameters), run.model)
+    trainer = Trainer(model, run.optim, MEAN, STD, nnx_jit)
+
+    def step() -> Any:
+        value = trainer.step(batch["image"], batch["label"])
+        jax.block_until_ready(nnx.state(model) if nnx_jit else trainer.parameters)
+        return value
+
+    return step
+
+
+def torch_step(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any], compiled: bool) -> Step:
+    """The model of torch_ref, eager or compiled; only kernels have weight decay."""
+    import numpy as np
+    import torch
+    from torch.nn import functional as F
+
+    import torch_ref
+    from vit_jax.runs import flatten
+
+    model = torch_ref.load(
+        torch_ref.build(run.model), {k: np.asarray(v) for k, v in flatten(parameters).items()}
+    ).train()
+    decays = [p for name, p in model.named_parameters() if p.ndim > 1 and name != "position"]
+    rest = [p for name, p in model.named_parameters() if p.ndim < 2 or name == "position"]
+    o = run.optim
+    groups = [{"params": decays, "weight_decay": o.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps)
+    mean, std = (torch.tensor(x).view(-1, 1, 1) for x in (MEAN, STD))
+    labels, images = torch.from_numpy(batch["label"]).long(), torch.from_numpy(batch["image"])
+
+    def loss(images: Any, labels: Any) -> Any:
+        return F.cross_entropy(model((images.permute(0, 3, 1, 2).float() / 255 - mean) / std), labels)
+
+    differentiated = torch.compile(loss) if compiled else loss
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        value = differentiated(images, labels)
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    return step
+
+
+def matmul_peak(size: int, torch_too: bool, times: int = 5) -> dict[str, float]:
+    """{library: FLOP/s} of the fastest of some products of two float32 matrices [size, size]; 2 per multiply-add."""
+    import jax
+    import numpy as np
+
+    a = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
+    product, on_device = jax.jit(jax.numpy.matmul), jax.device_put(a)
+    works: dict[str, Step] = {"jax": lambda: product(on_device, on_device).block_until_ready()}
+    if torch_too:
+        import torch
+
+        tensor = torch.from_numpy(a)
+        works["torch"] = lambda: tensor @ tensor
+    fastest = {}
+    for name, work in works.items():
+        work()
+        seconds = []
+        for _ in range(times):
+            began = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - began)
+        fastest[name] = 2 * size**3 / min(seconds)
+    return fastest
