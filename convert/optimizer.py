@@ -3,7 +3,7 @@
 A moment has its parameter's shape and goes through its parameter's rows, which only move values; operations that
 compute values (folding, resizing, casting) have no counterpart for moments. torch numbers the parameters and has a step
 for each; a checkpoint has names and one step. The update formulas of Adam, AdamW and SGD in torch 2.13 are those of
-vit_jax, with eps outside the root. torch has no optimizer of Muon and AdamW in one: torch_ref's is meant.
+vit_jax, with eps outside the root. torch has no Lion and no optimizer of Muon and AdamW in one: torch_ref's are meant.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from .rules import CARRIED, Constant, Row, Tie, narrow
 TORCH_NAMES = {"mu": "exp_avg", "nu": "exp_avg_sq", "trace": "momentum_buffer"}  # {role: torch's name of the moment}
 OPTIMIZERS = {  # {optim.name: as messages call it}
     "sgd": "SGD", "momentum": "SGD", "adam": "Adam or AdamW", "adamw": "Adam or AdamW", "muon": "Muon with AdamW",
+    "lion": "Lion",
 }  # fmt: skip
 UNSUPPORTED = {  # settings of torch's optimizers that must be off
     "amsgrad": "amsgrad keeps the largest second moments, which checkpoints of vit_jax do not have",
@@ -280,6 +281,8 @@ def _optimizer_of(group: Mapping[str, Any]) -> str:
         return "Adam or AdamW"
     if {"momentum", "nesterov"} <= group.keys() and not {"betas", "ns_steps"} & group.keys():
         return "SGD"
+    if "betas" in group and not {"eps", "amsgrad"} & group.keys():
+        return "Lion"
     return "an optimizer other than Adam, AdamW and SGD"
 
 
@@ -297,6 +300,9 @@ def _settings(group: Mapping[str, Any], c: OptimConfig, scale: float) -> dict[st
         out |= {} if cycles else {"beta1": (beta1, c.muon_momentum if group.get("use_muon") else c.beta1)}
         if "decoupled_weight_decay" in group and c.weight_decay:
             out["decoupled_weight_decay"] = (bool(_number(group["decoupled_weight_decay"])), c.name == "adamw")
+    elif c.name == "lion":
+        beta1, beta2 = (_number(beta) for beta in group["betas"]) if _is_pair(group["betas"]) else (None, None)
+        out |= {"beta2": (beta2, c.lion_beta2)} | ({} if cycles else {"beta1": (beta1, c.beta1)})
     else:
         momentum = c.momentum if c.name == "momentum" else 0.0
         out |= {} if cycles else {"momentum": (_number(group["momentum"]), momentum)}
@@ -434,6 +440,8 @@ def _group(c: OptimConfig, weight_decay: float, scale: float, by_muon: bool) -> 
     }
     if c.name == "muon":
         return {**rates, "betas": (c.muon_momentum if by_muon else c.beta1, c.beta2), "eps": c.eps, "use_muon": by_muon}
+    if c.name == "lion":
+        return {**rates, "betas": (c.beta1, c.lion_beta2)}
     shared = {
         **rates,
         "maximize": False,

@@ -254,6 +254,7 @@ BAD_RUNS = [
     (dict(optim=dict(name="muon", freeze=("norm.*", "b*"))), "optim.name", "muon", "optim.freeze norm.* b*"),
     (dict(optim=dict(muon_lr=0.0)), "optim.muon_lr", "0.0"),
     (dict(optim=dict(muon_momentum=1.0)), "optim.muon_momentum", "1.0"),
+    (dict(optim=dict(lion_beta2=1.0)), "optim.lion_beta2", "1.0"),
     (dict(augment=dict(crop_padding=-1)), "augment.crop_padding", "-1"),
     (dict(teacher="x.pt"), "teacher", "x.pt", "classify", "distil"),
     *(({"task": "distil", "model": TWO_HEADS, **fields}, *words) for fields, *words in BAD_STUDENTS),

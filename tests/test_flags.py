@@ -162,8 +162,8 @@ def said(line, monkeypatch, capsys) -> str:
         "predict x y --output a.csv": "there is no field --output; here it is --csv",
         "train digits --mixup 1": "there is no field --mixup: this augmentation is not here",
         "train --model vit": "there is no field --model: the network is the first argument, such as vit-s16",
-        "train digits --optim.name lamb": "--optim.name lamb: choose one of sgd, momentum, adam, adamw, muon",
-        "torch_ref digits --optim.name=lamb": "--optim.name lamb: choose one of sgd, momentum, adam, adamw, muon",
+        "train digits --optim.name lamb": "--optim.name lamb: choose one of sgd, momentum, adam, adamw, muon, lion",
+        "torch_ref digits --optim.name=lamb": "--optim.name lamb: choose one of sgd, momentum, adam, adamw, muon, lion",
         "train digits --compute-dtype bf16": "--compute-dtype bf16: choose one of float32, bfloat16, float64; here it "
         "is bfloat16",
         "train digits --init-resize qqq": "dino, torchvision, google, flexi\n",  # and not all of them once more

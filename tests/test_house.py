@@ -79,6 +79,7 @@ TWINS = [
     "captioner",
     "weights",
     "",
+    "lion",
     "muon",
     "optim",
     "tasks",

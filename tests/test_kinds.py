@@ -129,7 +129,8 @@ def test_the_optimizer_refuses_a_parameter_that_the_table_lacks():
 
 
 @pytest.mark.parametrize(
-    ("name", "kept"), [("sgd", ()), ("momentum", ("trace",)), ("adam", ("mu", "nu")), ("adamw", ("mu", "nu"))]
+    ("name", "kept"),
+    [("sgd", ()), ("momentum", ("trace",)), ("adam", ("mu", "nu")), ("adamw", ("mu", "nu")), ("lion", ("mu",))],
 )
 def test_moments_are_kept_by_role_in_every_parameters_shape(name, kept):
     optim, table = OptimConfig(name=name), parameters(VIT)

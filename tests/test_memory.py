@@ -39,7 +39,7 @@ def test_published_sizes():
 def test_a_run_takes_its_weights_gradients_moments_and_average():
     run = preset("digits").run
     count, images = parameter_count(run.model), 32 * (8 * 8 + 16 * 64)
-    for name, copies in (("sgd", 2), ("momentum", 3), ("adamw", 4)):
+    for name, copies in (("sgd", 2), ("momentum", 3), ("lion", 3), ("adamw", 4)):
         changed = replace(run, optim=replace(run.optim, name=name))
         assert memory.run_bytes(changed) == (copies * count * 4, images * 4)
         assert memory.run_bytes(replace(changed, ema=0.9))[0] == (copies + 1) * count * 4

@@ -160,7 +160,7 @@ def by_hand(c, start, gradients):
                 m[name] = beta * m[name] + (1 - beta) * g
                 p[name] -= own * math.sqrt(4 / 3) * turned(beta * m[name] + (1 - beta) * g)
                 continue
-            if c.name in ("adamw", "muon"):
+            if c.name in ("adamw", "muon", "lion"):
                 p[name] *= 1 - lr * decay
             else:
                 g = g + decay * p[name]
@@ -169,6 +169,9 @@ def by_hand(c, start, gradients):
                 v[name] = c.beta2 * v[name] + (1 - c.beta2) * g**2
                 root = np.sqrt(v[name]) / math.sqrt(1 - c.beta2 ** (t + 1)) + c.eps
                 p[name] -= lr / (1 - beta1 ** (t + 1)) * m[name] / root
+            elif c.name == "lion":
+                p[name] -= lr * np.sign(beta1 * m[name] + (1 - beta1) * g)
+                m[name] = c.lion_beta2 * m[name] + (1 - c.lion_beta2) * g
             elif c.name == "momentum":
                 m[name] = c.momentum * m[name] + g
                 p[name] -= lr * (g + c.momentum * m[name] if c.nesterov else m[name])
@@ -221,6 +224,10 @@ OPTIMIZERS = {
     "muon, one cycle with momentum": OptimConfig(
         name="muon", cycle_momentum=True, **COMMON | dict(schedule="one_cycle")
     ),
+    "lion": OptimConfig(name="lion", beta1=0.8, **COMMON),
+    "lion, one cycle with momentum": OptimConfig(
+        name="lion", cycle_momentum=True, **COMMON | dict(schedule="one_cycle")
+    ),
     "everything decays": OptimConfig(name="adamw", decay=tuple(set(NAMES.values())), **COMMON),
     "nothing decays": OptimConfig(name="adam", decay=(), **COMMON),
     "rates fall towards the input": OptimConfig(name="adamw", layer_decay=0.5, **COMMON),
@@ -264,7 +271,7 @@ def test_optimizers_keep_float32_and_moments_by_role():
         moments = Optimizer(OPTIMIZERS[which], STEPS, 5, TABLE).init(unflatten(start))
         assert moments.keys() == expected
         assert all(flatten(tree).keys() == set(NAMES) for tree in moments.values())
-    for which in ("adamw", "muon"):
+    for which in ("adamw", "muon", "lion"):
         with jax.enable_x64(True):  # where a wider number slips in, the result is wide
             got, moments = trained(OPTIMIZERS[f"{which}, one cycle with momentum"], start, gradients, "float32")
         assert {x.dtype for x in (*got.values(), *jax.tree.leaves(moments))} == {np.dtype("float32")}

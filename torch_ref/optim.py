@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from vit_jax.config import OptimConfig
 
+from .lion import Lion
 from .muon import Muon
 
 
@@ -92,10 +93,12 @@ def kind_of(module: nn.Module, name: str) -> str:
 
 
 def make_optimizer(model: nn.Module, c: OptimConfig) -> Optimizer:
-    """The optimizer of PyTorch with this name, or Muon; weight decay is an L2 term of the gradient in sgd and adam."""
+    """The optimizer of PyTorch with this name, or Muon or Lion; weight decay is an L2 term in sgd and adam."""
     by_rate = groups(model, c)
     if c.name == "muon":
-        return Muon(by_rate, eps=c.eps)
+        return Muon(by_rate, betas=(c.beta1, c.beta2), eps=c.eps)
+    if c.name == "lion":
+        return Lion(by_rate, c.lr, (c.beta1, c.lion_beta2))
     if c.name in ("sgd", "momentum"):
         momentum = c.momentum if c.name == "momentum" else 0.0
         return torch.optim.SGD(by_rate, lr=c.lr, momentum=momentum, nesterov=c.nesterov and c.name == "momentum")

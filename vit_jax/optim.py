@@ -21,7 +21,7 @@ from .runs import flatten, unflatten
 
 Schedule = Callable[[Array | int], Array]
 Tree = dict[str, Any]
-DECOUPLED = ("adamw", "muon")  # weight decay is no part of the gradient
+DECOUPLED = ("adamw", "muon", "lion")  # weight decay is no part of the gradient
 
 
 def learning_rate(c: OptimConfig, steps: int, epoch: int) -> Schedule:
@@ -124,6 +124,10 @@ class Optimizer:
             updates, moments = adam(c, gradients, moments, step, beta)
         elif c.name == "muon":
             updates, moments = self.muon_and_adam(gradients, moments, step, beta)
+        elif c.name == "lion":
+            rule = optax.scale_by_lion(beta, c.lion_beta2)
+            updates, new = rule.update(gradients, optax.ScaleByLionState(step, moments["mu"]))
+            moments = {"mu": new.mu}  # type: ignore[union-attr]
         elif c.name == "momentum":
             rule = optax.trace(beta, c.nesterov)  # type: ignore[arg-type]  # a traced beta works
             updates, new = rule.update(gradients, optax.TraceState(moments["trace"]))

@@ -35,7 +35,7 @@ from vit_jax.tasks import task_of
 from .cases import TRANSFORMER, VIT, Config, grid
 from .weights import weights, zero_gradients
 
-STEPS_RUN, EPOCH = 10, 5
+STEPS_RUN, EPOCH, RATE = 10, 5, 1e-3
 STEPS_ZERO = 1e-7  # of parameters whose true gradient is 0: Adam makes whole steps of rounding errors
 LOSSES = {"float64": 1e-9, "float32": 1e-5}
 NETWORKS: dict[str, Config] = {
@@ -55,6 +55,9 @@ OPTIMIZERS = {
     "AdamW, one cycle of rate and momentum": OptimConfig(
         name="adamw", weight_decay=0.05, schedule="one_cycle", cycle_momentum=True
     ),
+    "Lion, one cycle of rate and momentum": OptimConfig(
+        name="lion", weight_decay=0.05, schedule="one_cycle", cycle_momentum=True
+    ),
     "Muon, warm-up and cosine, clipped": OptimConfig(
         name="muon", weight_decay=0.05, warmup=0.4, schedule="cosine", clip=0.1
     ),
@@ -71,7 +74,7 @@ def make_run(c: Config, optim: OptimConfig, dtype: str) -> RunConfig:
         else ("translate", c, SentenceData(), AugmentConfig())
     )
     return RunConfig(
-        *kind, optim=replace(optim, lr=1e-3), loss=LossConfig(label_smoothing=0.1), compute_dtype=dtype, batch=4
+        *kind, optim=replace(optim, lr=RATE), loss=LossConfig(label_smoothing=0.1), compute_dtype=dtype, batch=4
     )  # type: ignore[arg-type]
 
 
@@ -165,9 +168,10 @@ def ten_steps(name: str, c: Config, optim: OptimConfig, dtype: str = "float64") 
     if dtype != "float64":
         return
     zero = zero_gradients(c)
+    without = 2 * STEPS_RUN * RATE if optim.name == "lion" else STEPS_ZERO  # a rounding error's sign is a whole step
     for quantity, a, b, limit in (
         ("parameters", {k: v for k, v in mine.items() if k not in zero}, their, STEPS),
-        ("parameters without a gradient", {k: v for k, v in mine.items() if k in zero}, their, STEPS_ZERO),
+        ("parameters without a gradient", {k: v for k, v in mine.items() if k in zero}, their, without),
         ("moments", moments, their_moments, STEPS),
     ):
         each = {k: distance(v, b[k]) for k, v in a.items()}

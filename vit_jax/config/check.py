@@ -91,7 +91,16 @@ def _check_optimizer(run: RunConfig) -> None:
     for name in ("weight_decay", "clip", "warmup", "final", "eps"):
         if not getattr(run.optim, name) >= 0:
             raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give 0 or more")
-    for name in ("momentum", "muon_momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start"):
+    for name in (
+        "momentum",
+        "muon_momentum",
+        "beta1",
+        "beta2",
+        "lion_beta2",
+        "base_momentum",
+        "max_momentum",
+        "pct_start",
+    ):
         if not 0 <= getattr(run.optim, name) < 1:
             raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give a number of at least 0 and below 1")
     if not 0 < run.optim.layer_decay <= 1:

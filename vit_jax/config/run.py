@@ -30,18 +30,25 @@ class AugmentConfig:
 class OptimConfig:
     """Optimizer and learning-rate schedule, with the formulas and names of PyTorch."""
 
-    name: Literal["sgd", "momentum", "adam", "adamw", "muon"] = identity(
+    name: Literal["sgd", "momentum", "adam", "adamw", "muon", "lion"] = identity(
         "adamw",
         "optimizer; muon: Muon for the kernels inside blocks, adamw for all other parameters; weight decay is an L2 "
-        "term of the gradient, or in adamw and muon rate * weight_decay * parameter",
+        "term of the gradient, or in adamw, muon and lion rate * weight_decay * parameter",
     )
-    lr: float = identity(1e-3, "peak learning rate; of muon: that of the parameters that adamw updates")
+    lr: float = identity(
+        1e-3,
+        "peak learning rate; of muon: that of the parameters that adamw updates; lion needs about a fifth of adamw's, "
+        "and five times its weight_decay",
+    )
     muon_lr: float = identity(0.02, "muon: peak learning rate of the kernels inside blocks; schedules scale both rates")
     muon_momentum: float = identity(0.95, "muon: decay of the first moment of the kernels inside blocks")
     momentum: float = identity(0.9, "momentum of the momentum optimizer")
     nesterov: bool = identity(False, "momentum optimizer: Nesterov momentum")
-    beta1: float = identity(0.9, "adam, adamw and muon's adamw: decay of the first moment")
+    beta1: float = identity(
+        0.9, "adam, adamw and muon's adamw: decay of the first moment; lion: its weight in the direction"
+    )
     beta2: float = identity(0.999, "adam, adamw and muon's adamw: decay of the second moment")
+    lion_beta2: float = identity(0.99, "lion: decay of the moment")
     eps: float = identity(1e-8, "adam, adamw and muon's adamw: epsilon")
     weight_decay: float = identity(0.0, "weight decay")
     decay: tuple[Kind, ...] = identity(
@@ -78,6 +85,7 @@ class OptimConfig:
 # The moments of each optimizer: arrays of the shape of a parameter that it updates in each step.
 _ROLES: dict[str, tuple[str, ...]] = {
     "sgd": (), "momentum": ("trace",), "adam": ("mu", "nu"), "adamw": ("mu", "nu"), "muon": ("mu", "nu"),
+    "lion": ("mu",),
 }  # fmt: skip
 
 
