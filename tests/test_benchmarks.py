@@ -1,5 +1,6 @@
 """The benchmarks compare like with like, and what they print is what they measured."""
 
+import importlib
 import json
 import shlex
 import statistics
@@ -245,3 +246,23 @@ def test_accuracy_is_drawn_over_the_cpu_time_of_its_step(tmp_path, capsys):
     with pytest.raises(UserError, match="no cpu_seconds"):
         curve.draw([Line("old", [member(0.0, timed=False)], False)], tmp_path / "old.png")
     assert not (tmp_path / "old.png").exists()
+
+
+@pytest.mark.slow
+def test_fine_tuning_is_measured_beside_training_from_scratch(tmp_path, monkeypatch, capsys):
+    """In small, from the digits at 28 px; the command repeated trains nothing, and the table is the same."""
+    from benchmarks import finetune
+
+    line = "finetune --source digits --epochs 1 --steps 10 --seeds 2 --rates 2e-3 --rows 'from scratch' 'head only'"
+    monkeypatch.setattr(sys, "argv", [*shlex.split(line), "--out", str(tmp_path)])
+    monkeypatch.setattr(importlib.import_module("vit_jax.train.finish"), "draw", lambda *a: "")
+    assert finetune.main() == 0
+    first = capsys.readouterr().out.splitlines()[2:]
+    assert [row.split(" | ")[:4] for row in first[2:]] == [
+        ["| from scratch", "10", "139,978", "0.002"],
+        ["| head only", "10", "650", "0.002"],
+    ]
+    files = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*/metrics.jsonl")}
+    assert len(files) == 5 and finetune.main() == 0
+    assert capsys.readouterr().out.splitlines()[2:] == first
+    assert {file: file.stat().st_mtime_ns for file in files} == files
