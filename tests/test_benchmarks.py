@@ -212,10 +212,12 @@ def test_the_table_of_the_gpu_script(tmp_path, monkeypatch, capsys):
     member.mkdir(parents=True)
     (member / "metrics.jsonl").write_text('{"images_per_second": 5}\n{"kind": "eval"}\n')
     (member.parent / "summary.json").write_text(json.dumps({"metrics": metrics}))
+    (tmp_path / f"{done.name}-warm").mkdir()
+    (tmp_path / f"{done.name}-warm/summary.json").write_text('{"seconds": 30}')
     monkeypatch.setattr(gpu, "call", lambda command, log: f"failed with 2, see {log}")
     text = gpu.table([gpu.trained(done, s), gpu.trained(failing, s), gpu.speed("timm", s)], "Title")
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and "---" not in line]
-    assert rows[1][2:4] == ["90.00 % +-1.00 (test.last.accuracy); 5 images/s", "1.5"]
+    assert rows[1][2:4] == ["90.00 % +-1.00 (test.last.accuracy); 5 images/s", "1.5; the two steps that compile 0.5"]
     assert all("failed with 2" in row[2] for row in rows[2:]) and len(rows) == 4
     assert shlex.split(rows[1][4])[0].startswith("`python")
 
