@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -27,6 +28,7 @@ from vit_jax.config import (
     ViTConfig,
     parameters,
 )
+from vit_jax.data.sources import open_image_source
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, network_class
@@ -197,7 +199,7 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_does_not_change(mon
 # ------------------------------------------------------------------------------------------------ runs
 
 SMALL = "--model.image 8 --model.channels 1 --model.patch 4 --model.width 8 --model.depth 1 --model.heads 2"
-REST = "--model.hidden 8 --data.source digits --augment.crop-padding 1 --batch 256 --epochs 1"
+REST = "--model.hidden 8 --data.source digits --augment.crop-padding 0 --augment.no-flip --batch 256 --epochs 1"
 STUDENTS = ["cifar10-48x4-distil", *SMALL.split(), *REST.split()]
 
 
@@ -239,6 +241,17 @@ def test_a_run_with_a_teacher_from_start_to_prediction(digits_run, working_folde
     assert ended.returncode == 0 and "going on after step 2" in ended.stdout
     assert run.record()["frozen"] == frozen and run.summary()["status"] == "finished"
 
+    source = open_image_source(run.config().data).splits["train"]
+    logits = known.logits(list(source.pixels))
+    np.savez("logits.npz", logits=logits, labels=source.labels)
+    told = inside(
+        "train", *STUDENTS, "--name", "cached", "--teacher", "logits.npz", "--max-steps", 2, cwd=working_folder
+    )
+    assert "teacher  logits.npz: logits of 1,797 images, 10 classes" in told.stdout
+    cached = [json.loads(line) for line in Run(Path("runs/cached")).metrics_file.read_text().splitlines()]
+    for one, other in zip(rows, cached, strict=True):  # as with the network itself
+        assert one["step"] == other["step"] and one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
 
 @pytest.mark.parametrize("folder", [True, False], ids=["a run", "a file"])
 def test_a_teacher_is_what_load_opens(folder, digits_run, tmp_path):
@@ -259,6 +272,12 @@ def test_a_teacher_is_what_load_opens(folder, digits_run, tmp_path):
         ([*STUDENTS, "--teacher", "gone"], "teacher gone: no such file, folder or run"),
         ([*STUDENTS, "--teacher", "words.safetensors"], "teacher words.safetensors: holds a Transformer"),
         ([*STUDENTS, "--teacher", "text.txt"], "teacher text.txt: "),
+        ([*STUDENTS, "--teacher", "logits.npy", "--augment.flip"], "but augment.flip is True: give the network itself"),
+        ([*STUDENTS, "--teacher", "logits.npy", "--model.classes", "7"], "logits of 10 classes and this run has 7"),
+        ([*STUDENTS, "--teacher", "logits.npy"], "has logits of 1796 images and data.source digits has 1797 to train"),
+        ([*STUDENTS, "--teacher", "logits.npz"], "its labels are not those of data.source digits"),
+        ([*STUDENTS, "--teacher", "ids.npy"], "teacher ids.npy: logits are int64 [3, 10]; give finite"),
+        ([*STUDENTS, "--teacher", "text.npz"], "teacher text.npz: is no readable file of numpy"),
         ([*STUDENTS, "--teacher", "bare.safetensors", "--model.channels", "3"], "does not state how images are prepro"),
         ([*STUDENTS, "--teacher", "{run}", "--model.classes", "7"], "has 10 classes and this run has 7"),
         ([*STUDENTS, "--teacher", "{run}", "--model.channels", "3"], "images of 1 channels and this run has 3"),
@@ -273,7 +292,11 @@ def test_a_teacher_that_cannot_teach_is_refused_before_anything_is_written(
     ):
         if f"{name}.safetensors" in words:
             vit_jax.export(network_class(model)(model), tmp_path / f"{name}.safetensors")
-    (tmp_path / "text.txt").write_text("no weights")
+    for name in ("text.txt", "text.npz"):
+        (tmp_path / name).write_text("no weights")
+    np.save(tmp_path / "logits.npy", np.zeros((1796, 10), np.float32))
+    np.save(tmp_path / "ids.npy", np.zeros((3, 10), np.int64))
+    np.savez(tmp_path / "logits.npz", logits=np.zeros((1797, 10)), labels=np.zeros(1797, np.int64))
     before = {*tmp_path.iterdir()}
     assert message in lines(inside("train", *[word.format(run=digits_run) for word in words]))
     assert {*tmp_path.iterdir()} == before
@@ -281,12 +304,13 @@ def test_a_teacher_that_cannot_teach_is_refused_before_anything_is_written(
 
 def test_a_teacher_of_other_classes_or_none_is_refused():
     refuse, run = TASKS["distil"].teacher, a_run()
-    named = {"class_names": ["ant", "bee", "cat", "dog", "eel"]}
-    for teacher, metadata, message in (
-        (a_teacher(names=("ant", "bee", "cow", "dog", "eel")), named, "its class 2 is 'cow' and here it is 'cat'"),
-        (a_teacher(replace(TEACHER, classes=0)), {}, "has no head and so no classes"),
+    names = ["ant", "bee", "cat", "dog", "eel"]
+    data = SimpleNamespace(metadata=lambda: {"class_names": names})
+    for teacher, message in (
+        (a_teacher(names=("ant", "bee", "cow", "dog", "eel")), "its class 2 is 'cow' and here it is 'cat'"),
+        (a_teacher(replace(TEACHER, classes=0)), "has no head and so no classes"),
     ):
         with pytest.raises(UserError, match=f"^teacher t: {message}"):
-            refuse(teacher, run, metadata)
-    refuse(a_teacher(names=named["class_names"]), run, named)
-    refuse(a_teacher(), a_run(replace(STUDENT, classes=0)), {})
+            refuse(teacher, run, data)
+    refuse(a_teacher(names=names), run, data)
+    refuse(a_teacher(), a_run(replace(STUDENT, classes=0)), None)

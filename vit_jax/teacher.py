@@ -1,10 +1,12 @@
-"""The teacher of a run (`run.teacher`): a trained network from which another one learns, opened."""
+"""The teacher of a run (`run.teacher`): a trained network from which another one learns, or its logits, opened."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import zipfile
 from typing import Any
+
+import numpy as np
 
 from .config import RunConfig, Teacher, network_of, parameter_count, pixels, task_row, untrained
 from .errors import UserError
@@ -12,11 +14,11 @@ from .interop import convert_first, stated_by, stating
 from .starting.opening import place_of
 
 
-def teacher_of(run: RunConfig, metadata: Mapping[str, Any] | None = None, *, values: bool = True) -> Teacher | None:
+def teacher_of(run: RunConfig, data: Any = None, *, values: bool = True) -> Teacher | None:
     """The teacher that a run names; None where it names none.
 
-    `metadata` is that of the run's data, where this is open; without `values` only headers are read, no arrays. Raises
-    UserError where it cannot be opened, or cannot teach this run.
+    `data` is the run's (a vit_jax.data.Data), where it is open; without `values` only the headers of weights are read.
+    Raises UserError where the teacher cannot be opened, or cannot teach this run.
     """
     check = task_row(run.task).teacher
     if not run.teacher or check is None:
@@ -25,12 +27,15 @@ def teacher_of(run: RunConfig, metadata: Mapping[str, Any] | None = None, *, val
         teacher = _opened(run.teacher, run.dir, values)
     except UserError as error:
         raise _named(error, run.teacher) from error
-    check(teacher, run, metadata or {})
+    check(teacher, run, data)
     return teacher
 
 
 def says(teacher: Teacher) -> str:
     """What a teacher is, in a line."""
+    if teacher.config is None:
+        images, classes = teacher.arrays["logits"].shape
+        return f"{teacher.path}: logits of {images:,} images, {classes} classes"
     what, cost = network_of(teacher.config).describe(teacher.config)
     size = "x".join(map(str, pixels(teacher.config) or ()))
     count = parameter_count(teacher.config)
@@ -38,11 +43,39 @@ def says(teacher: Teacher) -> str:
 
 
 def _opened(path: str, folder: str, values: bool) -> Teacher:
-    """The network at a path or address, or of the run with this name in the folder of all runs. Raises UserError."""
-    with stating(place_of(path, folder)) as weights:
+    """What is at a path or address, or the run with this name in the folder of all runs. Raises UserError."""
+    place = place_of(path, folder)
+    if logits := _logits(place):
+        return Teacher(path, "logits", None, {}, logits)
+    with stating(place) as weights:
         arrays = dict(weights.arrays()) if values else {}
     metadata = stated_by(weights.facts, untrained(weights.config).task, weights.config)
     return Teacher(path, weights.layout, weights.config, metadata, arrays)
+
+
+def _logits(path: str) -> dict[str, np.ndarray]:
+    """{"logits", and "labels" if they are there} of FILE.npy or of a FILE.npz that has logits; else empty.
+
+    Raises UserError where they cannot be read, or are not logits.
+    """
+    if not path.endswith((".npy", ".npz")):
+        return {}
+    try:
+        if path.endswith(".npy"):
+            arrays = {"logits": np.load(path, allow_pickle=False)}
+        else:
+            with np.load(path, allow_pickle=False) as found:
+                arrays = {name: found[name] for name in ("logits", "labels") if name in found}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(
+            f"is no readable file of numpy ({error}); give one that numpy.save or numpy.savez wrote"
+        ) from error
+    if "logits" not in arrays:
+        return {}
+    logits = arrays["logits"]
+    if logits.ndim != 2 or logits.dtype.kind != "f" or not np.isfinite(logits).all():
+        raise UserError(f"logits are {logits.dtype} {list(logits.shape)}; give finite floating-point numbers [n, K]")
+    return arrays
 
 
 def _named(error: UserError, path: str) -> UserError:

@@ -32,10 +32,12 @@ class DistilLoss(LossConfig):
 
 @dataclass(frozen=True)
 class Teacher:
-    """A trained network that the loss of another run compares with."""
+    """A trained network that the loss of another run compares with, or the logits that one gave."""
 
-    path: str  # of a run, or of weights, as the run states it
+    path: str  # of a run, of weights or of logits, as the run states it
     layout: str
-    config: ModelConfig
+    config: ModelConfig | None  # None: there are only logits
     metadata: Mapping[str, Any]  # the entries of its own task's metadata that are known
-    arrays: Mapping[str, Any]  # {dotted name of a parameter: array}; empty where only headers were read
+    # {dotted name of a parameter: array}, empty where only headers were read; or "logits", float [n, K], of the train
+    # images of the run's source, and "labels", int [n], where they are stated.
+    arrays: Mapping[str, Any]

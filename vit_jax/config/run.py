@@ -150,7 +150,8 @@ class RunConfig:
     teacher: str = identity(
         "",
         "for distillation: the trained network that this one learns from, itself unchanged; a run (a folder or name), "
-        "a file or folder of any layout in `python -m convert formats`, or hf://owner/name",
+        "a file or folder of any layout in `python -m convert formats`, or hf://owner/name; without augmentation also "
+        "its logits of all train images, FILE.npy or FILE.npz (logits [n, K], and labels [n], to check their order)",
     )
     seed: int = identity(0, "seed of all randomness: initial weights, order, validation split, dropout, augmentation")
     compute_dtype: Literal["float32", "bfloat16", "float64"] = identity(

@@ -61,9 +61,9 @@ class TaskRow:
     prepared_as: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda metadata, stated: {}
     loss: type[LossConfig] = LossConfig
     losses: tuple[str, ...] = ("cross_entropy",)  # the values of loss.name that it has
-    # Of a task whose loss has a teacher: (teacher, run, metadata of the run's data, empty before that is opened) raises
+    # Of a task whose loss has a teacher: (teacher, run, the run's vit_jax.data.Data, None before that is opened) raises
     # UserError where that teacher cannot teach that run.
-    teacher: Callable[[Teacher, RunConfig, Mapping[str, Any]], None] | None = None
+    teacher: Callable[[Teacher, RunConfig, Any], None] | None = None
     given: str = ""  # the data.source of a run whose data Python gave; empty: the task takes none
 
 
@@ -142,8 +142,11 @@ def _check_distil(model: ViTConfig, data: ImageData, run: RunConfig) -> None:
         )
 
 
-def _check_teacher(teacher: Teacher, run: RunConfig, metadata: Mapping[str, Any]) -> None:
+def _check_teacher(teacher: Teacher, run: RunConfig, data: Any) -> None:
     c, student, path = teacher.config, cast(ViTConfig, run.model), teacher.path
+    if c is None:
+        _check_logits(teacher, run, data)
+        return
     if not isinstance(c, ViTConfig):
         raise UserError(f"teacher {path}: holds a {network_of(c).name}; give a network that classifies images")
     if not c.classes:
@@ -153,7 +156,8 @@ def _check_teacher(teacher: Teacher, run: RunConfig, metadata: Mapping[str, Any]
             f"teacher {path}: has {c.classes} classes and this run has {student.classes}; "
             "give a teacher of the same classes"
         )
-    if clause := other_classes(teacher.metadata.get("class_names", ()), metadata.get("class_names", ())):
+    names = data.metadata()["class_names"] if data else ()
+    if clause := other_classes(teacher.metadata.get("class_names", ()), names):
         raise UserError(f"teacher {path}: {clause}; give a teacher of the same classes in the same order")
     if c.channels != student.channels:
         raise UserError(
@@ -165,6 +169,36 @@ def _check_teacher(teacher: Teacher, run: RunConfig, metadata: Mapping[str, Any]
             f"teacher {path}: does not state how images are preprocessed; add the mean and std of the pixels in 0..1 "
             f"that it was trained with by `python -m convert {shlex.quote(path)} X.safetensors --set mean=0.5 "
             "--set std=0.5`, then give X.safetensors here"
+        )
+
+
+def _check_logits(teacher: Teacher, run: RunConfig, data: Any) -> None:
+    path, (images, classes) = teacher.path, teacher.arrays["logits"].shape
+    student, own, still = cast(ViTConfig, run.model), vars(run.augment), vars(_quiet_images(run).augment)
+    if drawn := [name for name, value in own.items() if value != still[name]]:
+        raise UserError(
+            f"teacher {path}: holds logits of images without augmentation, but "
+            f"{', '.join(f'augment.{name} is {own[name]}' for name in drawn)}: give the network itself, or set "
+            f"{', '.join(f'augment.{name} to {still[name]}' for name in drawn)}"
+        )
+    if student.classes not in (0, classes):
+        raise UserError(
+            f"teacher {path}: has logits of {classes} classes and this run has {student.classes}; "
+            "give those of a teacher of the same classes"
+        )
+    if data is None:
+        return
+    labels = data.splits["train"].source_labels
+    if len(labels) != images:
+        raise UserError(
+            f"teacher {path}: has logits of {images} images and data.source {run.data.source} has {len(labels)} "
+            "to train on, those that are held out included; give one row for each, in their order"
+        )
+    stated = teacher.arrays.get("labels", labels)
+    if stated.shape != labels.shape or (stated != labels).any():
+        raise UserError(
+            f"teacher {path}: its labels are not those of data.source {run.data.source}; "
+            "give logits of the same images in the same order"
         )
 
 

@@ -55,7 +55,14 @@ class Split:
         """{"image": uint8 [k, h, w, C], "label": int32 [k]}."""
         return {"image": self.take(indices), "label": self.labels[indices]}
 
-    batch = examples  # a training batch is the same
+    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """The same, with "row", int32 [k]: the places of the examples in the source's split."""
+        return {**self.examples(indices), "row": self._rows[indices].astype(np.int32)}
+
+    @property
+    def source_labels(self) -> np.ndarray:
+        """The labels of all examples of the source's split, int32; this split has some of them."""
+        return self._images.examples.labels
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at these indices, int [k]: uint8 [k, h, w, C]."""

@@ -36,8 +36,8 @@ class Distil(Classify):
 
     distil: DistilLoss = field(default_factory=DistilLoss)
     dtype: str = "float32"  # in which both networks compute
-    # Of the teacher: its definition, as `models.definition` gives it, the height and width of the images that it takes,
-    # and how its images are resized.
+    # Of a teacher that is a network: its definition, as `models.definition` gives it, the height and width of images
+    # that it takes, and how images are resized to that.
     teacher: Any = None
     size: tuple[int, int] = (0, 0)
     interpolation: str = "bilinear"
@@ -52,9 +52,12 @@ class Distil(Classify):
         return replace(task, distil=loss, dtype=run.compute_dtype)
 
     def load_frozen(self, teacher: Teacher | None) -> Distil:
-        """The task with its teacher's weights and normalisation, in the dtype of the student's parameters."""
+        """The task with its teacher's weights and normalisation, or logits, in the dtype of its parameters."""
         assert teacher is not None, "check_complete requires one"
-        preprocess, wanted = teacher.metadata["preprocess"], np.dtype(wide(self.dtype))
+        wanted = np.dtype(wide(self.dtype))
+        if teacher.config is None:
+            return replace(self, frozen={"logits": teacher.arrays["logits"].astype(wanted)})
+        preprocess = teacher.metadata["preprocess"]
         h, w = preprocess["image"]
         return replace(
             self,
@@ -76,7 +79,8 @@ class Distil(Classify):
         """
         logits, distilled = model.both(self.images(batch, model.dtype), keys=fold(keys, 1))  # [B, K] each
         from_labels, metrics = self.of_labels(logits, batch)
-        taught = self.teacher_logits(batch["image"])
+        given = self.frozen.get("logits")  # of all images of the source, [n, K]
+        taught = self.teacher_logits(batch["image"]) if given is None else given[batch["row"]]
         distillation = distillation_loss(distilled, taught, self.distil)
         alpha, agreement = self.distil.alpha, (distilled.argmax(-1) == taught.argmax(-1)).mean()
         metrics |= {"distillation": distillation, "agreement": agreement}

@@ -25,8 +25,7 @@ def ready(
     be written, or the weights of `init`, as far as they are needed, or the teacher do not fit.
     """
     check_complete(check_run(run))
-    teacher = teacher_of(run, values=False)
-    check_memory(run, teacher.config if teacher else None)
+    check_memory(run, teacher_of(run, values=False))
     check_extras(run.tensorboard, run.wandb)
     if folder is None:
         if run.init:

@@ -51,7 +51,7 @@ class Setup:
     dataset: Data
     order: Order
     epochs: int
-    teacher: Teacher | None  # without its arrays: the task has them
+    teacher: Teacher | None  # without the arrays of its network
     task: Task
     engine: Engine
     evaluator: Evaluator
@@ -237,9 +237,10 @@ def set_up(run: RunConfig, dataset: Data | None = None) -> Setup:
     dataset = dataset or TASKS[run.task].open_data(run)
     stated = replace(run, model=with_sizes(run.model, dataset.sizes))
     run, order, epochs = plan(stated, dataset)
-    teacher = teacher_of(run, dataset.metadata())
+    teacher = teacher_of(run, dataset)
     task = task_of(run, dataset.metadata()).load_frozen(teacher)
-    teacher = teacher and replace(teacher, arrays={})
+    if teacher and teacher.config:
+        teacher = replace(teacher, arrays={})  # the task has them
     network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
     # The schedule spans the run with all its resumptions, whatever the budget of this process is.
     optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch, parameters(run.model))
@@ -395,7 +396,7 @@ def announce(setup: Setup) -> None:
     table = parameters(run.model)
     count = sum(math.prod(parameter.shape) for parameter in table.values())
     training = sum(math.prod(table[name].shape) for name in trained(run.optim, table))
-    weights, _ = run_bytes(run, setup.teacher.config if setup.teacher else None)
+    weights, _ = run_bytes(run, setup.teacher)
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in setup.dataset.splits.items())
     versions = environment["versions"]
     print(f"model    {what}")
