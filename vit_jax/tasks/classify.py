@@ -36,7 +36,7 @@ SAMPLES = 4  # sample images written at the end of a training
 
 @dataclass(frozen=True)
 class Classify:
-    """The task `classify`. A batch is {"image": uint8 [B, h, w, C], "label": int32 [B]}."""
+    """The task `classify`. A batch is {"image": uint8 [B, h, w, C], "label": int32 [B]}, in training also "row" [B]."""
 
     augment: ImageAugment
     mean: tuple[float, ...]  # per channel, of pixels in 0..1
