@@ -132,7 +132,7 @@ class Ink:
     def mirrored(self):
         return None
 
-    def prepare(self, batch: Any, keys: Any) -> Any:
+    def prepare(self, batch: Any, keys: Any, epoch: Any) -> Any:
         """Each image mixed with the one as far from the batch's other end."""
         share = jax.vmap(lambda key: jax.random.uniform(key, dtype=jnp.float32))(fold(keys, 0))[:, None, None, None]
         image = batch["image"].astype(jnp.float32)

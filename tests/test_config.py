@@ -21,6 +21,7 @@ from vit_jax.config import (
     SentenceData,
     TransformerConfig,
     ViTConfig,
+    augmentation,
     check_run,
     check_transformer,
     check_vit,
@@ -255,9 +256,41 @@ BAD_RUNS = [
     (dict(optim=dict(muon_lr=0.0)), "optim.muon_lr", "0.0"),
     (dict(optim=dict(muon_momentum=1.0)), "optim.muon_momentum", "1.0"),
     (dict(optim=dict(lion_beta2=1.0)), "optim.lion_beta2", "1.0"),
-    (dict(augment=dict(crop_padding=-1)), "augment.crop_padding", "-1"),
     (dict(teacher="x.pt"), "teacher", "x.pt", "classify", "distil"),
     *(({"task": "distil", "model": TWO_HEADS, **fields}, *words) for fields, *words in BAD_STUDENTS),
+    *(
+        (dict(augment=dict([(name, value)])), f"augment.{name}", str(value))
+        for name, value in (
+            *(("crop_padding", -1), ("mixup", -0.1), ("cutmix", -1.0), ("magnitude_std", -0.5), ("mix_off", -1)),
+            *(("erase", 1.5), ("mix_chance", -0.1), ("mix_switch", 2.0), ("layers", 0), ("repeats", 0)),
+            *(("magnitude", 11.0), ("magnitude", -1.0)),
+        )
+    ),
+    *((dict(augment=dict(scale=scale)), "augment.scale", *map(str, scale)) for scale in ((0.0, 1.0), (0.9, 0.8))),
+    (dict(augment=dict(scale=(0.5, 1.5))), "augment.scale", "0.5 1.5", "up to 1"),
+    (dict(augment=dict(scale=(0.5, 1.0), ratio=(2.0, 0.5))), "augment.ratio", "2.0 0.5", "ascending"),
+    (dict(augment=dict(scale=(0.5, 1.0), crop_padding=4)), "augment.crop_padding", "4", "augment.scale", "0.5 1.0"),
+    *(
+        (dict(augment=dict([(name, value)])), f"augment.{name}", shown, f"set augment.{other}")
+        for name, value, shown, other in (
+            *(
+                ("layers", 3, "3", "policy"),
+                ("magnitude", 5.0, "5.0", "policy"),
+                ("ratio", (0.5, 2.0), "0.5 2.0", "scale"),
+            ),
+            *(("mix_off", 5, "5", "mixup"), ("mix_chance", 0.5, "0.5", "mixup"), ("mix_switch", 0.3, "0.3", "both")),
+        )
+    ),
+    (
+        dict(model=ViTConfig(channels=4), augment=dict(policy="randaugment")),
+        "augment.policy",
+        "randaugment",
+        "4",
+        "none",
+    ),
+    (dict(batch=33, augment=dict(mixup=0.8)), "batch", "33", "augment.mixup", "even"),
+    (dict(batch=33, augment=dict(cutmix=1.0)), "batch", "33", "augment.cutmix", "even"),
+    (dict(batch=8, augment=dict(repeats=5)), "augment.repeats", "5", "batch", "8"),
     (dict(task="clasify"), "the task", "'clasify'", "classify"),
     (dict(task="translate", model=ViTConfig()), "task", "translate", "Transformer", "model", "ViT"),
     (dict(model=TransformerConfig()), "task", "classify", "ViT", "model", "Transformer"),
@@ -362,6 +395,7 @@ def raises_of(*functions):
 # Everything that check_run calls: all functions of its module, and each task's own check.
 OF_A_RUN = [f for f in vars(checks).values() if inspect.isfunction(f) and f.__module__ == checks.__name__]
 OF_A_RUN += [row.check for row in config.TASKS.values()]
+OF_A_RUN += [f for f in vars(augmentation).values() if inspect.isfunction(f) and f.__module__ == augmentation.__name__]
 
 
 @pytest.mark.parametrize(
@@ -416,7 +450,9 @@ def test_every_field_of_a_run_is_written_and_comes_back(run):
                 int: lambda v: v + 1,
                 float: lambda v: v + 0.5,
                 str: lambda v: v + "x",
-                tuple: lambda v, first="x" if hint == tuple[str, ...] else 0.5: (*v, v[0] if v else first),
+                tuple: lambda v, first="x" if hint == tuple[str, ...] else 0.5, hint=hint: (
+                    tuple(x / 2 for x in v) if hint == tuple[float, float] else (*v, v[0] if v else first)
+                ),
             }
             other = moves[type(value)](value)
         changed = dataclasses.replace(

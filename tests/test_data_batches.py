@@ -1,5 +1,6 @@
 """Which examples, in which order, in which batches: permutations and shares counted by brute force."""
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -35,6 +36,29 @@ def test_order_is_a_permutation_each_epoch_and_a_function_of_seed_and_step():
     np.testing.assert_array_equal(Order(23, 5, 0, shuffle=False).indices(5), [5, 6, 7, 8, 9])
     with pytest.raises(UserError, match="batch is 24 but there are 23"):
         Order(23, 24, 0)
+
+
+@pytest.mark.parametrize(("batch", "repeats"), [(12, 3), (10, 4), (7, 2)])
+def test_repeats_put_copies_of_each_example_into_its_batch_but_never_side_by_side(batch, repeats):
+    order, once = Order(50, batch, 3, repeats=repeats), Order(50, batch, 3)
+    assert order.steps_per_epoch == once.steps_per_epoch
+    seen = []
+    for step in range(order.steps_per_epoch):
+        taken = order.indices(step)
+        values, counts = np.unique(taken, return_counts=True)
+        assert len(taken) == batch and counts.max() == repeats and len(values) == -(-batch // repeats)
+        assert (taken[1:] != taken[:-1]).all()  # neighbours may be mixed with each other
+        seen += [*values]
+    assert len(seen) == len(set(seen))  # an epoch has each example in one batch at most
+    np.testing.assert_array_equal(Order(50, batch, 3, repeats=repeats).indices(2), order.indices(2))
+
+
+def test_a_run_repeats_its_images_and_overfit_batches_does_not():
+    run = preset("digits").run
+    run = dataclasses.replace(run, augment=dataclasses.replace(run.augment, repeats=2))
+    dataset = TASKS[run.task].open_data(run)
+    assert len(set(dataset.order(32, 0).indices(0))) == 16
+    assert len(set(dataset.order(32, 0, 2).indices(0))) == 32
 
 
 def digits(split):

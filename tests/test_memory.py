@@ -38,17 +38,21 @@ def test_published_sizes():
 
 def test_a_run_takes_its_weights_gradients_moments_and_average():
     run = preset("digits").run
-    count, images = parameter_count(run.model), 32 * (8 * 8 + 16 * 64)
+    count, images, pixels = parameter_count(run.model), 32 * (8 * 8 + 16 * 64), 32 * 8 * 8
     for name, copies in (("sgd", 2), ("momentum", 3), ("lion", 3), ("adamw", 4)):
         changed = replace(run, optim=replace(run.optim, name=name))
-        assert memory.run_bytes(changed) == (copies * count * 4, images * 4)
+        assert memory.run_bytes(changed) == (copies * count * 4, images * 4 + pixels)
         assert memory.run_bytes(replace(changed, ema=0.9))[0] == (copies + 1) * count * 4
         assert memory.run_bytes(replace(changed, compute_dtype="float64"))[0] == copies * count * 8
     kernels = 3 * (4 * 64 * 64 + 2 * 64 * 128)  # of which Muon keeps one moment
     muon = replace(run, optim=replace(run.optim, name="muon"))
-    assert memory.run_bytes(muon) == ((4 * count - kernels) * 4, images * 4)
-    assert memory.run_bytes(replace(run, accumulate=2))[1] == images * 2
-    assert memory.run_bytes(replace(run, compute_dtype="bfloat16"))[1] == images * 2
+    assert memory.run_bytes(muon) == ((4 * count - kernels) * 4, images * 4 + pixels)
+    # A batch is augmented as a whole; mixup makes float32 of its uint8.
+    assert memory.run_bytes(replace(run, accumulate=2))[1] == images * 2 + pixels
+    assert memory.run_bytes(replace(run, compute_dtype="bfloat16"))[1] == images * 2 + pixels
+    for fields, width in ((dict(mixup=0.8), 4), (dict(cutmix=1.0), 1)):
+        mixing = replace(run, augment=replace(run.augment, **fields))
+        assert memory.run_bytes(mixing)[1] == images * 4 + pixels * width
 
 
 def test_the_limit_of_a_control_group_is_found(tmp_path):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +11,10 @@ import numpy as np
 import pytest
 
 from vit_jax import backend, train
-from vit_jax.augment import augment
 from vit_jax.config import ImageAugment, OptimConfig
 from vit_jax.models import build
 from vit_jax.presets import preset
+from vit_jax.tasks import task_of
 from vit_jax.train.session import announce, set_up
 
 
@@ -51,21 +52,39 @@ def test_a_float64_run_leaves_the_process_as_it_found_it(losses):
         jax.config.update("jax_enable_x64", False)
 
 
-ON = {int: 2, bool: True, float: 0.5}  # a value of each field of augmentation that turns it on
-FIXED = ("normalize", "mean", "std")  # the fields of ImageAugment that draw nothing
-DRAWN = {f.name: ON[type(f.default)] for f in dataclasses.fields(ImageAugment) if f.name not in FIXED}
+# Each way of drawing that augmentation has; `test_every_field_is_tried` fails where one is missing.
+DRAWN = {
+    "rest": dict(
+        crop_padding=2, flip=True, erase=0.5, mixup=0.8, cutmix=0.8, mix_chance=0.9, mix_switch=0.4, mix_off=2
+    ),
+    "resized": dict(scale=(0.2, 0.9), ratio=(0.5, 1.0)),
+    "randaugment": dict(policy="randaugment", layers=1, magnitude=5.0, magnitude_std=1.0),
+    **{policy: dict(policy=policy) for policy in ("trivialaugment", "autoaugment", "three_augment")},
+}
+FIXED = {"normalize", "mean", "std", "repeats"}  # the fields of ImageAugment that draw nothing on the device
+
+
+def test_every_field_is_tried():
+    assert {f.name for f in dataclasses.fields(ImageAugment)} == FIXED.union(*DRAWN.values())
+    policies = typing.get_args(typing.get_type_hints(ImageAugment)["policy"])
+    assert {*policies} == {"none", *(each["policy"] for each in DRAWN.values() if "policy" in each)}
 
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_what_is_drawn_does_not_depend_on_enable_x64(name):
-    config = ImageAugment(**{name: DRAWN[name]})
+    run = dataclasses.replace(preset("digits").run, augment=ImageAugment(**DRAWN[name]))
+    task = task_of(run, {"preprocess": {"mean": [0.5], "std": [0.5]}})
     images = np.random.default_rng(0).integers(0, 256, (64, 8, 8, 1)).astype(np.uint8)
+    batch = {"image": images, "label": np.arange(64, dtype=np.int32) % 10}
     seen = []
     for wide in (False, True):
         with jax.enable_x64(wide):
-            seen.append(np.asarray(augment(jnp.asarray(images), jax.random.split(jax.random.key(1), 64), config)))
-    assert (seen[0] != images).any((1, 2, 3)).sum() > 20
-    np.testing.assert_array_equal(*seen)
+            prepared = jax.jit(task.prepare)(batch, jax.random.split(jax.random.key(1), 64), jnp.int32(0))
+            seen.append({name: np.asarray(x) for name, x in prepared.items()})
+    assert (seen[0]["image"] != images).any((1, 2, 3)).sum() > 15
+    for name, x in seen[0].items():
+        assert x.dtype == seen[1][name].dtype
+        np.testing.assert_array_equal(x, seen[1][name])
 
 
 def test_memory_is_counted_in_the_parameters_dtype(capsys):

@@ -80,7 +80,7 @@ class Regression:
 
     frozen, frozen_in_outputs = {}, False
 
-    def prepare(self, batch, keys):
+    def prepare(self, batch, keys, epoch):
         return batch
 
     def denominator(self, batch):
@@ -339,7 +339,7 @@ def test_training_sees_augmented_images_and_evaluation_does_not():
     classify = task_of(run, {"preprocess": {"mean": [0.5], "std": [0.25]}})
     keys = jax.random.split(jax.random.key(0), 4)
     with jax.enable_x64(True):
-        classify.loss(Watch(LOGITS), classify.prepare(batch, keys), keys)
+        classify.loss(Watch(LOGITS), classify.prepare(batch, keys, 0), keys)
         classify.outputs(Watch(LOGITS), batch)
     (training, with_keys), (evaluation, with_none) = seen
     assert with_keys and not with_none

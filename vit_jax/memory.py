@@ -8,15 +8,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .config import ModelConfig, RunConfig, Teacher, moments, network_of, parameter_count, parameters, trained
+from .config import ModelConfig, RunConfig, Teacher, moments, network_of, parameter_count, parameters, task_row, trained
 from .errors import UserError
 
 
 def run_bytes(run: RunConfig, teacher: Teacher | None = None) -> tuple[int, int]:
-    """The bytes that training takes at least: (weights, gradients, moments and average; one part of a batch).
+    """The bytes that training takes at least: (weights, gradients, moments and average; a batch).
 
-    The first has the arrays of a `teacher` too. Of the activations only the inputs and the tokens are counted, once:
-    what else is kept depends on the compiler.
+    The first has the arrays of a `teacher` too. Of a batch: all of it as augmentation leaves it, and of the activations
+    of one part the inputs and the tokens, once: what else is kept depends on the compiler.
     """
     table, width = parameters(run.model), 8 if run.compute_dtype == "float64" else 4
     learnt = trained(run.optim, table)
@@ -24,9 +24,10 @@ def run_bytes(run: RunConfig, teacher: Teacher | None = None) -> tuple[int, int]
     kept = (table, learnt, learnt if run.ema else (), *moments(run.optim, table).values())
     numbers = sum(math.prod(table[name].shape) for names in kept for name in names)
     activations = network_of(run.model).activations(run.model) * -(-run.batch // run.accumulate)
+    activations *= 2 if run.compute_dtype == "bfloat16" else width
     if teacher:
         numbers += parameter_count(teacher.config) if teacher.config else teacher.arrays["logits"].size
-    return numbers * width, activations * (2 if run.compute_dtype == "bfloat16" else width)
+    return numbers * width, activations + task_row(run.task).example_bytes(run) * run.batch
 
 
 def check_memory(run: RunConfig, teacher: Teacher | None = None) -> RunConfig:

@@ -86,7 +86,7 @@ class Optimizer:
     """
 
     def __init__(self, config: OptimConfig, steps: int, epoch: int, table: Mapping[str, Parameter]):
-        self.config, self.table = config, table
+        self.config, self.table, self.epoch = config, table, epoch
         self.rate = learning_rate(config, steps, epoch)
         self.momentum = momentum(config, steps)
         self.trained = frozenset(trained(config, table))

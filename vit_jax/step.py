@@ -134,6 +134,16 @@ def check_divisible(sizes: Mapping[str, int], devices: int, accumulate: int) -> 
             )
 
 
+def check_together(sizes: Mapping[str, int], devices: int, together: int) -> None:
+    """Raise UserError if the devices' shares of a batch, {name in the message: size}, cut examples that are mixed."""
+    for name, size in sizes.items():
+        if size % (devices * together):
+            raise UserError(
+                f"{name} on {devices} devices is {size // devices} each, but augmentation mixes {together} examples "
+                f"with each other: choose a multiple of {devices * together}"
+            )
+
+
 class Engine:
     """The compiled training step of a run, and its arrays on the devices."""
 
@@ -190,7 +200,7 @@ class Engine:
     def jit_step(self, state: State, batch: Batch, seed: Array, frozen: Tree) -> tuple[State, dict[str, Array]]:
         """The next state and {metric: scalar}: loss, the task's metrics, lr, grad_norm, param_norm, update_norm."""
         task, keys = with_frozen(self.task, frozen), example_keys(seed, state.step, jnp.arange(_rows(batch)))
-        batch = task.prepare(batch, keys)
+        batch = task.prepare(batch, keys, state.step // self.optimizer.epoch)
         return self.update(state, *self.gradients(task, state.parameters, batch, keys, task.denominator(batch)))
 
     def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, frozen: Tree) -> Batch:
@@ -199,7 +209,8 @@ class Engine:
         `step` and `frozen` have a leading axis of replicas.
         """
         keys = example_keys(seed, step[0], jnp.arange(_rows(batch)))
-        batch = with_frozen(self.task, jax.tree.map(lambda x: x[0], frozen)).prepare(batch, keys)
+        task = with_frozen(self.task, jax.tree.map(lambda x: x[0], frozen))
+        batch = task.prepare(batch, keys, step[0] // self.optimizer.epoch)
         return jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
 
     def pmap_step(self, state: State, batch: Batch, seed: Array, frozen: Tree) -> tuple[State, dict[str, Array]]:

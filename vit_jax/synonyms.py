@@ -52,6 +52,17 @@ FLAGS: dict[str, tuple[str, ...]] = {
         "model.drop-path": "drop-path drop-path-rate stochastic-depth",
         "model.pool": "global-pool pooling",
         "augment.flip": "hflip horizontal-flip",
+        "augment.policy": "aa auto-augment autoaugment randaugment rand-aug trivial-augment three-augment",
+        "augment.magnitude": "ra-magnitude ra-m",
+        "augment.erase": "reprob random-erase random-erasing cutout",
+        "augment.scale": "scale random-resized-crop rrc",
+        "augment.ratio": "ratio",
+        "augment.mixup": "mixup mixup-alpha",
+        "augment.cutmix": "cutmix cutmix-alpha",
+        "augment.mix-chance": "mixup-prob",
+        "augment.mix-switch": "mixup-switch-prob",
+        "augment.mix-off": "mixup-off-epoch",
+        "augment.repeats": "aug-repeats repeated-aug repeated-augmentation",
         "init": "pretrained initial-checkpoint finetune model-name-or-path from-pretrained",
         "resume": "resume-from resume-from-checkpoint continue auto-resume",
         "new-head": "reset-head ignore-mismatched-sizes reset-classifier",
@@ -83,8 +94,9 @@ REASONS: dict[str, str] = {
         "jax takes the devices that it finds; to choose, set JAX_PLATFORMS=cpu or CUDA_VISIBLE_DEVICES=0 "
         "before the command": "device devices gpu gpus cuda cpu tpu num-gpus no-cuda use-cuda accelerator",
         "float16 would need a scaled loss; use --compute-dtype bfloat16": "fp16 half float16",
-        "this augmentation is not here; there are --augment.flip and --augment.crop-padding": "mixup cutmix cutout aa "
-        "auto-augment randaugment rand-aug reprob color-jitter vflip",
+        "it is not here alone; --augment.policy three_augment has it among others": "color-jitter gray-scale "
+        "gaussian-blur solarization",
+        "images are flipped left to right only, by --augment.flip": "vflip vertical-flip",
         "the network is the first argument, such as vit-s16 or cifar10-48x4, and its sizes are the flags "
         "--model.FIELD": "model arch architecture network model-name preset",
         "one process takes all devices of its machine, so leave it out": "local-rank world-size nproc-per-node "

@@ -117,9 +117,8 @@ def compiled(c: Config, dtype: str) -> Any:
 
     def gradients(tree: Any, batch: Any) -> Any:
         keys = fold(jax.random.split(jax.random.key(0), 4), 0)  # of dropout, which is off
-        return engine.gradients(
-            engine.task, tree, engine.task.prepare(batch, keys), keys, engine.task.denominator(batch)
-        )
+        prepared = engine.task.prepare(batch, keys, 0)
+        return engine.gradients(engine.task, tree, prepared, keys, engine.task.denominator(batch))
 
     return jax.jit(gradients)
 

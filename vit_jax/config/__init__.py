@@ -2,15 +2,16 @@
 
 A field that changes the result of a run is *identity*: with another value it is another run. A field that only states
 where or for how long the run computes (devices, logging, budget, folders) is *execution* and may change on resume.
-Reading order: fields, tree, vit, transformer, nearest, sizes, networks; run, groups, images, sentences, distil, tasks;
-check, formats, values.
+Reading order: fields, tree, vit, transformer, nearest, sizes, networks; run, groups, images, augmentation, sentences,
+distil, tasks; check, formats, values.
 """
 
+from .augmentation import ImageAugment
 from .check import check_run
 from .distil import DistilLoss, Teacher
 from .fields import Activation, Kind, ModelConfig, Size, pair
 from .groups import moments, muon_kernels, rate_scales, trained
-from .images import ImageAugment, ImageData
+from .images import ImageData
 from .nearest import nearest, similar
 from .networks import (
     NETWORKS,

@@ -1,4 +1,4 @@
-"""Configs of runs on images: their data, their augmentation, and the metadata that config.json has of the data."""
+"""The config of a run's images, and the metadata that config.json has of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
 from .fields import execution, identity
-from .run import AugmentConfig, DataConfig
+from .run import DataConfig
 
 GIVEN = "arrays"  # the data.source of a run whose images were given in Python
 
@@ -39,21 +39,6 @@ class ImageData(DataConfig):
     skip_unreadable: bool = identity(False, "leave out unreadable images, and report how many, instead of stopping")
     memory: float = execution(4.0, "gigabytes of memory for decoded images; a dataset that fits is decoded only once")
     threads: int = execution(0, "threads that decode images; 0: one per core")
-
-
-@dataclass(frozen=True)
-class ImageAugment(AugmentConfig):
-    """Augmentation of training images on the device, and the normalisation of all images."""
-
-    crop_padding: int = identity(0, "pixels of black padding before a random crop of the image's size; 0: no crop")
-    flip: bool = identity(False, "flip images left to right at random")
-    normalize: Literal["set", "half", "imagenet", "none", "given"] = identity(
-        "set",
-        "mean and std of pixels in 0..1: those of the training set, 0.5 both, those of ImageNet, 0 and 1, "
-        "or augment.mean and augment.std (given)",
-    )
-    mean: tuple[float, ...] = identity((), "for normalize given: mean of each channel")
-    std: tuple[float, ...] = identity((), "for normalize given: standard deviation of each channel")
 
 
 # The values of ImageData.fit and ImageData.interpolation.

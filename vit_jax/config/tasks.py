@@ -14,9 +14,10 @@ from typing import Any, Literal, cast
 
 from ..errors import UserError
 from . import images, sentences
+from .augmentation import ImageAugment, check_augment
 from .distil import DistilLoss, Teacher
 from .fields import ModelConfig, are_texts, pair
-from .images import ImageAugment, ImageData, numbered_classes, other_classes
+from .images import ImageData, numbered_classes, other_classes
 from .nearest import nearest
 from .networks import NETWORKS, NetworkRow, network_of, pixels
 from .preprocessing import PREPARED, fits_network, is_preprocess, prepared_as, preprocess_fields
@@ -64,6 +65,9 @@ class TaskRow:
     # Of a task whose loss has a teacher: (teacher, run, the run's vit_jax.data.Data, None before that is opened) raises
     # UserError where that teacher cannot teach that run.
     teacher: Callable[[Teacher, RunConfig, Any], None] | None = None
+    # The examples that augmentation mixes with each other, neighbours in a batch, and the bytes of a prepared example.
+    together: Callable[[RunConfig], int] = lambda run: 1
+    example_bytes: Callable[[RunConfig], int] = lambda run: 0
     given: str = ""  # the data.source of a run whose data Python gave; empty: the task takes none
 
 
@@ -81,8 +85,7 @@ def without_dropout(model: ModelConfig) -> ModelConfig:
 def _check_classes(model: ViTConfig, data: ImageData, run: RunConfig) -> None:
     NETWORKS["vit"].check(replace(model, classes=model.classes or 1))
     augment: Any = run.augment  # the row's own class
-    if augment.crop_padding < 0:
-        raise UserError(f"augment.crop_padding is {augment.crop_padding}: give 0 or more")
+    check_augment(augment, model.channels, run.batch)
     h, w = pair(model.image)
     fields = preprocess_fields(h, w, model.channels)
     for name in ("mean", "std"):
@@ -106,6 +109,12 @@ def _quiet_images(run: RunConfig) -> RunConfig:
     augment: Any = run.augment  # the row's own class
     still = ImageAugment(normalize=augment.normalize, mean=augment.mean, std=augment.std)
     return replace(run, model=without_dropout(run.model), augment=still)
+
+
+def _image_bytes(run: RunConfig) -> int:
+    model, augment = cast(Any, (run.model, run.augment))  # the row's own classes
+    h, w = pair(model.image)
+    return h * w * model.channels * (4 if augment.mixup else 1)  # mixup makes float32 of uint8
 
 
 def _prepared_images(metadata: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,6 +264,8 @@ TASKS: dict[str, TaskRow] = {
         augment=ImageAugment,
         check=_check_classes,
         quiet=_quiet_images,
+        together=lambda run: 2 if cast(ImageAugment, run.augment).mixes else 1,
+        example_bytes=_image_bytes,
         takes="files",
         headlines={"accuracy": "accuracy", "accuracy_top5": "top-5", "f1_macro": "f1", "loss": "loss"},
         metadata={

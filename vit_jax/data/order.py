@@ -44,13 +44,18 @@ class Order:
 
     Each epoch permutes the n examples and cuts them into n // batch batches; the remaining examples, others in every
     epoch, are left out. Without `shuffle` every epoch is in the order 0, 1, 2, ...
+
+    With `repeats` above 1 a batch has that many copies of each of its examples, for which augmentation draws apart
+    (Hoffer et al. 2020, arXiv 1901.09335; the sampler of DeiT). An epoch has as many steps as without, and so takes
+    1/repeats of the examples. Copies follow each other at equal distance, never as neighbours, which may be mixed.
     """
 
-    def __init__(self, n: int, batch: int, seed: int, shuffle: bool = True):
+    def __init__(self, n: int, batch: int, seed: int, shuffle: bool = True, repeats: int = 1):
         if not 1 <= batch <= n:
             raise UserError(f"batch is {batch} but there are {n} examples to train on: give a batch of 1 to {n}")
         self.n, self.batch, self.seed, self.shuffle = n, batch, seed, shuffle
         self.steps_per_epoch = n // batch
+        self.different = -(-batch // repeats)  # examples of a batch
         # An epoch and its permutation, in one tuple, so that two threads never see a mixture.
         self._latest = (-1, np.arange(n))
 
@@ -61,7 +66,7 @@ class Order:
         if self.shuffle and latest != epoch:
             examples = permutation(self.n, ORDER, epoch, self.seed)
             self._latest = (epoch, examples)
-        return examples[i * self.batch : (i + 1) * self.batch]
+        return np.resize(examples[i * self.different : (i + 1) * self.different], self.batch)
 
 
 class TokenOrder:

@@ -84,6 +84,7 @@ class Dataset:
     identity: dict[str, Any]
     remarks: tuple[str, ...]
     older_identity: Callable[[], dict[str, Any]]  # in the form that runs recorded before `identity` had a version
+    repeats: int = 1  # copies of an image in a training batch
 
     @property
     def contents(self) -> str:
@@ -117,7 +118,7 @@ class Dataset:
         n = min(len(self.splits["train"]), batches * batch or len(self.splits["train"]))
         if n < batch:
             raise UserError(f"batch {batch} is larger than the training set of {n}: lower --batch")
-        return Order(n, batch, seed)
+        return Order(n, batch, seed, repeats=1 if batches else self.repeats)
 
 
 def open_images(
@@ -130,6 +131,7 @@ def open_images(
     std: tuple[float, ...] = (),
     classes: int = 0,
     seed: int = 0,
+    repeats: int = 1,
     given: Given | None = None,
     fetch: bool = True,
 ) -> Dataset:
@@ -142,6 +144,7 @@ def open_images(
         normalize: `augment.normalize`; `mean` and `std` are those of "given".
         classes: the number of classes of the network; 0: that of the data.
         seed: determines the validation split.
+        repeats: copies of an image in a training batch.
         given: examples from Python, in place of `data.source`.
         fetch: whether a set that is not here may be downloaded; if not, black images stand for it.
     Raises UserError.
@@ -168,6 +171,7 @@ def open_images(
         identity,
         source.remarks + remarks + _crop_remark(loaded),
         older_identity,
+        repeats,
     )
 
 

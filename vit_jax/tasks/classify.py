@@ -15,7 +15,7 @@ import optax
 from flax import nnx
 from jax import Array
 
-from ..augment import augment, normalise
+from ..augment import augment, mixed, normalise
 from ..config import ImageAugment, RunConfig, Teacher, ViTConfig
 from ..data import Dataset, Given, Other, Preprocess, Split, listed, open_images, open_other_images, prepared
 from ..errors import UserError
@@ -45,6 +45,7 @@ class Classify:
     loss_name: str = field(default="cross_entropy", kw_only=True)
     frozen: dict[str, Any] = field(default_factory=dict, kw_only=True)  # empty but in subclasses
     mirrors: bool = field(default=False, kw_only=True)  # `outputs` also has those of an image and its mirror image
+    classes: int = field(default=0, kw_only=True)  # K, for the targets of mixed images
 
     unit: ClassVar[str] = "images"
     selection_metric: ClassVar[tuple[str, int]] = ("accuracy", 1)
@@ -54,15 +55,18 @@ class Classify:
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
         """The images of a run, split; given ones are (images, labels), uint8 and int. Raises UserError."""
         c, data, augment = cast(Any, (run.model, run.data, run.augment))  # of the types that the task's row names
-        how = {"normalize": augment.normalize, "mean": augment.mean, "std": augment.std, "given": given, "fetch": fetch}
-        return open_images(data, c.image, c.channels, **how, classes=c.classes, seed=run.seed)
+        how = {name: getattr(augment, name) for name in ("normalize", "mean", "std", "repeats")}
+        how |= {"classes": c.classes, "seed": run.seed, "given": given, "fetch": fetch}
+        return open_images(data, c.image, c.channels, **how)
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Classify:
         """The task of a run, with the mean and std of its preprocessing."""
-        preprocess, augment = metadata["preprocess"], cast(ImageAugment, run.augment)  # the type in the task's row
+        preprocess = metadata["preprocess"]
+        c, augment = cast(Any, (run.model, run.augment))  # of the types that the task's row names
         mean, std = tuple(preprocess["mean"]), tuple(preprocess["std"])
-        return cls(augment, mean, std, run.loss.label_smoothing, loss_name=run.loss.name)
+        loss = run.loss
+        return cls(augment, mean, std, loss.label_smoothing, loss_name=loss.name, classes=c.classes)
 
     def load_frozen(self, teacher: Teacher | None) -> Classify:
         """The task itself: its loss has no frozen arrays."""
@@ -72,9 +76,17 @@ class Classify:
         """The task whose evaluations also have those of the mean of the logits of an image and its mirror image."""
         return replace(self, mirrors=True)
 
-    def prepare(self, batch: Batch, keys: Array) -> Batch:
-        """The batch with its images augmented; they stay uint8 [B, h, w, C]."""
-        return {**batch, "image": augment(batch["image"], fold(keys, 0), self.augment)}
+    def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
+        """The batch with its images augmented: uint8 [B, h, w, C], or float32 0..255 with mixup.
+
+        Where images are mixed, the batch has their targets too, {"target": float32 [B, K]}.
+        """
+        keys = fold(keys, 0)
+        images = augment(batch["image"], keys, self.augment)
+        if not self.augment.mixes:
+            return {**batch, "image": images}
+        images, targets = mixed(images, batch["label"], fold(keys, 5), self.augment, self.classes, epoch)
+        return {**batch, "image": images, "target": targets}
 
     def denominator(self, batch: Batch) -> None:
         """None: the loss is a mean over images."""
@@ -91,14 +103,16 @@ class Classify:
         """What `loss` returns, for logits [B, K].
 
         The targets are those of the batch, float [B, K], if it has any (of mixed images), else its labels. A binary
-        loss is a mean over the classes too, as in timm's BinaryCrossEntropy and DeiT III (arXiv 2204.07118).
+        loss is a mean over the classes too, as in timm's BinaryCrossEntropy and DeiT III (arXiv 2204.07118). Of a
+        mixed image the class with the larger share counts as right.
         """
         targets = batch["target"] if "target" in batch else jax.nn.one_hot(batch["label"], logits.shape[-1])
+        label = batch["target"].argmax(-1) if "target" in batch else batch["label"]
         targets = targets.astype(logits.dtype)
         if self.label_smoothing:
             targets = optax.smooth_labels(targets, self.label_smoothing)
         loss = LOSSES[self.loss_name](logits, targets).mean()
-        return loss, {"accuracy": (logits.argmax(-1) == batch["label"]).mean()}
+        return loss, {"accuracy": (logits.argmax(-1) == label).mean()}
 
     def outputs(self, model: ViT, batch: Batch) -> dict[str, Array]:
         """For each image, [B].

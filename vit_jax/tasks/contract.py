@@ -152,12 +152,13 @@ class Task(Protocol):
         None where examples have none.
         """
 
-    def prepare(self, batch: Batch, keys: Array) -> Batch:
+    def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
         """The batch with augmentation applied, for training only: {name: [B, ...]} to {name: [B, ...]}.
 
-        `keys` [B] holds one PRNG key per example. Called on the global batch, before it is divided among devices and
-        accumulation steps, so it may mix examples. The result is divided along axis 0 and held in memory until its last
-        part is computed: leave uint8 images uint8.
+        `keys` [B] holds one PRNG key per example, `epoch` (int32 []) counts the epochs done before. Called on the
+        global batch, before it is divided among devices and accumulation steps, so it may mix examples: neighbours, as
+        many as `together` of the task's row says. The result is divided along axis 0 and held in memory until its last
+        part is computed: leave uint8 images uint8 where that suffices.
         """
 
     def denominator(self, batch: Batch) -> Any:

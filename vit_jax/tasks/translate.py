@@ -69,7 +69,7 @@ class Translate:
     def mirrored(self) -> None:
         """None: sentences have no mirror image."""
 
-    def prepare(self, batch: Batch, keys: Array) -> Batch:
+    def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
         """The batch, unchanged: there is no augmentation."""
         return batch
 

@@ -231,7 +231,7 @@ def set_up(run: RunConfig, dataset: Data | None = None) -> Setup:
     """
     from ..models import definition
     from ..optim import Optimizer
-    from ..step import Engine, Evaluator, check_divisible
+    from ..step import Engine, Evaluator, check_divisible, check_together
     from ..tasks import TASKS, task_of
 
     dataset = dataset or TASKS[run.task].open_data(run)
@@ -245,7 +245,9 @@ def set_up(run: RunConfig, dataset: Data | None = None) -> Setup:
     # The schedule spans the run with all its resumptions, whatever the budget of this process is.
     optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch, parameters(run.model))
     engine = Engine(run, network, task, optimizer)
-    check_divisible(dataset.step_sizes(run.batch), len(engine.devices), run.accumulate)
+    sizes = dataset.step_sizes(run.batch)
+    check_divisible(sizes, len(engine.devices), run.accumulate)
+    check_together(sizes, len(engine.devices), task_row(run.task).together(run))
     environment = backend.environment() | {"accumulate": run.accumulate, "parallel": run.parallel}
     evaluator = Evaluator(run.model, network, task)
     return Setup(stated, run, dataset, order, epochs, teacher, task, engine, evaluator, environment)

@@ -1,0 +1,174 @@
+"""Mixup and CutMix: pairs, their shares and rectangles, and the loss of mixed targets."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.augment import mixed
+from vit_jax.config import ImageAugment
+from vit_jax.errors import UserError
+from vit_jax.presets import preset
+from vit_jax.step import check_together
+from vit_jax.tasks.classify import Classify
+from vit_jax.train.session import plan
+
+BATCH, SIZE, CLASSES = 1000, 12, 7
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """What is compared here is the program, not how well it is optimised."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+LABELS = np.random.default_rng(0).integers(0, CLASSES, BATCH)
+# Each image is of one level, that of its place in the pair and its class.
+IMAGES = np.broadcast_to(
+    (20 + 30 * LABELS + 5 * (np.arange(BATCH) % 2))[:, None, None, None], (BATCH, SIZE, SIZE, 1)
+).astype(np.uint8)
+ONE_HOT = np.eye(CLASSES)[LABELS]
+
+
+mix_compiled = jax.jit(mixed, static_argnums=(3, 4))
+
+
+def mix(epoch=0, seed=0, images=IMAGES, **fields):
+    """(images, targets, the share that each image has of itself)."""
+    config, keys = ImageAugment(**fields), jax.random.split(jax.random.key(seed), len(images))
+    labels = jnp.asarray(LABELS[: len(images)])
+    got, targets = map(np.asarray, mix_compiled(jnp.asarray(images), labels, keys, config, CLASSES, epoch))
+    other = ONE_HOT[np.arange(len(images)) ^ 1]
+    own = ONE_HOT[: len(images)]
+    different = (own != other).any(1)
+    share = np.where(different, (targets * own).sum(1), np.nan)
+    np.testing.assert_allclose(
+        targets[different], (share[:, None] * own + (1 - share[:, None]) * other)[different], 1e-6
+    )
+    np.testing.assert_allclose(targets[~different], own[~different], atol=1e-6)
+    return got, targets, share
+
+
+def partners(array):
+    return array[np.arange(len(array)) ^ 1]
+
+
+def beta_cdf(alpha, x):
+    """Of Beta(alpha, alpha), by summing its density."""
+    edges = np.linspace(0, 1, 20001)
+    middle = (edges[1:] + edges[:-1]) / 2
+    density = (middle * (1 - middle)) ** (alpha - 1)
+    return np.interp(x, edges, np.concatenate([[0], density.cumsum() / density.sum()]))
+
+
+@pytest.mark.parametrize("alpha", [0.8, 3.0])
+def test_mixup_blends_partners_by_a_share_from_beta(alpha):
+    got, targets, share = mix(mixup=alpha)
+    assert got.dtype == np.float32 and targets.dtype == np.float32
+    known = ~np.isnan(share)
+    s = share[known, None, None, None]
+    expected = s * IMAGES[known] + (1 - s) * partners(IMAGES)[known]
+    np.testing.assert_allclose(got[known], expected, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(share[::2], share[1::2], atol=1e-6)  # both of a pair have the same
+    distance = np.abs(np.sort(beta_cdf(alpha, share[::2][known[::2]])) - np.linspace(0, 1, known[::2].sum())).max()
+    assert distance < 1.95 / math.sqrt(known[::2].sum())  # Kolmogorov and Smirnov, 1 in 1000
+
+
+def test_cutmix_pastes_one_rectangle_of_the_partner_into_both_of_a_pair():
+    got, _, share = mix(cutmix=1.0)
+    assert got.dtype == np.uint8
+    foreign = (got != IMAGES)[..., 0]
+    np.testing.assert_array_equal(got, np.where(foreign[..., None], partners(IMAGES), IMAGES))
+    np.testing.assert_array_equal(foreign, partners(foreign))
+    rows, columns = foreign.any(2).sum(1), foreign.any(1).sum(1)
+    np.testing.assert_array_equal(foreign.sum((1, 2)), rows * columns)  # a rectangle
+    known = ~np.isnan(share)
+    np.testing.assert_allclose(share[known], 1 - foreign.mean((1, 2))[known], atol=1e-6)
+    # Rectangles reach every pixel, and those in the middle more often than those in a corner.
+    often = foreign.mean(0)
+    assert often.min() > 0.06 and often[SIZE // 2, SIZE // 2] > 1.5 * often[0, 0]
+    assert len(np.unique(rows)) > SIZE / 2
+
+
+def test_a_pair_takes_one_of_both_and_with_a_chance_none():
+    got, _, share = mix(mixup=1.0, cutmix=1.0, mix_chance=0.6, mix_switch=0.25)
+    foreign = got != IMAGES
+    cut = foreign.any((1, 2, 3)) & (np.round(got) == got).all((1, 2, 3))
+    untouched = share[~np.isnan(share)] == 1
+    assert abs(untouched.mean() - 0.4) < 0.08  # and a few rectangles outside the image
+    assert abs(cut.sum() / foreign.any((1, 2, 3)).sum() - 0.25) < 0.08
+
+
+def test_mixing_ends_with_its_epoch():
+    for epoch, done in ((0, True), (2, True), (3, False), (9, False)):
+        got, targets, _ = mix(epoch=jnp.int32(epoch), mixup=0.8, cutmix=1.0, mix_off=3)
+        assert (got != IMAGES).any() == done and got.dtype == np.float32
+        assert (targets != ONE_HOT).any() == done
+
+
+def test_draws_are_of_the_pairs_own_key():
+    """A pair is mixed alike whatever else is in the batch."""
+    keys = jax.random.split(jax.random.key(4), BATCH)
+    config = ImageAugment(mixup=0.8, cutmix=1.0)
+    whole = mix_compiled(jnp.asarray(IMAGES), jnp.asarray(LABELS), keys, config, CLASSES, 0)
+    part = mix_compiled(jnp.asarray(IMAGES[40:60]), jnp.asarray(LABELS[40:60]), keys[40:60], config, CLASSES, 0)
+    for a, b in zip(whole, part, strict=True):
+        np.testing.assert_array_equal(a[40:60], b)
+
+
+class Fixed:
+    """A network whose answer is known."""
+
+    dtype = "float64"
+
+    def __init__(self, logits):
+        self.logits = logits
+
+    def __call__(self, images, *, keys=None):
+        return jnp.asarray(self.logits)
+
+
+@pytest.mark.parametrize("e", [0.0, 0.1])
+def test_the_loss_of_mixed_targets_is_torchs_with_probabilities(e):
+    torch = pytest.importorskip("torch")
+    draw = np.random.default_rng(1)
+    logits, keys = draw.normal(0, 2, (6, CLASSES)), jax.random.split(jax.random.key(0), 6)
+    target = draw.dirichlet([1] * CLASSES, 6).astype(np.float32)
+    batch = {"image": np.zeros((6, 2, 2, 1), np.float32), "label": np.zeros(6, np.int32), "target": target}
+    with jax.enable_x64(True):
+        loss, metrics = Classify(ImageAugment(mixup=1.0), (0.0,), (1.0,), e).loss(Fixed(logits), batch, keys)
+    theirs = torch.nn.functional.cross_entropy(
+        torch.from_numpy(logits), torch.from_numpy(target.astype(np.float64)), label_smoothing=e
+    )
+    assert float(loss) == pytest.approx(theirs.item(), rel=1e-12)
+    assert float(metrics["accuracy"]) == (logits.argmax(-1) == target.argmax(-1)).mean()
+
+
+def test_a_devices_share_must_have_whole_pairs():
+    check_together({"batch 32": 32}, 8, 2)
+    check_together({"batch 24": 24}, 8, 1)
+    with pytest.raises(
+        UserError, match=r"^batch 24 on 8 devices is 3 each, but .* mixes 2 .* choose a multiple of 16$"
+    ):
+        check_together({"batch 24": 24}, 8, 2)
+
+
+def test_an_odd_batch_is_refused_by_the_command(inside):
+    refused = inside("train", "digits", "--augment.cutmix", 1, "--batch", 33)
+    assert refused.returncode == 2 and refused.stdout == ""
+    assert refused.stderr.rstrip().endswith("batch 33 is odd but augment.cutmix mixes pairs: give an even batch")
+
+
+def test_overfit_batches_augments_nothing():
+    run = preset("digits").run
+    every = ImageAugment(
+        flip=True, scale=(0.5, 1.0), policy="randaugment", erase=0.5, mixup=0.8, cutmix=1.0, repeats=3, normalize="half"
+    )
+    run = dataclasses.replace(run, augment=every, overfit_batches=2)
+    quiet, order, _ = plan(run, Classify.open_data(run))
+    assert quiet.augment == ImageAugment(normalize="half") and len(set(order.indices(0))) == run.batch
