@@ -350,7 +350,7 @@ def test_training_sees_augmented_images_and_evaluation_does_not():
 
 # -------------------------------------------------------------------------- devices, pmap, accumulation
 
-# Everything that draws is on: each site of dropout, drop path, patch dropout, crops and flips.
+# Everything that draws is on: each site of dropout, drop path, patch dropout, and each kind of augmentation.
 NOISY = RunConfig(
     task="classify",
     model=ViTConfig(
@@ -372,7 +372,9 @@ NOISY = RunConfig(
         head_dropout=0.1,
     ),
     data=ImageData(),
-    augment=ImageAugment(crop_padding=2, flip=True),
+    augment=ImageAugment(
+        crop_padding=2, flip=True, policy="randaugment", layers=1, erase=0.3, mixup=0.8, cutmix=1.0, mix_off=1
+    ),
     optim=OptimConfig(name="adamw", lr=1e-3, weight_decay=0.05, clip=1.0, schedule="one_cycle", cycle_momentum=True),
     loss=LossConfig(label_smoothing=0.1),
     batch=16,
@@ -458,11 +460,11 @@ def test_training_moves_and_draws():
     for name, x in flatten(tree).items():
         # Ten steps of about 1e-3 at most.
         moved = np.abs(result[f"parameters/{name}"] - np.asarray(x)).max()
-        assert 2e-3 < moved < 2e-2 or name.endswith("attention.key.bias"), (name, moved)
+        assert 1e-3 < moved < 2e-2 or name.endswith("attention.key.bias"), (name, moved)
     assert result["losses"].std() > 1e-2
 
 
-@pytest.mark.parametrize("parts", [4, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("parts", [8, pytest.param(2, marks=pytest.mark.slow)])
 def test_accumulation_changes_nothing(parts):
     """(Two parts are taken on eight devices below.)"""
     got = trained(dataclasses.replace(NOISY, accumulate=parts), "float64")

@@ -453,6 +453,9 @@ def test_weights_that_pytorch_trained_go_on_in_jax_and_back(monkeypatch, tmp_pat
     [
         (("digit",), "there is no preset 'digit'; nearest: digits"),
         (("digits", "--accumulate", 2), "accumulate is 2, which the PyTorch reference does not have: leave it at 1"),
+        (("digits", "--augment.mixup", 0.8), "augment.mixup is 0.8, which the PyTorch reference does not have: leave"),
+        (("digits", "--augment.policy", "randaugment"), "augment.policy is randaugment, which the PyTorch reference"),
+        (("digits", "--augment.scale", 0.5, 1), "augment.scale is 0.5 1.0, which the PyTorch reference does not have"),
         (("digits", "--parallel", "pmap"), "parallel is pmap"),
         (("digits", "--overfit-batches", 1), "overfit_batches is 1"),
         (("digits", "--batch", 100000), "batch"),

@@ -154,7 +154,7 @@ class Classify:
     def open_data(run: RunConfig) -> Any:
         """Open, check and split the data of a run. Raises UserError."""
         c, data, augment = cast(Any, (run.model, run.data, run.augment))  # their classes are those of the task's row
-        how = {"normalize": augment.normalize, "mean": augment.mean, "std": augment.std}
+        how = {name: getattr(augment, name) for name in ("normalize", "mean", "std", "repeats")}
         return open_images(data, c.image, c.channels, **how, classes=c.classes, seed=run.seed)
 
     def loss(self, model: ViT, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:

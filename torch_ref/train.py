@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vit_jax import flags
-from vit_jax.config import RunConfig, check_run, task_row, with_sizes
+from vit_jax.config import RunConfig, check_run, flat, task_row, with_sizes
 from vit_jax.config.complete import check_complete, check_name
 from vit_jax.data import batches
 from vit_jax.errors import DONE, CheckFailed, UserError, install, run_command
@@ -50,16 +50,22 @@ def check_supported(run: RunConfig) -> None:
         "init_channels",
         "tensorboard",
         "wandb",
+        *(f"augment.{name}" for name in ("scale", "policy", "erase", "mixup", "cutmix")),
     )
     if task_row(run.task).teacher:
         raise UserError(f"task is {run.task}, whose teacher the PyTorch reference does not have: choose another preset")
     defaults = {f.name: f.default for f in fields(RunConfig)}
+    defaults |= {f"augment.{f.name}": f.default for f in fields(run.augment)}
+    given = {name: value for name, (value, _) in flat(run).items()}
     for name in lacks:
-        if getattr(run, name) != defaults[name]:
-            raise UserError(
-                f"{name} is {getattr(run, name)}, which the PyTorch reference does not have: "
-                f"leave it at {defaults[name]!r}"
-            )
+        if given.get(name) != defaults.get(name):
+            shown, usual = (_words(each) for each in (given[name], defaults[name]))
+            raise UserError(f"{name} is {shown}, which the PyTorch reference does not have: leave it at {usual}")
+
+
+def _words(value: Any) -> str:
+    """A value as it is typed after its flag."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value) or "''"
 
 
 def train(run: RunConfig, name: str = "run", file: str = "") -> Path:

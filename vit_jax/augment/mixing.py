@@ -6,11 +6,16 @@ agree on the share and the rectangle wherever a batch is cut afterwards.
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..config import ImageAugment
+
+QUANTILES = 4096  # of a distribution: so many values, all as likely
 
 
 def mixed(
@@ -25,14 +30,14 @@ def mixed(
     """
     b, h, w = images.shape[:3]
     pairs = jnp.repeat(keys[::2], 2)
-    draws = jax.vmap(lambda key: jax.random.uniform(key, (4,), jnp.float32))(pairs)  # [B, 4]
-    done, switch, y, x = draws.T
+    draws = jax.vmap(lambda key: jax.random.uniform(key, (5,), jnp.float32))(pairs)  # [B, 5]
+    done, switch, y, x, share = draws.T
     active = done < config.mix_chance
     if config.mix_off:
         active &= jnp.asarray(epoch) < config.mix_off
     cut = switch < config.mix_switch if config.mixup and config.cutmix else jnp.full(b, bool(config.cutmix))
-    own = jnp.where(active, jnp.where(cut, 1.0, _share(pairs, config.mixup)), 1.0)  # of mixup, float32 [B]
-    inside = _rectangle(y, x, _share(pairs, config.cutmix), h, w) & (active & cut)[:, None, None]  # [B, h, w]
+    own = jnp.where(active, jnp.where(cut, 1.0, _share(share, config.mixup)), 1.0)  # of mixup, float32 [B]
+    inside = _rectangle(y, x, _share(share, config.cutmix), h, w) & (active & cut)[:, None, None]  # [B, h, w]
 
     def partner(array: Array) -> Array:
         return array.reshape(b // 2, 2, *array.shape[1:])[:, ::-1].reshape(array.shape)
@@ -41,18 +46,34 @@ def mixed(
     if config.cutmix:
         images = jnp.where(inside[..., None], others, images)
     if config.mixup:
-        share = own[:, None, None, None]
-        images = images.astype(jnp.float32) * share + others.astype(jnp.float32) * (1 - share)
-    share = (own * (1 - inside.mean((1, 2), dtype=jnp.float32)))[:, None]
+        weight = own[:, None, None, None]
+        images = images.astype(jnp.float32) * weight + others.astype(jnp.float32) * (1 - weight)
+    rest = (own * (1 - inside.mean((1, 2), dtype=jnp.float32)))[:, None]
     targets = jax.nn.one_hot(labels, classes, dtype=jnp.float32)
-    return images, targets * share + partner(targets) * (1 - share)
+    return images, targets * rest + partner(targets) * (1 - rest)
 
 
-def _share(keys: Array, alpha: float) -> Array:
-    """float32 [B] from Beta(alpha, alpha); 1 for alpha 0."""
+def _share(uniform: Array, alpha: float) -> Array:
+    """float32 [B] from Beta(alpha, alpha), given float32 [B] uniform in 0..1; 1 for alpha 0."""
     if not alpha:
-        return jnp.ones(len(keys), jnp.float32)
-    return jax.vmap(lambda key: jax.random.beta(jax.random.fold_in(key, 1), alpha, alpha, (), jnp.float32))(keys)
+        return jnp.ones_like(uniform)
+    return jnp.asarray(quantiles(alpha))[jnp.minimum((uniform * QUANTILES).astype(jnp.int32), QUANTILES - 1)]
+
+
+@functools.cache
+def quantiles(alpha: float) -> np.ndarray:
+    """float32 [QUANTILES], ascending: the quantiles of Beta(alpha, alpha) in the middles of as many equal shares.
+
+    A draw is one of them, so that it needs no loop on the device, as sampling by rejection would.
+    """
+    # The density x^(alpha-1) (1-x)^(alpha-1) below the median, over s = x^power, is bounded; above it by symmetry.
+    power = min(alpha, 1.0)
+    edges = np.linspace(0, 0.5**power, 20_001)
+    middles = ((edges[1:] + edges[:-1]) / 2) ** (1 / power)
+    density = middles ** (alpha - power) * (1 - middles) ** (alpha - 1)
+    below = np.concatenate([[0], np.cumsum(density)]) / (2 * density.sum())
+    lower = np.interp((np.arange(QUANTILES // 2) + 0.5) / QUANTILES, below, edges) ** (1 / power)
+    return np.concatenate([lower, 1 - lower[::-1]]).astype(np.float32)
 
 
 def _rectangle(y: Array, x: Array, share: Array, h: int, w: int) -> Array:

@@ -107,8 +107,7 @@ class Classify:
         mixed image the class with the larger share counts as right.
         """
         targets = batch["target"] if "target" in batch else jax.nn.one_hot(batch["label"], logits.shape[-1])
-        label = batch["target"].argmax(-1) if "target" in batch else batch["label"]
-        targets = targets.astype(logits.dtype)
+        label, targets = targets.argmax(-1), targets.astype(logits.dtype)
         if self.label_smoothing:
             targets = optax.smooth_labels(targets, self.label_smoothing)
         loss = LOSSES[self.loss_name](logits, targets).mean()
