@@ -193,9 +193,10 @@ def _names(
     if sorted(found) != sorted(expected) or len(found) != sum(counts):
         lacking = sorted(set(expected) - set(found)) or sorted(set(found) - set(expected))
         which = f", and {lacking[0]} is only in one of them" if lacking else ""
+        training = " that train" if c.freeze else ""
         raise UserError(
-            f"{what}: its optimizer has {sum(counts)} parameters and the network {len(expected)}{which}; "
-            f"give the optimizer of all parameters, or {WEIGHTS_ONLY}"
+            f"{what}: its optimizer has {sum(counts)} parameters and the network {len(expected)}{training}{which}; "
+            f"give the optimizer of all parameters{training}, or {WEIGHTS_ONLY}"
         )
     return found
 

@@ -419,6 +419,16 @@ REFUSALS = {
         replace(ADAMW, decay=("kernel", "bias")),
         "has weight_decay 0.0 for patch.bias, but by optim.weight_decay and optim.decay ['kernel', 'bias'] it is 0.1",
     ),
+    "one rate": (
+        lambda s: None,
+        replace(ADAMW, layer_decay=0.5),
+        "group 0 of its optimizer has one rate for layers whose rates differ by optim.layer_decay 0.5; correct",
+    ),
+    "frozen in the config": (
+        lambda s: None,
+        replace(ADAMW, freeze=("norm.*",)),
+        "its optimizer has 25 parameters and the network 23 that train, and norm.bias is only in one of them",
+    ),
     "a step apart": (entry("step", plain(1.0)), ADAMW, "different numbers of steps (1 and 2)"),
     "half a step": (
         lambda s: [e.update(step=plain(1.5)) for e in s["state"].values()],
@@ -472,6 +482,13 @@ def test_what_is_not_the_configs_is_refused(adamw, case):
     with pytest.raises(UserError) as error:
         moments(saved, weights, c)
     assert told in str(error.value) and "\n" not in str(error.value) and "X.pt" in str(error.value)
+
+
+def test_a_tensor_of_which_a_part_is_frozen_has_no_moments_to_convert():
+    rows = rules.narrow(LAYOUTS["timm"].rows(replace(VIT, key_bias=True)))
+    assert [row.theirs for row in optimizer.within(rows, ["head.bias"])] == [("head.bias",)]
+    with pytest.raises(UserError, match=r"^blocks\.0\.attn\.qkv\.weight: holds .* only some are trained alike"):
+        optimizer.within(rows, ["blocks.0.attention.query.kernel"])
 
 
 def test_an_intact_state_passes_with_the_files_own_step(adamw):

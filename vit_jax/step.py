@@ -226,7 +226,10 @@ class Engine:
     def update(
         self, state: State, loss: Array, metrics: dict[str, Array], gradients: Tree
     ) -> tuple[State, dict[str, Array]]:
-        """The state after a step of the optimizer, and all metrics."""
+        """The state after a step of the optimizer, and all metrics.
+
+        The norms of gradients and updates are over the parameters that train, that of parameters over all.
+        """
         trained, frozen = self.optimizer.parted(state.parameters)
         updates, moments = self.optimizer.update(gradients, state.moments, trained, state.step)
         trained = optax.apply_updates(trained, updates)

@@ -64,7 +64,10 @@ class OptimConfig:
         "patterns of dotted names of parameters that do not train (no update, decay, moment or average), such as "
         "'patch.*' 'blocks.[0-5].*'; * matches any characters; empty: all train",
     )
-    clip: float = identity(0.0, "largest global gradient norm c: gradients are scaled by min(1, c/(norm+1e-6)); 0: off")
+    clip: float = identity(
+        0.0,
+        "largest global gradient norm c, over what trains: gradients are scaled by min(1, c/(norm+1e-6)); 0: off",
+    )
     schedule: Literal["constant", "cosine", "one_cycle", "inverse_sqrt"] = identity(
         "cosine", "how the learning rate changes over the run"
     )
