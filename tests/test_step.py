@@ -291,7 +291,7 @@ def test_each_loss_takes_labels_and_targets_and_smooths_both(name, mixed, e):
         task = Classify(ImageAugment(), (0.0,), (1.0,), e, loss_name=name)
         loss, metrics = task.loss(Fixed(LOGITS), batch, jax.random.split(jax.random.key(0), 4))
     assert float(loss) == pytest.approx(losses[name].mean(), rel=1e-12)
-    assert float(metrics["accuracy"]) == (LOGITS.argmax(-1) == BATCH["label"]).mean()
+    assert float(metrics["accuracy"]) == (LOGITS.argmax(-1) == target.argmax(-1)).mean()
 
 
 def test_with_mirror_images_the_logits_of_both_are_averaged_and_the_plain_figures_stay():
