@@ -230,10 +230,10 @@ class Engine:
 
         The norms of gradients and updates are over the parameters that train, that of parameters over all.
         """
-        trained, frozen = self.optimizer.parted(state.parameters)
+        trained, rest = self.optimizer.parted(state.parameters)
         updates, moments = self.optimizer.update(gradients, state.moments, trained, state.step)
         trained = optax.apply_updates(trained, updates)
-        parameters = joined(frozen, trained)
+        parameters = joined(rest, trained)
         ema = state.ema
         if ema is not None:
             ema = optax.incremental_update(trained, ema, 1 - self.run.ema)
@@ -255,17 +255,16 @@ class Engine:
     ) -> tuple[Array, dict[str, Array], Tree]:
         """(loss, metrics, gradients), means over the batch, computed in `accumulate` parts of it.
 
-        Gradients are of the parameters that train, so the backward pass ends where only frozen ones would need it.
+        Gradients are of the parameters that train, so the backward pass ends where only others would need it.
         `denominator` is that of the batch as `Task.denominator` gives it, or None. Parts may differ in theirs, so each
         is divided by the mean over the parts.
         """
         parts = self.run.accumulate
         denominator = denominator if denominator is None else denominator / parts
-
-        trained, frozen = self.optimizer.parted(parameters)
+        trained, rest = self.optimizer.parted(parameters)
 
         def loss(trained: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
-            return task.loss(merge(self.definition, joined(frozen, trained)), batch, keys, denominator)
+            return task.loss(merge(self.definition, joined(rest, trained)), batch, keys, denominator)
 
         differentiate = jax.value_and_grad(loss, has_aux=True)
         if parts == 1:
