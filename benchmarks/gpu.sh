@@ -10,6 +10,8 @@
 # OUT           folder of runs, logs and the table (default: runs/gpu; with TOY=1 a temporary one)
 # SEEDS         runs of each recipe (default: 1)
 # ONLY          names of the rows to measure, with commas between them (default: all)
+#
+# Relative paths are from the folder of the repository.
 set -eu
 cd "$(dirname "$0")/.."
 if [ -z "${PYTHON:-}" ]; then
