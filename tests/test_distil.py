@@ -17,6 +17,7 @@ from convert.dialects import LAYOUTS
 from convert.verify.libraries import load as load_library
 from convert.verify.libraries import torch_ref, vit_pytorch
 from tests.parity.weights import weights
+from vit_jax import memory
 from vit_jax.config import (
     TASKS,
     DistilLoss,
@@ -178,7 +179,7 @@ def test_the_teacher_sees_the_augmented_image_resized_as_pillow_does(kernel, siz
         assert np.abs(mine - theirs).max() < 1.01  # Pillow rounds after each of its two passes
 
 
-def test_the_teacher_is_an_argument_of_the_compiled_step_and_does_not_change(monkeypatch):
+def test_the_teacher_is_an_argument_of_the_compiled_step_and_does_not_change():
     run = a_run(accumulate=2)
     task = taught(run)
     engine = Engine(run, definition(STUDENT), task, Optimizer(run.optim, 4, 2, parameters(STUDENT)))
@@ -190,10 +191,37 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_does_not_change(mon
         state, metrics = engine.train(state, BATCH)
         losses.append(float(metrics["loss"]))
     assert losses[0] == losses[2] != losses[1] and engine.compiled._cache_size() == 1
-    whole = Engine(a_run(), definition(STUDENT), task, engine.optimizer)
-    _, metrics = whole.train(whole.start(jax.tree.map(np.float32, unflatten(weights(STUDENT)))), BATCH)
-    assert float(metrics["loss"]) == pytest.approx(losses[0], rel=1e-5)
+    tree = jax.tree.map(np.float32, unflatten(weights(STUDENT)))
+    whole, _ = jax.jit(lambda tree: task.loss(merge(definition(STUDENT), tree), BATCH, KEYS))(tree)
+    assert float(whole) == pytest.approx(losses[0], rel=1e-5)
     assert flatten(state.parameters).keys() == weights(STUDENT).keys()
+
+
+def test_nothing_is_differentiated_through_the_teacher():
+    """The step with it has as many matrix products more than one with its logits as its forward pass has."""
+    tree, network, run = unflatten(weights(STUDENT)), definition(STUDENT), a_run()
+    batch = {**BATCH, "row": np.arange(6, dtype=np.int32)}
+    logits = replace(a_teacher(), config=None, arrays={"logits": np.zeros((9, 5))})
+
+    def products(f, *arguments):
+        return jax.jit(f).lower(*arguments).as_text().count("dot_general")
+
+    with_network, with_logits = (
+        products(jax.value_and_grad(lambda now: task.loss(merge(network, now), batch, KEYS)[0]), tree)  # noqa: B023
+        for task in (taught(run), taught(run, logits))
+    )
+    assert with_network - with_logits == products(taught(run).teacher_logits, BATCH["image"]) > 5
+
+
+def test_the_memory_of_a_run_has_the_teacher(monkeypatch):
+    run, teacher = a_run(), a_teacher(path="big.safetensors")
+    needed = sum(x.size for x in teacher.arrays.values()) * 4
+    assert memory.run_bytes(run, teacher)[0] - memory.run_bytes(run)[0] == needed
+    limit = sum(memory.run_bytes(run))
+    monkeypatch.setattr(memory, "memory", lambda: (limit, 1))
+    memory.check_memory(run)
+    with pytest.raises(UserError, match=r" and the teacher big\.safetensors take at least "):
+        memory.check_memory(replace(run, teacher="big.safetensors"), teacher)
 
 
 # ------------------------------------------------------------------------------------------------ runs
