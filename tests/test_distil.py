@@ -170,7 +170,7 @@ def test_the_teacher_sees_the_augmented_image_resized_as_pillow_does(kernel, siz
     teacher = a_teacher(replace(TEACHER, image=(size, size), patch=4), image=[size, size], interpolation=kernel)
     images = np.random.default_rng(2).integers(90, 166, (6, 12, 12, 3)).astype(np.uint8)  # nothing to clip
     task = replace(taught(a_run(), teacher), augment=ImageAugment(flip=True))
-    prepared = np.asarray(task.prepare({"image": images}, KEYS)["image"])
+    prepared = np.asarray(task.prepare({"image": images}, KEYS, 0)["image"])
     assert (prepared != images).any()
     task.teacher_logits(prepared)
     pixels = (np.asarray(seen[0]) * STD + MEAN) * 255
