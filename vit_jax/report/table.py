@@ -12,16 +12,20 @@ from .figure import shortened, text_width
 
 
 def check_output(flag: str, path: str, force: bool) -> None:
-    """Raise UserError if the file of a flag cannot be written, or exists without `force`; '' is no file."""
+    """Raise UserError if the file of a flag cannot be written, or exists without `force`; '' is no file.
+
+    `flag` is empty where the file is an argument without one.
+    """
     if not path:
         return
+    told = f"--{flag} {path}" if flag else path
     if Path(path).is_dir():
-        raise UserError(f"--{flag} {path}: is a folder; give the name of a file")
+        raise UserError(f"{told}: is a folder; give the name of a file")
     if Path(path).exists() and not force:
-        raise UserError(f"--{flag} {path}: exists already; add --force to overwrite it, or choose another name")
+        raise UserError(f"{told}: exists already; add --force to overwrite it, or choose another name")
     folder = Path(path).absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(f"--{flag} {path}: its folder does not exist or cannot be written; choose another")
+        raise UserError(f"{told}: its folder does not exist or cannot be written; choose another")
 
 
 def write_csv(path: str | os.PathLike[str], header: Sequence[str], rows: Iterable[Sequence[str | int]]) -> None:
