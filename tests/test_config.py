@@ -224,6 +224,7 @@ BAD_RUNS = [
         for value in (-0.1, 1.0)
     ),
     (dict(ema=1.0), "ema", "1.0"),
+    (dict(ema_warmup=True), "ema_warmup", "True", "ema", "0"),
     (dict(loss=dict(label_smoothing=1.5)), "loss.label_smoothing", "1.5"),
     (dict(patience=3, data=dict(validation=0.0)), "patience", "3", "data.validation", "0"),
     (dict(new_head=True), "new_head", "True", "init"),

@@ -290,13 +290,14 @@ def test_a_step_of_sgd_is_rate_times_clipped_gradient():
         )
 
 
-def test_an_average_of_weights_starts_where_they_do():
-    one = trainer(ema=0.75, optim=dict(lr=0.01))
+@pytest.mark.parametrize("decays", [(0.75, 0.75, 0.75), (2 / 11, 3 / 12, 0.3)], ids=["constant", "warm-up"])
+def test_an_average_of_weights_starts_where_they_do(decays):
+    one = trainer(ema=decays[-1], ema_warmup=decays[0] < decays[-1], optim=dict(lr=0.01))
     expected = torch_ref.parameters(one.model)
     for t in range(3):
         one.step(images(t))
         expected = {
-            n: 0.75 * e + 0.25 * x
+            n: decays[t] * e + (1 - decays[t]) * x
             for (n, e), x in zip(expected.items(), torch_ref.parameters(one.model).values(), strict=True)
         }
     for name, x in torch_ref.parameters(one.average.module).items():

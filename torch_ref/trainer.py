@@ -44,7 +44,7 @@ class Trainer:
         self.length = (steps, epoch)
         self.schedule = make_schedule(self.optimizer, run.optim, *self.length)
         self.done = 0  # number of updates
-        self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(run.ema)) if run.ema else None
+        self.average = AveragedModel(self.model, multi_avg_fn=averaging(run)) if run.ema else None
 
     def load(self, parameters: Mapping[str, np.ndarray]) -> Trainer:
         """Load parameters {vit_jax's dotted name: array}. Raises UserError if they are those of another network."""
@@ -142,6 +142,18 @@ class Trainer:
             sync_file(temporary)
             os.replace(temporary, final)
         sync_folder(path.parent)
+
+
+def averaging(run: RunConfig) -> Any:
+    """How AveragedModel moves an average towards new weights; its third argument is 1 at the first step."""
+    if not run.ema_warmup:
+        return get_ema_multi_avg_fn(run.ema)
+
+    def move(averages: list[Tensor], weights: list[Tensor], step: Tensor) -> None:
+        decay = min(run.ema, (1 + step.item()) / (10 + step.item()))
+        get_ema_multi_avg_fn(decay)(averages, weights, step)
+
+    return move
 
 
 def tensors(batch: Batch, device: torch.device) -> dict[str, Tensor]:

@@ -236,7 +236,7 @@ class Engine:
         parameters = joined(rest, trained)
         ema = state.ema
         if ema is not None:
-            ema = optax.incremental_update(trained, ema, 1 - self.run.ema)
+            ema = optax.incremental_update(trained, ema, self.share(state.step + 1, trained))
         if taken := sorted(metrics.keys() & RESERVED_METRICS):
             raise ValueError(
                 f"a task's metric is called {taken[0]}, which a row of metrics has already: give it another name"
@@ -249,6 +249,13 @@ class Engine:
             "update_norm": optax.tree.norm(updates),
         }
         return State(state.step + 1, parameters, moments, ema), metrics
+
+    def share(self, step: Array, trained: Tree) -> Array | float:
+        """The share of the newest weights in their average after `step` = 1, 2, ... steps (int32 [])."""
+        least = 1 - self.run.ema
+        if not self.run.ema_warmup:
+            return least
+        return jnp.maximum(least, 9 / (10 + step.astype(jax.tree.leaves(trained)[0].dtype)))
 
     def gradients(
         self, task: Task, parameters: Tree, batch: Batch, keys: Array, denominator: Array | None

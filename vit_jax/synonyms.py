@@ -28,6 +28,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
         "loss.temperature": "distillation-tau distill-temperature tau",
         "loss.hard": "distillation-type hard-distillation",
         "teacher": "teacher-model teacher-path teacher-checkpoint",
+        "ema-warmup": "model-ema-warmup use-ema-warmup",
         "ema": "model-ema ema-decay model-ema-decay use-ema",
         "patience": "early-stopping early-stop patience-epochs",
         "compute-dtype dtype": "amp precision bf16 mixed-precision amp-dtype float32 fp32",

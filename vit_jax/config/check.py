@@ -77,6 +77,10 @@ def check_numbers(run: RunConfig) -> None:
     for name, share in shares.items():
         if not 0 <= share < 1:
             raise UserError(f"{name} is {share}: give a number of at least 0 and below 1")
+    if run.ema_warmup and not run.ema:
+        raise UserError(
+            f"ema_warmup is {run.ema_warmup} but ema is {run.ema:g}: give ema a decay, such as 0.999, or leave it out"
+        )
     if run.patience and not run.data.validation:
         raise UserError(f"patience is {run.patience} but data.validation is 0: early stopping needs a validation split")
     for name in ("new_head", "init_resize", "init_channels"):

@@ -132,6 +132,10 @@ class RunConfig:
     )
     accumulate: int = execution(1, "parts of a batch that are computed one after the other, to save memory")
     ema: float = identity(0.0, "decay of a moving average of the weights, which is evaluated too; 0: none")
+    ema_warmup: bool = identity(
+        False,
+        "with ema: the decay after t steps is at most (1 + t) / (10 + t), so that early weights are soon forgotten",
+    )
     patience: int = identity(0, "stop after this many epochs without a better validation result; 0: never")
     overfit_batches: int = identity(
         0,
