@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from .attention_core import attention_core, dropped
 from .config import Parameter
 from .runs import flatten
 
@@ -116,12 +117,14 @@ def _keep(key: Array, shape: tuple[int, ...], rate: float) -> Array:
     return bits >= jnp.uint16(min(round(rate * 2**16), 2**16 - 1))
 
 
+def keep(shape: tuple[int, ...], rate: float, keys: Array | None) -> Array | None:
+    """What dropout keeps of an array of this shape [B, ...], as booleans; None if nothing is dropped."""
+    return jax.vmap(lambda key: _keep(key, shape[1:], rate))(keys) if keys is not None and rate else None
+
+
 def dropout(x: Array, rate: float, keys: Array | None) -> Array:
     """Zero each value of x [B, ...] with probability `rate` and scale the rest by 1/(1-rate); keys None: return x."""
-    if keys is None or not rate:
-        return x
-    kept = jax.vmap(lambda key: _keep(key, x.shape[1:], rate))(keys)
-    return jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))
+    return dropped(x, keep(x.shape, rate, keys), rate)
 
 
 def drop_path(x: Array, rate: float, keys: Array | None) -> Array:
@@ -286,12 +289,12 @@ class Attention(nnx.Module):
         """The attention of [B, Nq, D] -> [B, Nq, D] to keys and values that `project` has given; else as a call."""
         q = self.split_heads(self.query(query))
         q = q if self.query_norm is None else self.query_norm(q)
-        check_mask(mask, (len(q), self.heads, q.shape[2], k.shape[2]))
-        scores = jnp.einsum("bhqd,bhkd->bhqk", q * self.head_width**-0.5, k)  # [B, H, Nq, Nk]
-        weights = jax.nn.softmax(scores.astype(wide(scores.dtype)), axis=-1, where=mask)
+        shape = (len(q), self.heads, q.shape[2], k.shape[2])
+        check_mask(mask, shape)
+        kept = keep(shape, self.dropout, keys)
+        context, weights = attention_core(q * self.head_width**-0.5, k, v, mask, kept, self.dropout)
         record(tape, "attention", weights)
-        weights = dropout(weights.astype(v.dtype), self.dropout, keys)
-        context = (weights @ v).transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
+        context = context.transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
         return self.out(context.reshape(*context.shape[:2], -1))
 
 

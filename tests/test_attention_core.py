@@ -1,0 +1,124 @@
+"""The derivative of attention's core against autodiff of the plain formula and against torch, in every mode."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.attention_core import attention_core
+from vit_jax.layers import Attention, merge, split
+
+DRAW = np.random.default_rng(0)
+B, H, NQ, NK, DH = 2, 3, 5, 7, 4
+Q, K, V = (DRAW.normal(size=(B, H, n, DH)) for n in (NQ, NK, NK))
+OF_CONTEXT, OF_WEIGHTS = DRAW.normal(size=Q.shape), DRAW.normal(size=(B, H, NQ, NK))
+SOME = DRAW.random((B, 1, NQ, NK)) > 0.4
+SOME[..., 0] = True
+EMPTY = SOME.copy()
+EMPTY[0, :, 1] = False
+RATE = 0.25
+KEPT = DRAW.random((B, H, NQ, NK)) > RATE
+CASES = {
+    "plain": (None, None),
+    "padding": (SOME[:, :, :1], None),
+    "dropout": (None, KEPT),
+    "rows with nothing to see, dropout": (EMPTY, KEPT),
+}
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def plain(q, k, v, mask, kept, rate):
+    """(context, weights), by the formula."""
+    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k)
+    weights = jax.nn.softmax(scores, axis=-1, where=mask)
+    return (weights if kept is None else jnp.where(kept, weights / (1 - rate), 0.0)) @ v, weights
+
+
+def value(core, case, q, k, v, captured=True):
+    """A number that depends on all of the context and, if they are captured, of the weights."""
+    context, weights = core(q, k, v, *CASES[case], RATE)
+    return (context * OF_CONTEXT).sum() + (captured * jnp.square(weights) * OF_WEIGHTS).sum()
+
+
+def close(got, expected):
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert one.dtype == other.dtype == np.float64
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_those_of_the_formula(case, captured):
+    got, expected = (
+        jax.jit(jax.value_and_grad(partial(value, core, case, captured=captured), (0, 1, 2)))(Q, K, V)
+        for core in (attention_core, plain)
+    )
+    close(got, expected)
+    assert all(np.abs(gradient).max() > 0.1 for gradient in got[1])
+    if "nothing" in case:
+        assert (np.asarray(got[1][0])[0, :, 1] == 0).all()
+
+
+def test_gradients_are_torchs():
+    torch = pytest.importorskip("torch")
+    leaves = [torch.tensor(x, requires_grad=True) for x in (Q, K, V)]
+    context = torch.nn.functional.scaled_dot_product_attention(*leaves, torch.tensor(SOME), scale=1.0)
+    (context * torch.tensor(OF_CONTEXT)).sum().backward()
+    got = jax.grad(lambda *x: (attention_core(*x, SOME, None, 0.0)[0] * OF_CONTEXT).sum(), (0, 1, 2))
+    close(jax.jit(got)(Q, K, V), [leaf.grad.numpy() for leaf in leaves])
+
+
+def test_forward_mode_second_order_vmap_scan_and_remat_see_the_same_derivatives():
+    case, two = "rows with nothing to see, dropout", np.stack([Q, 2 * Q])
+
+    def modes(core, two):
+        f = partial(value, core, case)
+        slope = jax.grad(lambda q: f(q, K, V))
+        remat = jax.grad(jax.checkpoint(lambda q: f(q, K, V)))
+        return {
+            "forward": jax.jvp(f, (Q, K, V), (V[:, :, :NQ], V, K))[1],
+            "second": jax.jvp(slope, (Q,), (OF_CONTEXT,))[1],
+            "reverse of forward": jax.grad(lambda q: jax.jvp(f, (q, K, V), (Q, V, K))[1])(Q),
+            "vmap": jax.vmap(slope)(two),
+            "scan": jax.lax.scan(lambda total, q: (total + slope(q), None), jnp.zeros_like(Q), two)[0],
+            "remat": remat(Q),
+        }
+
+    close(jax.jit(partial(modes, attention_core))(two), jax.jit(partial(modes, plain))(two))
+
+
+def test_bfloat16_keeps_its_dtypes_and_is_within_its_rounding():
+    mask, kept = CASES["dropout"]
+
+    def gradients(core, dtype):
+        def loss(*x):
+            context, weights = core(*x, mask, kept, RATE)
+            assert weights.dtype == jnp.promote_types(dtype, jnp.float32) and context.dtype == dtype
+            return (context.astype(jnp.float64) * OF_CONTEXT).sum()
+
+        return jax.jit(jax.grad(loss, (0, 1, 2)))(*(jnp.asarray(x, dtype) for x in (Q, K, V)))
+
+    for got, expected in zip(gradients(attention_core, jnp.bfloat16), gradients(plain, jnp.float64), strict=True):
+        assert got.dtype == jnp.bfloat16
+        np.testing.assert_allclose(got.astype(np.float64), expected, rtol=0, atol=0.03 * np.abs(expected).max())
+
+
+def test_a_cpu_gets_products_over_the_last_axis_and_others_get_no_barrier():
+    """No batched product of the compiled gradient sums over the first axis of both, which XLA does slowly on a CPU."""
+    definition, tree = split(Attention(8, 2, 4))
+    x = np.zeros((3, 5, 8), np.float32)
+    step = jax.jit(jax.grad(lambda tree: merge(definition, tree)(x, x, x).sum())).trace(tree)
+    lines = [line for line in step.lower().compile().as_text().splitlines() if " dot(" in line and "batch_dims" in line]
+    assert len(lines) == 6
+    assert not [
+        line for line in lines if "lhs_contracting_dims={2}, rhs_batch_dims={0,1}, rhs_contracting_dims={2}" in line
+    ]
+    for platform in ("cuda", "tpu"):
+        assert "optimization_barrier" not in step.lower(lowering_platforms=(platform,)).as_text()

@@ -1,0 +1,57 @@
+"""The steps of every preset are lowered for a GPU and a TPU too: what is for a CPU alone is in neither of the two."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax.config import network_of, parameters, shapes, with_sizes
+from vit_jax.models import definition
+from vit_jax.optim import Optimizer
+from vit_jax.presets import PRESETS, preset
+from vit_jax.runs import unflatten
+from vit_jax.step import Engine, Evaluator
+from vit_jax.tasks import task_of
+
+WORDS = ["<pad>", "<bos>", "<eos>", "<unk>", "one", "two"]
+METADATA = {"preprocess": {"mean": [0.5], "std": [0.5]}, "vocabulary": {"source": WORDS, "target": WORDS}}
+
+
+def abstract(shape, dtype):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def batch_of(run):
+    """A batch of a preset, as shapes: images and labels, or the ids of sentences."""
+    if run.task == "translate":
+        return {name: abstract((run.batch, 7), np.int32) for name in ("source", "target")}
+    height, width = np.broadcast_to(run.model.image, 2)
+    image = abstract((run.batch, int(height), int(width), run.model.channels), np.uint8)
+    return {"image": image, "label": abstract((run.batch,), np.int32)}
+
+
+QUICK = ("digits", "numbers", "mnist-20x1")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in [*PRESETS, "vit-s16"]]
+)
+def test_the_steps_of_a_preset_are_lowered_for_each_platform(name):
+    """From shapes alone, so nothing is computed or compiled."""
+    run = preset(name).run
+    open_sizes = {size: 10 for size in network_of(run.model).from_data if not getattr(run.model, size)}
+    run = replace(run, model=with_sizes(run.model, open_sizes))
+    network, task, table = definition(run.model), task_of(run, METADATA), parameters(run.model)
+    engine, evaluator = (
+        Engine(run, network, task, Optimizer(run.optim, 100, 10, table)),
+        Evaluator(run.model, network, task),
+    )
+    weights = unflatten({name: abstract(shape, np.float32) for name, shape in shapes(run.model).items()})
+    state, batch = jax.eval_shape(engine.start, weights), batch_of(run)
+    training = engine.compiled.trace(state, batch, engine.seed, {})
+    evaluation = evaluator.compiled.trace(weights, batch, {})
+    for platform in ("cuda", "tpu", "cpu"):
+        texts = [step.lower(lowering_platforms=(platform,)).as_text() for step in (training, evaluation)]
+        assert all("dot_general" in text for text in texts)
+        assert ["optimization_barrier" in text for text in texts] == [platform == "cpu", False]
