@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax.config import network_of, parameters, shapes, with_sizes
+from vit_jax.config import Teacher, ViTConfig, network_of, parameters, shapes, with_sizes
 from vit_jax.models import definition
 from vit_jax.optim import Optimizer
 from vit_jax.presets import PRESETS, preset
@@ -31,6 +31,14 @@ def batch_of(run):
     return {"image": image, "label": abstract((run.batch,), np.int32)}
 
 
+def a_teacher(channels):
+    """The teacher of runs that need one: a small network whose weights are zero."""
+    config = ViTConfig(image=8, patch=4, channels=channels, classes=10, width=8, depth=1, heads=2, hidden=8)
+    metadata = {"preprocess": {"image": [8, 8], "interpolation": "bilinear", "mean": [0.5], "std": [0.5]}}
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in shapes(config).items()}
+    return Teacher("teacher", "", config, metadata, arrays)
+
+
 QUICK = ("digits", "numbers", "mnist-20x1")
 
 
@@ -42,15 +50,13 @@ def test_the_steps_of_a_preset_are_lowered_for_each_platform(name):
     run = preset(name).run
     open_sizes = {size: 10 for size in network_of(run.model).from_data if not getattr(run.model, size)}
     run = replace(run, model=with_sizes(run.model, open_sizes))
-    network, task, table = definition(run.model), task_of(run, METADATA), parameters(run.model)
-    engine, evaluator = (
-        Engine(run, network, task, Optimizer(run.optim, 100, 10, table)),
-        Evaluator(run.model, network, task),
-    )
+    task = task_of(run, METADATA).load_frozen(a_teacher(getattr(run.model, "channels", 1)))
+    network, optimizer = definition(run.model), Optimizer(run.optim, 100, 10, parameters(run.model))
+    engine, evaluator = Engine(run, network, task, optimizer), Evaluator(run.model, network, task)
     weights = unflatten({name: abstract(shape, np.float32) for name, shape in shapes(run.model).items()})
-    state, batch = jax.eval_shape(engine.start, weights), batch_of(run)
-    training = engine.compiled.trace(state, batch, engine.seed, {})
-    evaluation = evaluator.compiled.trace(weights, batch, {})
+    batch = batch_of(run)
+    training = engine.compiled.trace(jax.eval_shape(engine.start, weights), batch, engine.seed, engine.frozen)
+    evaluation = evaluator.compiled.trace(weights, batch, evaluator.frozen)
     for platform in ("cuda", "tpu", "cpu"):
         texts = [step.lower(lowering_platforms=(platform,)).as_text() for step in (training, evaluation)]
         assert all("dot_general" in text for text in texts)
