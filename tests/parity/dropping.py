@@ -76,7 +76,7 @@ def one_mask(name: str, c: Config) -> Iterator[Check]:
 def statistics(name: str, c: Config, batch: int = 32) -> Iterator[Check]:
     """At every site: the share dropped within 4 standard deviations, the rest scaled by 1/(1-p), no mask used twice."""
     seen: list[tuple[float, np.ndarray, np.ndarray]] = []
-    real = layers.dropout
+    real, core = layers.dropout, layers.attention_core
 
     def recorded(x: Any, rate: float, keys: Any) -> Any:
         y = real(x, rate, keys)
@@ -84,8 +84,15 @@ def statistics(name: str, c: Config, batch: int = 32) -> Iterator[Check]:
             seen.append((rate, np.asarray(x), np.asarray(y)))
         return y
 
+    def recorded_core(q: Any, k: Any, v: Any, mask: Any, kept: Any, rate: float) -> Any:
+        context, attention = core(q, k, v, mask, kept, rate)
+        if kept is not None:
+            seen.append((rate, np.asarray(attention), np.asarray(layers.dropped(attention, kept, rate))))
+        return context, attention
+
     mine, given = ours(c, weights(c), "float64"), inputs(c, batch=batch)
     with (
+        mock.patch.object(layers, "attention_core", recorded_core),
         mock.patch.object(layers, "dropout", recorded),
         mock.patch.object(vit, "dropout", recorded),
         mock.patch.object(transformer, "dropout", recorded),
