@@ -17,6 +17,7 @@ from convert.dialects import LAYOUTS
 from convert.verify.libraries import load as load_library
 from convert.verify.libraries import torch_ref, vit_pytorch
 from tests.parity.weights import weights
+from torch_ref.train import check_supported
 from vit_jax import memory
 from vit_jax.config import (
     TASKS,
@@ -34,6 +35,7 @@ from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, network_class
 from vit_jax.optim import Optimizer
+from vit_jax.presets import preset
 from vit_jax.runs import Run, flatten, unflatten
 from vit_jax.step import Engine
 from vit_jax.tasks import distil, task_of
@@ -308,6 +310,7 @@ def test_a_teacher_is_what_load_opens(folder, digits_run, tmp_path):
         ([*STUDENTS, "--teacher", "text.npz"], "teacher text.npz: is no readable file of numpy"),
         ([*STUDENTS, "--teacher", "bare.safetensors", "--model.channels", "3"], "does not state how images are prepro"),
         ([*STUDENTS, "--teacher", "{run}", "--model.classes", "7"], "has 10 classes and this run has 7"),
+        ([*STUDENTS, "--teacher", "seven.safetensors", "--model.classes", "0"], "has 7 classes and this run has 10"),
         ([*STUDENTS, "--teacher", "{run}", "--model.channels", "3"], "images of 1 channels and this run has 3"),
     ],
 )  # fmt: skip
@@ -316,10 +319,12 @@ def test_a_teacher_that_cannot_teach_is_refused_before_anything_is_written(
 ):
     for name, model in (
         ("bare", replace(TEACHER, classes=10)),
+        ("seven", replace(TEACHER, classes=7, channels=1)),
         ("words", TransformerConfig(8, 2, hidden=8, source_vocabulary=5, target_vocabulary=5, outputs=5)),
     ):
         if f"{name}.safetensors" in words:
-            vit_jax.export(network_class(model)(model), tmp_path / f"{name}.safetensors")
+            stated = dict(mean=[0.5], std=[0.5]) if name == "seven" else {}
+            vit_jax.export(network_class(model)(model), tmp_path / f"{name}.safetensors", fields=stated)
     for name in ("text.txt", "text.npz"):
         (tmp_path / name).write_text("no weights")
     np.save(tmp_path / "logits.npy", np.zeros((1796, 10), np.float32))
@@ -328,6 +333,13 @@ def test_a_teacher_that_cannot_teach_is_refused_before_anything_is_written(
     before = {*tmp_path.iterdir()}
     assert message in lines(inside("train", *[word.format(run=digits_run) for word in words]))
     assert {*tmp_path.iterdir()} == before
+
+
+def test_the_pytorch_reference_says_that_it_has_no_teacher():
+    run = preset("cifar10-48x4-distil").run
+    for each in (run, replace(run, teacher="x.pt")):
+        with pytest.raises(UserError, match="task is distil, whose teacher the PyTorch reference does not have"):
+            check_supported(each)
 
 
 def test_a_teacher_of_other_classes_or_none_is_refused():
