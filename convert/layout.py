@@ -152,7 +152,8 @@ class Layout:
             return [f"it holds a {network_of(self.network).name}, this is a {network_of(config).name}"]
         config, unseen = normal(config), network_of(self.network).unseen
         reasons = [
-            f"{name} is {getattr(config, name)!r}, but the layout has only {' or '.join(map(repr, f.among))}"
+            f"{name} is {getattr(config, name)!r}, but the layout has "
+            + ("none" if f.among == ((),) else f"only {' or '.join(map(repr, f.among))}")
             for name, f in self.fields.items()
             if not f.allows(getattr(config, name)) and not (weights_only and name in unseen) and name not in stated
             if not self._idle(config, name)
@@ -249,7 +250,8 @@ PLAIN_VIT: dict[str, Field] = {
     **dict.fromkeys(
         ("stem_bias", "cls_token", "position_trained", "cls_position", "distill_position", "norm_first", "final_norm",
          "norm_bias", "query_bias", "key_bias", "value_bias", "out_bias", "mlp_bias", "head_bias"), always(True)),
-    "stem_activation": always("none"), "registers": always(0), "position": always("learned"),
+    "stem": always(()), "stem_kernel": always(4), "stem_activation": always("none"),
+    "registers": always(0), "position": always("learned"),
     "layer_scale": always(0.0), "head_width": always(0), "head_hidden": always(0), "head_activation": always("tanh"),
     "pool": always("cls"),
 }  # fmt: skip

@@ -158,6 +158,17 @@ def test_one_channel_takes_a_grey_picture_as_three_took_it():
     assert np.allclose(logits(after, given, grey), logits(config, before, grey.repeat(3, -1)), rtol=0, atol=1e-13)
 
 
+def test_behind_convolutions_the_first_takes_the_channels_and_positions_follow_the_grid():
+    config = replace(VIT, position="none", depth=1, stem=(6,), patch=2)
+    before, grey = random(config), pictures(replace(config, channels=1))
+    after, given = adapted(config, "channels=1")
+    assert np.allclose(logits(after, given, grey), logits(config, before, grey.repeat(3, -1)), rtol=0, atol=1e-13)
+    config = replace(VIT, stem=(6,))
+    (larger, given), rows = adapted(config, "resize=16x24:timm"), random(config)["position"]
+    assert (larger.stem, larger.grid) == ((6,), (4, 12))
+    assert np.array_equal(given["position"][1:], resample(rows[1:], config.grid, larger.grid, POSITIONS["timm"]))
+
+
 @pytest.mark.parametrize(("n", "colours"), [(2, "rg"), (3, "rgb"), (4, "rgbr"), (7, "rgbrgbr")])
 def test_more_channels_are_the_colours_over_and_over(n, colours):
     before, (_, after) = random(VIT)["patch.kernel"].reshape(8, 3, 8), adapted(VIT, f"channels={n}")
@@ -332,6 +343,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(text):
         (replace(VIT, channels=1), "statistics=half:imagenet", "takes 1"),
         (replace(VIT, stem_pre_norm=True), "channels=1", "pixels are normalised before"),
         (replace(VIT, stem_pre_norm=True), "patch=8:flexi", "pixels are normalised before"),
+        (replace(VIT, stem=(6,)), "patch=8:flexi", "its patches are projected after convolutions"),
+        (replace(VIT, stem=(6,)), "statistics=half:imagenet", "pad images with zeros"),
         (
             replace(VIT, image=8, patch=2),
             "resize=8x12:torchvision",

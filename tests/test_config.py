@@ -118,6 +118,10 @@ BAD_NETWORKS = [
     (dict(image=32, patch=(16, 12)), "image", "32x32", "patch", "16x12"),
     (dict(image=0), "image", "0x0"),
     (dict(patch=0), "patch", "0x0"),
+    (dict(stem=(32, 0)), "stem", "32 0"),
+    (dict(stem_kernel=5), "stem_kernel", "5", "3 or 4"),
+    (dict(image=40, patch=10, stem=(32, 64)), "patch", "10x10", "divisible by 4", "the 2 convolutions", "stem"),
+    (dict(patch=(16, 2), stem=(32, 64)), "patch", "16x2", "divisible by 4", "the 2 convolutions", "stem"),
     (dict(width=100), "width", "100", "heads", "12"),
     (dict(width=100, head_width=64, pool="map"), "width", "100", "heads", "12", "map"),
     (dict(cls_token=False), "pool", "cls", "cls_token", "False"),
@@ -559,6 +563,10 @@ def test_every_field_says_what_it_does():
 
 # Every leaf that any network has, with the kind that decides whether it decays.
 KINDS = {
+    "stem.0.kernel": "kernel",
+    "stem.0.bias": "bias",
+    "stem.0.norm.scale": "norm",
+    "stem.0.norm.bias": "norm",
     "patch.kernel": "kernel",
     "patch.bias": "bias",
     "patch.pre_norm.scale": "norm",
@@ -640,6 +648,7 @@ def test_kind_of_every_parameter_name():
     """Networks with all slots at once has all names, and no others."""
     everything = ViTConfig(
         depth=1,
+        stem=(8,),
         stem_pre_norm=True,
         stem_norm=True,
         distill_token=True,

@@ -61,6 +61,7 @@ def test_both_generations_differ_in_the_mlp_alone():
         (dict(pool="mean"), "pool is 'mean'"),
         (dict(classes=0), "classes is 0"),
         (dict(registers=1), "registers is 1"),
+        (dict(stem=(6,)), "stem is (6,), but the layout has none"),
     ],
 )
 def test_what_its_constructor_cannot_be_told_is_said(change, said):

@@ -380,7 +380,7 @@ def foreign(tmp_path):
     """A network without a run: our names, no words beside."""
     save_file(weights(VIT), tmp_path / "file.safetensors")
     fields = [
-        f"{k}={v if not isinstance(v, list) else 'x'.join(map(str, v))}"
+        f"{k}={v if not isinstance(v, list) else 'x'.join(map(str, v)) or '()'}"
         for k, v in to_dict(VIT).items()
         if k in LAYOUTS["vit-jax@vit"].fields
     ]

@@ -17,6 +17,7 @@ from vit_jax.runs import flatten
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12)
 EVERYTHING = dataclasses.replace(
     VIT,
+    stem=(6, 5),
     stem_pre_norm=True,
     stem_norm=True,
     distill_token=True,

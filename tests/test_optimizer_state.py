@@ -292,7 +292,7 @@ def test_our_optimizer_loads_into_torchs_own_in_its_own_order(tmp_path):
     "c",
     [
         VIT,
-        replace(VIT, registers=2, distill_token=True, pool="map", stem_pre_norm=True, stem_norm=True, head_hidden=5),
+        replace(VIT, stem=(6,), distill_token=True, pool="map", stem_pre_norm=True, stem_norm=True, head_hidden=5),
         SEQ,
     ],
 )

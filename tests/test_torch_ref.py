@@ -38,7 +38,15 @@ SEQ = TransformerConfig(
 VITS = {
     "plain": VIT,
     "stem, map, gated": replace(
-        VIT, stem_pre_norm=True, stem_norm=True, stem_activation="relu", pool="map", gated=True, position="sincos2d"
+        VIT,
+        patch=2,
+        stem=(6,),
+        stem_pre_norm=True,
+        stem_norm=True,
+        stem_activation="relu",
+        pool="map",
+        gated=True,
+        position="sincos2d",
     ),
     "tokens, post-norm": replace(
         VIT,

@@ -120,12 +120,17 @@ def reference(c, p, images):
         x = FORMULAS[c.head_activation](dense("head_hidden", x)) if c.head_hidden else x
         return dense("head", x, c.head_bias) if c.classes else x
 
-    # The stem: patches row by row, each flattened (row, column, channel).
-    batch, h, w, _ = images.shape
-    ph, pw = pair(c.patch)
-    x = np.stack(
-        [images[:, r : r + ph, q : q + pw].reshape(batch, -1) for r in range(0, h, ph) for q in range(0, w, pw)], 1
-    )
+    # The stem: convolutions, place by place; each output is of k x k inputs, zeros outside of the image.
+    batch, k, x = len(images), c.stem_kernel, images
+    for i in range(len(c.stem)):
+        h, w, padded = x.shape[1] // 2, x.shape[2] // 2, np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        x = np.zeros((batch, h, w, c.stem[i]))
+        for r, q in itertools.product(range(h), range(w)):
+            x[:, r, q] = dense(f"stem.{i}", padded[:, 2 * r :, 2 * q :][:, :k, :k].reshape(batch, -1), c.stem_bias)
+        x = FORMULAS["gelu"](norm(f"stem.{i}.norm", x))
+    # Then patches row by row, each flattened (row, column, channel).
+    (_, h, w, _), (ph, pw) = x.shape, (size // 2 ** len(c.stem) for size in pair(c.patch))
+    x = np.stack([x[:, r : r + ph, q : q + pw].reshape(batch, -1) for r in range(0, h, ph) for q in range(0, w, pw)], 1)
     x = norm("patch.pre_norm", x) if c.stem_pre_norm else x
     x = dense("patch", x, c.stem_bias)
     x = norm("patch.norm", x) if c.stem_norm else x
@@ -191,6 +196,11 @@ PREFIX = dict(image=(6, 6), distill_token=True, registers=1)
 DEIT = dict(**PREFIX, pool="cls_distill")
 CASES = {
     "base": {},
+    "a convolution": dict(image=(8, 8), patch=(4, 2), stem=(6,)),
+    "two convolutions of 3x3": dict(image=(8, 16), patch=4, stem=(4, 6), stem_kernel=3),
+    "a convolution and all of the stem": dict(
+        image=(8, 8), patch=(4, 2), stem=(6,), stem_pre_norm=True, stem_norm=True, stem_bias=False, norm_bias=False
+    ),
     "stem without bias": dict(stem_bias=False),
     "norm before the stem": dict(stem_pre_norm=True),
     "norm after the stem": dict(stem_norm=True),
@@ -442,9 +452,11 @@ def test_sinusoids_of_an_odd_width():
 
 
 def multiplications(jaxpr):
-    """Multiply-adds of all matrix products in a program."""
+    """Multiply-adds of all matrix products and convolutions in a program."""
     total = 0
     for equation in jaxpr.eqns:
+        if equation.primitive.name == "conv_general_dilated":  # the kernel is (row, column, in, out)
+            total += math.prod(equation.outvars[0].aval.shape) * math.prod(equation.invars[1].aval.shape[:3])
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             total += math.prod(equation.outvars[0].aval.shape) * math.prod(
@@ -467,6 +479,7 @@ def multiplications(jaxpr):
             "two heads",
             "hidden layer, tanh",
             "no head",
+            "two convolutions of 3x3",
         ),
         *("attention pooling", "attention pooling, other slots", "square grey image and patches, one block"),
     ],

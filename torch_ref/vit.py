@@ -18,15 +18,30 @@ from vit_jax.config.vit import vit_captured
 from .layers import ACTIVATIONS, Attention, AttentionPool, Mlp, Tape, drop_path, evaluating, initialise, record
 
 
+class Convolution(nn.Conv2d):
+    """A convolution of stride 2, then LayerNorm over the channels and GELU: one layer of the stem.
+
+    Such stems are those of Xiao et al. 2021 (arXiv 2106.14881), with LayerNorm in place of batch norm.
+    """
+
+    def __init__(self, n_in: int, n_out: int, c: ViTConfig):
+        super().__init__(n_in, n_out, c.stem_kernel, stride=2, padding=1, bias=c.stem_bias)
+        self.norm = nn.LayerNorm(n_out, c.eps, bias=c.norm_bias)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, in, h, w] -> [B, out, h/2, w/2]
+        y = super().forward(x).movedim(1, -1)
+        return F.gelu(self.norm(y)).movedim(-1, 1)
+
+
 class Patches(nn.Conv2d):
     """Images to patch tokens: a convolution with its stride equal to its kernel size."""
 
     def __init__(self, c: ViTConfig):
-        self.size = pair(c.patch)
-        super().__init__(c.channels, c.width, self.size, self.size, bias=c.stem_bias)
+        rows, columns, channels = c.patch_input
+        self.size = rows, columns
+        super().__init__(channels, c.width, self.size, self.size, bias=c.stem_bias)
         self.activation = ACTIVATIONS[c.stem_activation]
-        pixels = self.size[0] * self.size[1] * c.channels
-        self.pre_norm = nn.LayerNorm(pixels, c.eps, bias=c.norm_bias) if c.stem_pre_norm else None
+        self.pre_norm = nn.LayerNorm(rows * columns * channels, c.eps, bias=c.norm_bias) if c.stem_pre_norm else None
         self.norm = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.stem_norm else None
 
     def forward(self, images: Tensor) -> Tensor:  # [B, C, h, w] -> [B, N, D]
@@ -93,6 +108,7 @@ class ViT(nn.Module):
     def __init__(self, config: ViTConfig):
         super().__init__()
         c = self.config = check_vit(config)
+        self.stem = nn.Sequential(*(Convolution(n_in, n_out, c) for n_in, n_out, _ in c.convolutions))
         self.patch = Patches(c)
         self.cls_token = _tokens(c.cls_token, 1, c.width)
         self.distill_token = _tokens(c.distill_token, 1, c.width)
@@ -173,7 +189,7 @@ class ViT(nn.Module):
     def embed(self, images: Tensor) -> Tensor:
         """The tokens that enter the blocks, prefix tokens before patches: [B, C, h, w] -> [B, N, D]."""
         c = self.config
-        patches = self.patch(images)
+        patches = self.patch(self.stem(images))
         positions = self.positions(patches)
         patches = patches if positions is None else patches + positions[:, -c.patches :]
         patches = self.drop_patches(patches)

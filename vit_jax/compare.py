@@ -323,7 +323,7 @@ def _text(value: Any) -> str:
     if value is None or value in ("", ()):
         return "-"
     if isinstance(value, tuple):
-        return ",".join(map(_text, value))
+        return ",".join(map(_text, value)) or "none"
     return printable(f"{value:g}" if isinstance(value, float) else str(value))
 
 

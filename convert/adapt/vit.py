@@ -65,6 +65,7 @@ def patch(c: ViTConfig, text: str, value: str) -> Adaptation:
     """patch=SIZE:KERNEL: another patch size on the same grid, so that the image size changes with it."""
     size, kernel = _pair(text, value, PATCHES)
     _without_pixel_norm(c, text)
+    need(not c.stem, text, "its patches are projected after convolutions (model.stem), so they are not resampled")
     rows, columns = c.grid
     old, new = pair(c.patch), pair(size)
     need(max(*old, *new) <= LONGEST_PATCH, text, f"no side of a patch may have more than {LONGEST_PATCH} pixels")
@@ -189,20 +190,22 @@ def channels(c: ViTConfig, text: str, value: str) -> Adaptation:
     """channels=N: from 3 channels to N: their sum for 1, else the three in turn times 3/N (timm's adapt_input_conv)."""
     n = number(text, value, int, 1)
     need(c.channels == 3, text, f"this network takes {c.channels} channels, and only 3 can be changed")
-    _without_pixel_norm(c, text)
+    first, width = ("stem.0.kernel", c.stem[0]) if c.stem else ("patch.kernel", c.width)
+    if not c.stem:
+        _without_pixel_norm(c, text)
     after = replace(c, channels=n)
 
     def kernels(arrays: Arrays) -> Arrays:
-        w = arrays[0].reshape(-1, 3, c.width)  # (p q) c d
+        w = arrays[0].reshape(-1, 3, width)  # (p q) c d
         w = w.sum(1, keepdims=True) if n == 1 else w[:, np.arange(n) % 3] * (3 / n)
-        return [w.reshape(-1, c.width)]
+        return [w.reshape(-1, width)]
 
     says = f"images have {n} channels instead of 3: the function changes, and the preprocessing is no longer known"
     return Adaptation(
         text,
         c,
         after,
-        (_step(after, "patch.kernel", compute=kernels),),
+        (_step(after, first, compute=kernels),),
         says,
         lambda facts: replace(facts, preprocess=None),
         changes=True,
@@ -216,6 +219,7 @@ def statistics(c: ViTConfig, text: str, value: str) -> Adaptation:
         raise UserError(f"--adapt {text}: {value!r} is not FROM:TO, each one of {', '.join(STATISTICS)}; give the two")
     need(c.channels == 3, text, f"these are statistics of 3 channels, and this network takes {c.channels}")
     _without_pixel_norm(c, text)
+    need(not c.stem, text, "its convolutions (model.stem) pad images with zeros, whose meaning would change")
     (mean_before, std_before), (mean, std) = ((np.array(a), np.array(b)) for a, b in (STATISTICS[n] for n in names))
     after = replace(c, stem_bias=True)
 

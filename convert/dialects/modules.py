@@ -18,9 +18,13 @@ LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 
 
 def convolution(c: ViTConfig) -> Order:
-    """A convolution's kernel [D, C, p, q] as our matrix of patches [p*q*C, D]."""
-    rows, columns = pair(c.patch)
-    return Order("d c p q", "(p q c) d", dict(c=c.channels, p=rows, q=columns))
+    """The kernel [D, C, p, q] of the convolution that projects patches as our matrix [p*q*C, D]."""
+    return flattened(*c.patch_input)
+
+
+def flattened(rows: int, columns: int, channels: int) -> Order:
+    """A convolution's kernel [out, channels, rows, columns] as our matrix [rows*columns*channels, out]."""
+    return Order("d c p q", "(p q c) d", dict(c=channels, p=rows, q=columns))
 
 
 def module_rows(

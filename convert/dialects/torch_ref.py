@@ -13,7 +13,7 @@ from vit_jax.config import NETWORKS, ModelConfig, Parameter, ViTConfig, function
 
 from ..layout import Field, Layout
 from ..rules import TRANSPOSE, Order, Row, row
-from .modules import TOKEN, TOKENS, convolution
+from .modules import TOKEN, TOKENS, convolution, flattened
 from .own import run_facts
 
 
@@ -37,6 +37,9 @@ def _of_vit(config: ViTConfig, name: str, p: Parameter) -> Row | None:
     path, _, leaf = name.rpartition(".")
     if name == "patch.kernel":
         return row("patch.weight", name, p.shape, convolution(config))
+    if path.startswith("stem.") and leaf == "kernel":
+        size = config.stem_kernel
+        return row(f"{path}.weight", name, p.shape, flattened(size, size, p.shape[0] // size**2))
     if path == "patch.pre_norm":  # over the pixels of a patch, in the order in which torch unfolds them
         theirs = "patch.pre_norm.weight" if leaf == "scale" else name
         return row(theirs, name, p.shape, Order("(c p q)", "(p q c)", convolution(config).sizes))

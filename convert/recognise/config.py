@@ -190,8 +190,9 @@ def check_types(layout: Layout, fields: Json, who: str, path: str, typed: Mappin
                 check_types(layout, {name: value}, who, path, typed)
             raise
         ((name, value),) = fields.items()
-        given = typed.get(name, repr(value))
-        raise UserError(f"--set {name}={given}: give {described(get_type_hints(layout.network)[name])}") from error
+        given, hint = typed.get(name, repr(value)), get_type_hints(layout.network)[name]
+        commas = " with commas, such as 32,64 or 32, or () for none" if get_args(hint)[-1:] == (...,) else ""
+        raise UserError(f"--set {name}={given}: give {described(hint)}{commas}") from error
 
 
 def check_fields(names: Iterable[str], layout: Layout) -> None:

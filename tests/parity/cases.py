@@ -44,9 +44,9 @@ class Case:
 def shrink(c: Config) -> Config:
     """The same network in small: every slot, activation and eps stays, and a head width that is not width/heads.
 
-    Widths become 8 (12 inside the mlp, 6 inside the head), depths at most 2, heads 2 (1 where there
-    was 1), images 4x3 in patches of 2x1, vocabularies 11 and 9, classes and outputs 5. What was 0,
-    one channel, or two equal sizes, stays so.
+    Widths become 8 (12 inside the mlp, 6 inside the head, 5, 6, ... in the stem), depths at most 2,
+    heads 2 (1 where there was 1), images 4x3 in patches of 2x1 (each times the stride of the stem),
+    vocabularies 11 and 9, classes and outputs 5. What was 0, one channel, or two equal sizes, stays so.
     """
     heads = min(c.heads, 2)
     odd = c.heads * c.resolved_head_width != c.width
@@ -57,10 +57,12 @@ def shrink(c: Config) -> Config:
         hidden=8 if c.hidden == c.width else 12,
     )
     if isinstance(c, ViTConfig):
+        stride = 2 ** len(c.stem)
         return replace(
             c,
-            image=(4, 3),
-            patch=(2, 1),
+            image=(4 * stride, 3 * stride),
+            patch=(2 * stride, stride),
+            stem=tuple(range(5, 5 + len(c.stem))),
             channels=min(c.channels, 3),
             classes=c.classes and 5,
             depth=min(c.depth, 2),
@@ -115,6 +117,8 @@ NUMBERS: dict[type, dict[str, tuple[Any, ...]]] = {
         registers=(1, 2),
         eps=(1e-5, 1e-3, 1e-12),
         layer_scale=(1e-4,),
+        stem=((6,), (5, 6)),
+        stem_kernel=(3,),
         head_hidden=(6,),
         embedding_dropout=(0.2,),
         patch_dropout=(0.2,),
@@ -153,6 +157,9 @@ NUMBERS: dict[type, dict[str, tuple[Any, ...]]] = {
 # What a value needs beside it to be valid, or to be used at all.
 COMPANIONS: dict[type, dict[tuple[str, Any], dict[str, Any]]] = {
     ViTConfig: {
+        ("stem", (6,)): dict(image=(8, 6), patch=(4, 2)),
+        ("stem", (5, 6)): dict(image=(8, 12), patch=(4, 4)),
+        ("stem_kernel", 3): dict(image=(8, 6), patch=(4, 2), stem=(6,)),
         ("cls_token", False): dict(pool="mean"),
         ("position_trained", False): dict(position="sincos2d"),
         ("distill_position", False): dict(distill_token=True),
@@ -229,6 +236,9 @@ def combinations() -> list[Case]:
             "stem norms, no biases",
             replace(
                 v,
+                image=(8, 6),
+                patch=(4, 2),
+                stem=(6,),
                 stem_pre_norm=True,
                 stem_norm=True,
                 stem_bias=False,

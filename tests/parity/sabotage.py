@@ -30,6 +30,7 @@ T = TRANSFORMER
 TIED = training.NETWORKS["Transformer, all tied"]
 POST = replace(VIT, norm_first=False)
 SCALED = replace(T, scale_embedding=True)
+STEM = replace(VIT, image=(8, 6), patch=(4, 2), stem=(6,), stem_kernel=3)
 GATED = replace(VIT, gated=True, activation="silu", layer_scale=0.1)
 
 
@@ -241,6 +242,12 @@ def faults() -> list[Fault]:
             wrapped(vit.Patches, "__call__", lambda f, self, x: f(self, x[..., ::-1])),
             "forward",
             vit_a,
+        ),
+        Fault(
+            "a convolution's zeros on the other side",
+            wrapped(jnp, "pad", lambda f, x, sides: f(x, [side[::-1] for side in sides])),
+            "forward",
+            forward(STEM),
         ),
         Fault("square kernels transposed", wrapped(Linear, "__call__", transposed_kernel), "forward", vit_a),
         Fault("final norm missing", wrapped(vit.ViT, "encode", without("norm")), "forward", vit_a),

@@ -100,7 +100,7 @@ def test_shrinking_keeps_every_slot(name):
     sizes = {
         "image", "patch", "channels", "classes", "width", "depth", "heads", "head_width", "hidden", "head_hidden",
         "registers", "encoder_depth", "decoder_depth", "source_vocabulary", "target_vocabulary", "outputs",
-        "max_length", "position_offset",
+        "max_length", "position_offset", "stem",
     }  # fmt: skip
     for field in dataclasses.fields(c):
         a, b = getattr(c, field.name), getattr(small, field.name)

@@ -79,7 +79,14 @@ class NetworkRow:
 
 
 def _describe_vit(c: ViTConfig) -> tuple[str, str]:
-    return f"ViT {c.width} x {c.depth}, {c.heads} heads, {c.patches} patches", f"{flops(c) / 1e6:,.1f} MFLOP an image"
+    stem = f", stem {' '.join(map(str, c.stem))}" if c.stem else ""
+    what = f"ViT {c.width} x {c.depth}, {c.heads} heads, {c.patches} patches{stem}"
+    return what, f"{flops(c) / 1e6:,.1f} MFLOP an image"
+
+
+def _vit_activations(c: ViTConfig) -> int:
+    images = math.prod(pair(c.image)) * c.channels
+    return images + sum(n_out * places for _, n_out, places in c.convolutions) + c.patches * c.width
 
 
 def _vit_inputs(c: ViTConfig) -> tuple[Input, ...]:
@@ -117,7 +124,7 @@ NETWORKS: dict[str, NetworkRow] = {
         jax="vit_jax.vit:ViT",
         torch="torch_ref.vit:ViT",
         depths=("depth",),
-        activations=lambda c: math.prod(pair(c.image)) * c.channels + c.patches * c.width,
+        activations=_vit_activations,
         arguments=("images",),
         from_data=("classes",),
         heads=("head.", "distill_head."),
@@ -132,6 +139,7 @@ NETWORKS: dict[str, NetworkRow] = {
         examples={
             "image": (8, (8, 12)), "patch": (4, (4, 2), 2), "channels": (3, 1), "classes": (5, 0), "width": (12, 8),
             "depth": (2, 1), "heads": (2, 1), "head_width": (0, 5), "hidden": (20, 16, 24), "registers": (0, 2),
+            "stem": ((), (6,)), "stem_kernel": (4, 3),
             "eps": (1e-6, 1e-5, 1e-12, 1e-3), "layer_scale": (0.0, 1.0), "head_hidden": (0, 7, 12),
         },
         combinations=({}, {"cls_token": False, "pool": "mean"}, {"cls_token": False, "pool": "mean_all"}),

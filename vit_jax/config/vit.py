@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,8 +30,14 @@ class ViTConfig(ModelConfig):
     head_width: int = identity(0, "Dh, width of a head; 0: width / heads")
     hidden: int = identity(3072, "F, width of the hidden layer of the mlp")
 
-    stem_bias: bool = identity(True, "the patch projection has a bias")
-    stem_pre_norm: bool = identity(False, "LayerNorm over the pixels of a patch, before the projection")
+    stem: tuple[int, ...] = identity(
+        (),
+        "widths of convolutions before the patch projection, each of stride 2, then LayerNorm and GELU; they halve the "
+        "image, so that a patch has 2, 4, 8, ... times fewer rows and columns where it is projected; empty: none",
+    )
+    stem_kernel: int = identity(4, "height and width of the kernels of these convolutions: 3 or 4")
+    stem_bias: bool = identity(True, "the patch projection and the convolutions before it have biases")
+    stem_pre_norm: bool = identity(False, "LayerNorm over the values of a patch, before the projection")
     stem_norm: bool = identity(False, "LayerNorm after the patch projection")
     stem_activation: Literal["none", "relu"] = identity("none", "activation after the patch projection")
 
@@ -111,6 +118,19 @@ class ViTConfig(ModelConfig):
         return h // ph, w // pw
 
     @property
+    def patch_input(self) -> tuple[int, int, int]:
+        """What the patch projection takes of a patch, (rows, columns, channels): its pixels, or the stem's outputs."""
+        (h, w), stride = pair(self.patch), 2 ** len(self.stem)
+        return h // stride, w // stride, (self.channels, *self.stem)[-1]
+
+    @property
+    def convolutions(self) -> tuple[tuple[int, int, int], ...]:
+        """The convolutions of the stem in order, each as (channels in, channels out, rows times columns out)."""
+        pixels = math.prod(pair(self.image))
+        widths = itertools.pairwise((self.channels, *self.stem))
+        return tuple((n_in, n_out, pixels // 4**i) for i, (n_in, n_out) in enumerate(widths, 1))
+
+    @property
     def patches(self) -> int:
         """N, the number of patch tokens."""
         return math.prod(self.grid)
@@ -159,6 +179,15 @@ def check_vit(c: ViTConfig) -> ViTConfig:
     if min(h, w, ph, pw) < 1 or h % ph or w % pw:
         raise UserError(
             f"model.image {h}x{w} is not divisible by model.patch {ph}x{pw}: choose a patch that divides the image"
+        )
+    if min(c.stem, default=1) < 1:
+        raise UserError(f"model.stem is {' '.join(map(str, c.stem))}: give positive numbers, or none")
+    if c.stem_kernel not in (3, 4):
+        raise UserError(f"model.stem_kernel is {c.stem_kernel}: give 3 or 4")
+    if ph % 2 ** len(c.stem) or pw % 2 ** len(c.stem):
+        raise UserError(
+            f"model.patch {ph}x{pw} is not divisible by {2 ** len(c.stem)}, by which the {len(c.stem)} convolutions of "
+            "model.stem reduce it: choose a patch that is, or fewer convolutions"
         )
     if not c.head_width and c.width % c.heads:
         raise UserError(
@@ -214,7 +243,7 @@ def normal_vit(c: ViTConfig) -> ViTConfig:
         changed[name] = rows if rows == columns else (rows, columns)
     used = {
         "cls_position": c.cls_token, "distill_position": c.distill_token, "register_position": c.registers,
-        "head_activation": c.head_hidden, "head_bias": c.classes, "distill_head": c.classes,
+        "head_activation": c.head_hidden, "head_bias": c.classes, "distill_head": c.classes, "stem_kernel": c.stem,
     }  # fmt: skip
     if c.position == "none":
         used |= dict.fromkeys(("cls_position", "distill_position", "register_position", "position_trained"), False)
@@ -231,12 +260,15 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
     Layers are those of timm 1.0.31 (param_groups_layer_decay): what precedes the blocks is 0, the last norm is of the
     last block's, and what follows is one more.
     """
-    d, (ph, pw), inner = c.width, pair(c.patch), c.heads * c.resolved_head_width
+    d, values, inner = c.width, math.prod(c.patch_input), c.heads * c.resolved_head_width
     table = Table(c.norm_bias, c.init, c.attention_init, c.init_std)
     token, scale = Start("normal", c.token_std), Start("constant", c.layer_scale)
+    for i, (n_in, n_out, _) in enumerate(c.convolutions):
+        table.dense(f"stem.{i}", c.stem_kernel**2 * n_in, n_out, c.stem_bias)
+        table.norm(f"stem.{i}.norm", n_out)
     if c.stem_pre_norm:
-        table.norm("patch.pre_norm", ph * pw * c.channels)
-    table.dense("patch", ph * pw * c.channels, d, c.stem_bias, torchvision="fan_in")
+        table.norm("patch.pre_norm", values)
+    table.dense("patch", values, d, c.stem_bias, torchvision="fan_in")
     if c.stem_norm:
         table.norm("patch.norm", d)
     for name, count, _ in c.prefix:
@@ -295,12 +327,12 @@ def vit_captured(c: ViTConfig) -> list[str]:
 
 
 def flops(c: ViTConfig) -> int:
-    """Floating-point operations of the forward pass of one image: matrix products only, 2 per multiply-add."""
-    ph, pw = pair(c.patch)
+    """Floating-point operations of the forward pass of one image: products and convolutions, 2 per multiply-add."""
     n, inner = c.patches + sum(count for _, count, _ in c.prefix), c.heads * c.resolved_head_width
     mlp = (3 if c.gated else 2) * c.width * c.hidden
     block = 4 * c.width * inner + 2 * n * inner + mlp
-    stem = c.patches * ph * pw * c.channels * c.width
+    stem = c.patches * math.prod(c.patch_input) * c.width
+    stem += sum(c.stem_kernel**2 * n_in * n_out * places for n_in, n_out, places in c.convolutions)
     # Attention pooling: one query, and a key and a value for every patch.
     pool = 2 * c.width * (c.width + c.patches * (c.width + 1)) + mlp if c.pool == "map" else 0
     head = c.width * c.head_hidden + (c.head_hidden or c.width) * c.classes

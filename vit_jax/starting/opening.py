@@ -80,8 +80,8 @@ def digest(arrays: Iterable[tuple[str, np.ndarray]]) -> str:
 
 
 def text(value: Any) -> str:
-    """The value of a field as a flag takes it."""
-    return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    """The value of a field as a flag takes it; "none" for an empty list."""
+    return " ".join(map(str, value)) or "none" if isinstance(value, tuple | list) else str(value)
 
 
 def flag(name: str, value: Any = None) -> str:
@@ -89,4 +89,4 @@ def flag(name: str, value: Any = None) -> str:
     name = name.replace("_", "-")
     if isinstance(value, bool):
         return f"--model.{'' if value else 'no-'}{name}"
-    return f"--model.{name}" + (f" {text(value)}" if value is not None else "")
+    return f"--model.{name}" + (f" {text(value)}" if value is not None and value != () else "")
