@@ -66,17 +66,21 @@ def small(config):
 def test_torch_ref_sorts_every_parameter_as_the_table_does(config):
     torch_ref = pytest.importorskip("torch_ref")
     from convert.dialects.torch_ref import rows
-    from torch_ref.optim import kind_of, muon_weights
+    from torch_ref.optim import kind_of, layers_above, muon_weights
 
     model, ours = torch_ref.build(config), {name: row.ours for row in rows(config) for name in row.theirs}
-    table, seen = parameters(config), {}
+    table, seen, above = parameters(config), {}, {}
     for path, module in model.named_modules():
         for name, _ in module.named_parameters(path, recurse=False):
             for each in ours[name]:
                 seen[each] = kind_of(module, name.rpartition(".")[2])
+                above[each] = layers_above(name, config.depth) if isinstance(config, ViTConfig) else 0
     assert seen == {name: parameter.kind for name, parameter in table.items()}
     muons = {each for name in muon_weights(model) for each in ours[name]}
     assert muons == {name for name, parameter in table.items() if parameter.muon}
+    if getattr(config, "classes", 1):  # in a run, the data decide them
+        last = max(parameter.layer for parameter in table.values())
+        assert above == {name: last - parameter.layer for name, parameter in table.items()}
 
 
 def test_torch_ref_refuses_to_sort_what_it_does_not_know():

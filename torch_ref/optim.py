@@ -68,8 +68,8 @@ def layers_above(name: str, depth: int) -> int:
         return depth - int(rest[0])
     if first == "norm":
         return 1
-    stem = ("patch", "cls_token", "distill_token", "register_tokens", "position", "pre_norm")
-    return depth + 1 if first in stem else 0
+    before = ("stem", "patch", "cls_token", "distill_token", "register_tokens", "position", "pre_norm")
+    return depth + 1 if first in before else 0
 
 
 def kind_of(module: nn.Module, name: str) -> str:
