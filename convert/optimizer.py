@@ -251,7 +251,7 @@ def _check_group(
             raise UserError(f"{where} has {name} {group[name]}: {reason}; {WEIGHTS_ONLY}")
     if c.name == "muon" and any(by_muon != bool(_number(group["use_muon"])) for by_muon, _ in rates):
         raise UserError(
-            f"{where} has use_muon {group['use_muon']}, but Muon updates the kernels inside blocks and no others; "
+            f"{where} has use_muon {group['use_muon']}, but Muon updates the hidden kernels and no others; "
             f"{WEIGHTS_ONLY}"
         )
     if len(rates) > 1:

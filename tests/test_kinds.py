@@ -147,12 +147,15 @@ def test_moments_are_kept_by_role_in_every_parameters_shape(name, kept):
         )
 
 
-def test_muon_updates_the_kernels_inside_blocks_and_keeps_one_moment_of_them():
-    """Not the patch projection, positions, tokens, the pool, heads, embeddings, biases and norms, whatever shape."""
+def test_muon_updates_the_hidden_kernels_and_keeps_one_moment_of_them():
+    """Not those of the first convolution, pool and heads, nor positions, tokens, embeddings, biases and norms."""
     inside = r"((encoder|decoder)\.)?blocks\.\d+\.(\w*attention|mlp)\.(query|key|value|out|fc1|fc2|gate)\.kernel"
-    for config, count in ((EVERYTHING, 2 * 7), (SENTENCES, 2 * 6 + 10)):
+    behind = r"stem\.[1-9]\.kernel|patch\.kernel"
+    plain = dataclasses.replace(EVERYTHING, stem=())
+    for config, count in ((plain, 2 * 7), (EVERYTHING, 2 * 7 + 2), (SENTENCES, 2 * 6 + 10)):
         table, optim = parameters(config), OptimConfig(name="muon")
-        kernels = {name for name in table if re.fullmatch(inside, name)}
+        patterns = f"{inside}|{behind}" if config is EVERYTHING else inside
+        kernels = {name for name in table if re.fullmatch(patterns, name)}
         assert len(kernels) == count
         kept = Optimizer(optim, 1, 1, table).init(start(config, jax.random.key(0)))
         assert flatten(kept["mu"]).keys() == table.keys() and flatten(kept["nu"]).keys() == table.keys() - kernels

@@ -51,8 +51,9 @@ def groups(model: nn.Module, c: OptimConfig) -> list[dict[str, Any]]:
 
 
 def muon_weights(model: nn.Module) -> set[str]:
-    """The names of the weights that Muon updates: those of the linear maps inside blocks."""
-    return {
+    """The names of the weights that Muon updates: linear maps inside blocks, and convolutions after the first."""
+    convolutions = [name for name, module in model.named_modules() if isinstance(module, nn.Conv2d)]
+    return {f"{name}.weight" for name in convolutions[1:]} | {
         f"{path}.{name}.weight"
         for path, blocks in model.named_modules()
         if isinstance(blocks, nn.ModuleList)

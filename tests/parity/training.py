@@ -39,7 +39,7 @@ STEPS_RUN, EPOCH, RATE = 10, 5, 1e-3
 STEPS_ZERO = 1e-7  # of parameters whose true gradient is 0: Adam makes whole steps of rounding errors
 LOSSES = {"float64": 1e-9, "float32": 1e-5}
 NETWORKS: dict[str, Config] = {
-    "ViT": replace(VIT, layer_scale=0.1),
+    "ViT": replace(VIT, image=(8, 6), patch=(4, 2), stem=(6,), layer_scale=0.1),
     "Transformer, all tied": replace(TRANSFORMER, source_vocabulary=9, outputs=9, tie="all", position="learned"),
 }
 OPTIMIZERS = {

@@ -32,16 +32,17 @@ class OptimConfig:
 
     name: Literal["sgd", "momentum", "adam", "adamw", "muon", "lion"] = identity(
         "adamw",
-        "optimizer; muon: Muon for the kernels inside blocks, adamw for all other parameters; weight decay is an L2 "
-        "term of the gradient, or in adamw, muon and lion rate * weight_decay * parameter",
+        "optimizer; muon: Muon for the hidden kernels (inside blocks, and of convolutions after the first), adamw for "
+        "all other parameters; weight decay is an L2 term of the gradient, or in adamw, muon and lion rate * "
+        "weight_decay * parameter",
     )
     lr: float = identity(
         1e-3,
         "peak learning rate; of muon: that of the parameters that adamw updates; lion needs about a fifth of adamw's, "
         "and five times its weight_decay",
     )
-    muon_lr: float = identity(0.02, "muon: peak learning rate of the kernels inside blocks; schedules scale both rates")
-    muon_momentum: float = identity(0.95, "muon: decay of the first moment of the kernels inside blocks")
+    muon_lr: float = identity(0.02, "muon: peak learning rate of the hidden kernels; schedules scale both rates")
+    muon_momentum: float = identity(0.95, "muon: decay of the first moment of the hidden kernels")
     momentum: float = identity(0.9, "momentum of the momentum optimizer")
     nesterov: bool = identity(False, "momentum optimizer: Nesterov momentum")
     beta1: float = identity(

@@ -266,9 +266,11 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
     for i, (n_in, n_out, _) in enumerate(c.convolutions):
         table.dense(f"stem.{i}", c.stem_kernel**2 * n_in, n_out, c.stem_bias)
         table.norm(f"stem.{i}.norm", n_out)
+        table.muon = True  # for what follows the first convolution
     if c.stem_pre_norm:
         table.norm("patch.pre_norm", values)
     table.dense("patch", values, d, c.stem_bias, torchvision="fan_in")
+    table.muon = False
     if c.stem_norm:
         table.norm("patch.norm", d)
     for name, count, _ in c.prefix:

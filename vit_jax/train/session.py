@@ -386,7 +386,7 @@ def by_rule(run: RunConfig) -> str:
         sum(math.prod(table[name].shape) for name in names if (name in kernels) is on) for on in (True, False)
     )
     return (
-        f"Muon updates {by_muon:,} of them, in {len(kernels)} kernels inside blocks, at rate {c.muon_lr:g}; "
+        f"Muon updates {by_muon:,} of them, in {len(kernels)} hidden kernels, at rate {c.muon_lr:g}; "
         f"AdamW {by_adam:,}, in {len(names) - len(kernels)} tensors, at rate {c.lr:g}"
     )
 
