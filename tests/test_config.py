@@ -450,12 +450,13 @@ def test_every_field_of_a_run_is_written_and_comes_back(run):
         if options == (value,):  # the only choice
             continue
         if not options:
+            first = {tuple[str, ...]: "x", tuple[int, ...]: 7}.get(hint, 0.5)
             moves = {
                 bool: lambda v: not v,
                 int: lambda v: v + 1,
                 float: lambda v: v + 0.5,
                 str: lambda v: v + "x",
-                tuple: lambda v, first="x" if hint == tuple[str, ...] else 0.5, hint=hint: (
+                tuple: lambda v, first=first, hint=hint: (
                     tuple(x / 2 for x in v) if hint == tuple[float, float] else (*v, v[0] if v else first)
                 ),
             }
