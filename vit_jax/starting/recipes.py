@@ -12,8 +12,8 @@ from ..errors import UserError
 from .fitting import replaced
 from .opening import text
 
-LAYER_DECAY, RATE, EXAMPLES = 0.75, 1e-3, 256
-HEAD_RATE = 1e-3
+LAYER_DECAY, RATE, EXAMPLES = 0.75, 1e-3, 256  # of full: the rate is for so many examples a batch
+HEAD_RATE = 1e-3  # of head, whatever the batch
 
 
 def tuned(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> RunConfig:
