@@ -387,6 +387,8 @@ REFUSALS = {
         OPTIMIZERS["momentum of Nesterov"],
         "group 0 of its optimizer is of Adam or AdamW, but optim.name is momentum",
     ),
+    "Adam for Muon": (lambda s: None, replace(ADAMW, name="muon"), "is of Adam or AdamW, but optim.name is muon"),
+    "Adam for Lion": (lambda s: None, replace(ADAMW, name="lion"), "is of Adam or AdamW, but optim.name is lion"),
     "AMSGrad": (group(amsgrad=True), ADAMW, "has amsgrad True: amsgrad keeps the largest second moments"),
     "AMSGrad by its state": (
         entry("max_exp_avg_sq", plain([1.0])),
@@ -496,6 +498,24 @@ def test_an_intact_state_passes_with_the_files_own_step(adamw):
     assert found.step == 2 and {role: len(tensors) for role, tensors in found.roles.items()} == {"mu": 25, "nu": 25}
     with pytest.raises(UserError, match=r"different numbers of steps \(2 and 5\)"):
         moments(*adamw, step=5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"use_muon": False}, "has use_muon False, but Muon updates"),
+        ({"betas": (0.9, 0.99)}, "has beta1 0.9, but by the config it is 0.95"),
+        ({"initial_lr": 0.01}, "has initial_lr 0.01, but by the config it is 0.02"),
+    ],
+)
+def test_muons_settings_are_compared(fields, told):
+    c = replace(ADAMW, name="muon")
+    saved, weights = state_of(c)
+    found = moments(saved, weights, c)
+    assert {role: len(tensors) for role, tensors in found.roles.items()} == {"mu": 25, "nu": 25 - 6}
+    group(**fields)(saved)
+    with pytest.raises(UserError, match=told):
+        moments(saved, weights, c)
 
 
 @pytest.mark.parametrize(
