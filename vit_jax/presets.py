@@ -201,7 +201,7 @@ def _distil_1024x6() -> Preset:
     run = _vit_1024x6(8, distill_token=True, distill_position=False, **heads).run
     return Preset(
         replace(run, task="distil", loss=DistilLoss()),
-        "as vit-1024x6, taught by a classifier (--teacher)",
+        "as vit-1024x6, with a --teacher",
         "The DistillableViT in the README of vit-pytorch, 1024 wide, 6 blocks, 8 heads, for a folder of images "
         "(--data.source folder:PATH) and a classifier of the same classes (--teacher), which it learns to imitate: "
         "soft distillation with T 3, alpha 0.5; it predicts by the class token alone. Corrected: the teacher is in "
@@ -235,7 +235,7 @@ def _cifar10_48x4_distil() -> Preset:
     run = _cifar10_48x4(distill_token=True, distill_head=True, pool="cls_distill").run
     return Preset(
         replace(run, task="distil", loss=DistilLoss()),
-        "as cifar10-48x4, taught by a classifier (--teacher)",
+        "as cifar10-48x4, with a --teacher",
         "cifar10-48x4 with a distillation token and head as in DeiT (Touvron et al. 2021, arXiv 2012.12877), which "
         "learns to imitate a trained classifier of CIFAR-10 (--teacher): soft distillation with T 3, alpha 0.5; "
         "--loss.hard for the teacher's predicted class. It predicts by the mean of both heads.",
@@ -257,7 +257,7 @@ def _cifar10_128x6(**fields: Any) -> Preset:
             epochs=2,
             batch=64,
         ),
-        "CIFAR-10 in two epochs, 128 wide, 6 blocks",
+        "CIFAR-10 in 2 epochs, 128 wide, 6 blocks",
         "CIFAR-10 in two epochs, a ViT in the form of torchvision: 128 wide, 6 blocks on 8x8 patches, the head starts "
         "at 0. Corrected: inputs are normalised; the schedule fits two epochs; weights start at random, not from "
         "overfitting one batch; the test split is evaluated once.",
@@ -300,7 +300,7 @@ _CORRECTED = (
 def _cifar100_256x24() -> Preset:
     return Preset(
         _relu_stem(24, 100, "cifar100", 6e-4, 0.1),
-        "CIFAR-100, 256 wide, 24 blocks; for a GPU",
+        "CIFAR-100, 256 wide, 24 blocks; on a GPU",
         "CIFAR-100, 256 wide, 24 blocks, ReLU after the patch projection and in the head; needs a GPU." + _CORRECTED,
     )
 
@@ -308,7 +308,7 @@ def _cifar100_256x24() -> Preset:
 def _cifar10_256x6() -> Preset:
     return Preset(
         _relu_stem(6, 10, "cifar10", 1e-3, 0.2),
-        "CIFAR-10, 256 wide, 6 blocks; for a GPU",
+        "CIFAR-10, 256 wide, 6 blocks; on a GPU",
         "CIFAR-10, 256 wide, 6 blocks, ReLU after the patch projection and in the head; needs a GPU."
         + _CORRECTED
         + " The head has 10 classes, not 100.",
@@ -326,7 +326,7 @@ def _finetune() -> Preset:
             epochs=10,
             batch=32,
         ),
-        "given weights (--init) on images of yours (--data.source)",
+        "given weights (--init) on your images (--data.source)",
         "Ten epochs at a small rate, for the weights of --init; without these it is a ViT-S/16 from random weights, on "
         "images of yours: --data.source folder:PATH, FILE.npz or a set by name, which sets the number of classes. The "
         "optimizer is that of Wortsman et al. 2022 (arXiv 2109.01903): AdamW, lr 3e-5, decay 0.1, a warm-up, cosine "

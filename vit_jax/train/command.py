@@ -212,8 +212,10 @@ def _description(named: str, name: str) -> str:
         size = _fetched(preset(each).run)
         listing[each] = preset(each).title + (f"; fetches {size}" if size else "")
     listing["vit-SIZEPATCH"] = "vit-s16, vit-b32, ...: sizes ti s b l h g, any patch"
+    column = max(map(len, listing))
     lines = [
-        f"  {name:17} {textwrap.shorten(title, width - 20, placeholder=' ...')}" for name, title in listing.items()
+        f"  {name:{column}} {textwrap.shorten(title, width - column - 3, placeholder=' ...')}"
+        for name, title in listing.items()
     ]
     after = ["", f"The defaults below are those of {name}; PRESET --help explains a preset."]
     return "\n".join([*usage, "Presets:", *lines, *after])
