@@ -258,7 +258,7 @@ def _cifar10_stem() -> Preset:
             epochs=16,
             batch=250,
         ),
-        "CIFAR-10 in minutes, 3 convolutions first",
+        "CIFAR-10, 3 convolutions, then 4 blocks",
         "CIFAR-10 in 16 epochs, for minutes on two CPU cores: three convolutions of stride 2 (32, 64, 128 wide) make "
         "16 tokens of an image, for 4 blocks, 128 wide; the head takes their mean. Muon updates the hidden kernels.",
     )
