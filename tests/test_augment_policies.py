@@ -270,7 +270,7 @@ MANY = 4000
 def drawn(policy, **fields):
     """[(operation, value), ...] of each layer of a policy for MANY images of 32 pixels."""
     config = ImageAugment(policy=policy, **fields)
-    draw, used = policies._POLICIES[policy]
+    draw, used = policies.POLICIES[policy]
     compiled = jax.jit(lambda keys: list(draw(keys, config, 32, 32)))
     layers = [(np.asarray(a), np.asarray(b)) for a, b in compiled(jax.random.split(jax.random.key(3), MANY))]
     for i, (operation, _) in enumerate(layers):  # what is not `used` would not be computed
@@ -332,7 +332,7 @@ def test_a_policy_does_to_an_image_what_it_drew_for_it():
     keys = jax.random.split(jax.random.key(7), 64)
     got = np.asarray(jax.jit(lambda images, keys: policies.apply_policy(images, keys, config))(images, keys))
     expected = images
-    for operation, value in jax.jit(lambda keys: list(policies._POLICIES["three_augment"][0](keys, config, 16, 16)))(
+    for operation, value in jax.jit(lambda keys: list(policies.POLICIES["three_augment"][0](keys, config, 16, 16)))(
         keys
     ):
         done = []

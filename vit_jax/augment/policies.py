@@ -40,7 +40,7 @@ def apply_policy(images: Array, keys: Array, config: ImageAugment) -> Array:
     """The images after the policy of a config: uint8 [B, h, w, C], keys [B] -> uint8 [B, h, w, C]."""
     if config.policy == "none":
         return images
-    draw, used = _POLICIES[config.policy]
+    draw, used = POLICIES[config.policy]
     for layer, drawn in enumerate(draw(keys, config, images.shape[1], images.shape[2])):
         images = apply(images, *drawn, used[min(layer, len(used) - 1)])
     return images
@@ -193,7 +193,7 @@ def _names(rows: tuple[Row, ...]) -> tuple[str, ...]:
 
 
 # {policy: (its draws, the operations that occur in each of its layers; the last in all further ones)}
-_POLICIES: dict[str, tuple[Callable[[Array, ImageAugment, int, int], Iterator[Drawn]], list[tuple[str, ...]]]] = {
+POLICIES: dict[str, tuple[Callable[[Array, ImageAugment, int, int], Iterator[Drawn]], list[tuple[str, ...]]]] = {
     "randaugment": (_rand_augment, [_names(rand_augment_rows(1, 1))]),
     "trivialaugment": (_trivial_augment, [_names(TRIVIAL_ROWS)]),
     "autoaugment": (
