@@ -20,6 +20,7 @@ from convert.dialects import LAYOUTS
 from vit_jax import export, starting, train, weights
 from vit_jax.config import RunConfig, ViTConfig, flat, function_fields, normal, shapes, to_dict
 from vit_jax.errors import UserError
+from vit_jax.interop import converted
 from vit_jax.presets import preset
 from vit_jax.runs import Run
 from vit_jax.starting.fitting import replaced
@@ -248,7 +249,7 @@ def test_other_channels_are_what_convert_makes_of_them(timm, monkeypatch, capsys
         capsys.readouterr().out.split()
     )
     convert("vit grey.safetensors --adapt channels=1 --set mean=0.5 --set std=0.5", monkeypatch)
-    _, grey = weights.read("grey.safetensors")
+    _, _, grey = converted("grey.safetensors")
     assert all(np.array_equal(parameters[name], grey[name]) for name in grey)
 
 
@@ -607,19 +608,6 @@ def test_other_class_names_of_equal_number_need_a_new_head(tmp_path, rewrite_rec
     numbered = Run("runs/first")
     rewrite_record(numbered, class_names=[str(k) for k in range(10)])
     assert begins("fourth", source=second, init="first")
-
-
-def test_a_network_is_read_from_a_run_and_from_a_file_alike():
-    """What a task's teacher comes by: the config and the weights that `load` takes."""
-    trained("first", source="digits")
-    export("runs/first", "first.safetensors")
-    config, arrays = weights.read("first")
-    assert config == Run("runs/first").config().model
-    again, same = weights.read("first.safetensors")
-    assert normal(again) == normal(config) and arrays.keys() == same.keys() == shapes(config).keys()
-    assert all((arrays[name] == same[name]).all() for name in arrays)
-    with pytest.raises(UserError, match="nowhere: no run here"):
-        weights.read("nowhere")
 
 
 def test_a_translating_run_gives_its_network_and_another_vocabulary_is_refused(tmp_path):
