@@ -48,7 +48,8 @@ def mixed(
     if config.mixup:
         weight = own[:, None, None, None]
         images = images.astype(jnp.float32) * weight + others.astype(jnp.float32) * (1 - weight)
-    rest = (own * (1 - inside.mean((1, 2), dtype=jnp.float32)))[:, None]
+    kept = (h * w - inside.sum((1, 2), dtype=jnp.int32)).astype(jnp.float32) / (h * w)
+    rest = (own * kept)[:, None]
     targets = jax.nn.one_hot(labels, classes, dtype=jnp.float32)
     return images, targets * rest + partner(targets) * (1 - rest)
 
@@ -64,7 +65,8 @@ def _share(uniform: Array, alpha: float) -> Array:
 def quantiles(alpha: float) -> np.ndarray:
     """float32 [QUANTILES], ascending: the quantiles of Beta(alpha, alpha) in the middles of as many equal shares.
 
-    A draw is one of them, so that it needs no loop on the device, as sampling by rejection would.
+    A draw is one of them, so that it needs no loop on the device, as sampling by rejection would. They are multiples
+    of 2^-14: a level times a share is then exact in float32, and so the same in every compiled program.
     """
     # The density x^(alpha-1) (1-x)^(alpha-1) below the median, over s = x^power, is bounded; above it by symmetry.
     power = min(alpha, 1.0)
@@ -73,6 +75,7 @@ def quantiles(alpha: float) -> np.ndarray:
     density = middles ** (alpha - power) * (1 - middles) ** (alpha - 1)
     below = np.concatenate([[0], np.cumsum(density)]) / (2 * density.sum())
     lower = np.interp((np.arange(QUANTILES // 2) + 0.5) / QUANTILES, below, edges) ** (1 / power)
+    lower = np.round(lower * 2**14) / 2**14
     return np.concatenate([lower, 1 - lower[::-1]]).astype(np.float32)
 
 
