@@ -33,8 +33,8 @@ class Recipe:
 HALF = "--compute-dtype bfloat16"
 PLAIN = "--model.dropout 0 --model.attention-dropout 0 --model.activation-dropout 0"
 MIXED = "--augment.policy randaugment --augment.mixup 0.8 --augment.cutmix 1"
-FAST = f"cifar10-256x6 {PLAIN} {HALF} --batch 512 --ema 0.999 --data.validation 0 "
-FAST += "--optim.name muon --optim.lr 2e-3 --optim.muon-lr 0.02"
+FAST = "cifar10-stem --model.patch 4 --model.stem 64 128 --model.width 256 --model.hidden 512 --model.heads 8 "
+FAST += f"--model.depth 6 {HALF} --batch 512 --ema 0.999 --data.validation 0"
 RECIPES = (
     Recipe("cifar10-90", ">= 90 %, in 60 s", f"{FAST} --epochs 50 --augment.policy autoaugment"),
     Recipe("cifar10-95", ">= 95 %, in 5 min", f"{FAST} --epochs 200 {MIXED} --model.drop-path 0.1"),

@@ -189,7 +189,12 @@ def test_throughput_is_measured_at_each_batch_that_fits(monkeypatch):
 
 
 def test_the_peak_of_a_gpu_is_that_of_its_own_form():
-    names = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12, "NVIDIA L4": 121e12, "cpu": 0.0}
+    names = {
+        "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12, "NVIDIA L4": 121e12, "NVIDIA L40S": 362e12,
+        "NVIDIA A100-SXM4-80GB": 312e12, "NVIDIA GeForce RTX 4090": 165e12,
+    }  # fmt: skip
+    others = "NVIDIA L40, NVIDIA A10G, NVIDIA RTX A1000, NVIDIA GH200 480GB, NVIDIA A100-SXM4-40GB MIG 1g.5gb, "
+    names |= dict.fromkeys((others + "NVIDIA GeForce RTX 4090 Laptop GPU, cpu").split(", "), 0.0)
     assert {name: throughput.stated_peak(name) for name in names} == names
 
 
