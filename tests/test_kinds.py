@@ -70,17 +70,17 @@ def test_torch_ref_sorts_every_parameter_as_the_table_does(config):
 
     model, ours = torch_ref.build(config), {name: row.ours for row in rows(config) for name in row.theirs}
     table, seen, above = parameters(config), {}, {}
+    layers = layers_above(model) if isinstance(config, ViTConfig) else {}
     for path, module in model.named_modules():
         for name, _ in module.named_parameters(path, recurse=False):
             for each in ours[name]:
                 seen[each] = kind_of(module, name.rpartition(".")[2])
-                above[each] = layers_above(name, config.depth) if isinstance(config, ViTConfig) else 0
+                above[each] = layers.get(name, 0)
     assert seen == {name: parameter.kind for name, parameter in table.items()}
     muons = {each for name in muon_weights(model) for each in ours[name]}
     assert muons == {name for name, parameter in table.items() if parameter.muon}
-    if getattr(config, "classes", 1):  # in a run, the data decide them
-        last = max(parameter.layer for parameter in table.values())
-        assert above == {name: last - parameter.layer for name, parameter in table.items()}
+    last = max(parameter.layer for parameter in table.values())
+    assert above == {name: last - parameter.layer for name, parameter in table.items()}
 
 
 def test_torch_ref_refuses_to_sort_what_it_does_not_know():

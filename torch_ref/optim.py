@@ -31,13 +31,13 @@ def groups(model: nn.Module, c: OptimConfig) -> list[dict[str, Any]]:
     that decay, by their kinds, then the others. Of muon first all groups of Muon, then those of AdamW.
     """
     kernels = muon_weights(model) if c.name == "muon" else set()
+    layers = {} if c.layer_decay == 1 else layers_above(model)
     found: dict[tuple[bool, int, bool], dict[str, nn.Parameter]] = {}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(path, recurse=False):
             if parameter.requires_grad:
-                above = 0 if c.layer_decay == 1 else layers_above(name, model.config.depth)  # type: ignore[union-attr, arg-type]
                 decays = kind_of(module, name.rpartition(".")[2]) in c.decay
-                found.setdefault((name not in kernels, -above, not decays), {})[name] = parameter
+                found.setdefault((name not in kernels, -layers.get(name, 0), not decays), {})[name] = parameter
     out = []
     for (by_adam, below, fixed), its in sorted(found.items(), key=lambda each: each[0]):
         scale = c.layer_decay**-below * (1 if by_adam else c.muon_lr / c.lr)
@@ -62,15 +62,20 @@ def muon_weights(model: nn.Module) -> set[str]:
     }
 
 
-def layers_above(name: str, depth: int) -> int:
-    """The number of layers between a ViT's parameter and its head, with timm's grouping of what is no block."""
-    first, *rest = name.split(".")
-    if first == "blocks":
-        return depth - int(rest[0])
-    if first == "norm":
-        return 1
+def layers_above(model: nn.Module) -> dict[str, int]:
+    """{name: the number of layers of a ViT above this parameter's}, with timm's grouping of what is no block.
+
+    The last layer is the head or, without one, the last block and the norm after it.
+    """
     before = ("stem", "patch", "cls_token", "distill_token", "register_tokens", "position", "pre_norm")
-    return depth + 1 if first in before else 0
+    depth, above = model.config.depth, {}  # type: ignore[union-attr]
+    for name, _ in model.named_parameters():
+        first, *rest = name.split(".")
+        if first == "blocks":
+            above[name] = depth - int(rest[0])
+        else:
+            above[name] = 1 if first == "norm" else depth + 1 if first in before else 0
+    return {name: layers - min(above.values()) for name, layers in above.items()}
 
 
 def kind_of(module: nn.Module, name: str) -> str:
