@@ -112,6 +112,10 @@ def refused(place, capsys):
             "model.image 8x8 is not divisible by model.patch 3x3",
             "choose a patch that divides",
         ],
+        "train digits --model.stem 8 8": [
+            "model.patch 2x2 is not divisible by 4, and model.stem 8 8 halves it once for each width",
+            "choose a patch that is, or fewer widths",
+        ],
         "train digits --model.image 9 8": ["model.image 9x8 is not divisible by model.patch 2x2"],
         "train digits --model.dropout 1": ["model.dropout is 1", "below 1"],
         "train digits --model.no-cls-token": [

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib
 import itertools
 import json
 import math
@@ -165,6 +166,18 @@ def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monk
         assert "--" + name.replace("_", "-") in shown
     assert shown.count("K, outputs of the head; 0: no head (in a run: set by the data)") == 1
     assert "those of mnist" in shown
+
+
+@pytest.mark.parametrize("door", ["vit_jax.augment.command", "vit_jax.evaluate", "vit_jax.predict", "torch_ref.train"])
+def test_help_fits_into_the_terminal(door, capsys, monkeypatch):
+    if door == "torch_ref.train":
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "argv", [door, "--help"])
+    with pytest.raises(SystemExit):
+        importlib.import_module(door).main()
+    text = capsys.readouterr().out
+    assert "show this help" in text and max(map(len, text.splitlines())) <= 80
 
 
 def test_help_says_what_a_preset_fetches(capsys, monkeypatch):

@@ -68,7 +68,7 @@ def layers_above(model: nn.Module) -> dict[str, int]:
     The last layer is the head or, without one, the last block and the norm after it.
     """
     before = ("stem", "patch", "cls_token", "distill_token", "register_tokens", "position", "pre_norm")
-    depth, above = model.config.depth, {}  # type: ignore[union-attr]
+    depth, above = int(model.config.depth), {}  # type: ignore[union-attr, arg-type]
     for name, _ in model.named_parameters():
         first, *rest = name.split(".")
         if first == "blocks":

@@ -199,8 +199,8 @@ def parse(arguments: list[str]) -> tuple[str, RunConfig, str]:
         words,
         default=Options(**{f.name: getattr(base, f.name) for f in fields(RunConfig)}),
         prog="python -m torch_ref.train",
-        description=f"Train a preset in PyTorch, on the same data. The defaults below are those of {name}. "
-        "--init takes FILE.safetensors or a state dict.",
+        description="Train a preset in PyTorch, on the same data.\n\n--init takes FILE.safetensors or a state dict.\n\n"
+        f"The defaults below are those of {name}.",
         reasons=REASONS | dict.fromkeys(("device", "cuda", "gpu", "cpu", "no-cuda"), DEVICE),
     )
     return name, RunConfig(**{f.name: getattr(options, f.name) for f in fields(RunConfig)}), file

@@ -49,8 +49,8 @@ def parse(arguments: list[str]) -> tuple[str, str, RunConfig, Options]:
         words,
         default=Options(run.data, run.augment, run.seed),
         prog=USAGE,
-        description="Draw images of a preset and several views of each, as its training sees them. The defaults below "
-        f"are those of {name or 'digits'}.",
+        description="Draw images of a preset, and several views of each as its training sees them.\n\n"
+        f"The defaults below are those of {name or 'digits'}.",
     )
     if not file.lower().endswith(".png"):
         raise UserError(f"{file}: the sheet is a PNG; give a name that ends in .png")

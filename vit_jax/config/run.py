@@ -100,7 +100,7 @@ def roles(c: OptimConfig) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """The training loss of tasks with a cross entropy. A task whose loss has more to it has a subclass with fields."""
+    """The training loss of a task with a cross entropy."""  # of a task that needs more, a subclass with more fields
 
     name: Literal["cross_entropy", "binary"] = identity(
         "cross_entropy",

@@ -186,8 +186,8 @@ def check_vit(c: ViTConfig) -> ViTConfig:
         raise UserError(f"model.stem_kernel is {c.stem_kernel}: give 3 or 4")
     if ph % 2 ** len(c.stem) or pw % 2 ** len(c.stem):
         raise UserError(
-            f"model.patch {ph}x{pw} is not divisible by {2 ** len(c.stem)}, by which the {len(c.stem)} convolutions of "
-            "model.stem reduce it: choose a patch that is, or fewer convolutions"
+            f"model.patch {ph}x{pw} is not divisible by {2 ** len(c.stem)}, and model.stem "
+            f"{' '.join(map(str, c.stem))} halves it once for each width: choose a patch that is, or fewer widths"
         )
     if not c.head_width and c.width % c.heads:
         raise UserError(
