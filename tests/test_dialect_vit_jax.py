@@ -364,6 +364,16 @@ def test_what_export_wrote_says_its_own_config(tmp_path, convert):
 # ------------------------------------------------------------------------------------------ targets
 
 
+def test_a_file_of_a_version_with_fewer_fields_has_their_defaults(tmp_path):
+    config = to_dict(replace(untrained(VIT), seed=1))
+    for newer in ("stem", "stem_kernel"):
+        del config["model"][newer]
+    metadata = {"format": "vit-jax", "config": json.dumps(config)}
+    save_file(weights(VIT), tmp_path / "older.safetensors", metadata=metadata)
+    with (reading := read(str(tmp_path / "older.safetensors"))).source:
+        assert reading.config == VIT
+
+
 def test_a_run_becomes_another_layout_and_a_run_again(tmp_path, convert):
     a_run(tmp_path / "run")
     assert convert(tmp_path / "run", tmp_path / "timm.safetensors", "--to", "torch-ref")[0] == 0

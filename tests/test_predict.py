@@ -23,7 +23,7 @@ from vit_jax.config import ViTConfig, pair
 from vit_jax.errors import UserError
 from vit_jax.layers import merge, split
 from vit_jax.models import definition, start
-from vit_jax.step import Evaluator
+from vit_jax.step import Evaluator, State
 from vit_jax.tasks import TASKS, classify, classify_pictures, task_of
 from vit_jax.train import command as train_command
 from vit_jax.vit import ViT, sinusoids
@@ -472,7 +472,7 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
         best=None,
         task=task_of(run, dataset.metadata()),
         engine=engine,
-        state=SimpleNamespace(parameters=tree),
+        state=State(0, tree, {}, None),
         step=3,
         epoch=1.5,
         setup=SimpleNamespace(dataset=dataset),
@@ -512,14 +512,14 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
     monkeypatch.setattr(report, "draw_curves", lambda *a: shown.append(a[-1]))
     run = runs.find("digits").config()
     last, raw, ema = (start(run.model, jax.random.key(seed)) for seed in range(3))
-    saved = SimpleNamespace(state=SimpleNamespace(parameters=raw, ema=ema))
+    saved = SimpleNamespace(state=State(0, raw, {}, ema))
     session = SimpleNamespace(
         folder=runs.Run(tmp_path),
         run=run,
         best={"step": 40, "weights": kind} if kind else None,
         task=task,
         engine=SimpleNamespace(definition=definition(run.model), gather=lambda state: state),
-        state=SimpleNamespace(parameters=last, ema=last),
+        state=State(0, last, {}, last),
         checkpoints=SimpleNamespace(read=lambda step, _: saved if step == 40 else None),
         setup=SimpleNamespace(dataset=None, order=SimpleNamespace(steps_per_epoch=20)),
         step=60,
@@ -614,7 +614,7 @@ def test_a_folder_of_a_run_s_name_does_not_hide_it(place):
 def test_a_run_without_averages_has_none_to_give(tmp_path, monkeypatch):
     run = dataclasses.replace(runs.find("digits").config(), ema=0.0)
     assert run.ema == 0
-    saved = SimpleNamespace(step=3, state=SimpleNamespace(ema=None, parameters={"x": 1}), notes={})
+    saved = SimpleNamespace(step=3, state=State(3, {"x": 1}, {}, None), notes={})
     monkeypatch.setattr(
         "vit_jax.weights.Checkpoints", lambda folder: SimpleNamespace(restore=lambda shapes: (saved, []))
     )

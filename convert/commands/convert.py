@@ -76,7 +76,7 @@ def begun_from(path: str) -> str:
     """
     try:
         init = Run(path).record().get("init") if Run(path).exists() else None
-    except UserError:  # the reader says what is wrong with it
+    except (UserError, OSError):  # the reader says what is wrong with it
         return ""
     layout = init.get("layout") if isinstance(init, dict) else None
     return layout if layout in LAYOUTS and LAYOUTS[layout].dialect != "vit-jax" else ""

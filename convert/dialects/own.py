@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.config import metadata_checks, task_row
-from vit_jax.config.formats import renamed
+from vit_jax.config import NETWORKS, TASKS, metadata_checks, task_row, to_dict
+from vit_jax.config.formats import FIRST_TASK, renamed
 from vit_jax.errors import UserError
 
 from ..containers.source import Source
@@ -54,9 +54,13 @@ def as_json(value: Any) -> Any:
 
 
 def run_facts(record: Json) -> Facts:
-    """Facts about the network from a run's config.json; empty for other JSON. Raises UserError where it is damaged."""
+    """Facts about the network from a run's config.json; empty for other JSON. Raises UserError where it is damaged.
+
+    A field that it lacks is newer than the version that wrote it, and has its default.
+    """
     config = record.get("config")
-    model = config.get("model") if isinstance(config, dict) else None
+    config = config if isinstance(config, dict) else {}
+    model = config.get("model")
     if not isinstance(model, dict):
         return Facts()
     kept = metadata_checks()
@@ -66,4 +70,6 @@ def run_facts(record: Json) -> Facts:
             f"the {damaged[0]} in the run's config is damaged; restore config.json, or the file that holds it"
         )
     extra = {key: record[key] for key in kept if key in record and key not in ("preprocess", "class_names")}
-    return Facts(renamed(model), record.get("preprocess"), record.get("class_names"), extra)
+    row = TASKS.get(str(config.get("task", FIRST_TASK)))
+    newer = to_dict(NETWORKS[row.network].config()) if row else {}
+    return Facts({**newer, **renamed(model)}, record.get("preprocess"), record.get("class_names"), extra)

@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import UserError
 
 FORMAT = 4
+FIRST_TASK = "classify"  # the only one before a run stated its task
 RENAMED = {"positions": "position"}  # fields of networks: {name in older files: current name}
 # The fields of a run of format 1 that its task does not use, as {task: {part: fields, or None for all fields}}.
 _IMAGES = ("dir", "fit", "size", "interpolation", "background", "skip_unreadable", "memory", "threads")
@@ -42,7 +43,7 @@ def upgraded(values: Any) -> dict[str, Any]:
             f"config: format {number!r} is not {FORMAT}, which this version of vit-jax writes; "
             "read it with the version that wrote it"
         )
-    current.setdefault("task", "classify")
+    current.setdefault("task", FIRST_TASK)
     for part, names in _UNUSED.get(str(current["task"]), {}).items():
         if isinstance(current.get(part), Mapping):
             current[part] = {k: v for k, v in current[part].items() if names is not None and k not in names}
