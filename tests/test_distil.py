@@ -30,6 +30,7 @@ from vit_jax.config import (
     ViTConfig,
     parameters,
 )
+from vit_jax.data.archives import OFFICIAL
 from vit_jax.data.sources import open_image_source
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
@@ -333,6 +334,25 @@ def test_a_teacher_that_cannot_teach_is_refused_before_anything_is_written(
     before = {*tmp_path.iterdir()}
     assert message in lines(inside("train", *[word.format(run=digits_run) for word in words]))
     assert {*tmp_path.iterdir()} == before
+
+
+def test_logits_are_compared_with_the_images_of_the_data_but_not_with_what_stands_for_it(tmp_path, monkeypatch):
+    """Before a set is fetched its labels are not known; copies of an image in a batch do not change the image."""
+    monkeypatch.setitem(OFFICIAL, "mnist", replace(OFFICIAL["mnist"], splits={"train": 30, "test": 5}))
+    model = replace(STUDENT, image=28, patch=14, channels=1, classes=10)
+    run = replace(a_run(model), data=ImageData(source="mnist", dir=str(tmp_path)), augment=ImageAugment(repeats=2))
+    data = distil.Distil.open_data(run, fetch=False)
+    teacher = Teacher("t.npz", "logits", None, {}, {"logits": np.zeros((30, 10)), "labels": np.zeros(30, np.int32)})
+    refuse = TASKS["distil"].teacher
+    refuse(teacher, run, data)
+    with pytest.raises(UserError, match=r"its labels are not those of data\.source mnist"):
+        refuse(teacher, run, replace(data, stands_in=False))
+    with pytest.raises(UserError, match=r"has logits of 29 images and data\.source mnist has 30"):
+        refuse(replace(teacher, arrays={"logits": np.zeros((29, 10))}), run, data)
+    cropped = replace(run, augment=ImageAugment(scale=(0.5, 1.0), repeats=2))
+    with pytest.raises(UserError, match=r"but augment.scale is 0.5 1.0: give .*, or set augment.scale to 1.0 1.0$"):
+        refuse(teacher, cropped, data)
+    refuse(teacher, replace(cropped, overfit_batches=1), data)  # which does not augment
 
 
 def test_the_pytorch_reference_says_that_it_has_no_teacher():

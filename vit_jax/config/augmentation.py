@@ -40,7 +40,9 @@ class ImageAugment(AugmentConfig):
     mix_switch: float = identity(0.5, "with both mixup and cutmix: chance that a mixed pair takes cutmix")
     mix_off: int = identity(0, "mixup, cutmix: mix in this many first epochs only; 0: in all")
     repeats: int = identity(
-        1, "views of an image in a batch; an epoch has as many steps, and so a fraction of the images (1 of `repeats`)"
+        1,
+        "copies of an image in a batch, each augmented by itself; an epoch has as many steps as without, and so takes "
+        "1/repeats of the images",
     )
     normalize: Literal["set", "half", "imagenet", "none", "given"] = identity(
         "set",

@@ -92,17 +92,18 @@ def _check_classes(model: ViTConfig, data: ImageData, run: RunConfig) -> None:
         values, (valid, must) = getattr(augment, name), fields[name]
         if augment.normalize != "given" and values:
             raise UserError(
-                f"augment.{name} is {_words(values)} but augment.normalize is {augment.normalize}: "
+                f"augment.{name} is {_shown(values)} but augment.normalize is {augment.normalize}: "
                 f"set augment.normalize to given, or leave augment.{name} out"
             )
         if augment.normalize == "given" and not valid(values):
             raise UserError(
-                f"augment.{name} is {_words(values) or 'empty'} but augment.normalize is given: give {must}"
+                f"augment.{name} is {_shown(values) or 'empty'} but augment.normalize is given: give {must}"
             )
 
 
-def _words(numbers: tuple[float, ...]) -> str:
-    return " ".join(map(str, numbers))
+def _shown(value: Any) -> str:
+    """The value of a field as it is typed after its flag."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _quiet_images(run: RunConfig) -> RunConfig:
@@ -184,11 +185,13 @@ def _check_teacher(teacher: Teacher, run: RunConfig, data: Any) -> None:
 def _check_logits(teacher: Teacher, run: RunConfig, data: Any) -> None:
     path, (images, classes) = teacher.path, teacher.arrays["logits"].shape
     student, own, still = cast(ViTConfig, run.model), vars(run.augment), vars(_quiet_images(run).augment)
-    if drawn := [name for name, value in own.items() if value != still[name]]:
+    # Copies of an image are the image, and overfit_batches does not augment.
+    drawn = [name for name, value in own.items() if value != still[name] and name != "repeats"]
+    if drawn and not run.overfit_batches:
         raise UserError(
             f"teacher {path}: holds logits of images without augmentation, but "
-            f"{', '.join(f'augment.{name} is {own[name]}' for name in drawn)}: give the network itself, or set "
-            f"{', '.join(f'augment.{name} to {still[name]}' for name in drawn)}"
+            f"{', '.join(f'augment.{name} is {_shown(own[name])}' for name in drawn)}: give the network itself, or set "
+            f"{', '.join(f'augment.{name} to {_shown(still[name])}' for name in drawn)}"
         )
     if student.classes not in (0, classes):
         raise UserError(
@@ -203,7 +206,7 @@ def _check_logits(teacher: Teacher, run: RunConfig, data: Any) -> None:
             f"teacher {path}: has logits of {images} images and data.source {run.data.source} has {len(labels)} "
             "to train on, those that are held out included; give one row for each, in their order"
         )
-    stated = teacher.arrays.get("labels", labels)
+    stated = labels if data.stands_in else teacher.arrays.get("labels", labels)
     if stated.shape != labels.shape or (stated != labels).any():
         raise UserError(
             f"teacher {path}: its labels are not those of data.source {run.data.source}; "

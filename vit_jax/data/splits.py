@@ -85,6 +85,7 @@ class Dataset:
     remarks: tuple[str, ...]
     older_identity: Callable[[], dict[str, Any]]  # in the form that runs recorded before `identity` had a version
     repeats: int = 1  # copies of an image in a training batch
+    stands_in: bool = False  # black images with labels of no meaning, in place of a set that is not here
 
     @property
     def contents(self) -> str:
@@ -172,6 +173,7 @@ def open_images(
         source.remarks + remarks + _crop_remark(loaded),
         older_identity,
         repeats,
+        source.stands_in,
     )
 
 

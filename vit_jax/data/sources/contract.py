@@ -29,6 +29,7 @@ class Source:
     class_names: tuple[str, ...]
     splits: dict[str, Examples]  # train, and validation and test if it has them
     remarks: tuple[str, ...] = ()  # for the user, to be printed once
+    stands_in: bool = False  # black images with labels of no meaning, as many as a set has that is not here
 
 
 def first_line(error: Exception) -> str:

@@ -134,7 +134,7 @@ def _black(root: Path, name: str) -> Source:
         split: Arrays(np.zeros((n, *official.shape), np.uint8), np.arange(n, dtype=np.int32) % official.classes, split)
         for split, n in official.splits.items()
     }
-    return Source(name, tuple(numbered_classes(official.classes)), splits, (plan(root, name),))
+    return Source(name, tuple(numbered_classes(official.classes)), splits, (plan(root, name),), stands_in=True)
 
 
 def _not_prepared(data: ImageData, root: Path, name: str) -> UserError:
