@@ -59,7 +59,7 @@ def partners(array):
     return array[np.arange(len(array)) ^ 1]
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.8, 1.0, 3.0, 32.0])
+@pytest.mark.parametrize("alpha", [0.002, 0.1, 0.8, 1.0, 3.0, 32.0, 2000.0])
 def test_shares_are_the_quantiles_of_beta(alpha):
     middles = (np.arange(QUANTILES) + 0.5) / QUANTILES
     np.testing.assert_allclose(quantiles(alpha), beta.ppf(middles, alpha, alpha), rtol=0, atol=4e-5)

@@ -71,8 +71,9 @@ def quantiles(alpha: float) -> np.ndarray:
     # The density x^(alpha-1) (1-x)^(alpha-1) below the median, over s = x^power, is bounded; above it by symmetry.
     power = min(alpha, 1.0)
     edges = np.linspace(0, 0.5**power, 20_001)
-    middles = ((edges[1:] + edges[:-1]) / 2) ** (1 / power)
-    density = middles ** (alpha - power) * (1 - middles) ** (alpha - 1)
+    middles = np.maximum(((edges[1:] + edges[:-1]) / 2) ** (1 / power), np.finfo(float).tiny)
+    logarithm = (alpha - power) * np.log(middles) + (alpha - 1) * np.log1p(-middles)
+    density = np.exp(logarithm - logarithm.max())  # a large alpha would make 0 of all
     below = np.concatenate([[0], np.cumsum(density)]) / (2 * density.sum())
     lower = np.interp((np.arange(QUANTILES // 2) + 0.5) / QUANTILES, below, edges) ** (1 / power)
     lower = np.round(lower * 2**14) / 2**14

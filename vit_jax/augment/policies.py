@@ -2,6 +2,7 @@
 
 RandAugment is timm's (rand-mM-nN-mstdS-inc1), TrivialAugment and AutoAugment (the policy found on CIFAR-10) are
 torchvision's, 3-Augment is that of DeiT III. Affine operations take the nearest pixel; outside an image is grey 128.
+Posterize keeps at least one bit, where timm at magnitude 10 keeps none and makes the image black.
 """
 
 from __future__ import annotations
