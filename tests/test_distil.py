@@ -1,5 +1,6 @@
 """Distillation: its loss by hand and by vit-pytorch, what the teacher sees, and runs with a teacher."""
 
+import importlib
 import json
 import shutil
 from dataclasses import replace
@@ -103,7 +104,7 @@ def test_the_loss_of_the_distillation_head_and_its_gradient_by_hand(c):
     p = np.eye(5)[teacher.argmax(-1)] if c.hard else softmax(teacher / t)
     expected = t**2 * np.where(p > 0, p * (np.log(np.maximum(p, 1e-300)) - np.log(q)), 0).sum() / count
     with jax.enable_x64(True):
-        loss, slope = jax.value_and_grad(distillation_loss)(student, teacher, c)
+        loss, slope = jax.jit(jax.value_and_grad(distillation_loss), static_argnums=2)(student, teacher, c)
     assert float(loss) == pytest.approx(expected, rel=1e-13)
     np.testing.assert_allclose(slope, t * (q - p) / count, rtol=0, atol=1e-14)
 
@@ -132,22 +133,29 @@ def test_loss_and_gradients_are_those_of_vit_pytorchs_wrapper(norm):
     wrapper.load_state_dict({name: torch.from_numpy(x) for name, x in state.items()})
     wrapper.teacher = Seeing()
     pixels = torch.from_numpy(BATCH["image"]).permute(0, 3, 1, 2).double() / 255
-    for c in (DistilLoss(alpha=0.3), DistilLoss(hard=True)):
+    losses = (DistilLoss(alpha=0.3), DistilLoss(hard=True))
+    with jax.enable_x64(True):
+        tasks = [taught(a_run(model, c, compute_dtype="float64")) for c in losses]
+        network = definition(model, dtype="float64", param_dtype="float64")
+
+        def weighted(now, weights):  # one program for both losses
+            student = merge(network, now)
+            ours = jax.numpy.stack([task.loss(student, BATCH, KEYS)[0] for task in tasks])
+            return (weights * ours).sum(), ours
+
+        step = jax.jit(jax.grad(weighted, has_aux=True))
+        found = [step(unflatten(tree), weights) for weights in np.eye(2)]
+    for i, (c, (gradients, ours)) in enumerate(zip(losses, found, strict=True)):
         wrapper.zero_grad()
         wrapper.temperature, wrapper.alpha, wrapper.hard = c.temperature, c.alpha, c.hard
         theirs = wrapper((pixels - of[0]) / of[1], torch.from_numpy(BATCH["label"]).long())
         theirs.backward()
         slopes = rules.read(rows, {n: x.grad.numpy() for n, x in wrapper.named_parameters() if n in state})
-        with jax.enable_x64(True):
-            task = taught(a_run(model, c, compute_dtype="float64"))
-            network = definition(model, dtype="float64", param_dtype="float64")
-            step = jax.jit(jax.value_and_grad(lambda now: task.loss(merge(network, now), BATCH, KEYS)[0]))  # noqa: B023
-            loss, gradients = step(unflatten(tree))
-        assert float(loss) == pytest.approx(theirs.item(), rel=1e-12, abs=0)
-        gradients = flatten(gradients)
-        assert gradients.keys() == slopes.keys()
+        assert float(ours[i]) == pytest.approx(theirs.item(), rel=1e-12, abs=0)
+        mine = flatten(gradients)
+        assert mine.keys() == slopes.keys()
         for name, slope in slopes.items():
-            np.testing.assert_allclose(gradients[name], slope, rtol=0, atol=1e-10 * max(1, abs(slope).max()))
+            np.testing.assert_allclose(mine[name], slope, rtol=0, atol=1e-10 * max(1, abs(slope).max()))
 
 
 def test_each_head_gives_its_own_logits_and_the_pool_decides_which_predict():
@@ -155,9 +163,9 @@ def test_each_head_gives_its_own_logits_and_the_pool_decides_which_predict():
     both = replace(STUDENT, pool="cls_distill")
     images = np.random.default_rng(1).standard_normal((2, 4, 6, 3)).astype(np.float32)
     one, two = (merge(definition(c), unflatten(weights(c))) for c in (STUDENT, both))
-    logits, distilled = one.both(images)
-    np.testing.assert_allclose(one(images), logits, rtol=1e-6)
-    np.testing.assert_allclose(two(images), (logits + distilled) / 2, rtol=1e-5)
+    (logits, distilled), first, mean = jax.jit(lambda x: (one.both(x), one(x), two(x)))(images)
+    np.testing.assert_allclose(first, logits, rtol=1e-6)
+    np.testing.assert_allclose(mean, (logits + distilled) / 2, rtol=1e-5)
     assert np.abs(logits - distilled).max() > 0.1
     with pytest.raises(ValueError, match="no class token and distillation token with a head each"):
         network(replace(STUDENT, distill_head=False, distill_norm=False)).both(images)
@@ -189,7 +197,7 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_does_not_change():
     first = engine.frozen
     losses = []
     for scale in (1, 3, 1):
-        engine.frozen = jax.tree.map(lambda x: x * scale, first)  # noqa: B023
+        engine.frozen = jax.tree.map(lambda x: jax.device_put(np.asarray(x) * scale, x.sharding), first)  # noqa: B023
         state = engine.start(jax.tree.map(np.float32, unflatten(weights(STUDENT))))
         state, metrics = engine.train(state, BATCH)
         losses.append(float(metrics["loss"]))
@@ -240,7 +248,8 @@ def lines(done):
     return done.stderr.strip()
 
 
-def test_a_run_with_a_teacher_from_start_to_prediction(digits_run, working_folder, inside):
+def test_a_run_with_a_teacher_from_start_to_evaluation(digits_run, working_folder, inside, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("vit_jax.train.finish"), "draw", lambda *_: "")  # no figures
     command = ["train", *STUDENTS, "--name", "pupil", "--teacher", "teacher.safetensors"]
     known = vit_jax.load(digits_run)
     vit_jax.export(known, "teacher.safetensors")
@@ -265,7 +274,6 @@ def test_a_run_with_a_teacher_from_start_to_prediction(digits_run, working_folde
     Path("teacher.safetensors").unlink()
     assert "teacher teacher.safetensors: no such file, folder or run" in lines(inside(*command, cwd=working_folder))
     assert inside("evaluate", "pupil", cwd=working_folder).returncode == 0  # which needs no teacher
-    assert len(vit_jax.load("pupil").predict(np.zeros((2, 8, 8, 1), np.uint8))) == 2
 
     shutil.move("kept", "teacher.safetensors")
     ended = inside(*command, cwd=working_folder)
@@ -292,7 +300,7 @@ def test_a_teacher_is_what_load_opens(folder, digits_run, tmp_path):
     run = a_run(replace(STUDENT, channels=1, classes=10), teacher=path)
     pixels = np.random.default_rng(3).integers(0, 256, (4, 8, 8, 1)).astype(np.uint8)
     task = task_of(run, {"preprocess": {"mean": [0.1], "std": [0.2]}}).load_frozen(teacher_of(run))
-    np.testing.assert_allclose(task.teacher_logits(pixels), known.logits(pixels), atol=1e-5)
+    np.testing.assert_allclose(jax.jit(task.teacher_logits)(pixels), known.logits(pixels), atol=1e-5)
 
 
 @pytest.mark.parametrize(
