@@ -80,6 +80,10 @@ def test_sizes_have_the_published_number_of_parameters(name):
     assert count(sized(name)) == PUBLISHED[name]
 
 
+def test_a_field_of_a_published_size_may_be_given_as_a_list():
+    assert sized("vit-s16", image=[64, 32], stem=[8, 16]) == sized("vit-s16", image=(64, 32), stem=(8, 16))
+
+
 def test_flops_of_published_sizes():
     """Multiply-adds as the papers' code bases print them, two operations each."""
     for name, gmac in {"vit-ti16": 1.26, "vit-s16": 4.61, "vit-b16": 17.58, "vit-l16": 61.6}.items():

@@ -43,7 +43,9 @@ def sized(name: str, classes: int = 1000, image: int = 224, **fields: Any) -> Vi
         known = [f"vit-{size}{patch}" for size in SIZES for patch in (8, 14, 16, 32)]
         raise UserError(f"there is no network {name!r}{nearest(name, known)}")
     shape = SIZES[found[1].lower()]._asdict()
-    return ViTConfig(image=image, patch=int(found[2]), classes=classes, **{**shape, **fields})
+    given: dict[str, Any] = {**shape, "image": image, **fields}
+    given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    return ViTConfig(patch=int(found[2]), classes=classes, **given)
 
 
 def is_sized(name: str) -> bool:
