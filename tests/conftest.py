@@ -76,6 +76,16 @@ def forgotten_programs() -> Iterator[None]:
         sys.modules["jax"].clear_caches()
 
 
+@pytest.fixture(scope="module")
+def quick_compilation() -> Iterator[None]:
+    """Programs are compiled without most optimizations, for tests of what is computed and not of how fast."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 Door = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

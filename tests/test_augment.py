@@ -8,15 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.augment import augment, normalise
+from vit_jax import augment as package
+from vit_jax.augment import normalise
 from vit_jax.config import ImageAugment
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+augment = jax.jit(package.augment, static_argnums=2)
 
 
 def keys(seed=0):
     return jax.random.split(jax.random.key(seed), BATCH)
 
 
-BATCH = 1000  # in all tests: eager jax compiles for each shape
+BATCH = 1000  # in all tests: jax compiles for each shape
 
 
 def pictures(batch=BATCH, h=5, w=7, channels=2):

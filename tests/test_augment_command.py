@@ -14,13 +14,7 @@ from vit_jax.presets import preset
 from vit_jax.step import example_keys
 from vit_jax.tasks import TASKS, task_of
 
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """What is compared here is the program, not how well it is optimised."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def test_the_sheet_is_drawn_with_the_settings_as_they_were_typed(inside, tmp_path):

@@ -20,12 +20,7 @@ from vit_jax.train.session import plan
 BATCH, SIZE, CLASSES = 1000, 12, 7
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """What is compared here is the program, not how well it is optimised."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 LABELS = np.random.default_rng(0).integers(0, CLASSES, BATCH)

@@ -17,12 +17,7 @@ from vit_jax.config import ImageAugment
 BATCH, H, W = 48, 13, 18
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """What is compared here is the program, not how well it is optimised."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def pictures(channels=3, batch=BATCH, h=H, w=W):

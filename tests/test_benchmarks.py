@@ -44,6 +44,7 @@ SMALL = ViTConfig(
     head_activation="relu",
     init_std=0.3,
 )
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 RUN = RunConfig("classify", SMALL, ImageData(), ImageAugment())
 
 

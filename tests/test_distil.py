@@ -77,11 +77,7 @@ def taught(run, teacher=None):
     return task.load_frozen(teacher or a_teacher())
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 # ------------------------------------------------------------------------------------------- the loss
