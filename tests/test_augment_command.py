@@ -47,6 +47,12 @@ def test_the_views_are_those_that_the_training_step_would_see():
     assert sheet.shares(np.array([0.1, 0, 0.9])) == "90% 2 + 10% 0" and sheet.shares(np.array([0.0, 1.0])) == "100% 1"
 
 
+def test_images_may_be_of_other_classes_than_the_presets():
+    run = preset("digits").run
+    sheet = views_of(dataclasses.replace(run, model=dataclasses.replace(run.model, classes=3)), 2, 1)
+    assert len(sheet.class_names) == 10 and sheet.views.shape == (2, 1, 8, 8, 1)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

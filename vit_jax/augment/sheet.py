@@ -51,7 +51,7 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
     """
     c, data, config = cast(Any, (run.model, run.data, run.augment))  # of images
     how = {name: getattr(config, name) for name in ("normalize", "mean", "std")}
-    dataset = open_images(data, c.image, c.channels, **how, classes=c.classes, seed=run.seed)
+    dataset = open_images(data, c.image, c.channels, **how, classes=0, seed=run.seed)  # 0: as many as the data has
     split = dataset.splits["train"]
     count = min(images, len(split) - len(split) % 2)
     examples = split.examples(permutation(len(split), SHUFFLE, run.seed)[:count])
