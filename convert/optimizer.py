@@ -182,8 +182,8 @@ def _names(
         by_config = [len(its) for its in by_rate]
         if counts != by_config:
             raise UserError(
-                f"{what}: its optimizer's groups have {counts} parameters, but by optim.decay {list(c.decay)} they "
-                f"have {by_config}; correct the config"
+                f"{what}: its optimizer's groups have {counts} parameters, but by {_grouping(c)} they have "
+                f"{by_config}; correct the config"
             )
     else:
         raise UserError(
@@ -218,6 +218,14 @@ def _by_rate(
     for name in names:
         found.setdefault(settings[name], []).append(name)
     return {key: found[key] for key in sorted(found, key=lambda each: (not each[0], each[1], not each[2]))}
+
+
+def _grouping(c: OptimConfig) -> str:
+    """The fields of a config that divide parameters into groups, with their values."""
+    fields = [f"optim.decay {list(c.decay)}"]
+    fields += [f"optim.layer_decay {c.layer_decay}"] * (c.layer_decay != 1)
+    fields += [f"optim.freeze {list(c.freeze)}"] * bool(c.freeze) + ["optim.name muon"] * (c.name == "muon")
+    return " and ".join(fields)
 
 
 def _bare(name: str, weights: Mapping[str, Tensor]) -> str:
@@ -284,7 +292,7 @@ def _optimizer_of(group: Mapping[str, Any]) -> str:
         return "SGD"
     if "betas" in group and not {"eps", "amsgrad"} & group.keys():
         return "Lion"
-    return "an optimizer other than Adam, AdamW and SGD"
+    return "an optimizer other than Adam, AdamW, SGD, Lion and Muon with AdamW"
 
 
 def _settings(group: Mapping[str, Any], c: OptimConfig, scale: float) -> dict[str, tuple[Any, Any]]:

@@ -95,7 +95,7 @@ def test_help_lists_its_preset_and_the_fields_of_its_own(said):
     for part in ("train ink --augment.flip", "train ink --data.threshold 300", "train ink --optim.name muon"):
         assert "error" in said[part] and "exit 2" in said[part]
     assert "no field --augment.flip" in said["train ink --augment.flip"]
-    assert "needs kernels inside blocks to update, and this network has none" in said["train ink --optim.name muon"]
+    assert "needs hidden kernels to update, and this network has none" in said["train ink --optim.name muon"]
 
 
 def test_it_learns_and_the_lowest_error_is_chosen(place, said):

@@ -379,7 +379,7 @@ REFUSALS = {
     "another optimizer": (
         lambda s: [g.update(momentum_decay=4e-3) for g in s["param_groups"]],
         ADAMW,
-        "of an optimizer other than Adam, AdamW and SGD, but optim.name is adamw",
+        "of an optimizer other than Adam, AdamW, SGD, Lion and Muon with AdamW, but optim.name is adamw",
     ),
     "RAdam": (lambda s: [g.pop("amsgrad") for g in s["param_groups"]], ADAMW, "of an optimizer other than Adam"),
     "Adam for SGD": (
@@ -566,6 +566,8 @@ def test_numbers_without_names_go_by_groups_or_are_refused():
         UserError, match=r"groups have \[8, 17\] parameters, but by optim.decay \['bias'\] they have \[7, 18\]"
     ):
         moments(saved, weights, replace(ADAMW, decay=("bias",)))
+    with pytest.raises(UserError, match=r"but by optim.decay \[.*\] and optim.layer_decay 0.5 they have \[\d+, .*\]"):
+        moments(saved, weights, replace(ADAMW, layer_decay=0.5))
 
 
 def test_one_group_goes_by_the_models_order():

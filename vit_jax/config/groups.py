@@ -74,11 +74,9 @@ def check_muon(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
     """Raise UserError if the optimizer is muon and updates none of the table's parameters by Muon."""
     if c.name != "muon" or muon_kernels(c, table):
         return
-    frozen = f", and optim.freeze {' '.join(c.freeze)} leaves none" if any(p.muon for p in table.values()) else ""
-    raise UserError(
-        f"optim.name is muon, which needs kernels inside blocks to update{frozen or ', and this network has none'}: "
-        "choose adamw"
-    )
+    frozen = any(parameter.muon for parameter in table.values())
+    none = f"optim.freeze {' '.join(c.freeze)} leaves none" if frozen else "this network has none"
+    raise UserError(f"optim.name is muon, which needs hidden kernels to update, and {none}: choose adamw")
 
 
 def all_but(patterns: Iterable[str], table: Mapping[str, Parameter]) -> tuple[str, ...]:

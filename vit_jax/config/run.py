@@ -32,9 +32,9 @@ class OptimConfig:
 
     name: Literal["sgd", "momentum", "adam", "adamw", "muon", "lion"] = identity(
         "adamw",
-        "optimizer; muon: Muon for the hidden kernels (inside blocks, and of convolutions after the first), adamw for "
-        "all other parameters; weight decay is an L2 term of the gradient, or in adamw, muon and lion rate * "
-        "weight_decay * parameter",
+        "optimizer; muon: Muon for the hidden kernels (inside blocks; with model.stem also of all its convolutions but "
+        "the first, and of the patch projection), adamw for all other parameters; weight decay is an L2 term of the "
+        "gradient, or in adamw, muon and lion rate * weight_decay * parameter",
     )
     lr: float = identity(
         1e-3,

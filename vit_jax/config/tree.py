@@ -33,7 +33,8 @@ class Parameter(NamedTuple):
 
     `layer` counts from the input, for rates that fall towards it: 0 for all that precedes the blocks, I + 1 for block
     I, and so on to the head. In a network whose layers have no such order all are 0. `muon` states that the optimizer
-    muon updates it by Muon, not by AdamW: so the hidden kernels, those inside blocks and of convolutions but the first.
+    muon updates it by Muon, not by AdamW: so the hidden kernels, those inside blocks and, of a stem, all that follow
+    its first convolution, the patch projection included.
     """
 
     shape: tuple[int, ...]

@@ -43,4 +43,4 @@ def says(run: RunConfig, recipe: str) -> str:
     """A line for the user: the fields of a run that a recipe sets, as they are."""
     names = ("optim.freeze", "optim.layer_decay", "optim.lr", "optim.weight_decay")
     values = {name: flat(run)[name][0] for name in names}
-    return f"tune     {recipe}: " + ", ".join(f"{name} {text(value) or 'nothing'}" for name, value in values.items())
+    return f"tune     {recipe}: " + ", ".join(f"{name} {text(value)}" for name, value in values.items())
