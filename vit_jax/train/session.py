@@ -365,7 +365,8 @@ def is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
 
 def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
     """Print the changes since a checkpoint was written (unless it is a converted one) that may change the last bits."""
-    was = {**then, **then.get("versions", {})}
+    versions = then.get("versions", {})
+    was = {**then, **versions} if versions else {}
     changed = [
         f"{k} {was.get(k)} -> {v}"
         for k, v in {**now, **now["versions"]}.items()
