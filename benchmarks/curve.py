@@ -30,9 +30,11 @@ Points = dict[int, tuple[float, float]]  # {step: (core-seconds, accuracy)}
 
 def points(member: Member, split: str) -> Points:
     """The accuracy of a run on a split ("train": its training batches), at the steps whose CPU time is known."""
-    spent = {r["step"]: r["cpu_seconds"] for r in member.rows if r["kind"] == "train" and r.get("cpu_seconds")}
+    training = [r for r in member.rows if r["kind"] == "train"]
+    whole = all("cpu_seconds" in r for r in training)  # not of a run that an older version began
+    spent = {r["step"]: r["cpu_seconds"] for r in training if whole and r["cpu_seconds"]}
     if split == "train":
-        rows = [r for r in member.rows if r["kind"] == "train"]
+        rows = training
     else:
         rows = [r for r in member.rows if r.get("split") == split and r["weights"] == member.kind]
     known = [r for r in rows if r["step"] in spent and isinstance(r.get(member.metric), float)]
@@ -57,7 +59,8 @@ def draw(lines: list[Line], path: Path) -> None:
             seconds, values, spread = averaged(line, split)
             if not seconds.size:
                 raise UserError(
-                    f"{line.name}: its metrics.jsonl has no cpu_seconds; train it again with this version of vit-jax"
+                    f"{line.name}: its metrics.jsonl has no cpu_seconds, or not in all rows; "
+                    "train it again with this version of vit-jax"
                 )
             shown = smooth(values, len(values) // 25) if split == "train" else values
             ls, marker = ("--", "") if split == "train" else ("-", "o" if len(values) <= 40 else "")

@@ -134,6 +134,15 @@ def test_what_has_no_validation_or_no_test_or_no_end_is_shown_as_far_as_it_is(ca
     assert "note: budget is not finished (stopped: max_steps)" in out
 
 
+def test_cpu_time_is_unknown_where_some_steps_did_not_log_it():
+    log = made("runs/old").metrics_file
+    first, *rows = log.read_text().splitlines()
+    assert "core-seconds" in vit_jax.compare()["lines"][0]["results"]
+    row = {name: value for name, value in json.loads(first).items() if name != "cpu_seconds"}
+    log.write_text("\n".join([json.dumps(row), *rows, ""]))
+    assert "core-seconds" not in vit_jax.compare()["lines"][0]["results"]
+
+
 def test_folders_that_are_no_runs_or_damaged_are_named_in_a_line_each(capsys):
     made("runs/good")
     made("runs/group/seed-0")

@@ -12,7 +12,7 @@ import os
 import shutil
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -215,12 +215,16 @@ def _results(member: Member) -> dict[str, float]:
         "best epoch": epochs.get(best.get("step", -1)),
         "steps": summary.get("step", last),
         "seconds": summary.get("seconds"),
-        "core-seconds": max(
-            (row["cpu_seconds"] for row in member.rows if _is_number(row.get("cpu_seconds"))), default=None
-        ),
+        "core-seconds": _core_seconds(member.rows),
         "parameters": sum(map(math.prod, shapes(member.run.model).values())),
     }
     return {name: float(value) for name, value in values.items() if _is_number(value)}
+
+
+def _core_seconds(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """The CPU time of all training steps; None where a row lacks it, as of a run that an older version began."""
+    spent: list[Any] = [row.get("cpu_seconds") for row in rows if row.get("kind") == "train"]
+    return max(spent) if spent and all(map(_is_number, spent)) else None
 
 
 def _place(name: str) -> tuple[int, bool]:
