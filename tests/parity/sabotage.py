@@ -52,7 +52,8 @@ def carried(c: Any) -> Callable[[], Iterable[Check]]:
 
 
 def steps(title: str) -> Callable[[], Iterable[Check]]:
-    return lambda: training.ten_steps("sabotaged", VIT, training.OPTIMIZERS[title])
+    optimizer = training.OPTIMIZERS[title]
+    return lambda: training.ten_steps("sabotaged", VIT, optimizer)
 
 
 # ------------------------------------------------------------------------------------------- faults
@@ -203,7 +204,7 @@ def faults() -> list[Fault]:
     vit_a, vit_b, seq = forward(VIT), forward(VIT, "B"), forward(T)
     activation = lambda name: lambda: mock.patch.dict(layers.ACTIVATIONS, gelu=layers.ACTIVATIONS[name])  # noqa: E731
     adamw, cycle, clipped = (
-        "AdamW, warm-up and cosine, clipped",
+        "AdamW, warm-up and cosine, clipped, mlp frozen, layer decay",
         "momentum, Nesterov, L2, one cycle",
         "momentum, clipped",
     )
