@@ -64,7 +64,8 @@ def small(config):
     ids=lambda c: type(c).__name__,
 )
 def test_torch_ref_sorts_every_parameter_as_the_table_does(config):
-    torch_ref = pytest.importorskip("torch_ref")
+    pytest.importorskip("torch")
+    import torch_ref
     from convert.dialects.torch_ref import rows
     from torch_ref.optim import kind_of, layers_above, muon_weights
 
