@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, kstest
 
+from tests.fixed import Fixed
 from vit_jax.augment import mixed
 from vit_jax.augment.mixing import QUANTILES, quantiles
 from vit_jax.config import ImageAugment
@@ -111,18 +112,6 @@ def test_draws_are_of_the_pairs_own_key():
     part = mix_compiled(jnp.asarray(IMAGES[40:60]), jnp.asarray(LABELS[40:60]), keys[40:60], config, CLASSES, 0)
     for a, b in zip(whole, part, strict=True):
         np.testing.assert_array_equal(a[40:60], b)
-
-
-class Fixed:
-    """A network whose answer is known."""
-
-    dtype = "float64"
-
-    def __init__(self, logits):
-        self.logits = logits
-
-    def __call__(self, images, *, keys=None):
-        return jnp.asarray(self.logits)
 
 
 @pytest.mark.parametrize("e", [0.0, 0.1])

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fixed import Fixed
 from vit_jax.config import (
     ImageAugment,
     ImageData,
@@ -246,18 +247,6 @@ def test_keys_are_folded_from_seed_step_and_place():
 
 
 # -------------------------------------------------------------------------------------- the loss by hand
-
-
-class Fixed:
-    """A network whose answer is known."""
-
-    dtype = "float64"
-
-    def __init__(self, logits):
-        self.logits = logits
-
-    def __call__(self, images, *, keys=None):
-        return jnp.asarray(self.logits)
 
 
 LOGITS = np.random.default_rng(0).normal(0, 2, (4, 3))
