@@ -29,7 +29,8 @@ class Field:
     from {name: shape} of a file, or gives None where that does not tell. `follow(names, values)` does so from names and
     the fields that do not follow (the width of a head, once the number of heads is known). `key` is where config.json
     states it, with dots into nested objects, as `encode` of our value (`decode` is the inverse); `default` is the value
-    of the layout's own library where the key is absent (UNKNOWN: it has none).
+    of the layout's own library where the key is absent (UNKNOWN: it has none). `usual` is the value that is taken where
+    nothing states one, of a network whose tensors fit all of them (UNKNOWN: it has to be stated).
     """
 
     among: tuple[Any, ...] = ()
@@ -39,6 +40,7 @@ class Field:
     encode: Callable[[Any], Any] = lambda value: value
     default: Any = UNKNOWN
     follow: Callable[[Names, Json], Any] | None = None
+    usual: Any = UNKNOWN
 
     def allows(self, value: Any) -> bool:
         """Whether the field can have this value in the layout: of the same type, too (1 is not True)."""

@@ -252,7 +252,8 @@ def test_a_run_with_a_teacher_from_start_to_evaluation(digits_run, working_folde
     begun = inside(*command, "--max-steps", 2, cwd=working_folder)
     assert begun.returncode == 0, begun.stderr
     told = next(line for line in begun.stdout.splitlines() if line.startswith("teacher "))
-    assert told.startswith("teacher  teacher.safetensors: vit-jax@vit, ViT 16 x 1, 2 heads, 16 patches, images 8x8x1; ")
+    assert told.startswith("teacher  teacher.safetensors: vit-jax@vit, ViT 16 x 1, 2 heads, 16 patches, images 8x8x1, ")
+    assert ", mean " in told and ", std " in told
     assert "MB for weights, gradients, optimizer and teacher, before" in begun.stdout
     run = Run(working_folder / "runs/pupil")
     frozen = run.record()["frozen"]

@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[1]
 # The order in which to read vit_jax: a file imports only earlier ones. A folder counts as the file of its name.
 ORDER = [
     *("errors", "callable_module", "config", "synonyms", "flags", "presets", "runs", "backend", "memory"),
-    *("attention_core", "layers", "vit", "transformer", "captioner", "models"),
+    *("attention_core", "layers", "vit", "transformer", "resnet", "captioner", "models"),
     *("text", "data", "report", "augment", "muon", "optim", "decode", "tasks", "step", "checkpoint"),
     *("interop", "weights", "starting", "teacher"),
     *("compare", "train", "evaluate", "predict", "cli", "__main__"),
 ]
 JAX_FREE = ORDER[: ORDER.index("attention_core")]
-MODELS = {"vit", "transformer", "captioner"}
+MODELS = {"vit", "transformer", "resnet", "captioner"}
 JOINS = "captioner"  # the one model that is made of others
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 NEVER = {"torch", "torchvision", "torch_ref", "tensorflow"}

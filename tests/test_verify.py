@@ -441,7 +441,7 @@ def test_every_library_that_builds_networks_agrees(example):
         pytest.skip(f"nobody builds {layout.name}")
     available(library.name)
     assert not layout.cannot(config, weights_only=True)
-    mine = LAYOUTS["vit-jax@vit" if isinstance(config, ViTConfig) else "vit-jax@transformer"]
+    mine = next(one for one in LAYOUTS.values() if one.dialect == "vit-jax" and one.network is type(config))
     report = verify(written(mine, ours(config), config, "a"), written(layout, ours(config), config), steps=2)
     assert report.same, failed(report.checks)
     assert report.verdict == "the same function" and not report.notes

@@ -150,6 +150,11 @@ def check_network(given: type[ModelConfig], wanted: type[ModelConfig]) -> None:
     """Raise UserError where weights are of another kind of network than a run trains."""
     if given is not wanted:
         held, trained = network_of(given).name, network_of(wanted).name
+        if why := network_of(given).frozen:
+            raise UserError(
+                f"holds a {held}, which is only used, never trained: {why}; leave it out, "
+                "or give it as --teacher to a preset that distils"
+            )
         raise UserError(
             f"holds a {held}, and the run trains a {trained}; name a preset that trains a {held}, or leave it out"
         )

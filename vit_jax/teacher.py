@@ -37,9 +37,10 @@ def says(teacher: Teacher) -> str:
         images, classes = teacher.arrays["logits"].shape
         return f"{teacher.path}: logits of {images:,} images, {classes} classes"
     what, cost = network_of(teacher.config).describe(teacher.config)
-    size = "x".join(map(str, pixels(teacher.config) or ()))
+    size, seen = "x".join(map(str, pixels(teacher.config) or ())), teacher.metadata["preprocess"]
+    how = ", ".join(f"{name} {' '.join(f'{each:g}' for each in seen[name])}" for name in ("mean", "std"))
     count = parameter_count(teacher.config)
-    return f"{teacher.path}: {teacher.layout}, {what}, images {size}; {count:,} parameters, {cost}"
+    return f"{teacher.path}: {teacher.layout}, {what}, images {size}, {how}; {count:,} parameters, {cost}"
 
 
 def _opened(path: str, folder: str, values: bool) -> Teacher:

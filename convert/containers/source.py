@@ -113,6 +113,7 @@ TreePath = tuple[str | int, ...]  # the keys to a value in a nested tree; (name,
 Writer = Callable[[str, Mapping[Any, Any], Iterator[tuple[TreePath, np.ndarray]], Mapping[str, str]], None]
 
 FLOATS = {np.dtype(d) for d in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)}
+INTEGERS = {np.dtype(d) for d in (np.int32, np.int64)}
 
 
 def raw(array: np.ndarray, spec: Spec) -> np.ndarray:

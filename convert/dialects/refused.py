@@ -30,6 +30,7 @@ BODY = (
     r"((model|transformer|gpt_neox|backbone|bert|roberta|distilbert|electra|module)\.)*"  # what holds a text's network
 )
 NO_IMAGES = r"!.*(patch_embed|vision|visual).*"  # else one part may be a ViT, which --key chooses
+RESNET = (rf"{ANY}layer1\.0\.conv1\.weight", rf"{ANY}layer4\.0\.conv1\.weight", r"!.*attnpool\..*")
 REFUSED = (
     RefusedLayout(
         "a VisionEncoderDecoder (transformers)",
@@ -40,9 +41,22 @@ REFUSED = (
     RefusedLayout("a ViT behind a ResNet (Google's hybrid)", NO_NETWORK, (rf"{ANY}conv_root[./]kernel",)),
     RefusedLayout("a ViT behind convolutions (torchvision)", NO_NETWORK, (rf"{ANY}conv_proj\.conv_last\.weight",)),
     RefusedLayout(
-        "a ResNet (torchvision, timm)",
+        "a ResNet without batch norm (timm)",
+        "the one here has stored statistics in its norms",
+        (*RESNET, r"!.*running_var"),
+    ),
+    RefusedLayout(
+        "a ResNet with another stem or other blocks than torchvision's (timm)",
         NO_NETWORK,
-        (rf"{ANY}layer1\.0\.conv1\.weight", rf"{ANY}layer4\.0\.conv1\.weight", r"!.*attnpool\..*"),
+        (
+            *RESNET,
+            rf"{ANY}(conv1\.\d+\..*|layer\d\.\d+\.(?!((conv|bn)[123]|downsample\.[01])\.\w+$).*)",
+        ),
+    ),
+    RefusedLayout(
+        "a ResNet without its head",
+        "the one here has its head; give the whole file, with fc.weight and fc.bias",
+        (*RESNET, rf"!{ANY}fc\.weight"),
     ),
     RefusedLayout(
         "a ResNet (Google)",
@@ -213,7 +227,7 @@ REFUSED = (
     RefusedLayout(
         "a convolutional network (it has batch norms and no attention)",
         NO_NETWORK,
-        (r".*running_mean", NO_ATTENTION),
+        (r".*running_mean", NO_ATTENTION, rf"!{ANY}layer4\.0\.conv1\.weight"),
     ),
     RefusedLayout(
         "the captioner (a ViT followed by a decoder)",

@@ -15,6 +15,7 @@ from vit_jax.errors import UserError
 
 from .. import rules
 from ..adapt import Step
+from ..containers.source import INTEGERS
 from ..rules import Arrays, Row
 from .plan import Plan
 
@@ -80,8 +81,11 @@ def stream(plan: Plan) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The array in another dtype, rounded to nearest. Raises UserError where a number becomes infinite."""
-    if array.dtype == dtype:
+    """The array in another dtype, rounded to nearest; whole numbers (counters) stay as they are.
+
+    Raises UserError where a number becomes infinite.
+    """
+    if array.dtype == dtype or array.dtype in INTEGERS:
         return array
     with np.errstate(over="ignore"):
         out = array.astype(dtype)

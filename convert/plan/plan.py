@@ -17,7 +17,7 @@ from vit_jax.errors import UserError
 from .. import rules
 from ..adapt import ANY_NETWORK, Adaptation, texts_to_fit
 from ..adapt import adaptations as adaptations_of
-from ..containers.source import Spec
+from ..containers.source import INTEGERS, Spec
 from ..layout import Facts, Layout
 from ..recognise.layouts import find
 from ..recognise.preprocessing import preprocessing
@@ -85,7 +85,9 @@ def parameter_ghosts(
         kind = found[step.takes[0]].dtype if step.takes else rules.common_dtype(a.dtype for a in found.values())
         found = {name: a for name, a in found.items() if name not in step.takes}
         found |= {name: ghost(shape, kind) for name, shape in step.makes.items()}
-    return found if dtype is None else {name: ghost(a.shape, dtype) for name, a in found.items()}
+    if dtype is not None:  # counters are not rounded
+        found |= {name: ghost(a.shape, dtype) for name, a in found.items() if a.dtype not in INTEGERS}
+    return found
 
 
 def target_rows(layout: Layout, config: ModelConfig, reading: Reading, parameters: dict[str, np.ndarray]) -> list[Row]:

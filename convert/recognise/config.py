@@ -12,7 +12,7 @@ from vit_jax.errors import UserError
 from vit_jax.flags import described
 
 from .. import rules
-from ..layout import Json, Layout, Names
+from ..layout import UNKNOWN, Json, Layout, Names
 
 # Sources of a field's value, as messages name them, beside flags and files.
 THE_LAYOUT, ITS_SHAPES, OWN_METADATA = "its layout", "its shapes", "its own metadata"
@@ -129,6 +129,8 @@ def sources(layout: Layout, name: str, names: Names, values: Json, stated: State
         found.append((THE_LAYOUT, field.among[0]))
     elif solved is not None:
         found.append((ITS_SHAPES, solved))
+    elif not found and field.usual is not UNKNOWN:
+        found.append((THE_LAYOUT, field.usual))
     return sorted(found, key=lambda one: one[0].startswith("--model") + 2 * (one[0] == FALLBACK))
 
 

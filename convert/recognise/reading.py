@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,11 +17,11 @@ from vit_jax.errors import UserError
 from .. import rules
 from ..containers import open_source
 from ..containers.folder import shard, side_files
-from ..containers.source import CARRIED_SUFFIX, FLOATS, Source, Step, Tensor
+from ..containers.source import CARRIED_SUFFIX, FLOATS, INTEGERS, Source, Step, Tensor
 from ..dialects import LAYOUTS
 from ..dialects.own import own_layout, own_record
 from ..layout import Facts, Json, Layout, Names
-from ..rules import Row
+from ..rules import CARRIED, Row
 from . import weights_in
 from .config import FALLBACK, OWN_METADATA, check_fields, resolve
 from .layouts import Recognition, extras, recognise, shapes, which_layout
@@ -136,7 +136,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
         raise UserError(f"{error} (its names are those of {others}, not of {layout.name})") from error
     rows = rules.narrow(layout.rows(config), names)
     rules.check(rules.file_shapes(rows), names, source.path, options.unfit)
-    check_dtypes(source.path, tensors, layout)
+    check_dtypes(source.path, tensors, layout, rows)
     beside = carried_beside(source.path)
     tensors, rows = {**tensors, **beside}, [*rows, *(rules.carried(name, t.shape) for name, t in beside.items())]
     recorded = (provenance.get("preprocess"), provenance.get("class_names"), provenance.get("extra", {}))
@@ -242,12 +242,16 @@ def check_complete(source: Source, tensors: Mapping[str, Tensor], known: bool) -
         raise UserError(f"{source.path}: {clause}")
 
 
-def check_dtypes(path: str, tensors: Mapping[str, Tensor], layout: Layout) -> None:
+def check_dtypes(path: str, tensors: Mapping[str, Tensor], layout: Layout, rows: Iterable[Row]) -> None:
     """Raise UserError on weights that are no floating-point numbers of a dtype in which networks are computed.
 
+    Tensors that are only carried may be whole numbers, as the counters of batch norm are.
     numpy writes bfloat16 as two bytes without a name (V2): in layouts that come as npz, rows read them as bfloat16.
     """
+    aside = {name for row in rows if row.ours[:1] and row.ours[0].startswith(CARRIED) for name in row.theirs}
     for name, tensor in tensors.items():
+        if name in aside and tensor.dtype in INTEGERS:
+            continue
         if tensor.dtype == "V2":
             if "npz" not in layout.containers:
                 raise UserError(

@@ -23,7 +23,7 @@ from convert.verify import Weights
 from convert.verify.checks import Check, values
 from convert.verify.libraries import build, library_of
 from convert.verify.sides import ByRows
-from vit_jax.config import TransformerConfig, ViTConfig, pair
+from vit_jax.config import ResNetConfig, TransformerConfig, ViTConfig, pair
 
 from . import layouts_notebooks, layouts_vit_pytorch
 from .cases import VIT, Config
@@ -41,10 +41,12 @@ GATED = dict(gated=True, activation="silu")
 TEACHER = dict(distill_token=True, distill_head=True, pool="cls_distill")
 HEADLESS = dict(outputs=0, tie="embeddings")
 PLAIN_VECTORS = replace(VECTORS, encoder_depth=2, decoder_depth=2, activation="relu")
+RESNET = ResNetConfig(image=(9, 8), classes=5, stages=(2, 1, 1, 1), width=4, hidden=6, groups=2)
 # {layout, and where there are several what is special: a network of it}
-EXAMPLES: dict[str, Config] = {
+EXAMPLES: dict[str, Any] = {
     "vit-jax@vit": VIT,
     "vit-jax@transformer": MARIAN,
+    "vit-jax@resnet": RESNET,
     "torch-ref@vit": VIT,
     "torch-ref@transformer": MARIAN,
     "timm": VIT,
@@ -67,6 +69,8 @@ EXAMPLES: dict[str, Config] = {
     "timm@deit3": replace(VIT, layer_scale=1.0, cls_position=False),
     "torchvision@1": SQUARE,
     "torchvision@2": replace(SQUARE, head_hidden=6),
+    "torchvision-resnet": RESNET,
+    "torchvision-resnet, two convolutions a block": replace(RESNET, bottleneck=False, hidden=4, groups=1),
     "clip": CLIP,
     "clip@whole": replace(CLIP, activation="gelu"),
     "dinov2": DINO,
@@ -113,14 +117,14 @@ def by_hand() -> dict[str, layouts_vit_pytorch.Case]:
     return {case.layout: case for case in reversed(cases) if library_of(LAYOUTS[case.layout]) is None}
 
 
-def examples() -> dict[str, Config]:
+def examples() -> dict[str, Any]:
     """A network or more of every layout."""
     return EXAMPLES | {name: case.config for name, case in by_hand().items()}
 
 
-def given(c: Config) -> dict[str, Any]:
+def given(c: Any) -> dict[str, Any]:
     """What a network is called with: sentences with their paddings, where it knows any."""
-    if isinstance(c, ViTConfig):
+    if isinstance(c, ViTConfig | ResNetConfig):
         return inputs(c)
     absent = {"target"} if not c.decoder_depth else {"source_padding"} if c is NOTEBOOK else set()
     return {k: v for k, v in some(c).items() if k not in absent}
@@ -208,16 +212,32 @@ class Kind:
     possible: Callable[[Any], bool] = lambda c: True
 
 
+def has_attention(c: Any) -> bool:
+    """Whether a network is made of attention and mlp."""
+    return hasattr(c, "heads")
+
+
+def is_resnet(c: Any) -> bool:
+    """Whether a network is made of convolutions and batch norms."""
+    return isinstance(c, ResNetConfig)
+
+
 KINDS = (
-    Kind("norm1 and norm2 exchanged", exchanged("norm1", "norm2")),
-    Kind("query and key exchanged", exchanged("query", "key")),
+    Kind("norm1 and norm2 exchanged", exchanged("norm1", "norm2"), has_attention),
+    Kind("query and key exchanged", exchanged("query", "key"), has_attention),
     Kind(
         "square out projection transposed",
         after("attention.out.kernel", lambda c: TRANSPOSE),
-        lambda c: c.heads * c.resolved_head_width == c.width,
+        lambda c: has_attention(c) and c.heads * c.resolved_head_width == c.width,
     ),
     Kind("gate and first layer exchanged", exchanged("gate", "fc1"), lambda c: getattr(c, "gated", False)),
     Kind("pixels of a patch in another order", after("patch.kernel", pixels), lambda c: isinstance(c, ViTConfig)),
+    Kind("mean and variance of batch norm exchanged", exchanged("mean", "variance"), is_resnet),
+    Kind(
+        "rows and columns of kernels exchanged",
+        after("convs.1.kernel", lambda c: Order("h w i o", "w h i o")),
+        is_resnet,
+    ),
 )
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import TransformerConfig, ViTConfig, parameters
+from vit_jax.config import ResNetConfig, TransformerConfig, parameters, pixels
 
-from .cases import Case, Config, grid
+from .cases import Case, Config
 
 Inputs = dict[str, Any]
 
 
-def weights(config: Config, which: str = "A", seed: int = 0) -> dict[str, np.ndarray]:
+def weights(config: Config | ResNetConfig, which: str = "A", seed: int = 0) -> dict[str, np.ndarray]:
     """Float64 parameters {dotted name: array}, every one of them random.
 
     A: all of order 1 (kernels so that a map keeps its input's size). B: the same, with embeddings,
@@ -26,11 +26,12 @@ def weights(config: Config, which: str = "A", seed: int = 0) -> dict[str, np.nda
         rng = np.random.default_rng([zlib.crc32(name.encode()), seed])
         value = rng.standard_normal(shape)
         if kind == "kernel":
-            value = value / np.sqrt(shape[0])
+            value = value / np.sqrt(np.prod(shape[:-1]))
         elif kind == "bias":
             value = value / 2
         elif kind in ("norm", "scale"):
-            value = value * 0.3 + (0 if name.endswith("bias") else 1)
+            value = value * 0.3 + (0 if name.endswith(("bias", ".mean")) else 1)
+            value = abs(value) if name.endswith(".variance") else value
         if which == "B" and _quiet(name, kind):
             value = value * 0.003
         out[name] = value
@@ -57,7 +58,12 @@ def starts(case: Case) -> dict[str, np.ndarray]:
 
 
 def inputs(
-    c: Config, batch: int = 3, which: str = "A", mean: float = 0.0, seed: int = 0, lengths: tuple[int, int] = (5, 4)
+    c: Config | ResNetConfig,
+    batch: int = 3,
+    which: str = "A",
+    mean: float = 0.0,
+    seed: int = 0,
+    lengths: tuple[int, int] = (5, 4),
 ) -> Inputs:
     """What a network is called with: images, or source and target with their paddings.
 
@@ -66,8 +72,9 @@ def inputs(
     """
     rng = np.random.default_rng(seed)
     scale = 0.003 if which == "B" else 1.0
-    if isinstance(c, ViTConfig):
-        return {"images": rng.standard_normal((batch, *grid(c))) + mean}
+    if shape := pixels(c):
+        return {"images": rng.standard_normal((batch, *shape)) + mean}
+    assert isinstance(c, TransformerConfig)
     source, target = lengths
 
     def tokens(vocabulary: int, length: int) -> np.ndarray:

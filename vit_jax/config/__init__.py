@@ -2,8 +2,8 @@
 
 A field that changes the result of a run is *identity*: with another value it is another run. A field that only states
 where or for how long the run computes (devices, logging, budget, folders) is *execution* and may change on resume.
-Reading order: fields, tree, vit, transformer, nearest, sizes, networks; run, groups, images, augmentation, sentences,
-distil, tasks; check, formats, values.
+Reading order: fields, tree, vit, transformer, resnet, nearest, sizes, networks; run, groups, images, augmentation,
+sentences, distil, tasks; check, formats, values.
 """
 
 from .augmentation import ImageAugment
@@ -27,6 +27,7 @@ from .networks import (
     shapes,
     with_sizes,
 )
+from .resnet import ResNetConfig, check_resnet
 from .run import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig, roles
 from .sentences import SPECIALS, SentenceData
 from .sizes import SIZES, is_sized, size_of, sized
@@ -66,6 +67,7 @@ __all__ = [
     "NetworkRow",
     "OptimConfig",
     "Parameter",
+    "ResNetConfig",
     "RunConfig",
     "SentenceData",
     "Size",
@@ -75,6 +77,7 @@ __all__ = [
     "Teacher",
     "TransformerConfig",
     "ViTConfig",
+    "check_resnet",
     "check_run",
     "check_transformer",
     "check_vit",

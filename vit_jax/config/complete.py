@@ -1,21 +1,32 @@
-"""What a run needs besides valid fields before it can be trained: data, perhaps a teacher, and a folder's name."""
+"""What a run needs besides valid fields before it can be trained: a network that can be, data, perhaps a teacher."""
 
 from __future__ import annotations
 
 from ..errors import UserError
 from .run import RunConfig
-from .tasks import task_row
+from .tasks import network_row, task_row
 
 LONGEST = 200  # bytes of a run's name: file systems take 255, of which names that are made from it need some
 
 
 def check_complete(run: RunConfig) -> RunConfig:
-    """Return the run unchanged. Raises UserError if something is empty without which it cannot be trained."""
+    """Return the run unchanged. Raises UserError if it lacks something without which it cannot be trained."""
+    check_trained(run.task)
     if not run.data.source:
         raise UserError("data.source is empty: give --data.source folder:PATH, FILE.npz or the name of a set")
     if task_row(run.task).teacher and not run.teacher:
         raise UserError("teacher is empty: give --teacher and the run, file or folder of the network to learn from")
     return run
+
+
+def check_trained(task: str) -> None:
+    """Raise UserError if the network of a task is only used, never trained."""
+    network = network_row(task)
+    if network.frozen:
+        raise UserError(
+            f"task is {task}, but a {network.name} is only used, never trained: {network.frozen}; "
+            "train another network, which can learn from this one as its --teacher"
+        )
 
 
 def check_name(name: str) -> str:

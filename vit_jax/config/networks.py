@@ -14,6 +14,14 @@ from typing import Any, Literal
 from ..errors import UserError
 from .fields import ModelConfig, pair
 from .nearest import nearest
+from .resnet import (
+    CAPTURED,
+    ResNetConfig,
+    check_resnet,
+    normal_resnet,
+    resnet_flops,
+    resnet_parameters,
+)
 from .transformer import (
     TransformerConfig,
     check_transformer,
@@ -59,6 +67,8 @@ class NetworkRow:
     jax: str  # module:class that computes it in jax
     torch: str = ""  # module:class that computes it in PyTorch; empty: there is none
     depths: tuple[str, ...] = ()  # fields that count equal blocks
+    # Why such networks are not trained, as a clause; empty: they are.
+    frozen: str = ""
     # How many numbers the forward pass of one example holds at once, at least: 0 where data determine it.
     activations: Callable[[Any], int] = lambda c: 0
     arguments: tuple[str, ...] = ()  # the positional arguments of a call; one that a config does not use is None
@@ -84,12 +94,18 @@ def _describe_vit(c: ViTConfig) -> tuple[str, str]:
     return what, f"{flops(c) / 1e6:,.1f} MFLOP an image"
 
 
+def _describe_resnet(c: ResNetConfig) -> tuple[str, str]:
+    groups = f", {c.groups} groups" if c.groups > 1 else ""
+    what = f"ResNet {c.width} x {' + '.join(map(str, c.stages))} blocks{groups}"
+    return what, f"{resnet_flops(c) / 1e6:,.1f} MFLOP an image"
+
+
 def _vit_activations(c: ViTConfig) -> int:
     images = math.prod(pair(c.image)) * c.channels
     return images + sum(n_out * places for _, n_out, places in c.convolutions) + c.patches * c.width
 
 
-def _vit_inputs(c: ViTConfig) -> tuple[Input, ...]:
+def _pixel_inputs(c: ViTConfig | ResNetConfig) -> tuple[Input, ...]:
     return (Input("images", "pixels", (*pair(c.image), c.channels)),)
 
 
@@ -118,7 +134,7 @@ NETWORKS: dict[str, NetworkRow] = {
         normal=normal_vit,
         parameters=vit_parameters,
         describe=_describe_vit,
-        inputs=_vit_inputs,
+        inputs=_pixel_inputs,
         captured=vit_captured,
         training=_INITIAL | _DROPOUT | {"token_std", "head_zero", "drop_path", "patch_dropout", "head_dropout"},
         jax="vit_jax.vit:ViT",
@@ -175,6 +191,26 @@ NETWORKS: dict[str, NetworkRow] = {
             {"source_vocabulary": 11, "target_vocabulary": 11, "outputs": 11, "max_length": 6},
             {"source_vocabulary": 9, "target_vocabulary": 11, "outputs": 11, "max_length": 6},
         ),
+    ),
+    "resnet": NetworkRow(
+        name="ResNet",
+        config=ResNetConfig,
+        check=check_resnet,
+        normal=normal_resnet,
+        parameters=resnet_parameters,
+        describe=_describe_resnet,
+        inputs=_pixel_inputs,
+        captured=lambda c: list(CAPTURED),
+        training=frozenset(),
+        jax="vit_jax.resnet:ResNet",
+        frozen="its batch norm uses stored statistics",
+        arguments=("images",),
+        unseen=frozenset({"image"}),
+        names=(r"stem\.kernel", r"stages\.0\.0\.convs\.0\.variance"),
+        examples={
+            "image": (8, (8, 12)), "channels": (3, 1), "classes": (5,), "stages": ((1, 1, 1, 1), (2, 1, 1, 1)),
+            "width": (4, 8), "hidden": (4, 8), "groups": (1, 2),
+        },
     ),
 }  # fmt: skip
 

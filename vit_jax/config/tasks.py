@@ -21,6 +21,7 @@ from .images import ImageData, numbered_classes, other_classes
 from .nearest import nearest
 from .networks import NETWORKS, NetworkRow, network_of, pixels
 from .preprocessing import PREPARED, fits_network, is_preprocess, prepared_as, preprocess_fields
+from .resnet import ResNetConfig
 from .run import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig
 from .sentences import SentenceData, is_vocabulary, numbered_words, other_words
 from .transformer import TransformerConfig
@@ -82,8 +83,8 @@ def without_dropout(model: ModelConfig) -> ModelConfig:
 # ---------------------------------------------------------------------------------------- classify
 
 
-def _check_classes(model: ViTConfig, data: ImageData, run: RunConfig) -> None:
-    NETWORKS["vit"].check(replace(model, classes=model.classes or 1))
+def _check_classes(model: ViTConfig | ResNetConfig, data: ImageData, run: RunConfig) -> None:
+    network_of(model).check(replace(model, classes=model.classes or 1))
     augment: Any = run.augment  # the row's own class
     check_augment(augment, model.channels, run.batch)
     h, w = pair(model.image)
@@ -122,8 +123,8 @@ def _prepared_images(metadata: Mapping[str, Any], stated: Mapping[str, Any]) -> 
     return prepared_as(metadata["preprocess"], stated) if "preprocess" in metadata else {}
 
 
-def _untrained_classes(model: ViTConfig) -> RunConfig:
-    return RunConfig("classify", model, ImageData(source=NO_DATA), ImageAugment(), OptimConfig(name="sgd"))
+def _untrained_classes(model: ModelConfig, task: str = "classify") -> RunConfig:
+    return RunConfig(task, model, ImageData(source=NO_DATA), ImageAugment(), OptimConfig(name="sgd"))
 
 
 # ------------------------------------------------------------------------------------------ distil
@@ -153,11 +154,12 @@ def _check_distil(model: ViTConfig, data: ImageData, run: RunConfig) -> None:
 
 
 def _check_teacher(teacher: Teacher, run: RunConfig, data: Any) -> None:
-    c, student, path = teacher.config, cast(ViTConfig, run.model), teacher.path
-    if c is None:
+    student, path = cast(ViTConfig, run.model), teacher.path
+    if teacher.config is None:
         _check_logits(teacher, run, data)
         return
-    if not isinstance(c, ViTConfig):
+    c: Any = teacher.config
+    if pixels(c) is None:
         raise UserError(f"teacher {path}: holds a {network_of(c).name}; give a network that classifies images")
     if not c.classes:
         raise UserError(f"teacher {path}: has no head and so no classes; give a network that classifies images")
@@ -301,6 +303,9 @@ TASKS: dict[str, TaskRow] = {
     ),
 }
 TASKS["distil"] = replace(TASKS["classify"], check=_check_distil, loss=DistilLoss, teacher=_check_teacher)
+TASKS["classify-resnet"] = replace(
+    TASKS["classify"], network="resnet", untrained=lambda model: _untrained_classes(model, "classify-resnet")
+)
 
 
 def task_row(name: str) -> TaskRow:

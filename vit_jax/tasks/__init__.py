@@ -8,11 +8,17 @@ from typing import Any
 
 from ..config import RunConfig
 from .classify import Classify
+from .classify_resnet import ClassifyResNet
 from .contract import Answer, Batch, Evaluation, Predictor, Task, Trained
 from .distil import Distil
 from .translate import Translate
 
-TASKS: dict[str, type[Task]] = {"classify": Classify, "distil": Distil, "translate": Translate}
+TASKS: dict[str, type[Task]] = {
+    "classify": Classify,
+    "classify-resnet": ClassifyResNet,
+    "distil": Distil,
+    "translate": Translate,
+}
 
 __all__ = ["TASKS", "Answer", "Batch", "Evaluation", "Predictor", "Task", "Trained", "task_of"]
 

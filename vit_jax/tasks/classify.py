@@ -60,7 +60,7 @@ class Classify:
         return open_images(data, c.image, c.channels, **how)
 
     @classmethod
-    def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Classify:
+    def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Self:
         """The task of a run, with the mean and std of its preprocessing."""
         preprocess = metadata["preprocess"]
         c, augment = cast(Any, (run.model, run.augment))  # of the types that the task's row names
@@ -68,7 +68,7 @@ class Classify:
         loss = run.loss
         return cls(augment, mean, std, loss.label_smoothing, loss_name=loss.name, classes=c.classes)
 
-    def load_frozen(self, teacher: Teacher | None) -> Classify:
+    def load_frozen(self, teacher: Teacher | None) -> Self:
         """The task itself: its loss has no frozen arrays."""
         return self
 
@@ -304,4 +304,5 @@ class Classifier:
         draw_attention(self.model.config, pixels, maps, path, layers=layers, labels=labels, caption=caption)
 
 
-_captured = nnx.jit(ViT.capture, static_argnums=2)  # (model, images [B, h, w, C], tuple of names) -> {name: array}
+# (model, images [B, h, w, C], tuple of names) -> {name: array}, as the network's own `capture`
+_captured: Any = nnx.jit(lambda model, images, names: model.capture(images, names), static_argnums=2)

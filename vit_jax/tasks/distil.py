@@ -47,7 +47,7 @@ class Distil(Classify):
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Distil:
         """The task of a run, without its teacher."""
-        task = cast(Distil, super().from_run(run, metadata))
+        task = super().from_run(run, metadata)
         loss = cast(DistilLoss, run.loss)  # the type in the task's row
         return replace(task, distil=loss, dtype=run.compute_dtype)
 

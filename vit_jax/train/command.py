@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import backend, flags, runs, starting
-from ..config import RunConfig, check_run, differences, flat, is_sized, network_of, to_dict
-from ..config.complete import is_name
+from ..config import TASKS, RunConfig, check_run, differences, flat, is_sized, network_of, to_dict
+from ..config.complete import check_trained, is_name
 from ..config.file import flat_names, overlaid, read_config
 from ..errors import DONE, UserError, run_command
 from ..presets import DEFAULT, FINETUNE, PRESETS, preset
@@ -153,7 +153,9 @@ def _check_task(run: RunConfig, task: object, file: str) -> None:
 
 
 def _of_task(task: object) -> str:
-    """The first preset of a task; DEFAULT if none has it."""
+    """The first preset of a task; DEFAULT if none has it. Raises UserError on a task whose network is never trained."""
+    if task in TASKS:
+        check_trained(str(task))
     return next((name for name in PRESETS if PRESETS[name]().run.task == task), DEFAULT)
 
 

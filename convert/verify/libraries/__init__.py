@@ -38,9 +38,11 @@ _GOOGLE = Library("timm", timm.google)
 _SENTENCES = Library("transformers", transformers.sentences)
 LIBRARIES: dict[str, Library] = {
     "vit-jax": Library("torch_ref", torch_ref.own_file),
+    "vit-jax@resnet": Library("torchvision", torch_nn.our_resnet),
     "torch-ref": Library("torch_ref", torch_ref.torch_file),
     "timm": Library("timm", timm.own_file),
     "torchvision": Library("torchvision", torch_nn.torchvision),
+    "torchvision-resnet": Library("torchvision", torch_nn.torchvision_resnet),
     "clip": Library("timm", timm.clip),
     "dinov2": Library("timm", timm.dinov2),
     "augreg": _GOOGLE,

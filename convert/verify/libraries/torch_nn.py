@@ -1,14 +1,16 @@
-"""torch.nn.Transformer and its encoder, and torchvision's VisionTransformer."""
+"""torch.nn.Transformer and its encoder, and torchvision's VisionTransformer and ResNet."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import warnings
+from dataclasses import replace
 from typing import Any
 
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config import ResNetConfig, ViTConfig, pair
 
+from ... import rules
 from ...dialects import LAYOUTS
 from ..weights import Weights
 from .built import Built, Places, filled, load, of_images, tensors, versioned
@@ -40,6 +42,51 @@ def torchvision(weights: Weights) -> Built:
         "features": ("encoder.ln", "out"),
     }
     return Built(versioned("torchvision"), module, LAYOUTS["torchvision@2"].rows(c), of_images, places)
+
+
+def resnet(c: ResNetConfig) -> Any:
+    """torchvision's ResNet of a config, with random weights. Raises ImportError."""
+    load("torchvision")
+    from torch import nn
+
+    resnets: Any = importlib.import_module("torchvision.models.resnet")
+
+    class Narrow(resnets.ResNet):
+        """The same with fewer channels in every stage: its constructor knows no other number than 64."""
+
+        def _make_layer(self, block: Any, planes: int, *arguments: Any, **options: Any) -> Any:
+            if planes == 64:
+                self.inplanes = c.width
+            return super()._make_layer(block, planes * c.width // 64, *arguments, **options)
+
+    kind, per_group = resnets.Bottleneck, 64 * c.hidden / (c.groups * c.width)
+    if not c.bottleneck:
+        kind, per_group = resnets.BasicBlock, 64
+    whole = c.width == 64
+    module = (resnets.ResNet if whole else Narrow)(
+        kind, list(c.stages), num_classes=c.classes, groups=c.groups, width_per_group=per_group
+    )
+    if not whole or c.channels != 3:
+        module.conv1 = nn.Conv2d(c.channels, c.width, 7, 2, 3, bias=False)
+    if not whole:
+        module.bn1, module.fc = nn.BatchNorm2d(c.width), nn.Linear(c.features, c.classes)
+    return module
+
+
+def torchvision_resnet(weights: Weights) -> Built:
+    """torchvision's ResNet, in evaluation mode. Its statistics are no parameters: they have no gradients."""
+    c: Any = weights.config
+    module = filled(resnet(c), tensors(weights.tensors))
+    return Built(
+        versioned("torchvision"), module, LAYOUTS["torchvision-resnet"].rows(c), of_images, {"pooled": ("fc", "in")}
+    )
+
+
+def our_resnet(weights: Weights) -> Built:
+    """The same of a file of our own layout: of a network without a twin in torch_ref."""
+    layout = LAYOUTS["torchvision-resnet"]
+    state = rules.write(layout.rows(weights.config), weights.tensors, weights.name)
+    return torchvision_resnet(replace(weights, layout=layout, tensors=state))
 
 
 def torch_transformer(weights: Weights) -> Built:
