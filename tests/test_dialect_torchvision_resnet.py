@@ -185,12 +185,14 @@ def test_damaged_files_are_refused_in_one_sentence(torch, files, tmp_path, insid
     torch.save({n: x for n, x in whole.items() if n != "layer3.0.bn2.running_mean"}, tmp_path / "lacks.pt")
     torch.save({n: x for n, x in whole.items() if not n.startswith("fc.")}, tmp_path / "headless.pt")
     torch.save({**whole, "bn1.num_batches_tracked": torch.tensor([1, 2])}, tmp_path / "counter.pt")
+    torch.save({**whole, "conv1.weight": torch.zeros(4, 3, 3, 3)}, tmp_path / "stem.pt")
     (tmp_path / "cut.pt").write_bytes((files / "small.pth").read_bytes()[:5000])
     for name, said in (
         ("negative", "bn1.running_var: holds -8."),
         ("lacks", "missing (1): layer3.0.bn2.running_mean"),
         ("headless", "is a ResNet without its head: the one here has its head; give the whole file"),
         ("counter", "bn1.num_batches_tracked [2] instead of []"),
+        ("stem", "its first convolution is 3x3, and only ResNets that begin with 7x7 can be read"),
         ("cut", "cut.pt: "),
     ):
         assert said in lines(inside("convert", f"{name}.pt", "x.safetensors")), name
