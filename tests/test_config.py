@@ -212,12 +212,12 @@ BAD_RUNS = [
     (dict(model=ViTConfig(width=100)), "model.width", "100"),
     *(
         (dict([(name, value)]), name, str(value))
-        for name in ("epochs", "batch", "accumulate", "log_every", "keep")
+        for name in ("epochs", "batch", "log_every", "keep")
         for value in (0, -1)
     ),
     *(
         (dict([(name, -1)]), name, "-1")
-        for name in ("patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes", "seed")
+        for name in ("accumulate", "patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes", "seed")
     ),
     (dict(max_minutes=math.nan), "max_minutes", "nan"),
     (dict(max_minutes=math.inf), "max_minutes", "inf"),

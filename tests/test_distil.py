@@ -221,7 +221,7 @@ def test_nothing_is_differentiated_through_the_teacher():
 
 
 def test_the_memory_of_a_run_has_the_teacher(monkeypatch):
-    run, teacher = a_run(), a_teacher(path="big.safetensors")
+    run, teacher = a_run(accumulate=1), a_teacher(path="big.safetensors")
     needed = sum(x.size for x in teacher.arrays.values()) * 4
     assert memory.run_bytes(run, teacher)[0] - memory.run_bytes(run)[0] == needed
     limit = sum(memory.run_bytes(run))

@@ -37,7 +37,7 @@ def test_published_sizes():
 
 
 def test_a_run_takes_its_weights_gradients_moments_and_average():
-    run = preset("digits").run
+    run = replace(preset("digits").run, accumulate=1)
     count, images, pixels = parameter_count(run.model), 32 * (8 * 8 + 16 * 64), 32 * 8 * 8
     for name, copies in (("sgd", 2), ("momentum", 3), ("lion", 3), ("adamw", 4)):
         changed = replace(run, optim=replace(run.optim, name=name))
@@ -83,7 +83,7 @@ def test_an_accelerators_own_memory_is_the_limit(monkeypatch):
             return {"bytes_limit": 1_000_000}
 
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    monkeypatch.setattr(memory, "_accelerators", lambda: True)
+    monkeypatch.setattr(memory, "accelerators", lambda: True)
     monkeypatch.setattr("jax.local_devices", lambda: [Device(), Device()])
     assert memory.memory() == (1_000_000, 2)
     with pytest.raises(UserError, match=r"take at least 0\.0 GB for weights, gradients, average and moments of adamw"):

@@ -391,7 +391,7 @@ def network(run, dtype):
     engine = Engine(
         run, definition(run.model, dtype, dtype), its, Optimizer(run.optim, STEPS, 5, parameters(run.model))
     )
-    check_divisible({f"batch {run.batch}": run.batch}, len(engine.devices), run.accumulate)  # as train/session.py does
+    check_divisible({f"batch {run.batch}": run.batch}, len(engine.devices), engine.parts)  # as train/session.py does
     return engine, unflatten({name: jnp.asarray(x) for name, x in start.items()})
 
 

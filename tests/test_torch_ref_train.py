@@ -453,7 +453,7 @@ def test_weights_that_pytorch_trained_go_on_in_jax_and_back(monkeypatch, tmp_pat
     ("arguments", "told"),
     [
         (("digit",), "there is no preset 'digit'; nearest: digits"),
-        (("digits", "--accumulate", 2), "accumulate is 2, which the PyTorch reference does not have: leave it at 1"),
+        (("digits", "--accumulate", 2), "accumulate is 2, which the PyTorch reference does not have: leave it at 0"),
         (("digits", "--augment.mixup", 0.8), "augment.mixup is 0.8, which the PyTorch reference does not have: leave"),
         (("digits", "--augment.policy", "randaugment"), "augment.policy is randaugment, which the PyTorch reference"),
         (("digits", "--augment.scale", 0.5, 1), "augment.scale is 0.5 1.0, which the PyTorch reference does not have"),

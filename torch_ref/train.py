@@ -57,6 +57,8 @@ def check_supported(run: RunConfig) -> None:
     defaults = {f.name: f.default for f in fields(RunConfig)}
     defaults |= {f"augment.{f.name}": f.default for f in fields(run.augment)}
     given = {name: value for name, (value, _) in flat(run).items()}
+    if given["accumulate"] == 1:  # here as by default the whole batch at once
+        given["accumulate"] = defaults["accumulate"]
     for name in lacks:
         if given.get(name) != defaults.get(name):
             shown, usual = (_words(each) for each in (given[name], defaults[name]))

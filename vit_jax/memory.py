@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import glob
 import math
 import os
 from pathlib import Path
 from typing import Any
 
+from .backend import accelerators, configure_jax
 from .config import ModelConfig, RunConfig, Teacher, moments, network_of, parameter_count, parameters, task_row, trained
+from .division import planned
 from .errors import UserError
 
 
 def run_bytes(run: RunConfig, teacher: Teacher | None = None) -> tuple[int, int]:
     """The bytes that training takes at least: (weights, gradients, moments and average; a batch).
 
-    The first has the arrays of a `teacher` too. Of a batch: all of it as augmentation leaves it, and of the activations
-    of one part the inputs and the tokens, once: what else is kept depends on the compiler.
+    The first has the arrays of a `teacher` too, and all of it once for each device of a CPU. Of a batch: all of it as
+    augmentation leaves it, and of the activations of one part the inputs and the tokens, once: what else is kept
+    depends on the compiler.
     """
     table, width = parameters(run.model), 8 if run.compute_dtype == "float64" else 4
     learnt = trained(run.optim, table)
     # Weights; gradients and average of those that train; moments.
     kept = (table, learnt, learnt if run.ema else (), *moments(run.optim, table).values())
     numbers = sum(math.prod(table[name].shape) for names in kept for name in names)
-    activations = network_of(run.model).activations(run.model) * -(-run.batch // run.accumulate)
+    there = planned(run)
+    activations = network_of(run.model).activations(run.model) * -(-run.batch // there.parts)
     activations *= 2 if run.compute_dtype == "bfloat16" else width
     if teacher:
         numbers += parameter_count(teacher.config) if teacher.config else teacher.arrays["logits"].size
-    return numbers * width, activations + task_row(run.task).example_bytes(run) * run.batch
+    return numbers * width * there.devices, activations + task_row(run.task).example_bytes(run) * run.batch
 
 
 def check_memory(run: RunConfig, teacher: Teacher | None = None) -> RunConfig:
@@ -73,9 +76,7 @@ def memory() -> tuple[int, int]:
 
     0 bytes: unknown. jax is started only where it may find an accelerator.
     """
-    if os.environ.get("JAX_PLATFORMS") != "cpu" and _accelerators():
-        from .backend import configure_jax
-
+    if accelerators():
         configure_jax()
         import jax
 
@@ -84,11 +85,6 @@ def memory() -> tuple[int, int]:
         if limit:
             return limit, len(devices)
     return host_memory(), 1
-
-
-def _accelerators() -> bool:
-    """Whether there are files of an NVIDIA GPU, an AMD GPU or a TPU."""
-    return any(glob.glob(pattern) for pattern in ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel*", "/dev/vfio/[0-9]*"))
 
 
 def host_memory() -> int:

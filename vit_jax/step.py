@@ -20,6 +20,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from .config import ModelConfig, RunConfig, network_of
 from .data import evaluation_batches
+from .division import divided
 from .errors import UserError
 from .layers import merge
 from .optim import Optimizer, joined
@@ -61,23 +62,33 @@ def with_frozen(task: Task, frozen: Mapping[str, Any]) -> Task:
 
 
 class Devices:
-    """All devices as a mesh of one axis, with two shardings: replicated, and by the leading axis (examples)."""
+    """The first `count` devices, or all, as a mesh of one axis.
 
-    def __init__(self) -> None:
-        self.all = jax.devices()
-        mesh = jax.make_mesh((len(self.all),), ("data",), axis_types=(AxisType.Auto,))
-        self.replicated = NamedSharding(mesh, PartitionSpec())
-        self.sharded = NamedSharding(mesh, PartitionSpec("data"))
+    It has two shardings: replicated, and by the leading axis (examples).
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        self.all = jax.devices()[:count]
+        self.mesh = jax.make_mesh((len(self.all),), ("data",), axis_types=(AxisType.Auto,), devices=self.all)
+        self.replicated = NamedSharding(self.mesh, PartitionSpec())
+        self.sharded = NamedSharding(self.mesh, PartitionSpec("data"))
 
     def __len__(self) -> int:
         return len(self.all)
 
+    @property
+    def share_a_cpu(self) -> bool:
+        return len(self) > 1 and self.all[0].platform == "cpu"
+
 
 class Evaluator:
-    """The compiled evaluation step of a network on a task; it takes batches of any size."""
+    """The compiled evaluation step of a network on a task, on all devices or those given.
 
-    def __init__(self, config: ModelConfig, definition: Any, task: Task):
-        self.config, self.task, self.devices = config, task, Devices()
+    It takes batches of any size.
+    """
+
+    def __init__(self, config: ModelConfig, definition: Any, task: Task, devices: Devices | None = None):
+        self.config, self.task, self.devices = config, task, devices or Devices()
         frozen = dict(task.frozen) if task.frozen_in_outputs else {}
         self.frozen = jax.device_put(frozen, self.devices.replicated)
         self.compiled = jax.jit(
@@ -149,15 +160,20 @@ class Engine:
 
     def __init__(self, run: RunConfig, definition: Any, task: Task, optimizer: Optimizer):
         self.run, self.definition, self.task, self.optimizer = run, definition, task, optimizer
-        self.devices = Devices()
+        there = divided(run)
+        self.devices, self.parts = Devices(there.devices), there.parts
         self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
         self.frozen = self.to_devices(dict(task.frozen))
         if run.parallel == "pmap":
             self.prepared = jax.jit(self.prepare_and_cut, out_shardings=self.devices.sharded)
-            self.compiled: Any = jax.pmap(self.pmap_step, axis_name="data", donate_argnums=0)
+            self.compiled: Any = jax.pmap(self.pmap_step, axis_name="data", devices=self.devices.all, donate_argnums=0)
         else:
+            # Devices of one CPU are its cores: each would otherwise multiply with the threads of all.
+            alone = {"xla_cpu_multi_thread_eigen": False} if self.devices.share_a_cpu else None
             # With fixed shardings of the outputs, the second step does not compile again.
-            self.compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=self.devices.replicated)
+            self.compiled = jax.jit(
+                self.jit_step, donate_argnums=0, out_shardings=self.devices.replicated, compiler_options=alone
+            )
 
     # Called on the host.
 
@@ -201,7 +217,19 @@ class Engine:
         """The next state and {metric: scalar}: loss, the task's metrics, lr, grad_norm, param_norm, update_norm."""
         task, keys = with_frozen(self.task, frozen), example_keys(seed, state.step, jnp.arange(_rows(batch)))
         batch = task.prepare(batch, keys, state.step // self.optimizer.epoch)
-        return self.update(state, *self.gradients(task, state.parameters, batch, keys, task.denominator(batch)))
+        if len(self.devices) == 1:
+            results = self.gradients(task, state.parameters, batch, keys, task.denominator(batch))
+        else:
+            # Each device adds up the gradients of its own parts, so they are exchanged once a step.
+            every, its_own = PartitionSpec(), PartitionSpec("data")
+            results = jax.shard_map(
+                lambda frozen, *its: self.mean_gradients(with_frozen(self.task, frozen), *its),
+                mesh=self.devices.mesh,
+                in_specs=(every, every, its_own, its_own),
+                out_specs=every,
+                check_vma=False,  # a compiled loop over parts starts from zeros, which do not vary over devices
+            )(frozen, state.parameters, batch, keys)
+        return self.update(state, *results)
 
     def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, frozen: Tree) -> Batch:
         """The batch after `Task.prepare`, cut for the devices: {name: [devices, B / devices, ...]}.
@@ -217,11 +245,16 @@ class Engine:
         """`jit_step` on one device, for its part of a prepared batch."""
         task, rows = with_frozen(self.task, frozen), _rows(batch)
         keys = example_keys(seed, state.step, jnp.arange(rows) + jax.lax.axis_index("data") * rows)
+        return self.update(state, *self.mean_gradients(task, state.parameters, batch, keys))
+
+    def mean_gradients(
+        self, task: Task, parameters: Tree, batch: Batch, keys: Array
+    ) -> tuple[Array, dict[str, Array], Tree]:
+        """`gradients` of a whole batch, of which this device has a part."""
         denominator = task.denominator(batch)
         if denominator is not None:
             denominator = jax.lax.pmean(denominator, "data")
-        results = self.gradients(task, state.parameters, batch, keys, denominator)
-        return self.update(state, *jax.lax.pmean(results, "data"))
+        return jax.lax.pmean(self.gradients(task, parameters, batch, keys, denominator), "data")
 
     def update(
         self, state: State, loss: Array, metrics: dict[str, Array], gradients: Tree
@@ -260,13 +293,13 @@ class Engine:
     def gradients(
         self, task: Task, parameters: Tree, batch: Batch, keys: Array, denominator: Array | None
     ) -> tuple[Array, dict[str, Array], Tree]:
-        """(loss, metrics, gradients), means over the batch, computed in `accumulate` parts of it.
+        """(loss, metrics, gradients), means over the batch, computed in `parts` of it, one after the other.
 
         Gradients are of the parameters that train, so the backward pass ends where only others would need it.
         `denominator` is that of the batch as `Task.denominator` gives it, or None. Parts may differ in theirs, so each
         is divided by the mean over the parts.
         """
-        parts = self.run.accumulate
+        parts = self.parts
         denominator = denominator if denominator is None else denominator / parts
         trained, rest = self.optimizer.parted(parameters)
 
@@ -278,7 +311,7 @@ class Engine:
             (value, metrics), gradients = differentiate(trained, batch, keys)
             return value, metrics, gradients
 
-        # Part a has the rows a, a + parts, ...: so each part is spread over all devices, as the batch is.
+        # Part a has the rows a, a + parts, ...
         def cut(x: Array) -> Array:
             return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
 

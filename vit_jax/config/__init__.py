@@ -25,6 +25,7 @@ from .networks import (
     parameters,
     pixels,
     shapes,
+    with_data,
     with_sizes,
 )
 from .resnet import ResNetConfig, check_resnet
@@ -109,6 +110,7 @@ __all__ = [
     "to_dict",
     "trained",
     "untrained",
+    "with_data",
     "with_fields",
     "with_sizes",
     "without_dropout",

@@ -58,15 +58,15 @@ def _check_finite(run: RunConfig) -> None:
 
 def check_numbers(run: RunConfig) -> None:
     """Raise UserError naming the first field of the run itself, not of its parts, that is not in its range."""
-    for name in ("epochs", "batch", "accumulate", "log_every", "keep"):
+    for name in ("epochs", "batch", "log_every", "keep"):
         if getattr(run, name) < 1:
             raise UserError(f"{name} is {getattr(run, name)}: give a positive number")
-    for name in ("patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes"):
+    for name in ("accumulate", "patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes"):
         if not getattr(run, name) >= 0:
             raise UserError(f"{name} is {getattr(run, name)}: give 0 or more")
     if not 0 <= run.seed < 2**32:  # jax silently drops all but 32 bits of a seed
         raise UserError(f"seed is {run.seed}: give a number of at least 0 and below 2^32")
-    if run.batch % run.accumulate:
+    if run.accumulate and run.batch % run.accumulate:
         raise UserError(f"batch {run.batch} is not divisible by accumulate {run.accumulate}: change one of them")
     shares = {
         "data.validation": run.data.validation,

@@ -71,6 +71,8 @@ class NetworkRow:
     frozen: str = ""
     # How many numbers the forward pass of one example holds at once, at least: 0 where data determine it.
     activations: Callable[[Any], int] = lambda c: 0
+    # How many numbers the largest array has that the forward pass computes of one example: 0 where data determine it.
+    largest: Callable[[Any], int] = lambda c: 0
     arguments: tuple[str, ...] = ()  # the positional arguments of a call; one that a config does not use is None
     from_data: tuple[str, ...] = ()  # sizes that the data of a run determines
     heads: tuple[str, ...] = ()  # prefixes of the names of the head's parameters, which --new-head draws at random
@@ -103,6 +105,13 @@ def _describe_resnet(c: ResNetConfig) -> tuple[str, str]:
 def _vit_activations(c: ViTConfig) -> int:
     images = math.prod(pair(c.image)) * c.channels
     return images + sum(n_out * places for _, n_out, places in c.convolutions) + c.patches * c.width
+
+
+def _vit_largest(c: ViTConfig) -> int:
+    tokens = c.patches + sum(count for _, count, _ in c.prefix)
+    # The stem's convolutions multiply the window of each place; their outputs are smaller.
+    windows = (c.stem_kernel**2 * n_in * places for n_in, _, places in c.convolutions)
+    return max(tokens * max(c.width, c.hidden), c.heads * tokens**2, *windows)
 
 
 def _pixel_inputs(c: ViTConfig | ResNetConfig) -> tuple[Input, ...]:
@@ -141,6 +150,7 @@ NETWORKS: dict[str, NetworkRow] = {
         torch="torch_ref.vit:ViT",
         depths=("depth",),
         activations=_vit_activations,
+        largest=_vit_largest,
         arguments=("images",),
         from_data=("classes",),
         heads=("head.", "distill_head."),

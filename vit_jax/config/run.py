@@ -131,7 +131,12 @@ class RunConfig:
         "examples per step, over all devices and accumulation; "
         "on sentences, whose steps have --data.tokens tokens: examples per evaluation batch",
     )
-    accumulate: int = execution(1, "parts of a batch that are computed one after the other, to save memory")
+    accumulate: int = execution(
+        0,
+        "parts of a device's share of a batch that are computed one after the other, to save memory; 1: the whole; 0: "
+        "the fastest, which is 1 on a GPU or TPU; on a CPU each core is then a device whose parts fit its cache, where "
+        "batch and network allow it",
+    )
     ema: float = identity(0.0, "decay of a moving average of the weights, which is evaluated too; 0: none")
     ema_warmup: bool = identity(
         False,

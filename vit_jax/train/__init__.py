@@ -16,6 +16,7 @@ from .. import backend, runs
 from ..callable_module import make_callable
 from ..compare import draw, gather
 from ..config import RunConfig, task_row
+from ..division import planned
 from ..errors import UserError, printable
 from .finish import finish, show, splits
 from .loop import loop, signals
@@ -60,7 +61,7 @@ def train(
             show(folder, summary)
             return {**summary, "folder": str(folder)}
         caught = stack.enter_context(signals())
-        backend.configure_jax()
+        backend.configure_jax(planned(run).devices)
         stack.enter_context(backend.precision(run.compute_dtype))
         session = open_session(run, preset, folder, caught, dataset)
         stack.callback(session.log.close)

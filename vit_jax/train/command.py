@@ -17,6 +17,7 @@ from .. import backend, flags, runs, starting
 from ..config import TASKS, RunConfig, check_run, differences, flat, is_sized, network_of, to_dict
 from ..config.complete import check_trained, is_name
 from ..config.file import flat_names, overlaid, read_config
+from ..division import planned
 from ..errors import DONE, UserError, run_command
 from ..presets import DEFAULT, FINETUNE, PRESETS, preset
 from . import train, train_seeds
@@ -282,7 +283,7 @@ def dry_run(run: RunConfig, preset: str, folder: runs.Run | None = None, seeds: 
     from ..tasks import TASKS
 
     place = ready(run, preset, folder, seeds)
-    backend.configure_jax()
+    backend.configure_jax(planned(run).devices)
     with backend.precision(run.compute_dtype):
         setup = set_up(run, TASKS[run.task].open_data(run, fetch=False))
         announce(setup)

@@ -27,6 +27,7 @@ from ..config import (
     with_sizes,
 )
 from ..config.formats import cannot_go_on
+from ..division import planned
 from ..errors import UserError, install, printable
 from ..memory import run_bytes
 from ..teacher import says, teacher_of
@@ -153,11 +154,11 @@ def given_data(run: Any, data: Any, class_names: Sequence[str]) -> tuple[RunConf
     source = task_row(run.task).given
     if not source:
         raise UserError(f"data: the task {run.task} takes none from Python; give data.source")
-    backend.configure_jax()
+    run = check_run(replace(run, data=replace(run.data, source=source)))
+    backend.configure_jax(planned(run).devices)
     from ..data import Given
     from ..tasks import TASKS
 
-    run = check_run(replace(run, data=replace(run.data, source=source)))
     return run, TASKS[run.task].open_data(run, Given(data, class_names))
 
 
@@ -246,10 +247,11 @@ def set_up(run: RunConfig, dataset: Data | None = None) -> Setup:
     optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch, parameters(run.model))
     engine = Engine(run, network, task, optimizer)
     sizes = dataset.step_sizes(run.batch)
-    check_divisible(sizes, len(engine.devices), run.accumulate)
+    check_divisible(sizes, len(engine.devices), engine.parts)
     check_together(sizes, len(engine.devices), task_row(run.task).together(run))
-    environment = backend.environment() | {"accumulate": run.accumulate, "parallel": run.parallel}
-    evaluator = Evaluator(run.model, network, task)
+    environment = backend.environment() | {"parallel": run.parallel}
+    environment |= {"devices": len(engine.devices), "accumulate": engine.parts}
+    evaluator = Evaluator(run.model, network, task, engine.devices)
     return Setup(stated, run, dataset, order, epochs, teacher, task, engine, evaluator, environment)
 
 
@@ -416,7 +418,8 @@ def announce(setup: Setup) -> None:
     of = "weights, gradients, optimizer and teacher" if setup.teacher else "weights, gradients and optimizer"
     print(f"memory   {weights / 1e6:,.1f} MB for {of}, before activations")
     devices = f"{environment['devices']} x {environment['device']}, {environment['cores']} cores"
-    print(f"device   {devices}; {run.parallel}, {run.compute_dtype}")
+    parts = f"; each has {environment['accumulate']} parts of a batch" if environment["accumulate"] > 1 else ""
+    print(f"device   {devices}; {run.parallel}, {run.compute_dtype}{parts}")
     print("versions " + ", ".join(f"{name} {versions[name]}" for name in ("python", "jax", "flax", "optax")))
     if backend.unused_gpu():
         print(

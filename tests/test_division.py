@@ -1,0 +1,131 @@
+"""How a step is divided on a CPU: which devices and parts a run takes, and that they change nothing but its speed."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from vit_jax import backend, memory
+from vit_jax.config import network_of
+from vit_jax.division import CACHED, Division, divided, planned
+from vit_jax.layers import merge
+from vit_jax.models import definition, start
+from vit_jax.presets import preset
+
+DIGITS = preset("digits").run
+MIXED = replace(DIGITS, augment=replace(DIGITS.augment, mixup=0.8))
+
+
+@pytest.fixture
+def on_cores(monkeypatch):
+    """A function that sets the number of cores, of a machine without accelerators."""
+    monkeypatch.setattr(backend, "accelerators", lambda: False)
+    return lambda count: monkeypatch.setattr(backend, "cores", lambda: count)
+
+
+@pytest.mark.parametrize(
+    ("run", "cores", "wanted"),
+    [
+        (preset("cifar10-48x4").run, 2, Division(2, 16)),  # 8 images a part, as measured to be the fastest
+        (preset("cifar10-256x6").run, 2, Division(2, 32)),  # 4
+        (preset("cifar10-stem").run, 2, Division(2, 25)),  # 5
+        (preset("mnist").run, 2, Division(2, 8)),
+        (DIGITS, 2, Division(2, 1)),  # all 16 of a share fit
+        (DIGITS, 1, Division(1, 1)),
+        (replace(DIGITS, batch=128), 1, Division(1, 4)),  # one core has a cache too
+        (DIGITS, 3, Division(1, 1)),  # which does not divide 32
+        (replace(DIGITS, accumulate=1), 2, Division(1, 1)),
+        (replace(DIGITS, accumulate=4), 2, Division(1, 4)),
+        (MIXED, 16, Division(16, 1)),
+        (MIXED, 32, Division(1, 1)),  # the two images of a pair would be on two devices
+        (preset("vit-s16").run, 2, Division(1, 1)),  # whose kernels do not fit
+        (preset("numbers").run, 2, Division(1, 1)),  # whose activations depend on the data
+    ],
+)
+def test_what_a_run_takes_follows_from_its_config_and_the_cores(on_cores, run, cores, wanted):
+    on_cores(cores)
+    assert planned(run) == wanted
+
+
+def test_an_accelerator_is_left_as_it_is(monkeypatch):
+    monkeypatch.setattr(backend, "accelerators", lambda: True)
+    assert planned(DIGITS) == Division(1, 1)
+    assert planned(replace(DIGITS, accumulate=4)) == Division(1, 4)
+
+
+def test_a_started_jax_is_left_as_it_is(on_cores):
+    import jax
+
+    assert jax.device_count() == 1
+    on_cores(2)
+    backend.configure_jax(2)
+    assert jax.device_count() == 1 and not backend.made_devices()
+    assert divided(DIGITS) == Division(1, 1)
+
+
+def test_each_device_of_a_cpu_holds_the_weights_of_a_run(on_cores):
+    on_cores(2)
+    ours, whole = memory.run_bytes(DIGITS), memory.run_bytes(replace(DIGITS, accumulate=1))
+    assert ours == (2 * whole[0], whole[1])
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar10-stem"])
+def test_the_largest_activation_is_that_of_the_forward_pass(name):
+    """It is the largest array of an example among all intermediate results of the traced network."""
+    import jax
+
+    model = preset(name).run.model
+    shape = (1, model.image, model.image, model.channels)
+    net = merge(definition(model), start(model, jax.random.key(0)))
+    traced = jax.make_jaxpr(lambda images: net(images))(np.zeros(shape, np.float32))
+    sizes = {v.aval.size for equation in every(traced.jaxpr) for v in equation.outvars if v.aval.shape[:1] == (1,)}
+    assert max(sizes) == network_of(model).largest(model) < CACHED / 4
+
+
+def every(jaxpr):
+    """All equations of a jaxpr and of those inside it."""
+    import jax.extend
+
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            yield from every(inner)
+
+
+PROGRAM = """
+import json, sys
+from dataclasses import replace
+from vit_jax import backend, preset, train
+backend.cores = lambda: 2
+run = replace(preset("digits").run, batch=128, max_steps=6, dir=sys.argv[1])
+runs = {"0": run, "1": replace(run, accumulate=1), "odd": replace(run, batch=127)}
+for name, each in runs.items():
+    train(replace(each, name=name))
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """{name: (environment, losses)} of three runs in one process on two cores."""
+    folder = tmp_path_factory.mktemp("division")
+    done = subprocess.run([sys.executable, "-c", PROGRAM, folder], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "2 x cpu" in done.stdout
+    found = {}
+    for name in ("0", "1", "odd"):
+        rows = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+        environment = json.loads((folder / name / "config.json").read_text())["environment"]
+        found[name] = environment, [row["loss"] for row in rows if row["kind"] == "train"]
+    return found
+
+
+def test_the_devices_and_parts_of_a_run_are_recorded(trained):
+    kept = {name: (environment["devices"], environment["accumulate"]) for name, (environment, _) in trained.items()}
+    assert kept == {"0": (2, 2), "1": (1, 1), "odd": (1, 1)}
+
+
+def test_the_division_changes_no_more_than_the_last_bits(trained):
+    np.testing.assert_allclose(trained["0"][1], trained["1"][1], rtol=1e-5)

@@ -1,0 +1,67 @@
+"""How the training step of a run is divided on a CPU: a device for each core, with a share of the batch in small parts.
+
+XLA multiplies on one device with all cores, but they wait for each other between operations, and what a whole batch
+computes leaves the caches before it is used again. Importing this file loads no jax.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from . import backend
+from .config import RunConfig, network_of, shapes, task_row, with_data
+
+# Bytes of the largest activation of a part. A core's second-level cache has 1 to 2 MB, and several activations are in
+# use at a time. Measured on two cores of an Intel Xeon with benchmarks.step (README of benchmarks).
+CACHED = 550_000
+LARGEST_KERNEL = 1_000_000  # bytes: parts gain nothing where the kernels themselves do not stay in the cache
+
+
+@dataclass(frozen=True)
+class Division:
+    """A batch is shared by `devices`; each computes its share in `parts`, one after the other."""
+
+    devices: int
+    parts: int
+
+
+def planned(run: RunConfig) -> Division:
+    """What is fastest for a run on this machine, of whose accelerators nothing is known before jax starts."""
+    return Division(1, run.accumulate or 1) if backend.accelerators() else _on_cpu(run, backend.cores())
+
+
+def divided(run: RunConfig) -> Division:
+    """How the steps of a run are divided in this process, with the devices that it has; starts jax."""
+    import jax
+
+    count, there = jax.device_count(), jax.default_backend()
+    if there != "cpu":
+        return Division(count, run.accumulate or 1)
+    wanted = _on_cpu(run, backend.cores())
+    if count == 1 or backend.made_devices():  # for this run, or for one before it in this process
+        return wanted if wanted.devices in (1, count) else Division(1, 1)
+    return Division(count, run.accumulate or (1 if run.batch % count else _parts(run, count)))  # the user's devices
+
+
+def _on_cpu(run: RunConfig, cores: int) -> Division:
+    """What is fastest on a CPU with so many cores, all free."""
+    if run.accumulate:
+        return Division(1, run.accumulate)
+    if not _largest(run) or run.batch % (cores * task_row(run.task).together(run)):
+        return Division(1, 1)
+    return Division(cores, _parts(run, cores))
+
+
+def _parts(run: RunConfig, devices: int) -> int:
+    """Into how many equal parts to cut a device's share: more than half of what fits into a core's cache is in each."""
+    share, fits = run.batch // devices, CACHED / max(1, _largest(run))
+    divisors = (rows for rows in range(1, share + 1) if share % rows == 0)
+    return share // next(rows for rows in divisors if 2 * rows > fits or rows == share)
+
+
+def _largest(run: RunConfig) -> int:
+    """The bytes of the largest activation of an example; 0: unknown, or a layer is too large for the cache."""
+    width = 8 if run.compute_dtype == "float64" else 4  # XLA computes bfloat16 in float32 on a CPU
+    kernels = max(map(math.prod, shapes(with_data(run.model)).values())) * width
+    return network_of(run.model).largest(run.model) * width if kernels <= LARGEST_KERNEL else 0
