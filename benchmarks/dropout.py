@@ -34,13 +34,12 @@ def main() -> None:
     import jax
 
     from vit_jax import layers
-    from vit_jax.models import start
 
     model = preset("cifar10-256x6").run.model
     without = deterministic(preset("cifar10-256x6").run, 64)
     rates = {name: getattr(model, name) for name in ("dropout", "attention_dropout", "activation_dropout")}
     run = replace(without, model=replace(without.model, **rates))
-    batch, parameters = data(run.model, run.batch), start(run.model, jax.random.key(0))
+    batch = data(run.model, run.batch)
 
     def bernoulli(key: Any, shape: tuple[int, ...], rate: float) -> Any:
         return jax.random.bernoulli(key, 1 - rate, shape)
@@ -49,7 +48,7 @@ def main() -> None:
     for name, config, mask in (("16 bits", run, own), ("bernoulli", run, bernoulli), ("no dropout", without, own)):
         layers._keep = mask
         try:
-            works[name] = vit_jax_step(config, batch, parameters)
+            works[name] = vit_jax_step(config, batch)
             print(f"{name:10} first loss {float(works[name]()):.4f}", flush=True)  # traced and compiled here
         finally:
             layers._keep = own

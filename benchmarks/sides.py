@@ -6,11 +6,12 @@ augmentation or clipping.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from benchmarks.machine import measure
+from vit_jax import backend
 from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig, pair, sized
 from vit_jax.presets import preset
 
@@ -57,26 +58,26 @@ def data(model: ViTConfig, batch: int) -> dict[str, Any]:
     return {"image": images, "label": (np.arange(batch) % model.classes).astype(np.int32)}
 
 
-def build(run: RunConfig, sides: list[str], nnx_jit: bool = False) -> dict[str, Step]:
-    """{side: a function that does one step, waits for it and returns the loss}; each is compiled already.
+def build(run: RunConfig, side: str, nnx_jit: bool = False) -> Step:
+    """A function that does one step of a side, waits for it and returns the loss; the first call compiles.
 
-    All have the same weights and batch. Exits where their first losses differ.
+    All sides have the same weights and batch.
     """
+    batch = data(run.model, run.batch)
+    if side == "ours":
+        return vit_jax_step(run, batch)
+    if side == "flax":
+        return flax_step(run, batch, nnx_jit)
+    return torch_step(run, batch, side == "compile")
+
+
+def weights(model: ViTConfig) -> dict[str, Any]:
+    """The nested dict of parameters from which all sides start."""
     import jax
 
     from vit_jax.models import start
 
-    batch, parameters = data(run.model, run.batch), start(run.model, jax.random.key(0))
-    works = {"ours": vit_jax_step(run, batch, parameters)}
-    if "flax" in sides:
-        works["flax"] = flax_step(run, batch, parameters, nnx_jit)
-    for side in sides:
-        if side != "flax":
-            works[side] = torch_step(run, batch, parameters, side == "compile")
-    first = {side: float(work()) for side, work in works.items()}
-    if max(first.values()) - min(first.values()) > 1e-4:
-        raise SystemExit(f"the sides do not compute the same network, their first losses are {first}")
-    return works
+    return start(model, jax.random.key(0))
 
 
 def engine_of(run: RunConfig, batch: dict[str, Any]) -> Any:
@@ -90,12 +91,12 @@ def engine_of(run: RunConfig, batch: dict[str, Any]) -> Any:
     return set_up(*given_data(run, {"train": images, "validation": images, "test": images}, ())).engine
 
 
-def vit_jax_step(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any]) -> Step:
+def vit_jax_step(run: RunConfig, batch: dict[str, Any]) -> Step:
     """Ours, with the metrics that training logs."""
+    engine = engine_of(run, batch)  # before jax starts, which it configures
     import jax
 
-    engine = engine_of(run, batch)
-    state = engine.start(parameters)
+    state = engine.start(weights(run.model))
 
     def step() -> Any:
         nonlocal state
@@ -106,8 +107,9 @@ def vit_jax_step(run: RunConfig, batch: dict[str, Any], parameters: dict[str, An
     return step
 
 
-def flax_step(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any], nnx_jit: bool = False) -> Step:
+def flax_step(run: RunConfig, batch: dict[str, Any], nnx_jit: bool = False) -> Step:
     """The network in flax's layers (plain.py), which returns the loss alone."""
+    backend.configure_jax()
     import jax
     from flax import nnx
 
@@ -116,7 +118,7 @@ def flax_step(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any],
     from vit_jax.runs import flatten
 
     model = PlainViT(run.model, nnx.Rngs(0))
-    fill(model, flatten(parameters), run.model)
+    fill(model, flatten(weights(run.model)), run.model)
     trainer = Trainer(model, run.optim, MEAN, STD, nnx_jit)
 
     def step() -> Any:
@@ -127,7 +129,7 @@ def flax_step(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any],
     return step
 
 
-def torch_step(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any], compiled: bool) -> Step:
+def torch_step(run: RunConfig, batch: dict[str, Any], compiled: bool) -> Step:
     """The model of torch_ref, eager or compiled; only kernels have weight decay."""
     import numpy as np
     import torch
@@ -137,7 +139,7 @@ def torch_step(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any]
     from vit_jax.runs import flatten
 
     model = torch_ref.load(
-        torch_ref.build(run.model), {k: np.asarray(v) for k, v in flatten(parameters).items()}
+        torch_ref.build(run.model), {k: np.asarray(v) for k, v in flatten(weights(run.model)).items()}
     ).train()
     decays = [p for name, p in model.named_parameters() if p.ndim > 1 and name != "position"]
     rest = [p for name, p in model.named_parameters() if p.ndim < 2 or name == "position"]
@@ -162,26 +164,29 @@ def torch_step(run: RunConfig, batch: dict[str, Any], parameters: dict[str, Any]
     return step
 
 
-def matmul_peak(size: int, torch_too: bool, times: int = 5) -> dict[str, float]:
-    """{library: FLOP/s} of the fastest of some products of two float32 matrices [size, size]; 2 per multiply-add."""
-    import jax
+def matmul_peak(size: int, library: str, times: int = 5) -> float:
+    """FLOP/s of the fastest of some products of two float32 matrices [size, size] by jax or torch; 2 per multiply-add.
+
+    jax, which has cores for devices where the step divides a batch among them, multiplies on one device.
+    """
     import numpy as np
 
     a = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
-    product, on_device = jax.jit(jax.numpy.matmul), jax.device_put(a)
-    works: dict[str, Step] = {"jax": lambda: product(on_device, on_device).block_until_ready()}
-    if torch_too:
+    if library == "jax":
+        import jax
+
+        product, on_device = jax.jit(jax.numpy.matmul), jax.device_put(a)
+
+        def work() -> Any:
+            return product(on_device, on_device).block_until_ready()
+
+    else:
         import torch
 
         tensor = torch.from_numpy(a)
-        works["torch"] = lambda: tensor @ tensor
-    fastest = {}
-    for name, work in works.items():
-        work()
-        seconds = []
-        for _ in range(times):
-            began = time.perf_counter()
-            work()
-            seconds.append(time.perf_counter() - began)
-        fastest[name] = 2 * size**3 / min(seconds)
-    return fastest
+
+        def work() -> Any:
+            return tensor @ tensor
+
+    work()
+    return 2 * size**3 / min(measure(work, times).seconds)

@@ -4,15 +4,16 @@
     python -m benchmarks.step --against OTHER-CHECKOUT
 
 ours     vit_jax: the compiled step as in training, with the metrics that it logs
+other    the same with the vit_jax of OTHER-CHECKOUT
 flax     benchmarks/plain.py, which returns the loss alone
 torch    the model of torch_ref, eager, which returns the loss alone
 compile  the same under torch.compile
 
-All in float32. Within a process, a round is a block of steps of each side, in alternating order. A ratio is the median
-time of a side in a round over that of ours, so above 1 ours is faster. One process differs from the next (memory falls
-otherwise), so there are several. With --against each of them has a partner, started right after or before it, with the
-vit_jax of the other checkout and the benchmarks of this one. Then there is a process on one core, for the CPU time of a
-step without threads that wait for each other.
+All in float32. Each side has a process of its own, with the settings of its own for threads and memory; it waits while
+another measures. A round is a block of steps of each side, in alternating order. A ratio is the median time of a side
+in a round over that of ours, so above 1 ours is faster. One process differs from the next (memory falls otherwise), so
+there are several of each side. Then there is one of each on one core, for the CPU time of a step without threads that
+wait for each other.
 
 cores    CPU time over wall time: how many cores a step keeps busy
 MFU      FLOPs of the step (three times the forward pass, two per multiply-add, from the config) over those of the
@@ -30,18 +31,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
-from benchmarks.machine import describe, heading, interleave, load, spread
+from benchmarks.machine import Cost, describe, heading, load, measure, spread
 from benchmarks.sides import NETS, SIDES, build, config, matmul_peak
-from vit_jax import backend
-from vit_jax.config import flops
+from vit_jax.config import RunConfig, flops
 
-HERE = Path(__file__).parents[1]
+HERE = Path(__file__).resolve().parents[1]
 # The ratios to reach on an AMD CPU with AVX-512. Others multiply otherwise: PyTorch's library is faster on Intel's.
 GOALS = {
     "flax": {"48x4": 1.4, "256x6": 1.15, "s16": 1.05},
@@ -50,20 +51,92 @@ GOALS = {
 }
 
 
-# ------------------------------------------------------------------------------ one process
+# ------------------------------------------------------------------------------ one side
 
 
-def measured(net: str, sides: list[str], rounds: int, seconds: float, activation: str, nnx_jit: bool) -> dict[str, Any]:
-    """What one process finds out about a net: {"sides": {side: its cost and each round's median}, "peak": ...}."""
+def run_of(net: str, activation: str) -> RunConfig:
+    """The run of a net, maybe with another activation of its mlps."""
     run = config(net)
-    if activation:
-        run = replace(run, model=replace(run.model, activation=activation))
-    costs = interleave(build(run, sides, nnx_jit), rounds, seconds)
+    return replace(run, model=replace(run.model, activation=activation)) if activation else run
+
+
+def work(words: dict[str, Any]) -> None:
+    """What the process of a side does: for each number that it reads, as many steps; it prints their cost as JSON.
+
+    First it prints its first loss and, of ours and torch, the peak of the library's products.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints is not an answer
+    if words["one_core"]:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before jax and torch count the cores
+    net, side = words["net"], words["side"]
+    step = build(run_of(net, words["activation"]), "ours" if side == "other" else side, words["nnx_jit"])
+    first = float(step())
+    library = {"ours": "jax", "torch": "torch"}.get(side, "")
+    peak = {library: matmul_peak(256 if net == "tiny" else 2048, library)} if library else {}
+    print(json.dumps({"loss": first, "peak": peak}), file=answers, flush=True)
+    for line in sys.stdin:
+        step()  # not counted: the caches still hold the data of the one before
+        cost = measure(step, int(line))
+        print(json.dumps([cost.seconds, cost.cpu, cost.faults]), file=answers, flush=True)
+
+
+class Side:
+    """The process of a side, with the vit_jax of a checkout and a copy of these benchmarks; it works when told."""
+
+    def __init__(self, stack: ExitStack, checkout: Path, words: dict[str, Any]):
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        shutil.copytree(HERE / "benchmarks", f"{folder}/benchmarks", ignore=shutil.ignore_patterns("results", "__pyc*"))
+        environment = {**os.environ, "PYTHONPATH": str(checkout)}
+        if words["one_core"]:
+            environment |= {"OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "benchmarks.step", "--worker", json.dumps(words)]
+        self.name, pipe = f"{words['side']} of {words['net']}", subprocess.PIPE
+        self.process = subprocess.Popen(command, cwd=folder, env=environment, stdin=pipe, stdout=pipe, text=True)
+        stack.callback(self.end)
+        self.first = self.answer()  # so that one side compiles after the other
+
+    def answer(self) -> Any:
+        """The next answer. Exits where the process has ended."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the process that measures {self.name} ended with {self.process.wait()}; see above")
+        return json.loads(line)
+
+    def steps(self, times: int) -> Cost:
+        """The cost of some steps, done now."""
+        assert self.process.stdin is not None
+        print(times, file=self.process.stdin, flush=True)
+        return Cost(*self.answer())
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+# ------------------------------------------------------------------------------ all sides
+
+
+def measured(net: str, o: argparse.Namespace, rounds: int, one_core: bool = False) -> dict[str, Any]:
+    """What one process of each side finds out about a net: {"sides": {side: its cost and each round's median}, ...}."""
+    words = {"net": net, "activation": o.activation, "nnx_jit": o.nnx_jit, "one_core": one_core}
+    with ExitStack() as stack:
+        sides = {
+            side: Side(stack, o.against if side == "other" else HERE, {**words, "side": side})
+            for side in ("ours", *o.sides)
+        }
+        first = {name: side.first["loss"] for name, side in sides.items()}
+        if max(first.values()) - min(first.values()) > 1e-4:
+            raise SystemExit(f"the sides do not compute the same network, their first losses are {first}")
+        costs = interleaved(sides, rounds, o.seconds)
+    run = run_of(net, o.activation)
     return {
         "batch": run.batch,
         "flops": 3 * flops(run.model) * run.batch,
         "load": load(),
-        "peak": matmul_peak(256 if net == "tiny" else 2048, {"torch", "compile"} & {*sides} != set()),
+        "peak": {library: peak for side in sides.values() for library, peak in side.first["peak"].items()},
         "sides": {
             side: {**sum(rows[1:], rows[0]).summary(), "rounds_ms": [1e3 * row.median for row in rows]}
             for side, rows in costs.items()
@@ -71,59 +144,31 @@ def measured(net: str, sides: list[str], rounds: int, seconds: float, activation
     }
 
 
-# ------------------------------------------------------------------------------ several processes
-
-
-def processes(checkouts: list[Path], net: str, o: argparse.Namespace) -> dict[Path, dict[str, list[dict[str, Any]]]]:
-    """{checkout: {"all cores" or "one core": what each process found}}; partners run one right after the other."""
-    found: dict[Path, dict[str, list[dict[str, Any]]]] = {each: {"all cores": [], "one core": []} for each in checkouts}
-    for i in range(o.processes):
-        for checkout in checkouts[:: 1 if i % 2 else -1]:
-            found[checkout]["all cores"].append(process(checkout, net, o, o.rounds))
-    for checkout in checkouts if o.one_core else ():
-        found[checkout]["one core"].append(process(checkout, net, o, min(o.rounds, 2), one_core=True))
-    return found
-
-
-def process(checkout: Path, net: str, o: argparse.Namespace, rounds: int, one_core: bool = False) -> dict[str, Any]:
-    """What a process with the vit_jax of a checkout and a copy of these benchmarks finds out about a net."""
-    with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(HERE / "benchmarks", f"{folder}/benchmarks", ignore=shutil.ignore_patterns("results", "__pyc*"))
-        worker = {"net": net, "sides": o.sides, "rounds": rounds, "seconds": o.seconds, "activation": o.activation}
-        worker |= {"nnx_jit": o.nnx_jit, "one_core": one_core, "out": f"{folder}/found.json"}
-        environment = {**os.environ, "PYTHONPATH": str(checkout)}
-        if one_core:
-            environment |= {"OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "benchmarks.step", "--worker", json.dumps(worker)]
-        ended = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
-        if ended.returncode:
-            raise SystemExit(f"{checkout}: the process that measures {net} ended with {ended.returncode}; see above")
-        return dict(json.loads(Path(worker["out"]).read_text()))
-
-
-def work(words: dict[str, Any]) -> None:
-    """What a process does that `process` started."""
-    if words.pop("one_core"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before jax and torch count the cores
-    out = words.pop("out")
-    backend.configure_jax()
-    Path(out).write_text(json.dumps(measured(**words)))
+def interleaved(sides: dict[str, Side], rounds: int, seconds: float) -> dict[str, list[Cost]]:
+    """{side: cost in each round}: in every round each works for about `seconds`, in alternating order."""
+    slowest = max(side.steps(1).median for side in sides.values())
+    times = max(2, round(seconds / slowest))
+    costs: dict[str, list[Cost]] = {name: [] for name in sides}
+    for i in range(rounds):
+        for name in list(sides)[:: 1 if i % 2 else -1]:
+            costs[name].append(sides[name].steps(times))
+    return costs
 
 
 # ------------------------------------------------------------------------------ the tables
 
 
-def summary(found: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]]:
-    """{side: its figures}: medians over the processes, and the fastest step of all."""
-    peak = max(max(each["peak"].values()) for each in found["all cores"])
+def summary(found: list[dict[str, Any]], alone: dict[str, Any] | None) -> dict[str, dict[str, float]]:
+    """{side: its figures}: medians over the processes, and the fastest step of all; `alone` is found on one core."""
+    peak = max(max(each["peak"].values()) for each in found)
     table = {}
-    for side in found["all cores"][0]["sides"]:
-        rows = [each["sides"][side] for each in found["all cores"]]
+    for side in found[0]["sides"]:
+        rows = [each["sides"][side] for each in found]
         row = {name: statistics.median(r[name] for r in rows) for name in ("median_ms", "cpu_ms", "wall_ms", "faults")}
         row |= {"min_ms": min(r["min_ms"] for r in rows), "cores": row["cpu_ms"] / row["wall_ms"]}
-        row["mfu"] = found["all cores"][0]["flops"] / (row["median_ms"] / 1e3) / peak
-        if found["one core"]:
-            row["one_core_cpu_ms"] = found["one core"][0]["sides"][side]["cpu_ms"]
+        row["mfu"] = found[0]["flops"] / (row["median_ms"] / 1e3) / peak
+        if alone:
+            row["one_core_cpu_ms"] = alone["sides"][side]["cpu_ms"]
         table[side] = row
     return table
 
@@ -136,15 +181,6 @@ def ratios(ours: list[dict[str, Any]], side: str) -> dict[str, Any]:
     ]
     every = spread([ratio for each in rounds for ratio in each])
     return {**every, "processes": [statistics.median(each) for each in rounds], "rounds": rounds}
-
-
-def pairs(ours: list[dict[str, Any]], others: list[dict[str, Any]]) -> dict[str, Any]:
-    """How many times as fast as the other checkout this one is: in each pair of processes, and by CPU time."""
-    of = {
-        name: [b["sides"]["ours"][name] / a["sides"]["ours"][name] for a, b in zip(ours, others, strict=True)]
-        for name in ("median_ms", "cpu_ms")
-    }
-    return {"ratio": statistics.median(of["median_ms"]), "processes": of["median_ms"], "of_cpu": of["cpu_ms"]}
 
 
 def show(net: str, table: dict[str, dict[str, float]]) -> None:
@@ -161,31 +197,24 @@ def listed(values: list[float]) -> str:
     return ", ".join(f"{value:.2f}" for value in values)
 
 
-def compare(net: str, checkouts: list[Path], o: argparse.Namespace, goals: bool) -> dict[str, Any]:
+def compare(net: str, o: argparse.Namespace, goals: bool) -> dict[str, Any]:
     """Measure one net, print the results and return them."""
-    found = processes(checkouts, net, o)
-    mine = found[checkouts[0]]["all cores"]
-    row: dict[str, Any] = {"net": net, "batch": mine[0]["batch"], "load": [each["load"] for each in mine]}
-    row["peak"] = {k: max(each["peak"][k] for each in mine) for k in mine[0]["peak"]}
-    row |= {"table": summary(found[checkouts[0]]), "ratios": {side: ratios(mine, side) for side in o.sides}}
+    found = [measured(net, o, o.rounds) for _ in range(o.processes)]
+    alone = measured(net, o, min(o.rounds, 2), one_core=True) if o.one_core else None
+    row: dict[str, Any] = {"net": net, "batch": found[0]["batch"], "load": [each["load"] for each in found]}
+    row["peak"] = {k: max(each["peak"][k] for each in found) for k in found[0]["peak"]}
+    row |= {"table": summary(found, alone), "ratios": {side: ratios(found, side) for side in o.sides}}
     show(net, row["table"])
     for side, r in row["ratios"].items():
-        goal = GOALS[side].get(net) if goals else None
-        print(
+        goal = GOALS.get(side, {}).get(net) if goals else None
+        said = (
             f"{net:6} speed of ours / {side}: {r['ratio']:.2f} [{r['low']:.2f}..{r['high']:.2f}] over all rounds; "
             f"processes {listed(r['processes'])}" + (f"; goal {goal}" if goal else "")
         )
-    if len(checkouts) > 1:
-        other = found[checkouts[1]]
-        row["other"] = {"table": summary(other), "ratios": {side: ratios(other["all cores"], side) for side in o.sides}}
-        row["against"] = r = pairs(mine, other["all cores"])
-        print(f"{net:6} {revision(checkouts[1])}:")
-        show(net, row["other"]["table"])
-        alone = [each["table"]["ours"].get("one_core_cpu_ms", 0.0) for each in (row, row["other"])]
-        print(
-            f"{net:6} speed of this checkout / the other: {r['ratio']:.2f}; processes {listed(r['processes'])}; "
-            f"by CPU time {listed(r['of_cpu'])}" + (f"; on one core {alone[1] / alone[0]:.2f}" if all(alone) else "")
-        )
+        if alone:
+            ours, theirs = (row["table"][name]["one_core_cpu_ms"] for name in ("ours", side))
+            said += f"; on one core {theirs / ours:.2f}"
+        print(said)
     peak = ", ".join(f"{name} {value / 1e9:.0f}" for name, value in row["peak"].items())
     print(f"{net:6} float32 products, GFLOP/s: {peak}; load {'; '.join(row['load'])}", flush=True)
     return row
@@ -206,7 +235,7 @@ def main() -> None:
     parser.add_argument("--nets", default="48x4,256x6,s16", help=f"which of {', '.join(NETS)} (tiny: to try this)")
     parser.add_argument("--sides", default="", help="which of flax, torch, compile; empty: all that are installed")
     parser.add_argument("--against", type=Path, metavar="PATH", help="another checkout of vit-jax to compare with")
-    parser.add_argument("--processes", type=int, default=3, help="processes for each net (and checkout)")
+    parser.add_argument("--processes", type=int, default=3, help="processes of each side, for each net")
     parser.add_argument("--rounds", type=int, default=8, help="blocks of steps of each side in a process")
     parser.add_argument("--seconds", type=float, default=1.5, help="length of a block, at least two steps")
     parser.add_argument(
@@ -232,12 +261,14 @@ def main() -> None:
         parser.error(f"--against {o.against}: is no checkout of vit-jax; give the folder that holds vit_jax/")
     if min(o.processes, o.rounds) < 1:
         parser.error(f"--processes {o.processes} --rounds {o.rounds}: give at least 1 of each")
-    checkouts = [HERE.resolve(), *([o.against.resolve()] if o.against else [])]
+    if o.against:
+        o.against, o.sides = o.against.resolve(), ["other", *o.sides]
     machine = describe()
     print(heading(machine), flush=True)
-    print(f"{revision(checkouts[0])}; {o.processes} processes of {o.rounds} rounds for each net", flush=True)
+    others = f"; other: {revision(o.against)}" if o.against else ""
+    print(f"{revision(HERE)}{others}; {o.processes} processes of {o.rounds} rounds for each net", flush=True)
     goals = "AMD" in machine["cpu"] and machine["features"].startswith("avx512")
-    rows = [compare(net, checkouts, o, goals) for net in nets]
+    rows = [compare(net, o, goals) for net in nets]
     if o.json:
         Path(o.json).write_text(
             json.dumps({"machine": machine, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n"

@@ -86,7 +86,7 @@ def test_every_compared_net_has_a_twin():
 def test_the_pytorch_side_starts_from_the_same_loss_and_goes_the_same_way():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     run = sides.deterministic(RUN, 4)
-    works = sides.build(run, ["torch"])  # ends where the first losses differ
+    works = {side: sides.build(run, side) for side in ("ours", "torch")}
     losses = [{side: float(work()) for side, work in works.items()} for _ in range(3)]
     np.testing.assert_allclose([x["torch"] for x in losses], [x["ours"] for x in losses], atol=1e-4)
     assert losses[-1]["ours"] < losses[0]["ours"]
@@ -100,12 +100,23 @@ def test_a_measured_step_counts_its_wall_and_cpu_time():
     assert len(cost.seconds) == 3 and min(cost.seconds) >= 0.02 and cost.cpu < 0.02
 
 
-def test_a_process_measures_all_rounds_of_its_sides_and_the_peak(monkeypatch):
-    monkeypatch.setattr(step, "config", lambda net: sides.deterministic(RUN, 4))
-    found = step.measured("tiny", [], 2, 0.0, "", False)
-    assert found["flops"] == 3 * flops(SMALL) * 4
-    assert len(found["sides"]["ours"]["rounds_ms"]) == 2 and found["sides"]["ours"]["cpu_ms"] > 0
-    assert found["peak"].keys() == {"jax"} and found["peak"]["jax"] > 1e8
+def test_all_sides_work_in_turn_in_processes_of_their_own(monkeypatch):
+    """Two sides that print what they are told to; the second round begins with the other side."""
+    worker = "import json, sys\nprint(json.dumps(dict(loss=1.0, peak=dict(jax=5.0))), flush=True)\n"
+    worker += "for line in sys.stdin: print(json.dumps([[0.1] * int(line), 0.3, 4]), flush=True)"
+    started = step.subprocess.Popen
+    monkeypatch.setattr(step.subprocess, "Popen", lambda command, **how: started([sys.executable, "-c", worker], **how))
+    told = []
+    steps = step.Side.steps
+    monkeypatch.setattr(
+        step.Side, "steps", lambda side, times: (told.append((side.name, times)), steps(side, times))[1]
+    )
+    options = step.argparse.Namespace(activation="", nnx_jit=False, sides=["other"], against=Path("/"), seconds=0.5)
+    found = step.measured("tiny", options, 2)
+    assert found["peak"] == {"jax": 5.0} and found["flops"] == 3 * flops(sides.config("tiny").model) * 4
+    assert found["sides"]["other"]["rounds_ms"] == [100.0, 100.0] and found["sides"]["ours"]["cpu_ms"] == 60
+    ours, other = "ours of tiny", "other of tiny"
+    assert told == [(ours, 1), (other, 1), (other, 5), (ours, 5), (ours, 5), (other, 5)]
 
 
 def a_process(ours, flax):
@@ -118,23 +129,20 @@ def a_process(ours, flax):
 
 def test_the_figures_of_several_processes(monkeypatch, capsys):
     """Cores are CPU over wall time, MFU is of the faster library's products, ratios are other over ours."""
-    here, there = [a_process([100, 100], [150, 130]), a_process([90, 110], [90, 220])], [a_process([200, 200], [1, 1])]
-    alone = [a_process([125, 125], [1, 1])]
-    table = step.summary({"all cores": here, "one core": alone})
+    found = [a_process([100, 100], [150, 130]), a_process([90, 110], [90, 220])]
+    alone = a_process([125, 125], [1, 1])
+    table = step.summary(found, alone)
     assert table["ours"]["cores"] == 1.5 and table["ours"]["one_core_cpu_ms"] == 150
     assert table["ours"]["mfu"] == pytest.approx(5e9 / 0.1 / 100e9)
     assert table["flax"]["median_ms"] == statistics.median([140, 155]) and table["flax"]["min_ms"] == 90
-    found = step.ratios(here, "flax")
-    assert found["processes"] == [pytest.approx(1.4), pytest.approx(1.5)] and found["low"] == 1.3
-    assert step.pairs(here[:1], there)["ratio"] == 2
+    ratios = step.ratios(found, "flax")
+    assert ratios["processes"] == [pytest.approx(1.4), pytest.approx(1.5)] and ratios["low"] == 1.3
 
-    def started(checkout, net, o, rounds, one_core=False):
-        return (alone if one_core else here if checkout == step.HERE else there)[0]
-
-    monkeypatch.setattr(step, "process", started)
+    monkeypatch.setattr(step, "measured", lambda net, o, rounds, one_core=False: alone if one_core else found[0])
     options = step.argparse.Namespace(processes=2, rounds=2, sides=["flax"], one_core=True)
-    row = step.compare("48x4", [step.HERE, Path("other")], options, goals=True)
-    assert row["against"]["processes"] == [2, 2] and "goal 1.4" in capsys.readouterr().out
+    row = step.compare("48x4", options, goals=True)
+    assert row["ratios"]["flax"]["processes"] == [1.4, 1.4]
+    assert "goal 1.4; on one core 1.00" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", ["--nets 48x5", "--sides jax", "--against nowhere", "--rounds 0"])
