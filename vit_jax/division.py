@@ -15,6 +15,7 @@ from .config import RunConfig, network_of, shapes, task_row, with_data
 # Bytes of the largest activation of a part. A core's second-level cache has 1 to 2 MB, and several activations are in
 # use at a time. Measured on two cores of an Intel Xeon with benchmarks.step (README of benchmarks).
 CACHED = 550_000
+SMALLEST = 100_000  # bytes of it of a device's whole share: below, devices cost more than they gain
 LARGEST_KERNEL = 1_000_000  # bytes: parts gain nothing where the kernels themselves do not stay in the cache
 
 
@@ -48,7 +49,7 @@ def _on_cpu(run: RunConfig, cores: int) -> Division:
     """What is fastest on a CPU with so many cores, all free."""
     if run.accumulate:
         return Division(1, run.accumulate)
-    if not _largest(run) or run.batch % (cores * task_row(run.task).together(run)):
+    if _largest(run) * run.batch < SMALLEST * cores or run.batch % (cores * task_row(run.task).together(run)):
         return Division(1, 1)
     return Division(cores, _parts(run, cores))
 
