@@ -9,23 +9,23 @@ from typing import Any
 
 from .backend import accelerators, configure_jax
 from .config import ModelConfig, RunConfig, Teacher, moments, network_of, parameter_count, parameters, task_row, trained
-from .division import planned
+from .division import Division, planned
 from .errors import UserError
 
 
-def run_bytes(run: RunConfig, teacher: Teacher | None = None) -> tuple[int, int]:
+def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division | None = None) -> tuple[int, int]:
     """The bytes that training takes at least: (weights, gradients, moments and average; a batch).
 
-    The first has the arrays of a `teacher` too, and all of it once for each device of a CPU. Of a batch: all of it as
-    augmentation leaves it, and of the activations of one part the inputs and the tokens, once: what else is kept
-    depends on the compiler.
+    The first has the arrays of a `teacher` too, and all of it once for each device of a CPU, of which there are as many
+    as `division` says (default: as is planned). Of a batch: all of it as augmentation leaves it, and of the activations
+    of one part the inputs and the tokens, once: what else is kept depends on the compiler.
     """
     table, width = parameters(run.model), 8 if run.compute_dtype == "float64" else 4
     learnt = trained(run.optim, table)
     # Weights; gradients and average of those that train; moments.
     kept = (table, learnt, learnt if run.ema else (), *moments(run.optim, table).values())
     numbers = sum(math.prod(table[name].shape) for names in kept for name in names)
-    there = planned(run)
+    there = division or planned(run)
     activations = network_of(run.model).activations(run.model) * -(-run.batch // there.parts)
     activations *= 2 if run.compute_dtype == "bfloat16" else width
     if teacher:

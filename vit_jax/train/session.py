@@ -27,7 +27,7 @@ from ..config import (
     with_sizes,
 )
 from ..config.formats import cannot_go_on
-from ..division import planned
+from ..division import Division, planned
 from ..errors import UserError, install, printable
 from ..memory import run_bytes
 from ..teacher import says, teacher_of
@@ -401,7 +401,8 @@ def announce(setup: Setup) -> None:
     table = parameters(run.model)
     count = sum(math.prod(parameter.shape) for parameter in table.values())
     training = sum(math.prod(table[name].shape) for name in trained(run.optim, table))
-    weights, _ = run_bytes(run, setup.teacher)
+    copies = len(setup.engine.devices) if setup.engine.devices.share_a_cpu else 1
+    weights, _ = run_bytes(run, setup.teacher, Division(copies, setup.engine.parts))
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in setup.dataset.splits.items())
     versions = environment["versions"]
     print(f"model    {what}")
