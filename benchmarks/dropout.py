@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 
 from benchmarks.machine import describe, heading, interleave, load, spread
 from benchmarks.sides import data, deterministic, vit_jax_step
-from vit_jax import backend
 from vit_jax.presets import preset
 
 
@@ -28,7 +27,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8, help="blocks of steps of each kind")
     parser.add_argument("--json", default="", help="file to write all results to")
     o = parser.parse_args()
-    backend.configure_jax()
     machine = describe()
     print(heading(machine), flush=True)
     import jax

@@ -23,6 +23,7 @@ MFU      FLOPs of the step (three times the forward pass, two per multiply-add, 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -107,12 +108,14 @@ class Side:
     def steps(self, times: int) -> Cost:
         """The cost of some steps, done now."""
         assert self.process.stdin is not None
-        print(times, file=self.process.stdin, flush=True)
+        with contextlib.suppress(BrokenPipeError):  # the process has ended, which `answer` says
+            print(times, file=self.process.stdin, flush=True)
         return Cost(*self.answer())
 
     def end(self) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.wait()
 
 

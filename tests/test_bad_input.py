@@ -539,7 +539,8 @@ def test_out_of_memory_says_what_to_lower(raised, refused, monkeypatch):
         raise raised()
 
     monkeypatch.setattr("vit_jax.train.command.train", train)
-    refused(["train", *TINY], "out of memory", "lower --batch", "raise --accumulate", "--compute-dtype bfloat16")
+    says = ("out of memory", "lower --batch", "more parts with --accumulate", "--compute-dtype bfloat16")
+    refused(["train", *TINY], *says)
 
 
 @pytest.mark.slow

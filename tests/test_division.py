@@ -43,6 +43,8 @@ def on_cores(monkeypatch):
         (replace(MIXED, batch=256), 16, Division(16, 1)),
         (replace(MIXED, batch=16 * 17), 16, Division(1, 1)),  # the two images of a pair would be on two devices
         (replace(DIGITS, batch=16), 2, Division(1, 1)),  # too little for two devices
+        (replace(DIGITS, batch=64), 16, Division(1, 1)),  # 4 examples for each
+        (replace(DIGITS, teacher="a"), 2, Division(1, 1)),  # a network that may be any
         (preset("vit-s16").run, 2, Division(1, 1)),  # whose kernels do not fit
         (preset("numbers").run, 2, Division(1, 1)),  # whose activations depend on the data
     ],

@@ -492,10 +492,8 @@ def test_memory_that_runs_out_is_said_with_what_to_lower():
         jax.block_until_ready(jnp.zeros((1 << 46,), jnp.int8))
     said = as_user_error(caught.value)
     assert isinstance(said, UserError)
-    assert (
-        str(said)
-        == "out of memory: lower --batch, or keep the batch and raise --accumulate, or set --compute-dtype bfloat16"
-    )
+    remedies = "lower --batch, or keep the batch and cut it into more parts with --accumulate, or set --compute-dtype"
+    assert str(said) == f"out of memory: {remedies} bfloat16"
     assert as_user_error(MemoryError()) is not None and as_user_error(RuntimeError("INTERNAL: a bug")) is None
 
 

@@ -15,7 +15,19 @@ ROOT = Path(__file__).parents[1]
 
 # The order in which to read vit_jax: a file imports only earlier ones. A folder counts as the file of its name.
 ORDER = [
-    *("errors", "callable_module", "config", "synonyms", "flags", "presets", "runs", "backend", "division", "memory"),
+    *(
+        "errors",
+        "callable_module",
+        "config",
+        "synonyms",
+        "flags",
+        "presets",
+        "runs",
+        "limits",
+        "backend",
+        "division",
+        "memory",
+    ),
     *("attention_core", "layers", "vit", "transformer", "resnet", "captioner", "models"),
     *("text", "data", "report", "augment", "muon", "optim", "decode", "tasks", "step", "checkpoint"),
     *("interop", "weights", "starting", "teacher"),

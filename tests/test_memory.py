@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import vit_jax
-from vit_jax import memory
+from vit_jax import limits, memory
 from vit_jax.config import TransformerConfig, ViTConfig, parameter_count, shapes, sized
 from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, preset
@@ -67,8 +67,24 @@ def test_the_limit_of_a_control_group_is_found(tmp_path):
     ):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text(text)
-    assert sorted(memory._groups(tmp_path, own)) == [5000, 7000, 9000]
-    assert memory._groups(tmp_path, tmp_path / "none") == [9000]
+    assert sorted(limits.memory_limits(tmp_path, own)) == [5000, 7000, 9000]
+    assert limits.memory_limits(tmp_path, tmp_path / "none") == [9000]
+
+
+def test_the_cores_of_a_control_group_are_found(tmp_path):
+    own = tmp_path / "cgroup"
+    own.write_text("3:cpu,cpuacct:/jobs/7\n0::/user/me\n")
+    for place, text in (
+        ("user/cpu.max", "max 100000\n"),
+        ("user/me/cpu.max", "150000 100000\n"),
+        ("cpu/jobs/cpu.cfs_quota_us", "-1\n"),
+        ("cpu/jobs/cpu.cfs_period_us", "100000\n"),
+        ("cpu/jobs/7/cpu.cfs_quota_us", "400000\n"),
+        ("cpu/jobs/7/cpu.cfs_period_us", "100000\n"),
+    ):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(text)
+    assert sorted(limits.core_limits(tmp_path, own)) == [1.5, 4.0]
 
 
 def test_the_memory_of_this_machine_is_known():
@@ -98,7 +114,7 @@ def test_what_fits_is_let_through_and_so_is_all_where_the_memory_is_unknown(know
     assert memory.check_memory(run) is run
     if known:
         monkeypatch.setattr(memory, "memory", lambda: (needed - 1, 1))
-        with pytest.raises(UserError, match=r"batch 32 and model\.width 64, .* lower one of them, or raise accumulate"):
+        with pytest.raises(UserError, match=r"batch 32 and model\.width 64, .* lower one of them.* with accumulate$"):
             memory.check_memory(run)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UserError
+from .limits import core_limits
 
 _made = False  # whether a CPU is several devices because configure_jax was asked for that
 
@@ -131,16 +132,15 @@ def cpu_name() -> str:
 def cores() -> int:
     """The number of CPU cores that this process may use: those it may run on, or fewer in a container with a limit."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(OSError, ValueError):  # of version 2 of control groups: "max 100000" is no limit
-        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
-        count = min(count, max(1, quota // period))
-    return count
+    return max(1, int(min([count, *core_limits()])))
 
 
 def accelerators() -> bool:
-    """Whether jax may find a GPU or TPU: there are files of one, and JAX_PLATFORMS is not cpu. It is not started."""
+    """Whether jax may find a GPU or TPU: there are files of one, and JAX_PLATFORMS names no CPU first."""
     patterns = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel*", "/dev/vfio/[0-9]*")
-    return os.environ.get("JAX_PLATFORMS") != "cpu" and any(glob.glob(pattern) for pattern in patterns)
+    return os.environ.get("JAX_PLATFORMS", "").partition(",")[0] != "cpu" and any(
+        glob.glob(pattern) for pattern in patterns
+    )
 
 
 def unused_gpu() -> bool:

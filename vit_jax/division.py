@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from . import backend
 from .config import RunConfig, network_of, shapes, task_row, with_data
 
-# Bytes of the largest activation of a part. A core's second-level cache has 1 to 2 MB, and several activations are in
-# use at a time. Measured on two cores of an Intel Xeon with benchmarks.step (README of benchmarks).
+# All measured on two cores of an Intel Xeon; benchmarks.step measures it elsewhere.
+# Bytes of the largest activation of a part: a core's second-level cache has 1 to 2 MB, and several are in use at once.
 CACHED = 550_000
 SMALLEST = 100_000  # bytes of it of a device's whole share: below, devices cost more than they gain
+FEWEST = 8  # examples of a device's share: each device updates all weights, whatever its share
 LARGEST_KERNEL = 1_000_000  # bytes: parts gain nothing where the kernels themselves do not stay in the cache
 
 
@@ -49,7 +50,10 @@ def _on_cpu(run: RunConfig, cores: int) -> Division:
     """What is fastest on a CPU with so many cores, all free."""
     if run.accumulate:
         return Division(1, run.accumulate)
-    if _largest(run) * run.batch < SMALLEST * cores or run.batch % (cores * task_row(run.task).together(run)):
+    if run.teacher:  # which may be any network, and nothing is known of it here
+        return Division(1, 1)
+    share = run.batch // cores
+    if run.batch % (cores * task_row(run.task).together(run)) or share < FEWEST or _largest(run) * share < SMALLEST:
         return Division(1, 1)
     return Division(cores, _parts(run, cores))
 

@@ -69,7 +69,8 @@ def as_user_error(error: BaseException) -> UserError | None:
             return UserError(f"{error.filename2 or error.filename or 'the run folder'}: {_REMEDIES[number]}")
     if out_of_memory(error):
         return UserError(
-            "out of memory: lower --batch, or keep the batch and raise --accumulate, or set --compute-dtype bfloat16"
+            "out of memory: lower --batch, or keep the batch and cut it into more parts with --accumulate, "
+            "or set --compute-dtype bfloat16"
         )
     return None
 

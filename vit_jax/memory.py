@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
-from typing import Any
 
 from .backend import accelerators, configure_jax
 from .config import ModelConfig, RunConfig, Teacher, moments, network_of, parameter_count, parameters, task_row, trained
 from .division import Division, planned
 from .errors import UserError
+from .limits import memory_limits
 
 
 def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division | None = None) -> tuple[int, int]:
@@ -39,14 +38,17 @@ def check_memory(run: RunConfig, teacher: Teacher | None = None) -> RunConfig:
     weights, batch = run_bytes(run, teacher)
     both = f"{_sizes(run.model)}" + (f" and the teacher {run.teacher}" if teacher else "")
     needed, there = weights + batch // devices, f"but there are {_gigabytes(limit)} GB here: lower one of them"
+    # A CPU that is several devices holds the weights once for each.
+    undivided = ", or set accumulate to 1, which makes this CPU one device" if planned(run).devices > 1 else ""
     if limit and weights > limit:
         raise UserError(
             f"{both} take at least {_gigabytes(weights)} GB for weights, gradients, average and moments "
-            f"of {run.optim.name}, before activations, {there}"
+            f"of {run.optim.name}, before activations, {there}{undivided}"
         )
     if limit and needed > limit:
         raise UserError(
-            f"batch {run.batch} and {both} take at least {_gigabytes(needed)} GB, {there}, or raise accumulate"
+            f"batch {run.batch} and {both} take at least {_gigabytes(needed)} GB, {there}{undivided}, "
+            "or cut the batch into more parts with accumulate"
         )
     return run
 
@@ -89,7 +91,7 @@ def memory() -> tuple[int, int]:
 
 def host_memory() -> int:
     """The bytes that this process may use: of the machine, its control group or its own limit; 0 if unknown."""
-    limits = [_physical(), *_groups(), _own()]
+    limits = [_physical(), *memory_limits(), _own()]
     return min((limit for limit in limits if limit > 0), default=0)
 
 
@@ -107,24 +109,3 @@ def _own() -> int:
         return 0
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return limit if limit != resource.RLIM_INFINITY else 0
-
-
-def _groups(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """The limits of the control groups (Linux, versions 2 and 1) that this process is in."""
-    found: list[int] = []
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        lines = []
-    folders = [Path(line.rpartition(":")[2].lstrip("/")) for line in lines]
-    files: dict[Path, Any] = {}
-    for folder in (Path(), *folders):
-        for place in (folder, *folder.parents):
-            files[root / place / "memory.max"] = files[root / "memory" / place / "memory.limit_in_bytes"] = None
-    for file in files:
-        try:
-            text = file.read_text().strip()
-        except OSError:
-            continue
-        found += [int(text)] if text.isdecimal() and int(text) < 2**60 else []  # max, or a number for "none"
-    return found

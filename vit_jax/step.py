@@ -18,6 +18,7 @@ import optax
 from jax import Array
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from .backend import cores
 from .config import ModelConfig, RunConfig, network_of
 from .data import evaluation_batches
 from .division import divided
@@ -78,7 +79,13 @@ class Devices:
 
     @property
     def share_a_cpu(self) -> bool:
+        """Whether they are parts of one CPU, with one memory."""
         return len(self) > 1 and self.all[0].platform == "cpu"
+
+    @property
+    def options(self) -> dict[str, bool] | None:
+        """Of the compiler: a device for each core multiplies with its own thread, not with those of all."""
+        return {"xla_cpu_multi_thread_eigen": False} if self.share_a_cpu and len(self) >= cores() else None
 
 
 class Evaluator:
@@ -92,7 +99,8 @@ class Evaluator:
         frozen = dict(task.frozen) if task.frozen_in_outputs else {}
         self.frozen = jax.device_put(frozen, self.devices.replicated)
         self.compiled = jax.jit(
-            lambda parameters, batch, frozen: with_frozen(task, frozen).outputs(merge(definition, parameters), batch)
+            lambda parameters, batch, frozen: with_frozen(task, frozen).outputs(merge(definition, parameters), batch),
+            compiler_options=self.devices.options,
         )
 
     def to_devices(self, parameters: Tree) -> Tree:
@@ -140,9 +148,8 @@ def check_divisible(sizes: Mapping[str, int], devices: int, accumulate: int) -> 
     parts = devices * accumulate
     for name, size in sizes.items():
         if size % parts:
-            raise UserError(
-                f"{name} is not divisible by {devices} devices x accumulate {accumulate}: choose a multiple of {parts}"
-            )
+            by = f"{devices} devices" + (f" x accumulate {accumulate}" if accumulate > 1 else "")
+            raise UserError(f"{name} is not divisible by {by}: choose a multiple of {parts}")
 
 
 def check_together(sizes: Mapping[str, int], devices: int, together: int) -> None:
@@ -168,11 +175,12 @@ class Engine:
             self.prepared = jax.jit(self.prepare_and_cut, out_shardings=self.devices.sharded)
             self.compiled: Any = jax.pmap(self.pmap_step, axis_name="data", devices=self.devices.all, donate_argnums=0)
         else:
-            # Devices of one CPU are its cores: each would otherwise multiply with the threads of all.
-            alone = {"xla_cpu_multi_thread_eigen": False} if self.devices.share_a_cpu else None
             # With fixed shardings of the outputs, the second step does not compile again.
             self.compiled = jax.jit(
-                self.jit_step, donate_argnums=0, out_shardings=self.devices.replicated, compiler_options=alone
+                self.jit_step,
+                donate_argnums=0,
+                out_shardings=self.devices.replicated,
+                compiler_options=self.devices.options,
             )
 
     # Called on the host.

@@ -133,9 +133,9 @@ class RunConfig:
     )
     accumulate: int = execution(
         0,
-        "parts of a device's share of a batch that are computed one after the other, to save memory; 1: the whole; 0: "
-        "the fastest, which is 1 on a GPU or TPU; on a CPU each core is then a device whose parts fit its cache, where "
-        "batch and network allow it",
+        "parts of a batch, or of each device's share of it, that are computed one after the other, to save memory; 1: "
+        "the whole; 0: the fastest, which is 1 on a GPU or TPU; on a CPU each core is then a device, with parts that "
+        "fit its cache, where batch and network allow it (with other values a CPU is one device)",
     )
     ema: float = identity(0.0, "decay of a moving average of the weights, which is evaluated too; 0: none")
     ema_warmup: bool = identity(

@@ -419,7 +419,8 @@ def announce(setup: Setup) -> None:
     of = "weights, gradients, optimizer and teacher" if setup.teacher else "weights, gradients and optimizer"
     print(f"memory   {weights / 1e6:,.1f} MB for {of}, before activations")
     devices = f"{environment['devices']} x {environment['device']}, {environment['cores']} cores"
-    parts = f"; each has {environment['accumulate']} parts of a batch" if environment["accumulate"] > 1 else ""
+    cut = environment["accumulate"]
+    parts = f"; each computes its share of a batch in {cut} parts" if cut > 1 else ""
     print(f"device   {devices}; {run.parallel}, {run.compute_dtype}{parts}")
     print("versions " + ", ".join(f"{name} {versions[name]}" for name in ("python", "jax", "flax", "optax")))
     if backend.unused_gpu():
