@@ -47,7 +47,11 @@ class Linear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((n_out,), dtype)) if bias else None
 
     def __call__(self, x: Array) -> Array:  # [..., in] -> [..., out]
-        y = x.reshape(-1, x.shape[-1]) @ self.kernel[...].astype(x.dtype)
+        return self.affine(x, self.kernel[...])
+
+    def affine(self, x: Array, kernel: Array) -> Array:
+        """x K + b with another form of the kernel."""
+        y = x.reshape(-1, x.shape[-1]) @ kernel.astype(x.dtype)
         y = y.reshape(*x.shape[:-1], -1)
         return y if self.bias is None else y + self.bias[...].astype(x.dtype)
 

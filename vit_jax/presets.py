@@ -245,7 +245,7 @@ def _cifar10_48x4_distil() -> Preset:
 def _cifar10_stem() -> Preset:
     model = ViTConfig(
         image=32, patch=8, classes=10, width=128, depth=4, heads=4, hidden=256, stem=(32, 64, 128),
-        cls_token=False, pool="mean", init="fan_in",
+        cls_token=False, pool="mean", init="fan_in", head_zero=True,
     )  # fmt: skip
     return Preset(
         RunConfig(
@@ -253,14 +253,19 @@ def _cifar10_stem() -> Preset:
             model=model,
             data=ImageData(source="cifar10"),
             augment=ImageAugment(crop_padding=3, flip=True),
-            optim=OptimConfig(name="muon", lr=4e-3, muon_lr=0.03, beta2=0.99, schedule="one_cycle", pct_start=0.2),
+            optim=OptimConfig(
+                name="muon", lr=4e-3, muon_lr=0.02, beta2=0.99, weight_decay=0.2, schedule="one_cycle", pct_start=0.2
+            ),
             loss=LossConfig(label_smoothing=0.1),
             epochs=16,
             batch=250,
         ),
         "CIFAR-10, 3 convolutions, then 4 blocks",
         "CIFAR-10 in 16 epochs, for minutes on two CPU cores: three convolutions of stride 2 (32, 64, 128 wide) make "
-        "16 tokens of an image, for 4 blocks, 128 wide; the head takes their mean. Muon updates the hidden kernels.",
+        "16 tokens of an image, for 4 blocks, 128 wide; the head takes their mean. Muon updates the hidden kernels; "
+        "what matters most is their weight decay: validation accuracy after 3 epochs is 0.664 without it, 0.676 with "
+        "0.05, 0.684 with 0.1, and 0.698 with 0.2 and a head that starts at 0. On test 0.846 (one seed, trained on "
+        "all of train: --data.validation 0).",
     )
 
 

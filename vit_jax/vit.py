@@ -55,12 +55,23 @@ class Convolution(Linear):
         self.norm = LayerNorm(n_out, c.eps, c.norm_bias, dtype)
 
     def __call__(self, x: Array) -> Array:  # [B, h, w, in] -> [B, h/2, w/2, out]
-        _, h, w, channels = x.shape
+        batch, rows, columns, channels = x.shape[0], x.shape[1] // 2, x.shape[2] // 2, x.shape[3]
         size = math.isqrt(self.kernel.shape[0] // channels)
-        sides = (1, size - 3)  # zeros before the first and after the last row or column
-        x = jnp.pad(x, ((0, 0), sides, sides, (0, 0)))
-        shifted = [x[:, row : row + h - 1 : 2, column : column + w - 1 : 2] for row, column in np.ndindex(size, size)]
-        return gelu(self.norm(super().__call__(jnp.concatenate(shifted, axis=-1))))
+        # The image is padded by 1 and cut into squares of 2x2 pixels. Row i of the outputs reads the pixel rows 2i, 2i
+        # + 1 and on, so square i + a meets the rows 2a and, if the kernel has it, 2a + 1 of the kernel. The gradient is
+        # then a sum of four arrays of squares; taken pixel by pixel, it would be one of an array for each place of the
+        # kernel.
+        x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        squares = x.reshape(batch, rows + 1, 2, columns + 1, 2, channels).transpose(0, 1, 3, 2, 4, 5)
+        kernel = self.kernel[...].reshape(size, size, channels, -1)
+        windows, kernels = [], []
+        for a, b in np.ndindex(2, 2):
+            part = kernel[2 * a : 2 * a + 2, 2 * b : 2 * b + 2]
+            read = squares[:, a : a + rows, b : b + columns, : part.shape[0], : part.shape[1]]
+            windows.append(read.reshape(batch, rows, columns, -1))
+            kernels.append(part.reshape(-1, part.shape[-1]))
+        y = self.affine(jnp.concatenate(windows, axis=-1), jnp.concatenate(kernels))
+        return gelu(self.norm(y))
 
 
 class Patches(Linear):
