@@ -131,6 +131,7 @@ def flax_step(run: RunConfig, batch: dict[str, Any], nnx_jit: bool = False) -> S
 
 def torch_step(run: RunConfig, batch: dict[str, Any], compiled: bool) -> Step:
     """The model of torch_ref, eager or compiled; only kernels have weight decay."""
+    backend.configure_jax()  # which also makes malloc keep freed memory: without it torch has many page faults
     import numpy as np
     import torch
     from torch.nn import functional as F
