@@ -53,7 +53,7 @@ def _on_cpu(run: RunConfig, cores: int) -> Division:
     if run.teacher:  # which may be any network, and nothing is known of it here
         return Division(1, 1)
     share = run.batch // cores
-    if run.batch % (cores * task_row(run.task).together(run)) or share < FEWEST or _largest(run) * share < SMALLEST:
+    if share < FEWEST or _largest(run) * share < SMALLEST or run.batch % (cores * task_row(run.task).together(run)):
         return Division(1, 1)
     return Division(cores, _parts(run, cores))
 

@@ -245,8 +245,8 @@ def faults() -> list[Fault]:
             vit_a,
         ),
         Fault(
-            "a convolution's zeros on the other side",
-            wrapped(jnp, "pad", lambda f, x, sides: f(x, [side[::-1] for side in sides])),
+            "a convolution's zeros all on one side",
+            wrapped(jnp, "pad", lambda f, x, sides: f(x, [(0, sum(side)) for side in sides])),
             "forward",
             forward(STEM),
         ),
