@@ -53,9 +53,11 @@ def close(got, expected):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize(("captured", "narrow"), [(False, 64), (True, 64), (True, 0)])
 @pytest.mark.parametrize("case", CASES)
-def test_gradients_are_those_of_the_formula(case, captured):
+def test_gradients_are_those_of_the_formula(case, captured, narrow, monkeypatch):
+    """In the form for narrow heads and in that for wide ones."""
+    monkeypatch.setattr("vit_jax.attention_core.NARROW", narrow)
     got, expected = (
         jax.jit(jax.value_and_grad(partial(value, core, case, captured=captured), (0, 1, 2)))(Q, K, V)
         for core in (attention_core, plain)

@@ -5,8 +5,9 @@ Differentiating the plain formula gives the same values. What differs is how the
 - Of the softmax, the sum over a row of P * dP is taken as that over the context, sum(O * dO): Dh products a query
   instead of Nk (Dao et al. 2022, arXiv 2205.14135, appendix B.4). With dropout it is the same sum, because the mask is
   in O as in the weights that made it.
-- On a CPU, dV = P' dO and dK = dS' Q, which sum over the first axis of a matrix, are computed as (dO' P)' and (Q' dS)':
-  XLA has a slow loop for the former (github.com/jax-ml/jax/issues/19327). Barriers keep it from undoing the transposes.
+- On a CPU, dV = P' dO and dK = dS' Q, which sum over the first axis of a matrix, are computed as (dO' P)' and (Q' dS)'
+  where heads are narrow: XLA has a slow loop for the former (github.com/jax-ml/jax/issues/19327). Barriers keep it from
+  undoing the transposes. With heads of 64 that loop is the faster one.
 
 The rule gives the derivative in forward mode, and jax transposes it: so forward mode (jax.jvp), reverse mode, higher
 orders, vmap, scan and remat all work.
@@ -20,6 +21,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+NARROW = 64  # Dh below which products that sum over the first axis of a matrix are slow
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(5,))
@@ -46,13 +49,19 @@ def _derivative(
     tq, tk, tv, *_ = tangents
     context, weights = attention_core(*primals, rate)
     scores = jnp.einsum("bhqd,bhkd->bhqk", tq, k)  # its transpose is dQ = dS K
-    scores += jnp.einsum("bhdq,bhdk->bhqk", _stored(_transposed(q)), _stored(_transposed(tk)))  # dK = (Q' dS)'
+    if q.shape[-1] < NARROW:
+        scores += jnp.einsum("bhdq,bhdk->bhqk", _stored(_transposed(q)), _stored(_transposed(tk)))  # dK = (Q' dS)'
+    else:
+        scores += jnp.einsum("bhqd,bhkd->bhqk", q, tk)
     moved = weights * scores.astype(weights.dtype)
     total = moved.sum(-1, keepdims=True)
     along = dropped(moved.astype(v.dtype), kept, rate) @ v  # dP = dO V'
     along -= (total * context.astype(total.dtype)).astype(context.dtype)  # dS = P * (dP - sum(O * dO))
     left = dropped(weights.astype(v.dtype), kept, rate)
-    along += _transposed(_stored(jnp.einsum("bhdk,bhqk->bhdq", _stored(_transposed(tv)), left)))  # dV = (dO' P)'
+    if q.shape[-1] < NARROW:
+        along += _transposed(_stored(jnp.einsum("bhdk,bhqk->bhdq", _stored(_transposed(tv)), left)))  # dV = (dO' P)'
+    else:
+        along += left @ tv
     return (context, weights), (along, moved - total * weights)
 
 
