@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 
 from benchmarks.machine import describe, heading, interleave, load, spread
 from benchmarks.sides import data, deterministic, vit_jax_step
+from vit_jax import backend
 from vit_jax.presets import preset
 
 
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8, help="blocks of steps of each kind")
     parser.add_argument("--json", default="", help="file to write all results to")
     o = parser.parse_args()
+    backend.configure_jax()  # before jax is imported below
     machine = describe()
     print(heading(machine), flush=True)
     import jax

@@ -55,36 +55,38 @@ def test_a_run_takes_its_weights_gradients_moments_and_average():
         assert memory.run_bytes(mixing)[1] == images * 4 + pixels * width
 
 
+def control_groups(root, **files):
+    """A folder of control groups with these files, and the file that names those of a process."""
+    for place, text in files.items():
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        (root / place).write_text(text)
+    return root, root / "cgroup"
+
+
 def test_the_limit_of_a_control_group_is_found(tmp_path):
-    own = tmp_path / "cgroup"
-    own.write_text("4:memory:/jobs/7\n0::/user/me\n")
-    for place, text in (
-        ("user/memory.max", "max\n"),
-        ("user/me/memory.max", "5000\n"),
-        ("memory.max", "9000\n"),
-        ("memory/jobs/memory.limit_in_bytes", "7000\n"),
-        ("memory/jobs/7/memory.limit_in_bytes", "9223372036854771712\n"),
-    ):
-        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / place).write_text(text)
-    assert sorted(limits.memory_limits(tmp_path, own)) == [5000, 7000, 9000]
+    files = {
+        "cgroup": "4:memory:/jobs/7\n0::/user/me\n",
+        "user/memory.max": "max\n",
+        "user/me/memory.max": "5000\n",
+        "memory.max": "9000\n",
+        "memory/jobs/memory.limit_in_bytes": "7000\n",
+        "memory/jobs/7/memory.limit_in_bytes": "9223372036854771712\n",
+    }
+    assert sorted(limits.memory_limits(*control_groups(tmp_path, **files))) == [5000, 7000, 9000]
     assert limits.memory_limits(tmp_path, tmp_path / "none") == [9000]
 
 
 def test_the_cores_of_a_control_group_are_found(tmp_path):
-    own = tmp_path / "cgroup"
-    own.write_text("3:cpu,cpuacct:/jobs/7\n0::/user/me\n")
-    for place, text in (
-        ("user/cpu.max", "max 100000\n"),
-        ("user/me/cpu.max", "150000 100000\n"),
-        ("cpu/jobs/cpu.cfs_quota_us", "-1\n"),
-        ("cpu/jobs/cpu.cfs_period_us", "100000\n"),
-        ("cpu/jobs/7/cpu.cfs_quota_us", "400000\n"),
-        ("cpu/jobs/7/cpu.cfs_period_us", "100000\n"),
-    ):
-        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / place).write_text(text)
-    assert sorted(limits.core_limits(tmp_path, own)) == [1.5, 4.0]
+    files = {
+        "cgroup": "3:cpu,cpuacct:/jobs/7\n0::/user/me\n",
+        "user/cpu.max": "max 100000\n",
+        "user/me/cpu.max": "150000 100000\n",
+        "cpu/jobs/cpu.cfs_quota_us": "-1\n",
+        "cpu/jobs/cpu.cfs_period_us": "100000\n",
+        "cpu/jobs/7/cpu.cfs_quota_us": "400000\n",
+        "cpu/jobs/7/cpu.cfs_period_us": "100000\n",
+    }
+    assert sorted(limits.core_limits(*control_groups(tmp_path, **files))) == [1.5, 4.0]
 
 
 def test_the_memory_of_this_machine_is_known():

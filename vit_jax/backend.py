@@ -23,8 +23,7 @@ def configure_jax(host_devices: int = 1) -> None:
     """Set up this process for training or inference. Call it before the first import of jax.
 
     It affects speed only, and overrides no setting of the user's. A CPU becomes `host_devices` devices, if jax has not
-    started in this process. Raises UserError if JAX_PLATFORMS names a platform
-    that jax does not find.
+    started in this process. Raises UserError if JAX_PLATFORMS names a platform that jax does not find.
     """
     if "jax" not in sys.modules:
         _keep_freed_memory(arenas=1 if host_devices == 1 else 2 * host_devices)

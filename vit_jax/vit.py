@@ -57,10 +57,9 @@ class Convolution(Linear):
     def __call__(self, x: Array) -> Array:  # [B, h, w, in] -> [B, h/2, w/2, out]
         batch, rows, columns, channels = x.shape[0], x.shape[1] // 2, x.shape[2] // 2, x.shape[3]
         size = math.isqrt(self.kernel.shape[0] // channels)
-        # The image is padded by 1 and cut into squares of 2x2 pixels. Row i of the outputs reads the pixel rows 2i, 2i
-        # + 1 and on, so square i + a meets the rows 2a and, if the kernel has it, 2a + 1 of the kernel. The gradient is
-        # then a sum of four arrays of squares; taken pixel by pixel, it would be one of an array for each place of the
-        # kernel.
+        # The image is padded by 1 and cut into squares of 2x2 pixels. Row i of the outputs begins at pixel row 2i, so
+        # square i + a meets the rows 2a and, if the kernel has it, 2a + 1 of the kernel. The gradient is then a sum of
+        # four arrays of squares; taken pixel by pixel, it would be one of an array for each place of the kernel.
         x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
         squares = x.reshape(batch, rows + 1, 2, columns + 1, 2, channels).transpose(0, 1, 3, 2, 4, 5)
         kernel = self.kernel[...].reshape(size, size, channels, -1)
