@@ -105,7 +105,7 @@ def _keep_freed_memory(arenas: int) -> None:
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(-4, 0)  # M_MMAP_MAX
-        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+        libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: never
         libc.mallopt(-8, arenas)  # M_ARENA_MAX
 
 
