@@ -126,6 +126,22 @@ def _mnist() -> Preset:
     )
 
 
+def _mnist_stem() -> Preset:
+    plain = _mnist().run
+    model = replace(plain.model, stem=(32, 64), init="fan_in", head_zero=True)
+    return Preset(
+        replace(
+            plain,
+            model=model,
+            optim=replace(plain.optim, name="muon", lr=4e-3, muon_lr=0.02, weight_decay=0.2),
+            epochs=6,
+        ),
+        "MNIST, 2 convolutions, then 4 blocks",
+        "mnist with two convolutions of stride 2 (32 and 64 wide) before its 49 tokens, and Muon for the hidden "
+        "kernels: test accuracy 0.995 (one seed, trained on all of train: --data.validation 0).",
+    )
+
+
 def _mnist_20x1() -> Preset:
     model = ViTConfig(
         image=28, channels=1, patch=4, classes=10, width=20, depth=1, heads=2, hidden=20, eps=1e-5,
@@ -390,6 +406,7 @@ PRESETS = {
     "numbers": _numbers,
     "transformer-512x6": _transformer_512x6,
     "mnist": _mnist,
+    "mnist-stem": _mnist_stem,
     "mnist-20x1": _mnist_20x1,
     "cifar10-48x4": _cifar10_48x4,
     "cifar10-48x4-distil": _cifar10_48x4_distil,
