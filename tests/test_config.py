@@ -206,6 +206,9 @@ BAD_TEXTS = [
         for lengths in ((), (1, 4), (8, 4), (4, 4))
     ),
     (dict(data=dict(tokens=15)), "data.tokens", "15", "data.lengths", "16"),
+    (dict(data=dict(tokenizer="")), "data.tokenizer", "empty", "bpe"),
+    (dict(data=dict(tokenizer="bpe", vocabulary=300)), "data.vocabulary", "300", "512"),
+    (dict(optim=dict(warmup_steps=-1)), "optim.warmup_steps", "-1"),
 ]
 
 BAD_RUNS = [

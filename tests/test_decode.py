@@ -10,8 +10,10 @@ from vit_jax.decode import greedy
 from vit_jax.layers import merge, split
 from vit_jax.models import start
 from vit_jax.tasks.translate import translation_ids
-from vit_jax.text import BOS, EOS, PAD
+from vit_jax.text import closed
 from vit_jax.transformer import Transformer
+
+IDS = closed([]).ids
 
 
 def counting(tokens, cache):
@@ -73,7 +75,7 @@ def model(request):
     )
     definition, _ = split(Transformer(c))
     weights = start(c, jax.random.key(5))
-    weights["head"]["bias"] = weights["head"]["bias"].at[EOS].set(2.0)  # so that some sentences end
+    weights["head"]["bias"] = weights["head"]["bias"].at[IDS.end].set(2.0)  # so that some sentences end
     return merge(definition, weights)
 
 
@@ -81,30 +83,30 @@ def model(request):
 def sources():
     random = np.random.default_rng(0)
     rows = random.integers(3, V, (32, 6)).astype(np.int32)
-    return np.where(np.arange(6) < random.choice([1, 4, 6], (32, 1)), rows, PAD)
+    return np.where(np.arange(6) < random.choice([1, 4, 6], (32, 1)), rows, IDS.pad)
 
 
 def uncached(model, source):
     """The same search by the whole forward pass for every word, one sentence alone and without padding, in numpy.
 
-    The decoder always reads LENGTH ids, so that few shapes are compiled; it is causal, and those to come are PAD.
+    The decoder always reads LENGTH ids, so that few shapes are compiled; it is causal, and those to come are padding.
     """
-    source = source[source != PAD][None]
+    source = source[source != IDS.pad][None]
     said = []
     while len(said) < LENGTH:
-        read = [BOS, *said] + [PAD] * (LENGTH - 1 - len(said))
+        read = [IDS.begin, *said] + [IDS.pad] * (LENGTH - 1 - len(said))
         logits = np.array(model(jnp.asarray(source), jnp.asarray([read])))[0, len(said)]
-        logits[[PAD, BOS]] = -np.inf
-        if logits.argmax() == EOS:
+        logits[[IDS.pad, IDS.begin]] = -np.inf
+        if logits.argmax() == IDS.end:
             break
         said.append(int(logits.argmax()))
-    return said + [PAD] * (LENGTH - len(said))
+    return said + [IDS.pad] * (LENGTH - len(said))
 
 
 @pytest.fixture(scope="module")
 def search(model):
     """Ids of sources to ids of translations."""
-    compiled = jax.jit(lambda sources: translation_ids(model, sources, LENGTH))
+    compiled = jax.jit(lambda sources: translation_ids(model, sources, LENGTH, IDS, IDS.pad))
     return lambda sources: np.asarray(compiled(jnp.asarray(sources)))
 
 
@@ -117,7 +119,9 @@ def test_cached_is_uncached(model, sources, found):
     expected = [uncached(model, source) for source in sources[:12]]
     assert found[:12].tolist() == expected
     assert len({tuple(row) for row in expected}) > 5, "the translations differ, so that the test can see something"
-    assert any(PAD in row for row in expected) and any(PAD not in row for row in expected), "some end and some do not"
+    assert any(IDS.pad in row for row in expected) and any(IDS.pad not in row for row in expected), (
+        "some end and some do not"
+    )
 
 
 def test_a_batch_of_one_is_a_batch_of_many(search, sources, found):

@@ -38,7 +38,10 @@ MODELS = {"vit", "transformer", "resnet", "captioner"}
 JOINS = "captioner"  # the one model that is made of others
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 NEVER = {"torch", "torchvision", "torch_ref", "tensorflow"}
-ONLY_WHEN_USED = {"tensorflow_datasets", "array_record", "tensorboard", "wandb"}
+ONLY_WHEN_USED = {
+    *("tensorflow_datasets", "array_record", "tensorboard", "wandb"),
+    *("tokenizers", "sentencepiece", "sacrebleu"),
+}
 # What the other two packages may import: convert only numpy, and torch_ref nothing of the code that it is to check.
 FRAMEWORKS = JAX | {"torch", "torchvision", "torch_ref", "tensorflow"}
 CONVERT_READS = {"errors", "config", "flags", "presets", "runs"}

@@ -10,18 +10,23 @@ from vit_jax.presets import preset
 from vit_jax.step import Evaluator, check_ids
 from vit_jax.tasks import Trained, task_of
 from vit_jax.tasks.translate import Translate
-from vit_jax.text import UNKNOWN
+from vit_jax.text import Vocabulary, closed
 
 SMALL = TransformerConfig(
     width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=7, outputs=7
 )
 
 
+SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>"]
+OPEN, CLOSED = Vocabulary([*SPECIALS, "a", "b", "c"]), closed(["a"])
+UNKNOWN = OPEN.ids.unknown
+
+
 class Pairs:
     """A split of two sentences, by hand."""
 
     def __init__(self, target):
-        self.target = np.array(target, np.int32)
+        self.target, self.references = np.array(target, np.int32), ()
 
 
 def test_a_word_outside_the_vocabulary_is_never_translated_exactly():
@@ -29,24 +34,24 @@ def test_a_word_outside_the_vocabulary_is_never_translated_exactly():
     target = [[4, 5, 0], [4, UNKNOWN, 0], [6, 0, 0]]
     said = np.array([[4, 5, 0, 0], [4, UNKNOWN, 0, 0], [6, 0, 0, 0]], np.int32)
     out = {"predicted": said, "tokens": np.array([3, 3, 2]), "right": np.array([3, 3, 2]), "loss": np.zeros(3)}
-    assert Translate(0.0, 4, UNKNOWN).score(SMALL, Pairs(target), out).metrics["exact_match"] == pytest.approx(2 / 3)
+    assert Translate(0.0, 4, OPEN, OPEN).score(SMALL, Pairs(target), out).metrics["exact_match"] == pytest.approx(2 / 3)
     assert (
-        Translate(0.0, 4).score(SMALL, Pairs(target), out).metrics["exact_match"] == 1.0
+        Translate(0.0, 4, CLOSED, CLOSED).score(SMALL, Pairs(target), out).metrics["exact_match"] == 1.0
     )  # a closed vocabulary has a word there
 
 
 def test_whether_id_3_is_a_word_follows_from_the_runs_vocabulary():
-    run, specials = preset("numbers").run, ["<pad>", "<bos>", "<eos>"]
-    for entries, unknown in (([*specials, "<unk>", "a"], UNKNOWN), ([*specials, "ein", "a"], -1)):
-        its = task_of(run, {"vocabulary": {"source": [*specials, "one"], "target": entries}})
-        assert isinstance(its, Translate) and its.unknown == unknown
+    run = preset("numbers").run
+    for entries, unknown in (([*SPECIALS, "a"], 3), ([*SPECIALS[:3], "ein", "a"], None)):
+        its = task_of(run, {"vocabulary": {"source": [*SPECIALS[:3], "one"], "target": entries}})
+        assert isinstance(its, Translate) and its.target.ids.unknown == unknown
 
 
 @pytest.mark.parametrize(("side", "ids"), [("source", [[4, 9]]), ("source", [[-1, 4]]), ("target", [[7, 4]])])
 def test_evaluation_refuses_ids_that_the_network_has_no_row_for(side, ids):
     batch = {"source": np.array([[4, 8]], np.int32), "target": np.array([[6, 5]], np.int32)}
     check_ids(SMALL, batch)
-    evaluator = Evaluator(SMALL, definition(SMALL), Translate(0.0, 4))
+    evaluator = Evaluator(SMALL, definition(SMALL), Translate(0.0, 4, CLOSED, CLOSED))
     with pytest.raises(UserError, match=f"{side} has ids from .* but the network knows {9 if side == 'source' else 7}"):
         evaluator.outputs({}, {**batch, side: np.array(ids, np.int32)})
 

@@ -140,13 +140,19 @@ def test_what_the_user_states_goes_before_what_a_file_states(tmp_path, convert):
         assert json.loads((tmp_path / name / "config.json").read_text()).items() >= expected.items()
 
 
-def test_a_tokenizer_that_is_not_carried_is_named(tmp_path, convert):
+def test_a_tokenizer_goes_along_into_a_folder(tmp_path, convert):
     ids = Facts(extra={"pad_token_id": 1, "eos_token_id": 0, "decoder_start_token_id": 1})
     source = library(tmp_path / "bart", LAYOUTS["bart"], BART, ids)
-    assert "not carried" not in convert(source, tmp_path / "a", "--to", "bart")[1]
     (source / "vocab.json").write_text("{}")
-    assert f"not carried: copy vocab.json to {tmp_path / 'b'}" in convert(source, tmp_path / "b", "--to", "bart")[1]
-    assert "not carried" not in convert(source, tmp_path / "c.safetensors", "--to", "torch-ref")[1]
+    (source / "tokenizer.json").write_bytes(b"\xff as it is")
+    for _ in range(2):
+        assert convert(source, tmp_path / "b", "--to", "bart", "--force")[0] == 0  # the second over the first
+        assert (tmp_path / "b" / "tokenizer.json").read_bytes() == b"\xff as it is"
+        assert (tmp_path / "b" / "vocab.json").read_text() == "{}"
+    assert (
+        convert(source, tmp_path / "c.safetensors", "--to", "torch-ref")[0] == 0
+        and not (tmp_path / "vocab.json").exists()
+    )
 
 
 def test_a_container_that_a_layout_does_not_come_in_and_a_teacher_that_is_lost_are_named(tmp_path, convert):

@@ -12,7 +12,7 @@ from vit_jax.data import TokenOrder, batches, evaluation_batches, numbers
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 from vit_jax.tasks import TASKS
-from vit_jax.text import BOS, EOS, PAD, UNKNOWN, Vocabulary, closed, counted, words
+from vit_jax.text import Vocabulary, closed, counted, words
 
 # ------------------------------------------------------------------------------------- vocabularies
 
@@ -26,8 +26,10 @@ def test_ids_go_there_and_back():
     vocabulary = closed(["one", "two", "one"])
     assert vocabulary.entries == ("<pad>", "<bos>", "<eos>", "one", "two")
     assert vocabulary.encode("two one TWO").tolist() == [4, 3, 4] and vocabulary.encode("one").dtype == np.int32
-    assert vocabulary.decode([4, 3, EOS, 4]) == vocabulary.decode([4, 3, PAD, 4]) == "two one"
-    assert vocabulary.decode([EOS]) == ""
+    ids = vocabulary.ids
+    assert (ids.pad, ids.begin, ids.end, ids.unknown, ids.banned) == (0, 1, 2, None, (0, 1))
+    assert vocabulary.decode([4, 3, ids.end, 4]) == vocabulary.decode([4, 3, ids.pad, 4]) == "two one"
+    assert vocabulary.decode([ids.end]) == ""
 
 
 def test_a_closed_vocabulary_names_the_word_that_it_lacks():
@@ -43,12 +45,12 @@ def test_a_closed_vocabulary_names_the_word_that_it_lacks():
 def test_a_counted_vocabulary_has_what_occurs_twice_and_takes_any_word():
     vocabulary = counted(["b a", "a c b", "a"])
     assert vocabulary.entries == ("<pad>", "<bos>", "<eos>", "<unk>", "a", "b")
-    assert vocabulary.encode("c a zzz b").tolist() == [UNKNOWN, 4, UNKNOWN, 5]
+    assert vocabulary.encode("c a zzz b").tolist() == [3, 4, 3, 5] and vocabulary.ids.unknown == 3
     assert Vocabulary(vocabulary.entries).open and not closed(["a"]).open
 
 
 def test_a_special_name_is_no_word():
-    assert not {PAD, BOS, EOS} & set(counted(["<pad> a", "<eos> a"]).encode("<pad> <bos> <eos>").tolist())
+    assert not {0, 1, 2} & set(counted(["<pad> a", "<eos> a"]).encode("<pad> <bos> <eos>").tolist())
 
 
 # ------------------------------------------------------------------------------------- number words
@@ -278,7 +280,8 @@ def folder(tmp_path):
 
 def on(path, **fields):
     model = dataclasses.replace(RUN.model, tie="decoder")
-    return dataclasses.replace(RUN, model=model, data=SentenceData(source=f"pairs:en-de:{path}", **fields))
+    data = {"source": f"pairs:en-de:{path}", **fields}
+    return dataclasses.replace(RUN, model=model, data=SentenceData(**data))
 
 
 def test_pairs_of_files(folder):
@@ -298,10 +301,13 @@ def test_pairs_of_files(folder):
 @pytest.mark.parametrize(
     "source, says",
     [
-        ("digits", "data.source is digits, which has no sentences: give numbers or pairs:FROM-TO:FOLDER"),
+        (
+            "digits",
+            "data.source is digits, which has no sentences: give numbers, pairs:FROM-TO:FOLDER, pairs:FILE",
+        ),
         ("pairs:nowhere", "data.source is pairs:nowhere: give pairs:FROM-TO:FOLDER"),
         ("pairs:en-de:/no/where", "there is no folder /no/where"),
-        ("pairs:en-fr:{folder}", r"train.fr cannot be read"),
+        ("pairs:en-fr:{folder}", r"train\.fr\.gz cannot be read \(No such file"),
         ("pairs:fr-en:{folder}", r"has no pairs in train.fr and train.en"),
     ],
 )
@@ -312,17 +318,19 @@ def test_sources_that_are_none(folder, source, says):
 
 def test_files_that_do_not_fit(folder):
     (folder / "val.de").write_text("Ein Hund.\n")
-    with pytest.raises(UserError, match="val has 3 lines of en and 1 of de"):
+    with pytest.raises(UserError, match=r"val\.en has 3 lines and val\.de has 1; give as many"):
         open_dataset(on(folder))
     (folder / "val.de").write_text("Ein Hund.\n\nEin Hund.\n")
-    with pytest.raises(UserError, match=r"validation\[1\] '' is empty"):
+    with pytest.raises(UserError, match=r"val\.de, line 2, is empty; mend it"):
         open_dataset(on(folder))
     (folder / "val.de").write_bytes(b"Ein H\xffnd.\n" * 3)
-    with pytest.raises(UserError, match=r"val\.de cannot be read"):
+    with pytest.raises(
+        UserError, match=r"val\.de, line 1, is no UTF-8 \(it has the byte 0xff\); save the file as UTF-8$"
+    ):
         open_dataset(on(folder))
     (folder / "val.de").write_text("Ein Hund.\n" * 3)
     with pytest.raises(
-        UserError, match=r"train\[0\] 'Ein Hund, Nummer train 0.' has 7 words, which is more than 6; mend it, or raise"
+        UserError, match=r"train\[0\] 'Ein Hund, Nummer train 0.' has 7 words, which is more than 6; mend it, raise"
     ):
         open_dataset(on(folder, lengths=(3, 7)))
 
@@ -332,3 +340,52 @@ def test_sizes_that_are_not_the_datas():
         UserError, match=r"model\.outputs is 66 but data.source numbers has 65 ids: give --model.outputs 0"
     ):
         open_dataset(dataclasses.replace(RUN, model=dataclasses.replace(RUN.model, outputs=66)))
+
+
+def test_pairs_of_two_files_and_of_a_table(folder, tmp_path):
+    """Validation and test are held out of them, and the same sentences are the same data."""
+    pairs = [(f"A dog, number {i % 7}.", f"Ein Hund, Nummer {i % 7}.") for i in range(40)]
+    (tmp_path / "a-b.en").write_text("".join(a + "\n" for a, _ in pairs), encoding="utf-8")
+    (tmp_path / "a.de.gz").write_bytes(gzip.compress("\n".join(b for _, b in pairs).encode()))
+    (tmp_path / "t.tsv").write_text("".join(f"{a}\t{b}\tby whom\n" for a, b in pairs), encoding="utf-8")
+    sources = (f"pairs:{tmp_path}/a-b.en,{tmp_path}/a.de.gz", f"tsv:{tmp_path}/t.tsv")
+    files, table = (open_dataset(dataclasses.replace(on(folder), data=SentenceData(source=s))) for s in sources)
+    assert {name: len(split) for name, split in files.splits.items()} == {"train": 29, "validation": 3, "test": 8}
+    assert files.identity["content"] == table.identity["content"]
+    assert files.metadata() == table.metadata() and files.source.decode(files.splits["test"].source[0])[:5] == "a dog"
+    assert files.splits["test"].references[0].startswith("Ein Hund, Nummer ")
+
+
+@pytest.mark.parametrize(
+    "source, content, says",
+    [
+        ("pairs:{0}/a", b"", "give pairs:FROM-TO:FOLDER, such as pairs:en-de:multi30k, or pairs:FROM"),
+        ("pairs:{0}/a,{0}/b,{0}/c", b"", "give pairs:FROM-TO:FOLDER"),
+        ("pairs:{0}/t.tsv,{0}/none", b"a\n", r"none cannot be read \(No such file or directory\); give UTF-8"),
+        ("pairs:{0}/t.tsv,{0}", b"a\n", r"cannot be read \(Is a directory\)"),
+        ("tsv:{0}/t.tsv", b"a\tb\nc\n", "line 2, 'c', is no pair; give a source, a tab and a target"),
+        ("tsv:{0}/t.tsv", b"a\tb\n \tc\n", r"line 2, ' \\tc', is no pair"),
+        ("tsv:{0}/t.tsv", b"a\tb\n\nc\td\n", "line 2, '', is no pair"),
+        ("tsv:{0}/t.tsv", b"a\tb\nc\t\xe4\n", r"t.tsv, line 2, is no UTF-8 \(it has the byte 0xe4\); save the file as"),
+        ("tsv:{0}/t.tsv", "a\tb\n".encode("utf-16"), r"t.tsv, line 1, is no UTF-8 \(it has the byte 0xff\)"),
+        ("tsv:{0}/t.gz", b"no gzip", r"t.gz cannot be read \(Not a gzipped file"),
+        ("tsv:{0}/t.gz", gzip.compress(b"a\tb\n" * 99)[:-9], "t.gz cannot be read"),
+        ("tsv:", b"", "cannot be read"),
+    ],
+)
+def test_files_of_pairs_that_are_none(tmp_path, source, content, says):
+    (tmp_path / ("t.gz" if "t.gz" in source else "t.tsv")).write_bytes(content)
+    with pytest.raises(UserError, match=says) as error:
+        open_dataset(on(".", source=source.format(tmp_path)))
+    assert str(error.value).startswith("data.source") and "\n" not in str(error.value)
+
+
+def test_long_sentences_are_cut_and_counted_where_that_is_asked_for(folder):
+    data = open_dataset(on(folder, lengths=(3, 6), cut=True))
+    cut = data.splits["train"]
+    assert (cut.target[0] != 0).sum() == 5 and (cut.source[0] != 0).sum() == 6 and set(cut.padded) == {6}
+    assert data.remarks[0] == "train: 24 of 24 sentences are longer than 6 and were cut"
+    assert (
+        data.target.decode(cut.target[0]) == "ein hund , nummer train"
+        and cut.references[0] == "Ein Hund, Nummer train 0."
+    )

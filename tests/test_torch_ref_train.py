@@ -23,7 +23,7 @@ import torch_ref.tasks  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.evaluation import measure  # noqa: E402
 from torch_ref.optim import groups, make_optimizer, make_schedule  # noqa: E402
-from torch_ref.tasks import augmented, normalised, shifted, translate_loss  # noqa: E402
+from torch_ref.tasks import augmented, cross_entropy, normalised, shifted, translate_loss  # noqa: E402
 from torch_ref.trainer import Trainer, tensors  # noqa: E402
 from vit_jax import optim  # noqa: E402
 from vit_jax.config import (  # noqa: E402
@@ -43,9 +43,12 @@ from vit_jax.config import (  # noqa: E402
 )
 from vit_jax.presets import preset  # noqa: E402
 from vit_jax.runs import unflatten  # noqa: E402
+from vit_jax.tasks.next_token import token_losses  # noqa: E402
+from vit_jax.text import closed  # noqa: E402
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[1]
+IDS = closed([]).ids
 
 VIT = ViTConfig(
     image=(4, 6),
@@ -96,7 +99,8 @@ def run(config=VIT, **fields):
 
 
 def trainer(config=VIT, steps=10, epoch=5, **fields):
-    kept = {"preprocess": {"mean": [0.5, 0.4], "std": [0.2, 0.3]}} if isinstance(config, ViTConfig) else {}
+    words = closed([]).kept
+    kept = {"preprocess": {"mean": [0.5, 0.4], "std": [0.2, 0.3]}, "vocabulary": {"source": words, "target": words}}
     return Trainer(run(config, **fields), steps, epoch, kept)
 
 
@@ -104,9 +108,9 @@ def trainer(config=VIT, steps=10, epoch=5, **fields):
 
 
 def test_the_decoder_reads_a_begin_and_says_an_end():
-    read, labels = shifted(torch.tensor([[5, 6, 7], [8, 0, 0], [0, 0, 0]]))
+    read, labels = shifted(torch.tensor([[5, 6, 7], [8, 0, 0], [0, 0, 0]]), IDS)
     assert read.tolist() == [[1, 5, 6, 7], [1, 8, 0, 0], [1, 0, 0, 0]]
-    assert labels.tolist() == [[5, 6, 7, 2], [8, 2, 0, 0], [0, 0, 0, 0]]
+    assert labels.tolist() == [[5, 6, 7, 2], [8, 2, -100, -100], [-100, -100, -100, -100]]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -119,13 +123,27 @@ def test_a_translation_loss_is_a_mean_over_real_tokens(smoothing):
         return logits
 
     source, target = torch.tensor([[3, 4, 5], [3, 0, 0]]), torch.tensor([[7, 8], [6, 0]])
-    loss = translate_loss(model, source, target, LossConfig(label_smoothing=smoothing))
+    loss = translate_loss(model, source, target, LossConfig(label_smoothing=smoothing), IDS, IDS.pad)
     p = np.log(np.exp(logits.numpy()) / np.exp(logits.numpy()).sum(-1, keepdims=True))
     real = [(0, 0, 7), (0, 1, 8), (0, 2, 2), (1, 0, 6), (1, 1, 2)]
     expected = np.mean([-(1 - smoothing) * p[b, t, k] - smoothing / 9 * p[b, t].sum() for b, t, k in real])
     assert abs(loss.item() - expected) < 1e-14
     assert seen["source_padding"].tolist() == [[True, True, True], [True, False, False]]
     assert seen["target_padding"].tolist() == [[True, True, True], [True, True, False]]
+
+
+def test_fairseqs_smoothing_is_its_formula_on_both_sides():
+    """(1 - e - e') nll + e' U with e' = e / (V-1), of fairseq's label_smoothed_cross_entropy, by hand in numpy."""
+    x, labels = 3 * np.random.default_rng(0).standard_normal((6, 9)), np.array([3, 0, 8, -100, 2, 2])
+    log_p, e, real = x - np.log(np.exp(x).sum(1, keepdims=True)), 0.1, labels >= 0
+    by_hand = -(1 - e - e / 8) * log_p[np.arange(6), labels * real] - e / 8 * log_p.sum(1)
+    c = LossConfig(label_smoothing=e, smoothing="fairseq")
+    found = cross_entropy(torch.from_numpy(x), torch.from_numpy(labels), c)
+    assert abs(found.item() - by_hand[real].mean()) < 1e-14
+    with jax.enable_x64(True):
+        ours = token_losses(jax.numpy.asarray(x), jax.numpy.asarray(labels * real), c.spread_over_all(9))
+    np.testing.assert_allclose(np.asarray(ours)[real], by_hand[real], atol=1e-14)
+    assert LossConfig(label_smoothing=e).spread_over_all(9) == e
 
 
 def test_padding_changes_no_loss():
@@ -563,7 +581,7 @@ def test_images_are_measured_as_by_the_product():
 
 
 def test_sentences_are_translated_and_measured_as_by_the_product():
-    """With this seed padding and BOS would often be the likeliest tokens, which neither side may say."""
+    """With this seed padding and the begin would often be the likeliest tokens, which neither side may say."""
     small = replace(preset("numbers").run, compute_dtype="float64", seed=1)
     model = replace(small.model, width=16, hidden=24, heads=2, encoder_depth=1, decoder_depth=1, tie="embeddings")
     data = torch_ref.tasks.Translate.open_data(small)

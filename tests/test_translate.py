@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
@@ -18,20 +20,23 @@ import vit_jax
 from vit_jax import evaluate, predict, runs
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import LossConfig, OptimConfig, RunConfig, SentenceData, TransformerConfig, shapes
-from vit_jax.data import Sentences
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
+from vit_jax.optim import learning_rate
 from vit_jax.presets import preset
 from vit_jax.runs import Run
 from vit_jax.tasks import Evaluation
-from vit_jax.tasks.translate import Translate, shifted
+from vit_jax.tasks.next_token import shifted, token_losses
+from vit_jax.tasks.translate import Translate
+from vit_jax.text import Ids, closed
 from vit_jax.train import command as train_command
 from vit_jax.train import session, train
 from vit_jax.transformer import Transformer
 
 finish = sys.modules["vit_jax.train.finish"]  # the package has a function of this name
 V = 65
+WORDS = closed(f"w{i}" for i in range(V - 3))
 TINY = RunConfig(
     task="translate",
     model=TransformerConfig(
@@ -68,10 +73,7 @@ def read_once():
         if key not in opened:
             texts = opened[key] = open_sentences(*given, **fields)
             if texts.splits["train"].tokens == TINY.data.tokens:
-                few = {
-                    name: Sentences(split.source[:1500], split.target[:1500], split.lengths, split.tokens, split.title)
-                    for name, split in texts.splits.items()
-                }
+                few = {name: split.subset(np.arange(min(1500, len(split)))) for name, split in texts.splits.items()}
                 opened[key] = replace(texts, splits=few)
         return opened[key]
 
@@ -87,7 +89,7 @@ TARGET = np.array([[7, 8], [9, 0], [0, 0]], np.int32)
 
 
 def test_the_decoder_reads_after_a_begin_and_says_before_an_end():
-    read, labels, real = shifted(jnp.asarray(TARGET), jnp.asarray(SOURCE))
+    read, labels, real = shifted(jnp.asarray(TARGET), jnp.asarray(SOURCE), WORDS.ids, WORDS.ids.pad)
     assert read.tolist() == [[1, 7, 8], [1, 9, 0], [1, 0, 0]]
     assert labels[:2].tolist() == [[7, 8, 2], [9, 2, 0]]
     assert real.tolist() == [[True, True, True], [True, True, False], [False, False, False]], (
@@ -103,7 +105,7 @@ def network(seed=0):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_loss_is_torchs_over_real_tokens(smoothing):
     torch = pytest.importorskip("torch")
-    its, model, batch = Translate(smoothing, 4), network(), {"source": SOURCE, "target": TARGET}
+    its, model, batch = Translate(smoothing, 4, WORDS, WORDS), network(), {"source": SOURCE, "target": TARGET}
     loss, metrics = its.loss(model, batch, None, its.denominator(batch))
     read = [[1, 7, 8], [1, 9, 0]]
     logits = np.array(model(jnp.asarray(SOURCE[:2]), jnp.asarray(read), source_padding=jnp.asarray(SOURCE[:2] != 0)))
@@ -117,8 +119,31 @@ def test_the_loss_is_torchs_over_real_tokens(smoothing):
     assert float(metrics["accuracy"]) == pytest.approx(right.sum() / 5)
 
 
+def test_ids_mean_nothing_but_what_the_tokenizer_says():
+    """With Marian's ids (the end is 0, the last both pads and begins), renamed in the tables, nothing else changes."""
+    rows = np.array([V - 2, V - 1, 0, *range(1, V - 2)])  # where the rows of our ids go
+    names = np.where(np.arange(V) == WORDS.ids.pad, V - 1, rows)
+    c = replace(TINY.model, source_vocabulary=V, target_vocabulary=V, outputs=V, dropout=0.0, embedding_dropout=0.0)
+    tree = start(c, jax.random.key(3))
+    order = np.argsort(rows)
+    moved = jax.tree.map(lambda x: x[order] if x.shape[:1] == (V,) else x, tree)
+    marian = SimpleNamespace(ids=Ids(pad=V - 1, begin=V - 1, end=0, banned=(V - 2, V - 1)))
+    said = []
+    for task, parameters, name in (
+        (Translate(0.1, 4, WORDS, WORDS), tree, np.arange(V)),
+        (Translate(0.1, 4, marian, marian), moved, names),
+    ):
+        model, batch = merge(definition(c), parameters), {"source": name[SOURCE], "target": name[TARGET]}
+        loss, metrics = task.loss(model, batch, None, task.denominator(batch))
+        out = task.outputs(model, {k: v[:2] for k, v in batch.items()})
+        said.append((float(loss), float(metrics["accuracy"]), np.asarray(out["predicted"]), out["tokens"].tolist()))
+    (loss, right, words, tokens), (its_loss, its_right, its_words, its_tokens) = said
+    assert its_loss == pytest.approx(loss, rel=1e-6) and (its_right, its_tokens) == (right, tokens)
+    assert np.array_equal(its_words, names[words]) and len({*words.ravel()}) > 2
+
+
 def test_padding_changes_nothing():
-    its, model = Translate(0.1, 4), network()
+    its, model = Translate(0.1, 4, WORDS, WORDS), network()
     wide = {"source": np.pad(SOURCE, ((0, 2), (0, 3))), "target": np.pad(TARGET, ((0, 2), (0, 5)))}
     a, b = (
         float(its.loss(model, batch, None, its.denominator(batch))[0])
@@ -128,7 +153,7 @@ def test_padding_changes_nothing():
 
 
 def test_scores_counted_by_hand():
-    its, split = Translate(0.0, 3), type("Two", (), {"target": TARGET[:2]})()
+    its, split = Translate(0.0, 3, WORDS, WORDS), type("Two", (), {"target": TARGET[:2]})()
     out = {"loss": np.array([3.0, 1.0]), "tokens": np.array([3, 2]), "right": np.array([2, 2])}
     half = its.score(TINY.model, split, out | {"predicted": np.array([[7, 8, 0], [9, 9, 0]])})
     assert isinstance(half, Evaluation) and half.metrics == {"loss": 0.8, "accuracy": 0.8, "exact_match": 0.5}
@@ -149,6 +174,7 @@ from vit_jax.optim import Optimizer
 from vit_jax.runs import flatten
 from vit_jax.step import Engine
 from vit_jax.tasks.translate import Translate
+from vit_jax.text import closed
 
 model = TransformerConfig(
     width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1,
@@ -161,13 +187,14 @@ run = RunConfig(
 lengths = np.array([[3], [3], [3], [1], [1], [1], [0], [0]])
 source = np.where(np.arange(4) < lengths, np.arange(32).reshape(8, 4) % 6 + 3, 0).astype(np.int32)
 batch = {"source": source, "target": source[:, :3]}
+task = Translate(0.0, 4, closed([]), closed([]))
 out = {}
 for name, how in {
     "whole": {},
     "both": {"parallel": "pmap", "accumulate": 2},
 }.items():
     its = replace(run, **how)
-    engine = Engine(its, definition(model), Translate(0.0, 4), Optimizer(its.optim, 10, 10, parameters(model)))
+    engine = Engine(its, definition(model), task, Optimizer(its.optim, 10, 10, parameters(model)))
     state, metrics = engine.train(engine.start(start(model, jax.random.key(0))), batch)
     out |= {f"{name}.{k}": np.asarray(v) for k, v in flatten(engine.gather(state).parameters).items()}
     out |= {f"{name}.{k}": np.asarray(metrics[k]) for k in ("loss", "accuracy", "grad_norm")}
@@ -457,3 +484,30 @@ def test_the_notebooks_random_vectors_give_its_shape():
     source, target = (jnp.asarray(draw.random(shape), jnp.float32) for shape in ((64, 32, 512), (64, 16, 512)))
     logits = Transformer(c, rngs=nnx.Rngs(0))(source, target)
     assert logits.shape == (64, 16, 512) and logits.dtype == jnp.float32 and bool(jnp.isfinite(logits).all())
+
+
+def test_warm_up_is_in_steps_where_that_is_asked_for():
+    rate = learning_rate(replace(TINY.optim, warmup_steps=4, warmup=9.0), 100, 10)
+    assert [float(rate(t)) for t in (0, 1, 3)] == pytest.approx([0.0025, 0.005, 0.01])
+    assert float(rate(15)) == pytest.approx(0.01 * (4 / 16) ** 0.5)
+    epochs = learning_rate(replace(TINY.optim, warmup=0.4), 100, 10)
+    assert [float(rate(t)) for t in range(20)] == [float(epochs(t)) for t in range(20)]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_losses_are_those_of_one_hot_targets_and_hold_no_such_array(smoothing):
+    """Values and gradients; and the compiled loss takes no more memory than with targets."""
+    logits = jax.random.normal(jax.random.key(0), (4, 64, 1000)) * 3
+    labels = jax.random.randint(jax.random.key(1), (4, 64), 0, 1000)
+
+    def with_targets(logits):
+        targets = optax.smooth_labels(jax.nn.one_hot(labels, 1000), smoothing)
+        return optax.softmax_cross_entropy(logits, targets).sum()
+
+    ours = jax.jit(jax.value_and_grad(lambda logits: token_losses(logits, labels, smoothing).sum()))
+    theirs = jax.jit(jax.value_and_grad(with_targets))
+    (loss, slope), (expected, expected_slope) = ours(logits), theirs(logits)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-6)
+    np.testing.assert_allclose(slope, expected_slope, atol=2e-6)
+    memory = [f.lower(logits).compile().memory_analysis().temp_size_in_bytes for f in (ours, theirs)]
+    assert memory[0] <= memory[1]

@@ -131,7 +131,7 @@ def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int, 
             max_momentum=c.max_momentum,
             last_epoch=done - 1,
         )
-    warmup = round(c.warmup * epoch)
+    warmup = c.warmup_steps or round(c.warmup * epoch)
 
     def share(t: int) -> float:
         if t < warmup:

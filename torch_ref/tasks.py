@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from vit_jax.config import DistilLoss, LossConfig, RunConfig, nearest, network_of
 from vit_jax.data import open_images, open_sentences
 from vit_jax.errors import UserError
-from vit_jax.text import BOS, EOS, PAD, UNKNOWN, Vocabulary
+from vit_jax.text import Ids, opened
 
 from .transformer import Transformer
 from .vit import ViT
@@ -58,10 +58,27 @@ def label_loss(logits: Tensor, labels: Tensor, c: LossConfig) -> Tensor:
     A binary cross entropy is also a mean over classes.
     """
     if c.name != "binary":
-        return F.cross_entropy(logits, labels, label_smoothing=c.label_smoothing)
+        return cross_entropy(logits, labels, c)
     targets = labels if labels.is_floating_point() else F.one_hot(labels, logits.shape[1])
-    smooth = (1 - c.label_smoothing) * targets.to(logits) + c.label_smoothing / logits.shape[1]
+    e, others = c.label_smoothing, logits.shape[1] - 1
+    if c.smoothing == "fairseq":
+        smooth = (1 - e) * targets.to(logits) + e / others * (1 - targets.to(logits))
+    else:
+        smooth = (1 - e) * targets.to(logits) + e / (others + 1)
     return F.binary_cross_entropy_with_logits(logits, smooth)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, c: LossConfig) -> Tensor:
+    """The mean cross entropy [] of logits [N, K] with classes int64 [N], of which -100 is ignored, or targets [N, K].
+
+    fairseq's smoothing, of classes alone, is that of its label_smoothed_cross_entropy.
+    """
+    if c.smoothing == "torch":
+        return F.cross_entropy(logits, labels, label_smoothing=c.label_smoothing)
+    log_p, e, other = F.log_softmax(logits, -1), c.label_smoothing, c.label_smoothing / (logits.shape[1] - 1)
+    right = F.nll_loss(log_p, labels, reduction="none")
+    losses = (1 - e - other) * right - other * log_p.sum(1)
+    return losses[labels != -100].mean()
 
 
 def distil_loss(logits: Tensor, distilled: Tensor, teacher: Tensor, labels: Tensor, c: DistilLoss) -> Tensor:
@@ -76,22 +93,33 @@ def distil_loss(logits: Tensor, distilled: Tensor, teacher: Tensor, labels: Tens
     return (1 - c.alpha) * from_labels + c.alpha * taught
 
 
-def translate_loss(model: Transformer, source: Tensor, target: Tensor, c: LossConfig) -> Tensor:
-    """The mean cross entropy [] over the real tokens of targets int64 [B, T], given sources int64 [B, S]."""
-    read, labels = shifted(target)
-    logits = model(source, read, source_padding=source != PAD, target_padding=read != PAD)  # [B, T+1, V]
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=c.label_smoothing)
+def translate_loss(
+    model: Transformer, source: Tensor, target: Tensor, c: LossConfig, ids: Ids, source_pad: int
+) -> Tensor:
+    """The mean cross entropy [] over the real tokens of targets int64 [B, T], given sources int64 [B, S].
 
-
-def shifted(target: Tensor) -> tuple[Tensor, Tensor]:
-    """(inputs of the decoder, its labels): BOS and the target, and the target and EOS; [B, T] -> two of [B, T+1].
-
-    A row of padding only, which fills up a batch, has no label.
+    `ids` are those of the target; `source_pad` pads the sources.
     """
-    read, labels = F.pad(target, (1, 0), value=BOS), F.pad(target, (0, 1), value=PAD)
-    lengths = (target != PAD).sum(1, keepdim=True)
-    end = torch.where(lengths > 0, EOS, PAD).to(target)
-    return read, labels.scatter(1, lengths, end)
+    read, labels = shifted(target, ids)
+    logits = model(source, read, source_padding=source != source_pad, target_padding=real(target, ids))  # [B, T+1, V]
+    return cross_entropy(logits.flatten(0, 1), labels.flatten(), c)
+
+
+def shifted(target: Tensor, ids: Ids) -> tuple[Tensor, Tensor]:
+    """(inputs of the decoder, its labels): a begin and the target, and the target and an end; [B, T] -> two [B, T+1].
+
+    Where nothing is to be said, labels are -100, which F.cross_entropy ignores. A row of padding only, which fills up a
+    batch, has no label.
+    """
+    read, labels = F.pad(target, (1, 0), value=ids.begin), F.pad(target, (0, 1), value=ids.pad)
+    lengths = (target != ids.pad).sum(1, keepdim=True)
+    labels = labels.scatter(1, lengths, ids.end)
+    return read, labels.masked_fill(~real(target, ids) | (lengths == 0), -100)
+
+
+def real(target: Tensor, ids: Ids) -> Tensor:
+    """Where the decoder reads more than padding, [B, T+1]: the begin and the tokens of targets [B, T]."""
+    return F.pad(target != ids.pad, (1, 0), value=True)
 
 
 def classify_metrics(logits: Tensor, labels: Tensor, averaged: Tensor | None = None) -> dict[str, float]:
@@ -123,19 +151,19 @@ def classify_metrics(logits: Tensor, labels: Tensor, averaged: Tensor | None = N
     return {name: values.double().mean().item() for name, values in metrics.items()}
 
 
-def greedy(model: Transformer, source: Tensor, length: int) -> Tensor:
-    """The likeliest next token, one after the other: int64 [B, S] -> [B, length], without EOS, filled with PAD."""
-    read = torch.full_like(source[:, :1], BOS)
+def greedy(model: Transformer, source: Tensor, length: int, ids: Ids, source_pad: int) -> Tensor:
+    """The likeliest next token, one after the other: int64 [B, S] -> [B, length], without ends, padded."""
+    read = torch.full_like(source[:, :1], ids.begin)
     ended = torch.zeros(len(source), dtype=torch.bool, device=source.device)
-    found = torch.full((len(source), length), PAD, device=source.device)
+    found = torch.full((len(source), length), ids.pad, device=source.device)
     for t in range(length):
-        logits = model(source, read, source_padding=source != PAD)[:, -1]
-        logits[:, [PAD, BOS]] = -torch.inf  # neither may be predicted
+        logits = model(source, read, source_padding=source != source_pad)[:, -1]
+        logits[:, list(ids.banned)] = -torch.inf
         next_ = logits.argmax(-1)
-        ended |= next_ == EOS
+        ended |= next_ == ids.end
         if ended.all():
             break
-        found[:, t] = next_.masked_fill(ended, PAD)
+        found[:, t] = next_.masked_fill(ended, ids.pad)
         # A sentence that has ended goes on with any token: nothing of it is read.
         read = torch.cat([read, next_[:, None]], 1)
     return found
@@ -182,7 +210,8 @@ class Translate:
     selection: ClassVar[tuple[str, int]] = ("exact_match", 1)
 
     def __init__(self, run: RunConfig, metadata: Mapping[str, Any]):
-        self.run, self.metadata = run, metadata
+        self.run, (source, target) = run, opened(metadata)
+        self.ids, self.source_pad = target.ids, source.ids.pad
 
     @staticmethod
     def open_data(run: RunConfig) -> Any:
@@ -193,19 +222,22 @@ class Translate:
 
     def loss(self, model: Transformer, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """The loss of a batch []."""
-        return translate_loss(model, batch["source"].long(), batch["target"].long(), self.run.loss)
+        source, target = batch["source"].long(), batch["target"].long()
+        return translate_loss(model, source, target, self.run.loss, self.ids, self.source_pad)
 
     def outputs(self, model: Transformer, batch: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """For each sentence: the sum of its losses, its tokens, how many are predicted right, and its translation."""
-        source, (read, labels) = batch["source"].long(), shifted(batch["target"].long())
-        logits, real = model(source, read, source_padding=source != PAD, target_padding=read != PAD), labels != PAD
+        source, target, ids = batch["source"].long(), batch["target"].long(), self.ids
+        read, labels = shifted(target, ids)
+        padding = {"source_padding": source != self.source_pad, "target_padding": real(target, ids)}
+        logits = model(source, read, **padding)
         losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
         longest = cast(Any, self.run.data).lengths[-1]
         return {
-            "loss": (losses * real).double().sum(1),
-            "tokens": real.sum(1),
-            "right": ((logits.argmax(-1) == labels) & real).sum(1),
-            "predicted": greedy(model, source, longest),
+            "loss": losses.double().sum(1),
+            "tokens": (labels != -100).sum(1),
+            "right": (logits.argmax(-1) == labels).sum(1),
+            "predicted": greedy(model, source, longest, ids, self.source_pad),
         }
 
     def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
@@ -213,9 +245,9 @@ class Translate:
 
         A word outside the vocabulary is never right.
         """
-        unknown = UNKNOWN if Vocabulary(self.metadata["vocabulary"]["target"]).open else -1
         target, tokens = torch.as_tensor(split.target).long(), out["tokens"].sum().item()
-        truth = F.pad(target, (0, out["predicted"].shape[1] - target.shape[1]), value=PAD)
+        truth = F.pad(target, (0, out["predicted"].shape[1] - target.shape[1]), value=self.ids.pad)
+        unknown = -1 if self.ids.unknown is None else self.ids.unknown
         exact = ((out["predicted"] == truth) & (truth != unknown)).all(1)
         return {
             "loss": out["loss"].sum().item() / tokens,

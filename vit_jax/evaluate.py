@@ -60,7 +60,7 @@ def evaluate(
 
     given = None if data is None else Given(data, class_names)
     measured = measure(os.fspath(path), split, which, ema, data_dir, batch, source, given, flip)
-    for remark in measured.remarks:
+    for remark in (*measured.remarks, *measured.result.notes):
         print(f"note     {printable(remark)}", file=sys.stderr)
     return measured.net.step, measured.result
 
@@ -112,6 +112,7 @@ def measure(
         raise UserError(f"flip: is for images, and {path} is of the task {net.run.task}; leave it out")
     source = source if given is None else task_row(net.run.task).given
     run = replace(net.run, data=_moved(net.run.data, source, data_dir))
+    run = run if foreign else task_row(run.task).from_its_folder(run, runs.find(path).path)
     with backend.precision(run.compute_dtype):
         if given is not None or (source and source != net.run.data.source):
             name, examples, remarks = _other(net, run, split, recorded, given)
@@ -183,7 +184,7 @@ class DataOptions:
         default="",
         metadata={
             "help": "measure on other data than the run's: folder:PATH, FILE.npz or the name of a prepared set, "
-            "classes matched by name; empty: the run's own data"
+            "classes matched by name; of a run on sentences pairs:... or tsv:FILE; empty: the run's own data"
         },
     )
     dir: str = field(
@@ -240,7 +241,7 @@ def command(arguments: list[str]) -> int:
     what = f"{o.run} at step {m.net.step}" if m.net.step else o.run
     where = f"{m.name} of {o.data.source}" if o.data.source else m.name
     print(printable(f"{what}, {where}: {len(m.result.predicted):,} examples"))
-    for remark in m.remarks:
+    for remark in (*m.remarks, *m.result.notes):
         print(f"  note: {printable(remark)}")
     flipped = m.result.flipped.metrics if m.result.flipped else {}
     if flipped:

@@ -27,14 +27,15 @@ DECOUPLED = ("adamw", "muon", "lion")  # weight decay is no part of the gradient
 def learning_rate(c: OptimConfig, steps: int, epoch: int) -> Schedule:
     """The learning rate as a function of the step t = 0 .. steps-1; an epoch has `epoch` steps.
 
-    For t < W = warmup * epoch the rate rises linearly, lr (t+1)/W. Then constant stays at lr; cosine falls along half a
-    cosine from lr to final * lr at t = steps (Loshchilov & Hutter 2017, arXiv 1608.03983); inverse_sqrt falls as
+    For t < W = warmup_steps, or warmup * epoch, the rate rises linearly, lr (t+1)/W. Then constant stays at lr; cosine
+    falls along half a cosine from lr to final * lr at t = steps (Loshchilov & Hutter 2017, arXiv 1608.03983);
+    inverse_sqrt falls as
     lr sqrt(W / (t+1)) (Vaswani et al. 2017, section 5.3, scaled to a peak of lr). one_cycle is OneCycleLR of PyTorch.
     """
     if c.schedule == "one_cycle":
         start = c.lr / c.div_factor
         return one_cycle(steps, c.pct_start, start, c.lr, start / c.final_div_factor)
-    warmup = round(c.warmup * epoch)
+    warmup = c.warmup_steps or round(c.warmup * epoch)
 
     def schedule(step: Array | int) -> Array:
         t = jnp.asarray(step, float)

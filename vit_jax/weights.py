@@ -81,9 +81,9 @@ def load(
 def _of_run(path: str, which: str, ema: bool | None) -> Predictor:
     """The network of a run, by path or by name. Raises UserError."""
     folder = find(path)
-    record, run = folder.record(), folder.config()
+    metadata, run = folder.metadata(), folder.config()
     step, tree = weights(folder, run.model, which, ema)
-    return _predictor(run, tree, record, step)
+    return _predictor(run, tree, metadata, step)
 
 
 def complete(path: str, which: str = "best", ema: bool | None = None) -> Predictor:
@@ -217,7 +217,8 @@ def export(
     if isinstance(network, BareNetwork):
         network = network.model
     if hasattr(network, "metadata") and hasattr(network, "model"):
-        network, stated = network.model, {**network.metadata, **stated}
+        kept = {name: network.metadata[name] for name in task_row(network.run.task).metadata}
+        network, stated = network.model, {**kept, **stated}
     if type(getattr(network, "config", None)) not in {row.config for row in NETWORKS.values()}:
         raise UserError(
             f"network: {type(network).__name__} is none; give a model of vit_jax, what vit_jax.load returned, or a path"

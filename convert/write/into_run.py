@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from vit_jax.config import RunConfig, parameters, task_row, trained, untrained
 from vit_jax.config.formats import cannot_go_on
 from vit_jax.errors import UserError
-from vit_jax.runs import Run
+from vit_jax.runs import Run, read_files
 
 from .. import optimizer
 from ..containers.run_folder import write_run
@@ -33,7 +35,9 @@ def into_run(plan: Plan, state: Training | None, path: str, weights: Named) -> l
         step = f"at step {state.moments.step}"
         notes.append(f"the optimizer's state is converted, {step}; the best step so far and the log start anew")
     state = state or Training(untrained(plan.config), {}, Moments(0, {}), None)
-    stated, defaults = task_metadata(state.run, plan.facts, plan.reading.path)
+    files = read_files(Path(source.path), (source.record or {}).get("files", {}))
+    stated, defaults = task_metadata(state.run, plan.facts, plan.reading.path, bool(files))
+    stated |= {"files": files} if files else {}
     items = {"model": (plan.specs, weights), "optimizer": optimizer_item(plan, state)}
     if state.run.ema:
         notes += [] if state.ema else ["the average of the weights starts anew"]
@@ -60,16 +64,20 @@ def optimizer_item(plan: Plan, state: Training) -> tuple[dict[str, Spec], Named]
     return specs, arrays()
 
 
-def task_metadata(run: RunConfig, facts: Facts, path: str) -> tuple[Json, list[str]]:
+def task_metadata(run: RunConfig, facts: Facts, path: str, files: bool) -> tuple[Json, list[str]]:
     """({key: value} that config.json has to hold so that the network can be used, notes on values that are defaults).
 
+    `files` says whether those that a run keeps go along.
     Raises UserError on a value that is not stated and has no default.
     """
     stated = {**facts.extra, "preprocess": facts.preprocess, "class_names": facts.class_names}
     out: Json = {}
     notes = []
     for name, entry in task_row(run.task).metadata.items():
-        if stated.get(name) and entry.fits(stated[name], run.model):
+        usable = (
+            stated.get(name) and entry.fits(stated[name], run.model) and (files or not entry.in_files(stated[name]))
+        )
+        if usable:
             out[name] = stated[name]
         elif entry.default is not None:
             try:

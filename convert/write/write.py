@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,14 +19,9 @@ from ..plan.target import Target, sync, target
 from ..recognise.preprocessing import assumed, left_out
 from ..recognise.provenance import CHECKPOINTS
 from .origin import origin, source_hash
+from .tokenizer import tokenizer_beside
 from .training import training
 from .weights import IN_FOLDER, Progress, write_all
-
-# Files of tokenizers, which libraries leave beside the weights of networks that read words.
-TOKENIZER = (
-    "source.spm", "target.spm", "vocab.json", "target_vocab.json", "merges.txt", "sentencepiece.bpe.model",
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,10 @@ def write(
         known = aside.submit(source_hash, plan.reading.source)  # while the weights are written: neither waits
         notes, sums = write_all(plan, workspace / goal.name, provenance, known, progress, state)
         sides = plan.layout.write_side(plan.config, plan.facts) if goal.folder and not weights_only else {}
-        for name, content in (sides | own_side(goal, provenance, sums, list(sides))).items():
+        carried = tokenizer_beside(plan) if sides and plan.layout.extras else {}
+        for name, file in carried.items():
+            (workspace / name).write_bytes(file)
+        for name, content in (sides | own_side(goal, provenance, sums, [*sides, *carried])).items():
             write_json(workspace / name, content)
         sync(workspace)
         check()  # what another program put there meanwhile stays
@@ -109,10 +106,6 @@ def remarks(plan: Plan, goal: Target, weights_only: bool) -> list[str]:
     if container and container not in layout.containers and layout.dialect != "vit-jax":
         usual = " or ".join(layout.containers)
         out.append(f"files of {layout.name} come as {usual}: its own library may not open a {goal.weights.suffix}")
-    if goal.folder and layout.extras and not weights_only:
-        beside = Path(reading.path) if os.path.isdir(reading.path) else Path(reading.path).parent
-        if found := [file for file in TOKENIZER if (beside / file).is_file()]:
-            out.append(f"the tokenizer beside the source is not carried: copy {', '.join(found)} to {goal.path}")
     return out + layout.refuses("loading", plan.config)
 
 

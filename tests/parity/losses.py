@@ -20,8 +20,11 @@ from vit_jax.tasks import task_of
 from vit_jax.tasks import translate as sentences
 from vit_jax.tasks.classify import Classify
 from vit_jax.tasks.distil import distillation_loss
+from vit_jax.text import closed
 
-# PAD 0, BOS 1, EOS 2. A full row, two shorter ones, and one that only fills the batch up.
+WORDS = closed(f"w{i}" for i in range(6))  # pad 0, begin 1, end 2; 9 in all
+IDS = WORDS.ids
+# A full row, two shorter ones, and one that only fills the batch up.
 SOURCE = np.array([[5, 6, 7], [4, 0, 0], [8, 8, 0], [0, 0, 0]], np.int32)
 TARGET = np.array([[3, 4, 5, 6], [7, 0, 0, 0], [8, 3, 0, 0], [0, 0, 0, 0]], np.int32)
 READ = np.array([[1, 3, 4, 5, 6], [1, 7, 0, 0, 0], [1, 8, 3, 0, 0], [1, 0, 0, 0, 0]])
@@ -43,13 +46,14 @@ class Says:
 def shifts() -> Iterator[Check]:
     """What the decoder reads and what it is to say, real places only."""
     with on_cpu("float64"):
-        read, said, real = (np.asarray(x) for x in sentences.shifted(jnp.asarray(TARGET), jnp.asarray(SOURCE)))
+        given = jnp.asarray(TARGET), jnp.asarray(SOURCE)
+        read, said, real = (np.asarray(x) for x in sentences.shifted(*given, IDS, IDS.pad))
     yield Check("shifted: where it is real", HAND, "ids", float((real != REAL).sum()), 0)
     yield Check("shifted: what is read", HAND, "ids", float((read != READ)[REAL].sum()), 0)
     yield Check("shifted: what is said", HAND, "ids", float((said != SAID)[REAL].sum()), 0)
-    read, said = (x.numpy() for x in reference.shifted(torch.from_numpy(TARGET).long()))
+    read, said = (x.numpy() for x in reference.shifted(torch.from_numpy(TARGET).long(), IDS))
     yield Check("torch_ref's shifted: what is read", HAND, "ids", float((read != READ)[REAL].sum()), 0)
-    yield Check("torch_ref's shifted: what is said", HAND, "ids", float((said != SAID).sum()), 0)
+    yield Check("torch_ref's shifted: what is said", HAND, "ids", float((said != np.where(REAL, SAID, -100)).sum()), 0)
 
 
 def translate(smoothing: float) -> Iterator[Check]:
@@ -62,14 +66,15 @@ def translate(smoothing: float) -> Iterator[Check]:
     expected.backward()
     subject, batch = f"translation, smoothing {smoothing:g}", {"source": SOURCE, "target": TARGET}
     with on_cpu("float64"):
-        task = sentences.Translate(smoothing, 5)
+        task = sentences.Translate(smoothing, 5, WORDS, WORDS)
         given = {k: jnp.asarray(v) for k, v in batch.items()}
         loss, back = jax.vjp(lambda x: task.loss(Says(x), given, None, task.denominator(given))[0], jnp.asarray(logits))  # type: ignore[arg-type]
         slope = np.asarray(back(jnp.ones_like(loss))[0])
     yield Check(subject, CROSS, "loss", abs(float(loss) - expected.item()), 1e-12)
     yield Check(subject, CROSS, "its gradient", distance(slope, leaf.grad.numpy()), 1e-12)
     given = torch.from_numpy(SOURCE).long(), torch.from_numpy(TARGET).long()
-    theirs = reference.translate_loss(Says(leaf.detach()), *given, LossConfig(label_smoothing=smoothing))  # type: ignore[arg-type]
+    model: Any = Says(leaf.detach())
+    theirs = reference.translate_loss(model, *given, LossConfig(label_smoothing=smoothing), IDS, IDS.pad)
     yield Check(f"torch_ref's {subject}", CROSS, "loss", abs(theirs.item() - expected.item()), 1e-12)
 
 

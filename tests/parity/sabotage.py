@@ -133,8 +133,8 @@ def all_places(f: Any, self: Any, batch: Any) -> Any:
     return jnp.asarray(batch["target"].shape[0] * (batch["target"].shape[1] + 1))
 
 
-def shift(f: Any, target: Any, source: Any) -> Any:
-    read, said, real = f(target, source)
+def shift(f: Any, *given: Any) -> Any:
+    read, said, real = f(*given)
     return read, jnp.roll(said, 1, axis=1), real
 
 

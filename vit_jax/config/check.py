@@ -92,7 +92,7 @@ def _check_optimizer(run: RunConfig) -> None:
     for name in ("lr", "muon_lr", "div_factor", "final_div_factor"):
         if not getattr(run.optim, name) > 0:
             raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give a positive number")
-    for name in ("weight_decay", "clip", "warmup", "final", "eps"):
+    for name in ("weight_decay", "clip", "warmup", "warmup_steps", "final", "eps"):
         if not getattr(run.optim, name) >= 0:
             raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give 0 or more")
     for name in (

@@ -73,6 +73,7 @@ class OptimConfig:
         "cosine", "how the learning rate changes over the run"
     )
     warmup: float = identity(0.0, "epochs of linear warm-up before constant, cosine and inverse_sqrt")
+    warmup_steps: int = identity(0, "steps of linear warm-up, in place of the epochs of warmup; 0: those")
     final: float = identity(0.0, "cosine: ends at this share of lr")
     pct_start: float = identity(0.3, "one_cycle: share of the run in which the rate rises")
     div_factor: float = identity(25.0, "one_cycle: starts at lr / div_factor")
@@ -107,9 +108,16 @@ class LossConfig:
         "binary: of each class against all others, a mean over classes (BCEWithLogitsLoss, as in DeiT III); "
         "evaluations report the cross entropy in either case",
     )
-    label_smoothing: float = identity(
-        0.0, "e: targets are 1-e on the true class plus e/K on all K classes (as in PyTorch)"
+    label_smoothing: float = identity(0.0, "e: how much of a target is spread over classes, as smoothing says")
+    smoothing: Literal["torch", "fairseq"] = identity(
+        "torch",
+        "with label_smoothing e: torch: targets are 1-e on the true one of K classes plus e/K on all; "
+        "fairseq: 1-e on the true one and e/(K-1) on each other",
     )
+
+    def spread_over_all(self, classes: int) -> float:
+        """label_smoothing as PyTorch counts it: the share that is spread over all classes, the true one included."""
+        return self.label_smoothing * (classes / (classes - 1) if self.smoothing == "fairseq" and classes > 1 else 1)
 
 
 @dataclass(frozen=True)

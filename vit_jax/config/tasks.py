@@ -10,6 +10,7 @@ import dataclasses
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from ..errors import UserError
@@ -23,7 +24,17 @@ from .networks import NETWORKS, NetworkRow, network_of, pixels
 from .preprocessing import PREPARED, fits_network, is_preprocess, prepared_as, preprocess_fields
 from .resnet import ResNetConfig
 from .run import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig
-from .sentences import SentenceData, is_vocabulary, numbered_words, other_words
+from .sentences import (
+    LEAST,
+    TRAINED,
+    SentenceData,
+    from_its_folder,
+    is_in_files,
+    is_vocabulary,
+    numbered_words,
+    other_words,
+    size_of_side,
+)
 from .transformer import TransformerConfig
 from .vit import ViTConfig
 
@@ -42,6 +53,7 @@ class MetadataEntry:
     # the meaning of inputs or outputs; else empty.
     conflict: Callable[[Any, Any], str] = lambda given, wanted: ""
     of_head: bool = False  # whether only the head depends on it, so that --new-head resolves a conflict
+    in_files: Callable[[Any], bool] = lambda value: False  # whether a value is of no use without files of its run
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,8 @@ class TaskRow:
     together: Callable[[RunConfig], int] = lambda run: 1
     example_bytes: Callable[[RunConfig], int] = lambda run: 0
     given: str = ""  # the data.source of a run whose data Python gave; empty: the task takes none
+    # (run, its folder) -> the run, but it reads there what the folder keeps of its data: a tokenizer.
+    from_its_folder: Callable[[RunConfig, Path], RunConfig] = lambda run, folder: run
 
 
 def without_dropout(model: ModelConfig) -> ModelConfig:
@@ -225,6 +239,13 @@ def _check_sentences(model: TransformerConfig, data: SentenceData, run: RunConfi
     NETWORKS["transformer"].check(replace(model, **sizes))
     if not data.lengths or data.lengths[0] < 2 or list(data.lengths) != sorted(set(data.lengths)):
         raise UserError(f"data.lengths is {list(data.lengths)}: give ascending numbers of at least 2")
+    if not data.tokenizer:
+        raise UserError("data.tokenizer is empty: give words, bpe, unigram or the folder of a tokenizer")
+    if data.tokenizer in TRAINED and data.vocabulary < LEAST:
+        raise UserError(
+            f"data.vocabulary is {data.vocabulary}, but a tokenizer of {data.tokenizer} begins with all bytes: "
+            f"give at least {LEAST}"
+        )
     if data.tokens < data.lengths[-1]:
         raise UserError(
             f"data.tokens is {data.tokens}, which is less than one sentence of {data.lengths[-1]} tokens, "
@@ -245,8 +266,8 @@ def _untrained_sentences(model: TransformerConfig) -> RunConfig:
     return RunConfig("translate", model, data, optim=OptimConfig(name="sgd"))
 
 
-def _vocabulary_fits(value: Mapping[str, list[str]], model: TransformerConfig) -> bool:
-    return model.outputs > 0 and (len(value["source"]), len(value["target"])) == (
+def _vocabulary_fits(value: Mapping[str, Any], model: TransformerConfig) -> bool:
+    return model.outputs > 0 and (size_of_side(value["source"]), size_of_side(value["target"])) == (
         model.source_vocabulary,
         model.target_vocabulary,
     )
@@ -296,10 +317,18 @@ TASKS: dict[str, TaskRow] = {
         check=_check_sentences,
         quiet=lambda run: replace(run, model=without_dropout(run.model)),
         takes="texts",
-        headlines={"exact_match": "exact match", "accuracy": "accuracy", "loss": "loss"},
-        metadata={"vocabulary": MetadataEntry(is_vocabulary, _vocabulary_fits, _default_vocabulary, other_words)},
+        headlines={
+            **{"exact_match": "exact match", "bleu": "BLEU", "chrf": "chrF", "accuracy": "accuracy"},
+            **{"perplexity": "perplexity", "loss": "loss"},
+        },
+        metadata={
+            "vocabulary": MetadataEntry(
+                is_vocabulary, _vocabulary_fits, _default_vocabulary, other_words, in_files=is_in_files
+            )
+        },
         untrained=_untrained_sentences,
         given=sentences.GIVEN,
+        from_its_folder=from_its_folder,
     ),
 }
 TASKS["distil"] = replace(TASKS["classify"], check=_check_distil, loss=DistilLoss, teacher=_check_teacher)

@@ -2,7 +2,7 @@
 
 Read contract (the interface) first; then, for images, images (one image), identity (what makes two the same), sources
 (sets of images), pixels (decoded), order (which examples a step takes), splits (train, validation, test) and other
-(only to evaluate on); for sentences, numbers and sentences; last, batches.
+(only to evaluate on); for sentences, numbers, pairs (files) and sentences; last, batches.
 """
 
 from .batches import batches, evaluation_batches

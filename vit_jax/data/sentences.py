@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
-import gzip
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..config import SentenceData
-from ..config.sentences import GIVEN
+from ..config.sentences import GIVEN, WORDS
 from ..errors import UserError
 from ..runs import array_digest, text_digest
-from ..text import Vocabulary, closed, counted, words
+from ..text import Tokenizer, closed, digest, kept, made, needed
 from . import numbers
 from .contract import Given, not_given
 from .order import SHUFFLE, TEST, VALIDATION, TokenOrder, hold_out, permutation
-
-Pairs = list[tuple[str, str]]  # (source sentence, target sentence)
+from .pairs import FORMS, Pairs, are_in_files, read_pairs
 
 
 class Sentences:
-    """The n pairs of one split as ids, padded with 0.
+    """The n pairs of one split as ids, padded.
 
     Args:
         source: int32 [n, L], L = lengths[-1].
-        target: int32 [n, L-1], without BOS and EOS.
+        target: int32 [n, L-1], without begin and end.
         lengths: the lengths to which sentences are padded, ascending.
         tokens: tokens of a training batch, padding included.
         title: the split's name, for messages.
+        pads: what sources and targets are padded with.
+        references: the targets as texts, of which translations are scored.
     """
 
-    def __init__(self, source: np.ndarray, target: np.ndarray, lengths: Sequence[int], tokens: int, title: str):
+    def __init__(
+        self,
+        source: np.ndarray,
+        target: np.ndarray,
+        lengths: Sequence[int],
+        tokens: int,
+        title: str,
+        pads: tuple[int, int],
+        references: Sequence[str] = (),
+    ):
         self.source, self.target, self.lengths, self.tokens, self.title = source, target, tuple(lengths), tokens, title
-        # + 1: the decoder's inputs begin with BOS, and its labels end with EOS.
-        longest = np.maximum((source != 0).sum(1), (target != 0).sum(1) + 1)
+        self.pads, self.references = pads, references
+        # + 1: the decoder's inputs begin with a begin, and its labels end with an end.
+        longest = np.maximum((source != pads[0]).sum(1), (target != pads[1]).sum(1) + 1)
         # int [n], the length that each pair is padded to.
         self.padded: np.ndarray = np.array(self.lengths)[np.searchsorted(self.lengths, longest)]
 
@@ -46,7 +55,13 @@ class Sentences:
 
     def subset(self, indices: np.ndarray) -> Sentences:
         """A split of only these pairs."""
-        return Sentences(self.source[indices], self.target[indices], self.lengths, self.tokens, self.title)
+        few = self.of(self.source[indices], self.target[indices])
+        few.references = [self.references[i] for i in indices] if self.references else ()
+        return few
+
+    def of(self, source: np.ndarray, target: np.ndarray) -> Sentences:
+        """A split of other ids in the place of these, with the same references."""
+        return Sentences(source, target, self.lengths, self.tokens, self.title, self.pads, self.references)
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """{"source": int32 [k, L], "target": int32 [k, L-1]}."""
@@ -59,10 +74,9 @@ class Sentences:
         """
         length = int(self.padded[indices].max())
         fill = ((0, self.tokens // length - len(indices)), (0, 0))
-        return {
-            "source": np.pad(self.source[indices, :length], fill),
-            "target": np.pad(self.target[indices, : length - 1], fill),
-        }
+        pairs = zip((self.source[indices, :length], self.target[indices, : length - 1]), self.pads, strict=True)
+        source, target = (np.pad(ids, fill, constant_values=pad) for ids, pad in pairs)
+        return {"source": source, "target": target}
 
     def name(self, i: int) -> str:
         """The name of pair i in messages."""
@@ -76,11 +90,11 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Texts:
-    """Pairs of sentences and their vocabularies, as the `Data` of a run (see contract.py)."""
+    """Pairs of sentences and their tokenizers, as the `Data` of a run (see contract.py)."""
 
     name: str
-    source: Vocabulary
-    target: Vocabulary
+    source: Tokenizer
+    target: Tokenizer
     splits: dict[str, Sentences]  # train, then validation, test and others where there are any
     identity: dict[str, Any]
     remarks: tuple[str, ...]
@@ -95,8 +109,8 @@ class Texts:
         return recorded in (None, self.identity)
 
     def metadata(self) -> dict[str, Any]:
-        """The vocabularies, for config.json."""
-        return {"vocabulary": {"source": list(self.source.entries), "target": list(self.target.entries)}}
+        """What a run keeps of the tokenizers."""
+        return kept(self.source, self.target)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -143,15 +157,21 @@ def open_sentences(
     Raises UserError.
     """
     texts, (source, target) = _open_pairs(data, one_vocabulary, seed, given)
+    if target.files:
+        with needed("sacrebleu"):  # which chooses the best checkpoint
+            import sacrebleu  # noqa: F401
     _check_sizes(data, wanted or {}, source, target)
-    splits = {name: _encoded(data, pairs, name, source, target) for name, pairs in texts.items()}
+    splits, cuts = {}, []
+    for name, pairs in texts.items():
+        splits[name], cut = _encoded(data, pairs, name, source, target)
+        cuts += [cut] if cut else []
     identity: dict[str, Any] = {
         "name": data.source.partition(":")[0],
         "sizes": {name: len(split) for name, split in splits.items()},
-        "vocabulary": text_digest([source.entries, target.entries]),
+        "vocabulary": digest(source, target),
         "content": text_digest([[array_digest(split.source), array_digest(split.target)] for split in splits.values()]),
     }
-    remarks = tuple(
+    remarks = tuple(cuts) + tuple(
         f"{name}: always giving the most frequent target has an exact match of {splits[name].chance:.4f}"
         for name in ("validation", "test")
         if name in splits
@@ -159,47 +179,60 @@ def open_sentences(
     if data.shuffle_sources:
         train = splits["train"]
         shuffled = train.source[permutation(len(train), SHUFFLE, seed)]
-        splits["train"] = Sentences(shuffled, train.target, train.lengths, train.tokens, train.title)
+        splits["train"] = train.of(shuffled, train.target)
         remarks += ("a control: the sources of train are shuffled among its targets, so they carry no information",)
     return Texts(identity["name"], source, target, splits, identity, remarks)
 
 
 def open_other_pairs(
-    data: SentenceData, wanted: str, source: Vocabulary, target: Vocabulary, given: Given
-) -> tuple[str, Sentences, int]:
-    """Pairs that a trained network is only evaluated on: (the split's name, its pairs, pairs of all splits).
+    data: SentenceData, wanted: str, source: Tokenizer, target: Tokenizer, given: Given | None
+) -> tuple[str, Sentences, int, tuple[str, ...]]:
+    """Pairs that a trained network is only evaluated on: (the split's name, its pairs, pairs of all splits, remarks).
 
-    `wanted` is the split; empty: test, else validation, else the first. The vocabularies are the network's. Raises
-    UserError.
+    They are `given`, or in `data.source`. `wanted` is the split; empty: test, else validation, else the first. The
+    tokenizers are the network's. Raises UserError.
     """
-    found = {"all": _given(given)["train"]} if given.whole else _given(given)
+    found = _found(data, given)
+    if given.whole if given is not None else [*found] == ["train"]:
+        found = {"all": found["train"]}
     name = wanted or next((name for name in ("test", "validation") if name in found), next(iter(found)))
     if name not in found:
         raise UserError(f"there is no split {name!r}: data has {', '.join(found)}; choose one of them")
-    return name, _encoded(data, found[name], name, source, target), sum(map(len, found.values()))
+    pairs, cut = _encoded(data, found[name], name, source, target)
+    return name, pairs, sum(map(len, found.values())), (cut,) if cut else ()
 
 
 def _open_pairs(
     data: SentenceData, one: bool, seed: int, given: Given | None
-) -> tuple[dict[str, Pairs], tuple[Vocabulary, Vocabulary]]:
-    """({split: pairs}, (source vocabulary, target vocabulary)); with `one`, both are the same object."""
-    if given is None and data.source == GIVEN:
-        raise not_given(GIVEN, "[(source, target), ...]")
-    if given is None and data.source == "numbers":
-        pairs = _with_held_out(data, numbers.pairs(), seed)
-        both = closed((*numbers.ENGLISH, *numbers.GERMAN))
-        return pairs, (both, both) if one else (closed(numbers.ENGLISH), closed(numbers.GERMAN))
-    if given is None and not data.source.startswith("pairs:"):
-        raise UserError(f"data.source is {data.source}, which has no sentences: give numbers or pairs:FROM-TO:FOLDER")
-    found = _files(data.source) if given is None else _given(given)
+) -> tuple[dict[str, Pairs], tuple[Tokenizer, Tokenizer]]:
+    """({split: pairs}, (source tokenizer, target tokenizer)); with `one`, both have the same ids."""
+    found = _found(data, given)
     if "train" not in found:
         raise UserError(f"data: has no train split, only {', '.join(found)}; give one to train on")
     pairs = _with_held_out(data, found, seed)
+    if given is None and data.source == "numbers" and data.tokenizer == WORDS:
+        both = closed((*numbers.ENGLISH, *numbers.GERMAN))
+        return pairs, (both, both) if one else (closed(numbers.ENGLISH), closed(numbers.GERMAN))
+    if given is not None and data.tokenizer == "unigram":
+        raise UserError(
+            "data.tokenizer is unigram, which no two trainings make alike to the last digit, so a run on data given in "
+            "Python could not go on with it: give bpe, or the folder of a tokenizer"
+        )
     left, right = ([pair[side] for pair in pairs["train"]] for side in (0, 1))
-    if one:
-        both = counted([*left, *right])
-        return pairs, (both, both)
-    return pairs, (counted(left), counted(right))
+    return pairs, made(data.tokenizer, data.vocabulary, left, right, one)
+
+
+def _found(data: SentenceData, given: Given | None) -> dict[str, Pairs]:
+    """{split: pairs} as they were given in Python, or as `data.source` has them. Raises UserError."""
+    if given is not None:
+        return _given(given)
+    if data.source == GIVEN:
+        raise not_given(GIVEN, "[(source, target), ...]")
+    if data.source == "numbers":
+        return numbers.pairs()
+    if not are_in_files(data.source):
+        raise UserError(f"data.source is {data.source}, which has no sentences: give numbers, {FORMS}")
+    return read_pairs(data.source)
 
 
 def _given(given: Given) -> dict[str, Pairs]:
@@ -235,59 +268,7 @@ def _with_held_out(data: SentenceData, pairs: dict[str, Pairs], seed: int) -> di
     return {name: pairs[name] for name in dict.fromkeys(order) if name in pairs}
 
 
-_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
-
-
-def _files(source: str) -> dict[str, Pairs]:
-    """The pairs of `pairs:FROM-TO:FOLDER`, as {split: pairs}. Raises UserError.
-
-    A split is two files, such as train.FROM and train.TO (or .gz), with line i of one and line i of the other as pair
-    i. Names that begin with test are read as test.
-    """
-    languages, _, path = source.removeprefix("pairs:").partition(":")
-    left, dash, right = languages.partition("-")
-    folder = Path(path).expanduser()
-    if not (left and dash and right and path):
-        raise UserError(f"data.source is {source}: give pairs:FROM-TO:FOLDER, such as pairs:en-de:multi30k")
-    if not folder.is_dir():
-        raise UserError(f"data.source {source}: there is no folder {path}; check the path")
-    found: dict[str, Pairs] = {}
-    for split, names in _NAMES.items():
-        stems = sorted(
-            {
-                p.name.removesuffix(".gz").removesuffix(f".{left}")
-                for p in folder.iterdir()
-                if p.name.removesuffix(".gz").endswith(f".{left}")
-            }
-        )
-        for stem in (s for s in stems if s in names or (split == "test" and s.startswith("test"))):
-            one, two = (_lines(source, folder, f"{stem}.{language}") for language in (left, right))
-            if len(one) != len(two):
-                raise UserError(
-                    f"data.source {source}: {stem} has {len(one)} lines of {left} and {len(two)} of {right}; "
-                    "give as many of both, line i of one being the translation of line i of the other"
-                )
-            found.setdefault(split, list(zip(one, two, strict=True)))
-    if not found.get("train"):
-        raise UserError(
-            f"data.source {source}: has no pairs in train.{left} and train.{right} (or .gz); put them there"
-        )
-    return found
-
-
-def _lines(source: str, folder: Path, name: str) -> list[str]:
-    path = folder / name if (folder / name).is_file() else folder / f"{name}.gz"
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            # Not splitlines, which would also split at characters such as U+2028.
-            return file.read().decode("utf-8").removesuffix("\n").split("\n")
-    except (OSError, EOFError, ValueError) as error:
-        raise UserError(
-            f"data.source {source}: {name} cannot be read ({error}); give UTF-8 text with one sentence per line"
-        ) from error
-
-
-def _check_sizes(data: SentenceData, wanted: Mapping[str, int], source: Vocabulary, target: Vocabulary) -> None:
+def _check_sizes(data: SentenceData, wanted: Mapping[str, int], source: Tokenizer, target: Tokenizer) -> None:
     for name, size in (
         ("source_vocabulary", len(source)),
         ("target_vocabulary", len(target)),
@@ -300,18 +281,30 @@ def _check_sizes(data: SentenceData, wanted: Mapping[str, int], source: Vocabula
             )
 
 
-def _encoded(data: SentenceData, pairs: Pairs, split: str, source: Vocabulary, target: Vocabulary) -> Sentences:
-    """Encode the pairs of a split. Raises UserError naming the first pair that is empty or too long."""
-    longest = data.lengths[-1]
-    ids = np.zeros((len(pairs), longest), np.int32), np.zeros((len(pairs), longest - 1), np.int32)
-    for i, texts in enumerate(pairs):
-        for side, (text, vocabulary) in enumerate(zip(texts, (source, target), strict=True)):
-            found, room = len(words(text)), longest - side
-            if not found or found > room:
-                what = "is empty" if not found else f"has {found} words, which is more than {room}"
+def _encoded(
+    data: SentenceData, pairs: Pairs, split: str, source: Tokenizer, target: Tokenizer
+) -> tuple[Sentences, str]:
+    """(the pairs of a split as ids, a remark where sentences were cut).
+
+    Raises UserError naming the first sentence that is empty, or too long and not to be cut.
+    """
+    sides, longest = (source, target), data.lengths[-1]
+    rooms = longest, longest - 1  # the decoder says an end, too
+    arrays = [np.full((len(pairs), room), side.ids.pad, np.int32) for side, room in zip(sides, rooms, strict=True)]
+    cut = 0
+    for ids, room, tokenizer, texts in zip(arrays, rooms, sides, zip(*pairs, strict=True), strict=True):
+        where = f"data.source {data.source}: {split}"
+        if (empty := next((i for i, text in enumerate(texts) if not text.strip()), None)) is not None:
+            raise UserError(f"{where}[{empty}] {texts[empty]!r} is empty; mend it, or leave the pair out")
+        for i, found in enumerate(tokenizer.encode_all(texts)):
+            if len(found) > room and not data.cut:
                 raise UserError(
-                    f"data.source {data.source}: {split}[{i}] {text[:40]!r} {what}; "
-                    "mend it, or raise the last of --data.lengths"
+                    f"{where}[{i}] {texts[i][:40]!r} has {len(found)} {tokenizer.unit}, which is more than {room}; "
+                    "mend it, raise the last of --data.lengths, or add --data.cut to cut all such sentences"
                 )
-            ids[side][i, :found] = vocabulary.encode(text)
-    return Sentences(*ids, data.lengths, data.tokens, split)
+            cut += len(found) > room
+            its = tokenizer.cut(found, room) if len(found) > room else found
+            ids[i, : len(its)] = its
+    remark = f"{split}: {cut:,} of {2 * len(pairs):,} sentences are longer than {longest} and were cut" if cut else ""
+    pads, references = (source.ids.pad, target.ids.pad), [pair[1].strip() for pair in pairs]
+    return Sentences(arrays[0], arrays[1], data.lengths, data.tokens, split, pads, references), remark

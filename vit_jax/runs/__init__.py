@@ -1,11 +1,12 @@
 """The run folder: its layout, config.json, digests and lock. Nothing here imports jax, so every tool can read runs.
 
-files, digests, record (what config.json may hold), log (metrics.jsonl), folder (`Run`), several (runs by one name),
-choice (which folder).
+files, digests, beside (the files of a tokenizer), record (what config.json may hold), log (metrics.jsonl), folder
+(`Run`), several (runs by one name), choice (which folder).
 """
 
 from __future__ import annotations
 
+from .beside import read_files
 from .choice import check_place, choose, find, is_foreign, same_data, same_identity
 from .digests import array_digest, bytes_digest, flatten, text_digest, unflatten
 from .files import check_regular, make_folder, read_json, shown, sync_file, sync_folder, write_json, write_text
@@ -27,6 +28,7 @@ __all__ = [
     "is_foreign",
     "locked",
     "make_folder",
+    "read_files",
     "read_json",
     "record_of",
     "same_data",

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..config import RunConfig, differences
 from ..config.complete import check_name
+from ..config.sentences import FOLDER
 from ..errors import UserError
 from .files import shown
 from .folder import Run
@@ -45,14 +46,19 @@ def choose(run: RunConfig, name: str, named: bool, seeds: int = 0, data: Any = N
 _BEGUN = (".lock", "config.json.tmp")
 
 
+def _begun(file: Path, folder: Path) -> bool:
+    """Whether a file is what a start that was killed before it wrote config.json may have left."""
+    return file.name in _BEGUN or file.relative_to(folder).parts[0] == FOLDER
+
+
 def _fits(folder: Run, run: RunConfig) -> None:
     """Raise UserError unless the folder is free or has the same run."""
     if folder.exists():
         same_identity(folder, run)
     elif folder.path.exists() and (
-        not folder.path.is_dir() or any(p.is_file() and p.name not in _BEGUN for p in folder.path.rglob("*"))
+        not folder.path.is_dir() or any(p.is_file() and not _begun(p, folder.path) for p in folder.path.rglob("*"))
     ):
-        # A run that was killed before it wrote config.json leaves empty folders and the files of _BEGUN: that is free.
+        # A run that was killed before it wrote config.json leaves empty folders and such files: that is free.
         raise UserError(f"{folder}: exists and is not a run; choose another --name")
 
 

@@ -8,6 +8,7 @@ runs/<name>/
     digests/<step>.json    digests of the arrays of a checkpoint; written last: without it the checkpoint is incomplete.
                            Also a copy of config.json, and length and digest of metrics.jsonl at that time
     plots/  samples/
+    tokenizer/      the files of the tokenizer of a run on texts, unless that is a list of words in config.json
     .lock            locked by the process that trains
 
 config.json, summary.json and digests/<step>.json hold a digest of themselves. What a checkpoint has recorded counts:
@@ -27,6 +28,7 @@ from typing import Any
 from ..config import RunConfig, from_dict
 from ..config.formats import FORMAT
 from ..errors import UserError
+from .beside import read_files, write_files
 from .digests import text_digest
 from .files import (
     LARGEST_JSON,
@@ -69,10 +71,14 @@ class Run:
         return self.config_file.exists() or any(self.digests.glob("[0-9]*.json"))
 
     def create(self, record: dict[str, Any]) -> None:
-        """Make the folder, durably, and write config.json from `record`, atomically."""
+        """Make the folder, durably, and write config.json from `record`, atomically.
+
+        Its `files`, {path in the folder: content}, become files beside it, of which it holds the digests.
+        """
         for folder in (self.checkpoints, self.digests):
             make_folder(folder)
-        self.write_record({"format": FORMAT, **record})
+        digests = write_files(self.path, record.get("files", {}))
+        self.write_record({"format": FORMAT, **record, **({"files": digests} if digests else {})})
         for folder in (self.path.parent, self.path.parent.parent):  # a killed start may have made them
             with contextlib.suppress(OSError):  # somebody else's
                 sync_folder(folder)
@@ -103,6 +109,11 @@ class Run:
             )
         check_record(content, shown(self.config_file))
         return content
+
+    def metadata(self) -> dict[str, Any]:
+        """`record`, with the content of its `files` in the place of their digests. Raises UserError also on those."""
+        record = self.record()
+        return {**record, **({"files": read_files(self.path, record["files"])} if record.get("files") else {})}
 
     def remark(self) -> str:
         """How config.json differs from what a checkpoint has recorded, in a sentence; empty if it does not."""

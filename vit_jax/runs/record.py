@@ -9,8 +9,10 @@ from typing import Any
 
 from ..config import ModelConfig, RunConfig, from_dict, network_of, pixels, shapes, task_row, to_dict
 from ..config.check import check_numbers
+from ..config.fields import are_texts
 from ..config.formats import FORMAT, upgraded
 from ..errors import UserError
+from .beside import are_files
 from .digests import text_digest
 from .files import RESTORE
 
@@ -55,6 +57,8 @@ def check_record(record: Mapping[str, Any], where: str) -> None:
     for name, kind in (("preset", str), ("data", dict | None)):
         if not isinstance(record[name], kind):
             raise UserError(f"{where}: its {name} is damaged; {RESTORE}")
+    if not are_files(record.get("files", {})):
+        raise UserError(f"{where}: its files is damaged; {RESTORE}")
     if damaged := [name for name, entry in metadata.items() if not entry.valid(record[name])]:
         raise UserError(f"{where}: its {damaged[0]} is damaged; {RESTORE}")
     try:
@@ -120,6 +124,7 @@ def is_summary(summary: Mapping[str, Any]) -> bool:
         isinstance(summary.get("status"), str)
         and (of_group or (type(summary.get("step")) is int and isinstance(summary.get("seconds"), int | float)))
         and isinstance(summary.get("sample") or "", str)
+        and are_texts(summary.get("notes", []))
         and (summary.get("best") is None or _is_best(summary["best"]))
         and all(_are_numbers(m) for split in _groups(summary) for m in _groups(split) if not of_group)
     )

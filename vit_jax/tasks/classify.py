@@ -66,7 +66,7 @@ class Classify:
         c, augment = cast(Any, (run.model, run.augment))  # of the types that the task's row names
         mean, std = tuple(preprocess["mean"]), tuple(preprocess["std"])
         loss = run.loss
-        return cls(augment, mean, std, loss.label_smoothing, loss_name=loss.name, classes=c.classes)
+        return cls(augment, mean, std, loss.spread_over_all(c.classes), loss_name=loss.name, classes=c.classes)
 
     def load_frozen(self, teacher: Teacher | None) -> Self:
         """The task itself: its loss has no frozen arrays."""

@@ -37,6 +37,7 @@ class Evaluation:
     metrics: dict[str, float]  # "loss" and the task's own metrics
     predicted: np.ndarray  # [n, ...]: the network's output for each example, in the order of the split
     flipped: Evaluation | None = field(default=None, kw_only=True)  # of a task that `Task.mirrored` returned
+    notes: tuple[str, ...] = field(default=(), kw_only=True)  # for the user: how a metric was computed
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
@@ -115,9 +116,11 @@ class Task(Protocol):
     """
 
     unit: ClassVar[str]  # what an example is called, in the plural: "images"; the log has {unit}_per_second
-    # The metric of `score` by which the best checkpoint is selected, and 1 if larger is better, -1 if smaller is.
-    selection_metric: ClassVar[tuple[str, int]]
     frozen_in_outputs: ClassVar[bool]  # whether `outputs` uses `frozen`, as `loss` does
+
+    @property
+    def selection_metric(self) -> tuple[str, int]:
+        """The metric of `score` by which the best checkpoint is selected, and 1 if larger is better, else -1."""
 
     @property
     def frozen(self) -> Any:

@@ -10,22 +10,22 @@ from typing import Any, ClassVar, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 from jax import Array
 
 from .. import report
 from ..config import RunConfig, SentenceData, Teacher, TransformerConfig, network_of
-from ..config.sentences import SIDES
 from ..data import Given, Other, Sentences, Texts, open_other_pairs, open_sentences
 from ..decode import greedy
 from ..errors import UserError
 from ..layers import merge, split
 from ..models import described
 from ..runs import Run
-from ..text import BOS, EOS, PAD, UNKNOWN, Vocabulary, words
+from ..text import Ids, Tokenizer, kept, opened
 from ..transformer import Transformer
 from .contract import Answer, Batch, Evaluation, Trained
+from .next_token import shifted, token_losses
+from .translate_score import corpus_scores, has_scorer
 
 BATCH = 64  # sentences per batch of a prediction
 CROSS = "decoder.cross_attention"  # the weights from the tokens of a translation to those of its source
@@ -34,18 +34,18 @@ SAMPLES = 4  # sample translations written at the end of a training
 
 @dataclass(frozen=True)
 class Translate:
-    """The task `translate`. A batch is {"source": int32 [B, S], "target": int32 [B, T]}, ids padded with PAD (0).
+    """The task `translate`. A batch is {"source": int32 [B, S], "target": int32 [B, T]}, ids padded by each side's pad.
 
-    The decoder is given BOS and the target, and has to predict the target and EOS (teacher forcing). Rows that are all
-    padding, which fill up a batch, do not count.
+    The decoder is given a begin and the target, and has to predict the target and an end (teacher forcing). Rows that
+    are all padding, which fill up a batch, do not count.
     """
 
-    label_smoothing: float
-    length: int  # most tokens of a translation, EOS included
-    unknown: int = -1  # the id of <unk> in the target vocabulary; -1 if that has none
+    label_smoothing: float  # as PyTorch counts it
+    length: int  # most tokens of a translation, its end included
+    source: Tokenizer
+    target: Tokenizer
 
     unit: ClassVar[str] = "sentences"
-    selection_metric: ClassVar[tuple[str, int]] = ("exact_match", 1)
     frozen: ClassVar[dict[str, Any]] = {}
     frozen_in_outputs: ClassVar[bool] = False
 
@@ -58,13 +58,19 @@ class Translate:
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Translate:
-        """The task of a run, with the target vocabulary of its data."""
-        target, data = Vocabulary(metadata["vocabulary"]["target"]), cast(SentenceData, run.data)
-        return cls(run.loss.label_smoothing, data.lengths[-1], UNKNOWN if target.open else -1)
+        """The task of a run, with the tokenizers of its data."""
+        source, target = opened(metadata)
+        smoothing = run.loss.spread_over_all(len(target))
+        return cls(smoothing, cast(SentenceData, run.data).lengths[-1], source, target)
 
     def load_frozen(self, teacher: Teacher | None) -> Translate:
         """The task itself: its loss has no frozen arrays."""
         return self
+
+    @property
+    def selection_metric(self) -> tuple[str, int]:
+        """Exact match; of parts of words, whose sentences are seldom the very same, BLEU."""
+        return ("bleu" if self.target.files else "exact_match"), 1
 
     def mirrored(self) -> None:
         """None: sentences have no mirror image."""
@@ -74,25 +80,27 @@ class Translate:
         return batch
 
     def denominator(self, batch: Batch) -> Array:
-        """The number of target tokens of a batch, EOS included and padding excluded: []."""
-        return shifted(batch["target"], batch["source"])[2].sum()
+        """The number of target tokens of a batch, ends included and padding excluded: []."""
+        return self.shifted(batch)[2].sum()
+
+    def shifted(self, batch: Batch) -> tuple[Array, Array, Array]:
+        """`next_token.shifted` of a batch."""
+        return shifted(batch["target"], batch["source"], self.target.ids, self.source.ids.pad)
 
     def loss(
         self, model: Transformer, batch: Batch, keys: Array | None, denominator: Array
     ) -> tuple[Array, dict[str, Array]]:
         """(cross entropy [], {"accuracy": []}): sums over target tokens / `denominator`; `keys` [B] are for dropout."""
         logits, labels, real = self.logits(model, batch, keys)
-        targets = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)  # [B, T+1, V]
-        if self.label_smoothing:
-            targets = optax.smooth_labels(targets, self.label_smoothing)
-        losses = optax.softmax_cross_entropy(logits, targets)
+        losses = token_losses(logits, labels, self.label_smoothing)
         right = logits.argmax(-1) == labels
         return jnp.where(real, losses, 0).sum() / denominator, {"accuracy": (right & real).sum() / denominator}
 
     def logits(self, model: Transformer, batch: Batch, keys: Array | None = None) -> tuple[Array, Array, Array]:
         """By teacher forcing: (logits [B, T+1, V], labels int32 [B, T+1], False where a label is padding [B, T+1])."""
-        inputs, labels, real = shifted(batch["target"], batch["source"])
-        return model(batch["source"], inputs, source_padding=batch["source"] != PAD, keys=keys), labels, real
+        inputs, labels, real = self.shifted(batch)
+        padding = batch["source"] != self.source.ids.pad
+        return model(batch["source"], inputs, source_padding=padding, keys=keys), labels, real
 
     def outputs(self, model: Transformer, batch: Batch) -> dict[str, Array]:
         """For each example, with labels not smoothed.
@@ -101,63 +109,64 @@ class Translate:
         right). By greedy decoding: "predicted" int32 [B, length].
         """
         logits, labels, real = self.logits(model, batch)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        losses = token_losses(logits, labels, 0.0)
         right = (logits.argmax(-1) == labels) & real
         return {
             "loss": jnp.where(real, losses, 0).sum(-1),
             "tokens": real.sum(-1),
             "right": right.sum(-1),
-            "predicted": translation_ids(model, batch["source"], self.length),
+            "predicted": translation_ids(model, batch["source"], self.length, self.target.ids, self.source.ids.pad),
         }
 
     def attention(self, model: Transformer, source: Array) -> tuple[Array, Array]:
         """(translations int32 [B, length], cross-attention from their tokens, float [B, layers, H, length, S])."""
-        found, values = captured(model, source, self.length, (CROSS,))
+        found, values = captured(model, source, self.length, self.target.ids, self.source.ids.pad, (CROSS,))
         return found, values[CROSS]
 
     def score(self, config: TransformerConfig, split: Sentences, out: dict[str, np.ndarray]) -> Evaluation:
         """The metrics of a split, from the outputs of all its examples: loss and accuracy per token, and exact match.
 
+        Where any text can be said also BLEU and chrF of the texts, if sacrebleu is there, and the perplexity.
+
         Exact match is the share of translations that are right to the last word. If the reference has a word outside
         the vocabulary, the translation counts as wrong: <unk> is no word.
         """
-        truth = np.pad(split.target, ((0, 0), (0, out["predicted"].shape[1] - split.target.shape[1])))
+        ids, width = self.target.ids, out["predicted"].shape[1] - split.target.shape[1]
+        truth = np.pad(split.target, ((0, 0), (0, width)), constant_values=ids.pad)
         tokens = int(out["tokens"].sum())
-        exact = ((out["predicted"] == truth) & (truth != self.unknown)).all(1)
+        known = True if ids.unknown is None else truth != ids.unknown
+        exact = ((out["predicted"] == truth) & known).all(1)
         metrics = {
             "loss": float(out["loss"].astype(np.float64).sum() / tokens),
             "accuracy": float(out["right"].sum() / tokens),
             "exact_match": float(exact.mean()),
         }
-        return Evaluation(metrics, out["predicted"])
+        if not self.target.open or not has_scorer():
+            return Evaluation(metrics, out["predicted"])
+        said = [self.target.decode(row) for row in out["predicted"]]
+        references = split.references or [self.target.decode(row) for row in split.target]
+        scores, notes = corpus_scores(said, references, self.target.cased)
+        metrics |= {**scores, "perplexity": float(np.exp(metrics["loss"]))}
+        return Evaluation(metrics, out["predicted"], notes=notes)
 
     @classmethod
     def open_other_data(
         cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
     ) -> Other:
-        """Pairs that were given in Python, encoded with the network's words. Raises UserError for other sources."""
-        if given is not None:
-            source, target = (Vocabulary(metadata["vocabulary"][side]) for side in SIDES)
-            name, pairs, total = open_other_pairs(cast(SentenceData, run.data), split, source, target, given)
-            return Other(name, pairs, total, ())
-        raise UserError(
-            f"data.source is {run.data.source}, but a network that translates is evaluated on its own data; "
-            "leave the flag out"
-        )
+        """Pairs that were given in Python, or of another source, encoded by the network's tokenizers."""
+        return Other(*open_other_pairs(cast(SentenceData, run.data), split, *opened(metadata), given))
 
     def table(
         self, split: Sentences, result: Evaluation, metadata: Mapping[str, Any]
     ) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
         """A row for each sentence: the source, its translation by the data, and that by the network."""
-        source, target = (Vocabulary(metadata["vocabulary"][side]) for side in ("source", "target"))
-        sides = ((source, split.source), (target, split.target), (target, result.predicted))
-        decoded = ([vocabulary.decode(row) for row in rows] for vocabulary, rows in sides)
+        sides = ((self.source, split.source), (self.target, split.target), (self.target, result.predicted))
+        decoded = ([side.decode(row) for row in rows] for side, rows in sides)
         return ("source", "true", "predicted"), zip(*decoded, strict=True)
 
     def predictor(self, network: Transformer, trained: Trained) -> Translator:
-        """The network with its vocabularies."""
-        source, target = (Vocabulary(trained.metadata["vocabulary"][side]) for side in ("source", "target"))
-        return Translator(network, trained.run, source, target, trained.step, self)
+        """The network with its tokenizers."""
+        return Translator(network, trained.run, self.source, self.target, trained.step, self)
 
     def pictures(self, network: Transformer, data: Texts, result: Evaluation | None, folder: Run, caption: str) -> str:
         """A table of a few sentences with their translations, and the cross-attention of the first.
@@ -174,56 +183,53 @@ class Translate:
         table = [("source", "truth", "translation"), *zip(sources, truth, translations, strict=True)]
         lines = "".join("\t".join(row) + "\n" for row in table)
         (folder.samples / "sentences.tsv").write_text(lines, encoding="utf-8")
-        rows, columns = words_and_end(translations[0], found.shape[1]), sources[0].split()
+        rows, columns = tokens_and_end(data.target, found[0]), data.source.tokens(unpadded(data.source, source[0]))
         file = folder.plots / "cross-attention.png"
         report.draw_cross_attention(maps[0, :, :, : len(rows), : len(columns)], rows, columns, file, caption=caption)
         return sources[0]
 
 
-def words_and_end(sentence: str, length: int) -> list[str]:
-    """The words of a translation and <eos>, unless the translation has all of its `length` tokens without an end."""
-    return [*sentence.split(), "<eos>"][:length]
+def tokens_and_end(target: Tokenizer, row: np.ndarray) -> list[str]:
+    """The tokens of a translation, int [length], and its end, unless it fills the row without one."""
+    return target.tokens([*target.ids.until_end(row), target.ids.end][: len(row)])
 
 
-def translation_ids(model: Transformer, source: Array, length: int) -> Array:
-    """Translate ids by greedy decoding: int32 [B, S] to int32 [B, length], without EOS, padded with PAD."""
-    padding = source != PAD
+def unpadded(side: Tokenizer, row: np.ndarray) -> np.ndarray:
+    """A row of ids without padding."""
+    return row[row != side.ids.pad]
+
+
+def translation_ids(model: Transformer, source: Array, length: int, ids: Ids, source_pad: int) -> Array:
+    """Translate ids by greedy decoding: int32 [B, S] to int32 [B, length], without ends, padded.
+
+    `ids` are those of the target; `source_pad` pads the sources.
+    """
+    padding = source != source_pad
     cache = model.init_cache(model.encode(source, padding), padding, length)
 
     def step(tokens: Array, cache: Any) -> tuple[Array, Any]:
         logits, cache = model.decode_step(tokens, cache)
-        return logits.at[:, jnp.array([PAD, BOS])].set(-jnp.inf), cache  # neither may be predicted
+        return logits.at[:, jnp.array(ids.banned, jnp.int32)].set(-jnp.inf), cache
 
-    return greedy(step, cache, jnp.full(source.shape[:1], BOS, jnp.int32), end=EOS, length=length, pad=PAD)
+    start = jnp.full(source.shape[:1], ids.begin, jnp.int32)
+    return greedy(step, cache, start, end=ids.end, length=length, pad=ids.pad)
 
 
-def captured(model: Transformer, source: Array, length: int, names: tuple[str, ...]) -> tuple[Array, dict[str, Array]]:
+def captured(
+    model: Transformer, source: Array, length: int, ids: Ids, source_pad: int, names: tuple[str, ...]
+) -> tuple[Array, dict[str, Array]]:
     """(translations int32 [B, length] of ids int32 [B, S], {name: inner value}).
 
     The values are those of an evaluation pass in which the decoder is given the translations.
     """
-    found = translation_ids(model, source, length)
-    inputs = jnp.concatenate([jnp.full_like(found[:, :1], BOS), found[:, :-1]], 1)
-    return found, model.capture(source, inputs, names, source_padding=source != PAD)
-
-
-def shifted(target: Array, source: Array) -> tuple[Array, Array, Array]:
-    """(the decoder's inputs, the labels, False where a label is padding), [B, T+1] each, for a target [B, T].
-
-    The inputs are BOS and the target, the labels the target and EOS. In a row whose source is all padding, all labels
-    count as padding.
-    """
-    begin, blank = jnp.full_like(target[:, :1], BOS), jnp.full_like(target[:, :1], PAD)
-    padded = jnp.concatenate([target, blank], 1)
-    count = (target != PAD).sum(-1, keepdims=True)
-    index = jnp.arange(padded.shape[1])
-    labels = jnp.where(index == count, EOS, padded)
-    return jnp.concatenate([begin, target], 1), labels, (index <= count) & (source != PAD).any(-1, keepdims=True)
+    found = translation_ids(model, source, length, ids, source_pad)
+    inputs = jnp.concatenate([jnp.full_like(found[:, :1], ids.begin), found[:, :-1]], 1)
+    return found, model.capture(source, inputs, names, source_padding=source != source_pad)
 
 
 @dataclass(frozen=True, repr=False)
 class Translator:
-    """A trained network with its vocabularies. `model(source, target)` calls the network on ids.
+    """A trained network with its tokenizers. `model(source, target)` calls the network on ids.
 
     The methods take texts: for a list of n they give n answers; for one text, one answer without the axis of the batch.
     Raises UserError where a text cannot be used.
@@ -231,31 +237,32 @@ class Translator:
 
     model: Transformer
     run: RunConfig
-    source: Vocabulary
-    target: Vocabulary
+    source: Tokenizer
+    target: Tokenizer
     step: int
     task: Translate
 
     header: ClassVar[tuple[str, ...]] = ("source", "translation")
 
     def __repr__(self) -> str:
-        words = f"{len(self.source):,} source and {len(self.target):,} target words"
-        return f"Translator({described(self.run.model)}; {words}, texts of up to {self.task.length} words)"
+        sizes = f"{len(self.source):,} source and {len(self.target):,} target ids"
+        longest = f"texts of up to {self.task.length} {self.source.unit}"
+        return f"Translator({described(self.run.model)}; {sizes}, {longest})"
 
     def inputs(self, texts: str | Iterable[str]) -> np.ndarray:
-        """The texts as ids, int32 [B, S], padded with 0 to the greatest length of the run's data; [S] of one text."""
+        """The texts as ids, int32 [B, S], padded to the greatest length of the run's data; [S] of one text."""
         several = [texts] if isinstance(texts, str) else list(texts)
         if not several:
             raise UserError("texts: none given; give at least one sentence")
         longest, table_size = self.task.length, self.model.config.source_vocabulary
-        out = np.zeros((len(several), longest), np.int32)
+        out = np.full((len(several), longest), self.source.ids.pad, np.int32)
         for row, text in zip(out, several, strict=True):
             if not isinstance(text, str):
                 raise UserError(f"texts: {type(text).__name__} is no text; give a sentence, or a list of them")
             ids = self.source.encode(text)
             if len(ids) > longest:
                 raise UserError(
-                    f"the text {text[:40]!r} has {len(ids)} words, "
+                    f"the text {text[:40]!r} has {len(ids)} {self.source.unit}, "
                     f"more than the {longest} that this run was trained for: shorten it"
                 )
             if ids.max() >= table_size:
@@ -269,9 +276,14 @@ class Translator:
     def predict(self, texts: str | Iterable[str]) -> Any:
         """The translation of each text, by greedy decoding: a list of texts, or of one text its translation."""
         ids = self.inputs(texts)
-        found = np.asarray(_translation_ids(self.model, jnp.asarray(np.atleast_2d(ids)), self.task.length))
+        found = np.asarray(_translation_ids(self.model, jnp.asarray(np.atleast_2d(ids)), *self._settings))
         translations = [self.target.decode(row) for row in found]
         return translations if ids.ndim == 2 else translations[0]
+
+    @property
+    def _settings(self) -> tuple[int, Ids, int]:
+        """What a search has to know besides the network and the source."""
+        return self.task.length, self.target.ids, self.source.ids.pad
 
     def translate(self, texts: str | Iterable[str]) -> Any:
         """The same as `predict`."""
@@ -286,7 +298,7 @@ class Translator:
         """
         ids = self.inputs(texts)
         wanted = (names,) if isinstance(names, str) else tuple(names)
-        _, found = _captured(self.model, jnp.asarray(np.atleast_2d(ids)), self.task.length, wanted)
+        _, found = _captured(self.model, jnp.asarray(np.atleast_2d(ids)), *self._settings, wanted)
         return {name: np.asarray(found[name] if ids.ndim == 2 else found[name][0]) for name in wanted}
 
     def answer(self, inputs: Sequence[str], top: int = 3, batch: int = BATCH) -> Iterator[Answer]:
@@ -298,15 +310,17 @@ class Translator:
                 yield Answer(text, translation, f"{text}: {translation}", [(text, translation)])
 
     def attention(self, text: str) -> tuple[list[str], list[str], np.ndarray]:
-        """(the S words of a sentence, the T tokens of its translation, the cross-attention float [L, H, T, S])."""
-        found, values = _captured(self.model, jnp.asarray(self.inputs([text])), self.task.length, (CROSS,))
-        source, target = words(text), words_and_end(self.target.decode(np.asarray(found[0])), found.shape[1])
+        """(the S tokens of a sentence, the T tokens of its translation, the cross-attention float [L, H, T, S])."""
+        ids = self.inputs([text])
+        found, values = _captured(self.model, jnp.asarray(ids), *self._settings, (CROSS,))
+        source = self.source.tokens(unpadded(self.source, ids[0]))
+        target = tokens_and_end(self.target, np.asarray(found[0]))
         return source, target, np.asarray(values[CROSS])[0, :, :, : len(target), : len(source)]
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The vocabularies, as config.json has them."""
-        return {"vocabulary": {"source": list(self.source.entries), "target": list(self.target.entries)}}
+        """What a run keeps of its tokenizers."""
+        return kept(self.source, self.target)
 
     @property
     def layers(self) -> int:
@@ -319,5 +333,5 @@ class Translator:
         report.draw_cross_attention(maps, target, source, path, layers=layers, caption=caption)
 
 
-_translation_ids = nnx.jit(translation_ids, static_argnums=2)
-_captured = nnx.jit(captured, static_argnums=(2, 3))
+_translation_ids = nnx.jit(translation_ids, static_argnums=(2, 3, 4))
+_captured = nnx.jit(captured, static_argnums=(2, 3, 4, 5))

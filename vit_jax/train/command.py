@@ -22,7 +22,7 @@ from ..errors import DONE, UserError, run_command
 from ..presets import DEFAULT, FINETUNE, PRESETS, preset
 from . import train, train_seeds
 from .ready import ready
-from .session import announce, set_up, starting_parameters
+from .session import announce, own_data, set_up, starting_parameters
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ def dry_run(run: RunConfig, preset: str, folder: runs.Run | None = None, seeds: 
     place = ready(run, preset, folder, seeds)
     backend.configure_jax(planned(run).devices)
     with backend.precision(run.compute_dtype):
-        setup = set_up(run, TASKS[run.task].open_data(run, fetch=False))
+        setup = set_up(run, own_data(run, place) or TASKS[run.task].open_data(run, fetch=False))
         announce(setup)
         if not place.complete_steps():
             starting_parameters(setup, place)

@@ -45,6 +45,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
             shown = results[best_kind(s)] if s.best["step"] == s.step else _measured(s, best, split)
             summary[name]["best"] = shown.metrics
         result = shown if name == "test" else result
+        summary |= {"notes": list(shown.notes)} if shown.notes else {}
     summary["sample"] = draw(s, result, best)
     s.folder.write_summary(summary, s.log.written())
     show(s.folder, summary)
@@ -133,6 +134,8 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
         for weights, m in results.items():
             values = "  ".join(f"{word} {m[name]:.4f}" for name, word in headlines.items() if name in m)
             print(printable(f"{split:10} {'last' if weights == 'raw' else weights:8} {values}"))
+    for note in summary.get("notes", ()):
+        print(printable(f"note       {note}"))
     if best := summary.get("best"):
         kind = {"raw": " (raw weights)", "ema": " (averaged weights)"}.get(best.get("weights", ""), "")
         print(f"best       step {best['step']}{kind}, chosen by validation")

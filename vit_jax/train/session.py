@@ -172,7 +172,7 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught, 
     from ..checkpoint import Checkpoints
     from ..report import Log, Progress
 
-    setup = set_up(run, dataset)
+    setup = set_up(run, dataset or own_data(run, folder))
     run = setup.run
     announce(setup)
     checkpoints = Checkpoints(folder)
@@ -225,6 +225,17 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught, 
     )
 
 
+def own_data(run: RunConfig, folder: runs.Run) -> Data | None:
+    """The data of a run that is to go on, opened by what its folder keeps of it; None if it keeps nothing of it.
+
+    Raises UserError.
+    """
+    from ..tasks import TASKS
+
+    own = task_row(run.task).from_its_folder(run, folder.path) if folder.exists() else run
+    return None if own == run else TASKS[run.task].open_data(own)
+
+
 def set_up(run: RunConfig, dataset: Data | None = None) -> Setup:
     """Open a run's data, unless it is open, and build its network, training step and evaluation step.
 
@@ -271,7 +282,9 @@ def plan(run: RunConfig, dataset: Data) -> tuple[RunConfig, Order, int]:
         return run, order, run.epochs
     deterministic = task_row(run.task).quiet(run)
     run = replace(
-        deterministic, optim=replace(run.optim, schedule="constant", warmup=0.0, weight_decay=0.0), patience=0
+        deterministic,
+        optim=replace(run.optim, schedule="constant", warmup=0.0, warmup_steps=0, weight_decay=0.0),
+        patience=0,
     )
     return run, order, math.ceil((run.max_steps or OVERFIT_STEPS) / order.steps_per_epoch)
 

@@ -1,17 +1,18 @@
-"""Sentences as ids: words, vocabularies and special ids."""
+"""Words as ids: the vocabularies of `numbers`, and of files without another tokenizer."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from .config import SPECIALS, nearest
-from .errors import UserError
+from ..config import SPECIALS, nearest
+from ..errors import UserError
+from .ids import Ids
 
-PAD, BOS, EOS, UNKNOWN = range(4)  # padding, begin of sentence, end of sentence, unknown word (open vocabularies only)
+_PAD, _BEGIN, _END, _UNKNOWN = range(4)  # the places of SPECIALS
 
 
 def words(text: str) -> list[str]:
@@ -20,14 +21,20 @@ def words(text: str) -> list[str]:
 
 
 class Vocabulary:
-    """Words and their ids: `entries[i]` is the word of id i, the special entries first.
+    """Words and their ids, a `Tokenizer`: `entries[i]` is the word of id i, the special entries first.
 
     An open vocabulary has <unk>, and encodes every unknown word as that; a closed one refuses unknown words.
     """
 
+    unit = "words"
+    cased = False
+
     def __init__(self, entries: Sequence[str]):
         self.entries = tuple(entries)
-        self.open = self.entries[UNKNOWN : UNKNOWN + 1] == SPECIALS[UNKNOWN:]
+        self.open = self.entries[_UNKNOWN : _UNKNOWN + 1] == SPECIALS[_UNKNOWN:]
+        self.ids = Ids(_PAD, _BEGIN, _END, _UNKNOWN if self.open else None, banned=(_PAD, _BEGIN))
+        self.kept = list(self.entries)
+        self.files: Mapping[str, bytes] = {}
         self._ids = {word: i for i, word in enumerate(self.entries)}
 
     def __len__(self) -> int:
@@ -41,21 +48,28 @@ class Vocabulary:
         if not self.open and (unknown := [word for word in found if word not in self._ids]):
             hint = nearest(unknown[0], [word for word in self.entries if word not in SPECIALS])
             raise UserError(f"the text {text!r} has the word {unknown[0]!r}, which is not in the vocabulary{hint}")
-        return np.array([self._ids.get(word, UNKNOWN) for word in found], np.int32)
+        return np.array([self._ids.get(word, _UNKNOWN) for word in found], np.int32)
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each sentence."""
+        return [self.encode(text) for text in texts]
+
+    def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
+        """The first `length` ids of a sentence."""
+        return ids[:length]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The sentence of ids, up to the first EOS or PAD."""
-        found = []
-        for i in ids:
-            if i in (PAD, EOS):
-                break
-            found.append(self.entries[int(i)])
-        return " ".join(found)
+        """The words of ids, up to the first end or padding, with spaces between them."""
+        return " ".join(self.tokens(self.ids.until_end(ids)))
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The word of each id."""
+        return [self.entries[int(i)] for i in ids]
 
 
 def closed(words: Iterable[str]) -> Vocabulary:
     """The closed vocabulary of these words, in this order without repetitions."""
-    return Vocabulary((*SPECIALS[:UNKNOWN], *dict.fromkeys(words)))
+    return Vocabulary((*SPECIALS[:_UNKNOWN], *dict.fromkeys(words)))
 
 
 def counted(sentences: Iterable[str], least: int = 2) -> Vocabulary:

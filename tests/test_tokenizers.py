@@ -1,0 +1,385 @@
+"""Tokenizers of parts of words: exact texts, ids as other libraries give them, damaged folders, runs that keep one."""
+
+import json
+import shutil
+import sys
+import unicodedata
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import vit_jax
+from vit_jax import evaluate, predict
+from vit_jax.config import OptimConfig, RunConfig, SentenceData, TransformerConfig
+from vit_jax.config.sentences import from_its_folder
+from vit_jax.data import Given, numbers
+from vit_jax.errors import UserError
+from vit_jax.runs import Run
+from vit_jax.tasks import TASKS
+from vit_jax.tasks.translate_score import corpus_scores
+from vit_jax.text import Ids, kept, made, opened
+from vit_jax.train import session, train
+
+finish = sys.modules["vit_jax.train.finish"]  # the package has a function of this name
+pytest.importorskip("tokenizers")
+pytest.importorskip("sacrebleu")
+
+PAIRS = [
+    (f"The {a} dog sees {numbers.english(n)} cats.", f"Der {b} Hund sieht {numbers.german(n)} Katzen.")
+    for n, (a, b) in enumerate([("small", "kleine"), ("big", "große"), ("young", "junge"), ("grey", "graue")] * 40)
+]
+SOURCES, TARGETS = zip(*PAIRS, strict=True)
+AWKWARD = [
+    "Zwei  junge,\tweiße Männer – „so“ heißt's.",
+    "naïve café", "cafe\u0301 in NFD", "日本語 and ру́сский", "👩‍👩‍👧 emoji",
+    "  spaces around  ", "</s> <pad> <unk> <bos>", ">>de<< Hello", "a\u00a0b", "\u200bzero", "x" * 80,
+    "1,234.5 %", "don't",     "A", ".", "\\n <0x0A> ▁Ġ", "tab\tand\rreturn",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram"])
+def trained(request):
+    """A joint tokenizer that was trained on PAIRS, as (source, target)."""
+    return made(request.param, 600, SOURCES, TARGETS, one=True)
+
+
+def test_a_trained_tokenizer_gives_back_any_text_exactly(trained):
+    source, target = trained
+    assert 300 < len(source) == len(target) <= 600 and source.kept == target.kept and source.cased
+    for text in (*AWKWARD, *SOURCES[:20], *TARGETS[:20]):
+        for side in trained:
+            ids = side.encode(text)
+            assert ids.dtype == np.int32 and side.decode(ids) == unicodedata.normalize("NFC", text).strip(), text
+            assert not {0, 1, 2} & set(ids.tolist()), "special tokens mean nothing in a text"
+    assert source.ids == Ids(0, 1, 2, None, (0, 1))
+    assert [x.tolist() for x in source.encode_all(SOURCES)] == [source.encode(x).tolist() for x in SOURCES]
+    assert len(source.encode(SOURCES[0])) < len(SOURCES[0]), "it has learnt parts of words"
+    assert target.decode([*target.encode("ein Hund"), 2, 9, 9]) == "ein Hund", "what comes after the end does not count"
+    again = opened(kept(*trained))
+    assert [x.kept for x in again] == [x.kept for x in trained]
+    assert [x.encode("große Hunde").tolist() for x in again] == [x.encode("große Hunde").tolist() for x in trained]
+
+
+def test_the_same_sentences_give_the_same_bpe_and_two_tables_two_tokenizers(trained):
+    model = json.loads(trained[0].files["tokenizer.json"])["model"]
+    kind = "bpe" if "merges" in model else "unigram"
+    again = made(kind, 600, SOURCES, TARGETS, one=True)[0]
+    assert again.kept["size"] == trained[0].kept["size"] and (kind == "unigram" or again.kept == trained[0].kept)
+    apart = made(kind, 600, SOURCES, TARGETS, one=False)
+    assert apart[0].encode("the dog").tolist() != apart[1].encode("the dog").tolist()
+    assert {"source/tokenizer.json", "target/tokenizer.json", "ids.json"} < apart[0].files.keys()
+
+
+def test_a_trained_tokenizer_is_the_same_to_transformers(trained, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    for name, content in trained[0].files.items():
+        (tmp_path / name).write_bytes(content)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in (*AWKWARD, *SOURCES[:9]):
+        ids = trained[0].encode(text).tolist()
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ids
+        assert theirs.decode(ids, skip_special_tokens=True) == trained[0].decode(ids), text
+
+
+# ------------------------------------------------------------------------- tokenizers of Hugging Face
+
+
+@pytest.fixture(scope="module")
+def bart(tmp_path_factory):
+    """A folder such as BART's: byte-level BPE, <s> and </s> around each text, and a model that begins with its end."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, special_tokens=specials, show_progress=False, initial_alphabet=alphabet
+    )
+    tokenizer.train_from_iterator(SOURCES, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    tokenizer.enable_truncation(4)  # as some files have it: a training script's, not the tokenizer's business here
+    tokenizer.enable_padding(pad_id=1, length=8)
+    folder = tmp_path_factory.mktemp("bart")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "forced_eos_token_id": 2
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps({"model_type": "bart", **config}))
+    (folder / "generation_config.json").write_text(
+        json.dumps({"forced_bos_token_id": 0, "bad_words_ids": [[4], [5, 6]]})
+    )
+    names = {
+        "unk_token": {"__type": "AddedToken", "content": "<unk>"},
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
+        "bos_token": "<s>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}))
+    return folder
+
+
+def test_a_tokenizer_of_hugging_face_wraps_a_source_and_leaves_the_end_of_a_target_to_the_loss(bart):
+    source, target = made(str(bart), 0, [], [], one=True)
+    ids = Ids(pad=1, begin=2, end=2, unknown=3, banned=(4,), forced_begin=0, forced_end=2)
+    assert source.ids == target.ids == ids and len(source) == len(target) > 300
+    inside = source.tokenizer.encode("The small dog", add_special_tokens=False).ids
+    assert source.encode("The small dog").tolist() == [0, *inside, 2] and len(inside) > 2
+    assert target.encode("The small dog").tolist() == [0, *inside]
+    assert source.cut(source.encode("The small dog"), 3).tolist() == [0, inside[0], 2]
+    assert target.cut(target.encode("The small dog"), 3).tolist() == [0, *inside[:2]]
+    assert source.tokens(source.encode("The dog"))[:2] == ["<s>", "The"]
+    with pytest.raises(UserError, match=r"^the text 'a <pad>' holds '<pad>', by which the tokenizer pads sentences"):
+        source.encode("a <pad>")
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained(bart)
+    said = theirs.decode([0, *inside, 2], skip_special_tokens=True)
+    assert target.decode([0, *inside, 2, 1, 1]) == source.decode([0, *inside]) == said and said.split() == [
+        "The",
+        "small",
+        "dog",
+    ]
+    for text in ("The small dog sees two cats.", "naïve </s> café", "x"):
+        assert theirs(text)["input_ids"] == source.encode(text).tolist()
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory):
+    """A folder such as Marian's, its SentencePiece models trained on PAIRS and numbers."""
+    spm = pytest.importorskip("sentencepiece")
+    folder = tmp_path_factory.mktemp("marian")
+    pieces = []
+    for side, texts in (("source", SOURCES), ("target", TARGETS)):
+        with open(folder / f"{side}.spm", "wb") as file:
+            spm.SentencePieceTrainer.train(
+                sentence_iterator=iter(texts), model_writer=file, vocab_size=120, hard_vocab_limit=False,
+                minloglevel=2, normalization_rule_name="nmt_nfkc", num_threads=1,
+            )  # fmt: skip
+        model = spm.SentencePieceProcessor(model_file=str(folder / f"{side}.spm"))
+        pieces += [model.id_to_piece(i) for i in range(model.get_piece_size())]
+    known = [p for p in dict.fromkeys(pieces) if p not in ("<unk>", "<s>", "</s>")][::2]  # some are unknown
+    entries = ["</s>", "<unk>", *known, ">>de<<", "<pad>"]
+    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(entries)}))
+    return folder
+
+
+def test_sentencepiece_pairs_give_the_ids_and_texts_of_marians_tokenizer(marian):
+    transformers = pytest.importorskip("transformers")
+    source, target = made(str(marian), 0, [], [], one=True)
+    last = len(source) - 1
+    assert source.ids == Ids(pad=last, begin=last, end=0, unknown=1, banned=(last,))
+    theirs = transformers.MarianTokenizer.from_pretrained(str(marian))
+    texts = [*AWKWARD, *SOURCES, *TARGETS, *map(numbers.english, range(0, 99_000, 150)), "a </s> b<unk>c"]
+    texts = [text for text in texts if "<pad>" not in text and text.strip()]
+    assert len(texts) > 950
+    for text in texts:
+        ids = theirs(text)["input_ids"]
+        assert source.encode(text).tolist() == ids, text
+        assert [*target.encode(text).tolist(), 0] == theirs(text_target=text)["input_ids"], text
+    for text in TARGETS:
+        ids = target.encode(text)
+        assert target.decode([*ids, 0, last]) == theirs.decode([*ids, 0, last], skip_special_tokens=True)
+    assert len({target.decode(target.encode(text)) for text in TARGETS}) > 100
+
+
+def test_separate_vocabularies_are_two(marian, tmp_path):
+    shutil.copytree(marian, tmp_path / "two")
+    known = made(str(marian), 0, [], [], one=True)[1].model.encode("Der Hund", out_type=str)[0]
+    (tmp_path / "two" / "target_vocab.json").write_text(json.dumps({"</s>": 0, "<unk>": 1, known: 2, "<pad>": 3}))
+    source, target = made(str(tmp_path / "two"), 0, [], [], one=False)
+    assert len(target) == 4 and target.ids.pad == 3 and source.ids.pad == len(source) - 1
+    assert target.encode("Der Hund").tolist()[0] == 2 and set(target.encode("Der Hund").tolist()) == {1, 2}
+    with pytest.raises(
+        UserError, match=r"have ids of their own, but the network has one table.*set model.tie to decoder"
+    ):
+        made(str(tmp_path / "two"), 0, [], [], one=True)
+
+
+# ------------------------------------------------------------------------------------------ bad input
+
+
+def changed(folder, tmp_path, **contents):
+    """A copy of a folder with other contents of files, None for none; dots in names are underscores."""
+    shutil.copytree(folder, tmp_path / "changed", dirs_exist_ok=True)
+    for name, content in contents.items():
+        file = tmp_path / "changed" / name.replace("__", ".")
+        file.unlink(missing_ok=True)
+        if content is not None:
+            file.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return str(tmp_path / "changed")
+
+
+@pytest.mark.parametrize(
+    "contents, says",
+    [
+        (dict(tokenizer__json=None), r"has no tokenizer; give words, bpe, unigram or a folder with tokenizer.json"),
+        (dict(tokenizer__json=b"{"), r"tokenizer.json: is no tokenizer that can be read \(.*\); restore it, or give"),
+        (dict(tokenizer__json=b"\xff"), "is no tokenizer that can be read"),
+        (dict(tokenizer__json={"model": {"type": "BPE", "vocab": {}, "merges": []}}), "is no tokenizer that can be"),
+        (dict(config__json=b"{"), r"config.json: cannot be read as JSON"),
+        (dict(config__json={"pad_token_id": 500, "eos_token_id": 2, "decoder_start_token_id": 2}),
+         r"its pad is the id 500, but its ids end at 3\d\d; correct one of them"),
+        (dict(config__json={"pad_token_id": 2, "eos_token_id": 2, "decoder_start_token_id": 2}), "pads with its end"),
+        (dict(config__json=None, generation_config__json=None, tokenizer_config__json={"eos_token": "</s>"}),
+         "states no pad_token; add it to its tokenizer_config.json"),
+        (dict(ids__json={"source": {}}), "ids.json does not hold the ids of the source; restore it"),
+        (dict(ids__json={"source": {"pad": "1", "begin": 2, "end": 2, "banned": []}}), "does not hold the ids"),
+    ],
+)  # fmt: skip
+def test_a_damaged_tokenizer_is_one_sentence(bart, tmp_path, contents, says):
+    with pytest.raises(UserError, match=says) as error:
+        made(changed(bart, tmp_path, **contents), 0, [], [], one=True)
+    assert "data.tokenizer" in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "contents, says",
+    [
+        (dict(target__spm=None), "has source.spm but no target.spm; put it there"),
+        (dict(target__spm=b"no model"), "target.spm: is no tokenizer that can be read"),
+        (dict(source__spm=b""), "source.spm: is no tokenizer that can be read"),
+        (dict(vocab__json=None), "has source.spm but no vocab.json"),
+        (dict(vocab__json=["a"]), "vocab.json: holds no JSON object"),
+        (dict(vocab__json={"a": 1, "b": 1}), "vocab.json is no list of pieces with an id each"),
+        (dict(vocab__json={"a": -1}), "vocab.json is no list of pieces with an id each"),
+        (dict(vocab__json={"</s>": 0, "<pad>": 1}), "has no <unk>"),
+        (dict(vocab__json={"</s>": 0, "<unk>": 1}), "states no pad_token"),
+    ],
+)
+def test_a_damaged_pair_is_one_sentence(marian, tmp_path, contents, says):
+    with pytest.raises(UserError, match=says) as error:
+        made(changed(marian, tmp_path, **contents), 0, [], [], one=True)
+    assert "data.tokenizer" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_no_tokenizer_and_no_library(monkeypatch, tmp_path):
+    with pytest.raises(UserError, match=r"^data\.tokenizer /no/where: there is no such folder; give words, bpe"):
+        made("/no/where", 0, [], [], one=True)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(UserError, match=r"^tokenizers is needed but not installed: pip install .*\[text\]'?$"):
+        made("bpe", 600, SOURCES, TARGETS, one=True)
+
+
+# ----------------------------------------------------------------------------------------------- runs
+
+TINY = RunConfig(
+    task="translate",
+    model=TransformerConfig(
+        width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1, tie="all", embedding_std=0.5, dropout=0.1
+    ),
+    data=SentenceData(source="pairs", tokens=40 * 16, lengths=(40,), tokenizer="bpe", vocabulary=600),
+    optim=OptimConfig(name="adam", lr=1e-2, schedule="constant"),
+    epochs=2,
+    batch=32,
+    log_every=1,
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, quick_compilation):
+    """(TINY on a table of PAIRS, a run of it that never stopped, one that was stopped and resumed)."""
+    there = tmp_path_factory.mktemp("texts")
+    (there / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), encoding="utf-8")
+    its = replace(TINY, data=replace(TINY.data, source=f"tsv:{there / 'pairs.tsv'}"))
+    whole, parts = Run(there / "whole"), Run(there / "parts")
+    setups, set_up = [], session.set_up
+
+    def once(run, dataset=None):
+        """Compiled once; the data of a run that goes on is what its own tokenizer makes of it."""
+        if not setups:
+            setups.append(set_up(run, dataset))
+        dataset = dataset or TASKS[run.task].open_data(run)
+        return replace(setups[0], dataset=dataset, order=dataset.order(run.batch, run.seed))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "set_up", once)
+        train(its, preset="numbers", folder=whole)
+        patch.setattr(finish, "draw", lambda *_: None)
+        train(replace(its, max_steps=3), preset="numbers", folder=parts)
+        train(its, preset="numbers", folder=parts)
+    return its, whole, parts
+
+
+def test_a_run_keeps_its_tokenizer_and_resumes_with_it_to_the_bit(run):
+    _, whole, parts = run
+    files = {"tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json", "tokenizer/ids.json"}
+    assert whole.record()["files"].keys() == files and all((whole.path / name).is_file() for name in files)
+    assert whole.record()["data"] == parts.record()["data"] and whole.config().data.tokenizer == "bpe"
+    step = whole.complete_steps()[0]
+    assert whole.saved(step)["arrays"] == parts.saved(step)["arrays"] and whole.summary()["test"].keys() == {
+        "last",
+        "best",
+    }
+    assert parts.record()["vocabulary"]["source"]["size"] == len(vit_jax.load(parts.path).source)
+
+
+def test_the_tokenizer_is_part_of_what_a_run_is(run, tmp_path):
+    its, whole, _ = run
+    shutil.copytree(whole.path, tmp_path / "run")
+    file = tmp_path / "run" / "tokenizer" / "tokenizer.json"
+    file.write_text(file.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"tokenizer\.json: is not the file that the run began with; restore the file"):
+        vit_jax.load(tmp_path / "run")
+    own = TASKS["translate"].open_data(from_its_folder(its, tmp_path / "run"))
+    assert not own.same_as(whole.record()["data"])
+    assert TASKS["translate"].open_data(from_its_folder(its, whole.path)).same_as(whole.record()["data"])
+    file.unlink()
+    with pytest.raises(UserError, match=r"tokenizer.json: cannot be read \(No such file"):
+        vit_jax.load(tmp_path / "run")
+
+
+def test_a_run_with_a_tokenizer_is_used_as_any_other(run, tmp_path, capsys):
+    its, whole, _ = run
+    net = vit_jax.load(whole.path)
+    said = net.translate(list(SOURCES[:3]))
+    assert net.predict(SOURCES[0]) == said[0] and "tokens" in repr(net)
+    asked, says, maps = net.attention(SOURCES[0])
+    assert maps.shape[-2:] == (len(says), len(asked)) and asked[0] == "The"
+    assert predict.command([str(whole.path), SOURCES[0], "--attention", str(tmp_path / "maps.png")]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"{SOURCES[0]}: {said[0]}"]
+    assert evaluate.command([str(whole.path), "--csv", str(tmp_path / "out.csv")]) == 0
+    rows = (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
+    assert rows[0] == "source,true,predicted" and len(rows) == 33 and any(SOURCES[i] in rows[1] for i in range(160))
+    other = evaluate.evaluate(whole.path, data=[("The dog sees one cats.", "Der Hund sieht eine Katzen.")])[1]
+    assert other.predicted.shape == (1, 40)
+    vit_jax.export(net, tmp_path / "weights.safetensors")
+    assert vit_jax.load(tmp_path / "weights.safetensors").lacks == ("vocabulary",)
+    again = replace(its, data=replace(its.data, tokenizer=str(whole.path / "tokenizer")))
+    data = TASKS["translate"].open_data(again, Given(PAIRS[:50]))
+    assert data.source.kept == net.source.kept, "another run may take it over"
+
+
+def test_a_network_of_another_size_is_refused():
+    run = replace(TINY, model=replace(TINY.model, outputs=700, target_vocabulary=700, source_vocabulary=700))
+    with pytest.raises(UserError, match=r"model.source_vocabulary is 700 but .* has \d+ ids: give --model.source"):
+        TASKS["translate"].open_data(run, Given(PAIRS))
+
+
+def test_scores_are_those_of_sacrebleu_on_texts(run, capsys):
+    """BLEU and chrF of the texts as they were written, cased, with their signatures; BLEU chooses the best weights."""
+    import sacrebleu
+
+    its, whole, _ = run
+    assert whole.summary()["best"].keys() == {"step", "bleu", "loss", "weights"}
+    _, result = evaluate.evaluate(whole.path)
+    net, test = vit_jax.load(whole.path), TASKS["translate"].open_data(its).splits["test"]
+    said = [net.target.decode(row) for row in result.predicted]
+    assert set(test.references) <= set(TARGETS) and len({*said}) > 1
+    bleu, chrf = (f(said, [test.references]).score for f in (sacrebleu.corpus_bleu, sacrebleu.corpus_chrf))
+    assert (result.metrics["bleu"], result.metrics["chrf"]) == (bleu, chrf)
+    assert result.metrics["perplexity"] == pytest.approx(np.exp(result.metrics["loss"]))
+    assert result.notes[0].startswith("BLEU is nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert whole.summary()["notes"] == list(result.notes) and result.notes[0] in capsys.readouterr().err
+    assert corpus_scores(["ein HUND sieht zwei Katzen ."], ["Ein Hund sieht zwei Katzen."], cased=False)[0][
+        "bleu"
+    ] == pytest.approx(100)
+    assert corpus_scores(["ein HUND sieht zwei Katzen ."], ["Ein Hund sieht zwei Katzen."], cased=True)[0]["bleu"] < 60
+
+
+def test_a_unigram_is_not_trained_on_data_that_no_file_holds():
+    its = replace(TINY, data=replace(TINY.data, tokenizer="unigram"))
+    with pytest.raises(UserError, match=r"^data\.tokenizer is unigram, which no two trainings make alike"):
+        TASKS["translate"].open_data(its, Given(PAIRS))

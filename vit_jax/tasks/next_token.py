@@ -1,0 +1,34 @@
+"""Next-token prediction: what a decoder reads and has to say, and the loss of what it says."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..text import Ids
+
+
+def shifted(target: Array, source: Array, ids: Ids, source_pad: int) -> tuple[Array, Array, Array]:
+    """(the decoder's inputs, the labels, False where a label is padding), [B, T+1] each, for a target [B, T].
+
+    The inputs are a begin and the target, the labels the target and an end, all by the target's `ids`. In a row whose
+    source is all padding (`source_pad`), all labels count as padding.
+    """
+    begin, blank = jnp.full_like(target[:, :1], ids.begin), jnp.full_like(target[:, :1], ids.pad)
+    padded = jnp.concatenate([target, blank], 1)
+    count = (target != ids.pad).sum(-1, keepdims=True)
+    index = jnp.arange(padded.shape[1])
+    labels = jnp.where(index == count, ids.end, padded)
+    return jnp.concatenate([begin, target], 1), labels, (index <= count) & (source != source_pad).any(-1, keepdims=True)
+
+
+def token_losses(logits: Array, labels: Array, smoothing: float) -> Array:
+    """The cross entropy of each label, [B, T], of logits [B, T, V] and labels int32 [B, T].
+
+    With label smoothing e it is -(1-e) log p(label) - e/V sum over v of log p(v), as in PyTorch, computed without an
+    array of targets: half the time of one, and less than half the memory.
+    """
+    right = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    losses = jax.nn.logsumexp(logits, -1) - (1 - smoothing) * right
+    return losses - smoothing * logits.mean(-1) if smoothing else losses

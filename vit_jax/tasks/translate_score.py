@@ -1,0 +1,31 @@
+"""BLEU and chrF of translations, by sacrebleu."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+
+from ..text import needed
+
+
+def has_scorer() -> bool:
+    """Whether sacrebleu is installed."""
+    return importlib.util.find_spec("sacrebleu") is not None
+
+
+def corpus_scores(
+    said: Sequence[str], references: Sequence[str], cased: bool
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """({"bleu", "chrf"}, the signature of each) of translations, with one reference each, from 0 to 100.
+
+    BLEU: Papineni et al. 2002, as defined by Post 2018 (arXiv 1804.08771), with the tokeniser 13a; chrF: Popović 2015.
+    Where not `cased`, both sides are put in lower case. Raises UserError without sacrebleu.
+    """
+    with needed("sacrebleu"):
+        from sacrebleu.metrics import BLEU, CHRF
+    metrics = {"bleu": BLEU(lowercase=not cased), "chrf": CHRF(lowercase=not cased)}
+    scores = {name: metric.corpus_score(list(said), [list(references)]).score for name, metric in metrics.items()}
+    signatures = tuple(
+        f"{word} is {metrics[name].get_signature()}" for name, word in (("bleu", "BLEU"), ("chrf", "chrF"))
+    )
+    return scores, signatures

@@ -1,0 +1,175 @@
+"""The files of a tokenizer: read from a folder, and opened as the tokenizers of source and target.
+
+Three kinds are known: a tokenizer.json for both sides; one in each of the folders source/ and target/; and source.spm,
+target.spm and vocab.json, with target_vocab.json where the vocabularies are separate. ids.json, which a run adds,
+states the ids with a meaning of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config import strict_json
+from ..config.sentences import SIDES
+from ..errors import UserError
+from ..runs import bytes_digest, check_regular, text_digest
+from .ids import Ids
+from .pieces import PIECES, Pieces, open_pieces
+from .sentence_pieces import SentencePieces
+from .stated import check_ids, stated_ids, token_text
+from .tokenizer import Tokenizer
+
+Files = Mapping[str, bytes]  # {name: content}
+
+IDS = "ids.json"
+TOKENS = ("special_tokens_map.json", "tokenizer_config.json")  # they name the special tokens of a tokenizer
+MODEL = ("config.json", "generation_config.json")  # of a model; what generates counts more than what it consists of
+SPM, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.json")
+KNOWN = (IDS, PIECES, *TOKENS, *SPM, *VOCABULARIES, *(f"{side}/{name}" for side in SIDES for name in (PIECES, *TOKENS)))
+MARIAN = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}  # unless tokenizer_config.json names others
+LARGEST = 64 << 20  # bytes of a file
+FORMS = f"a folder with {PIECES}, or with {', '.join(SPM)} and {VOCABULARIES[0]}"
+
+
+def read_folder(path: str) -> dict[str, bytes]:
+    """The files of the tokenizer in a folder, with an ids.json; a tokenizer.json stands for its folder.
+
+    Raises UserError.
+    """
+    folder, where = Path(path).expanduser(), f"data.tokenizer {path}"
+    folder = folder.parent if folder.name == PIECES else folder
+    if not folder.is_dir():
+        raise UserError(f"{where}: there is no such folder; give words, bpe, unigram or {FORMS}")
+    files = {name: _content(folder / name) for name in KNOWN if (folder / name).exists()}
+    if not files.keys() & {PIECES, f"{SIDES[0]}/{PIECES}", SPM[0]}:
+        raise UserError(f"{where}: has no tokenizer; give words, bpe, unigram or {FORMS}")
+    if IDS in files:
+        return files
+    model: dict[str, Any] = {}
+    for name in MODEL:
+        model |= _parsed(_content(folder / name), f"{where}: {name}") if (folder / name).exists() else {}
+    return with_ids(files, model, where)
+
+
+def has_two(files: Files) -> bool:
+    """Whether source and target have ids of their own."""
+    return f"{SIDES[0]}/{PIECES}" in files or VOCABULARIES[1] in files
+
+
+def _content(file: Path) -> bytes:
+    check_regular(file)
+    if file.stat().st_size > LARGEST:
+        raise UserError(f"{file}: has more than {LARGEST >> 20} MB, which no tokenizer needs; give another")
+    return file.read_bytes()
+
+
+def _parsed(content: bytes, where: str) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        value = strict_json.parse(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: cannot be read as JSON ({error}); restore it") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: holds no JSON object; restore it")
+    return value
+
+
+def with_ids(files: Files, model: Mapping[str, Any], where: str) -> dict[str, bytes]:
+    """The files with an ids.json, by what their tokenizer and the `model` state. Raises UserError."""
+    sides = []
+    for side in SIDES:
+        own, tokens = _of(files, side), _tokens(files, side, where)
+        if SPM[0] in files:
+            number = _vocabulary(files, side, where).get
+            tokens = {"bos_token": tokens["pad_token"], **tokens}  # Marian begins with padding
+        else:
+            number = open_pieces(own.get(PIECES, b""), f"{where}: {PIECES}").token_to_id
+        sides.append(stated_ids(model, tokens, number, where))
+    content = {side: dataclasses.asdict(ids) for side, ids in zip(SIDES, sides, strict=True)}
+    return {**files, IDS: json.dumps(content, indent=1).encode()}
+
+
+def open_files(files: Files, where: str) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of source and target in files that have an ids.json. Raises UserError."""
+    source, target = (_opened(files, side, where) for side in SIDES)
+    return source, target
+
+
+def _opened(files: Files, side: str, where: str) -> Tokenizer:
+    """The tokenizer of one side."""
+    ids, target, tokens = _ids(files, side, where), side == SIDES[1], _tokens(files, side, where)
+    if SPM[0] not in files:
+        tokenizer = open_pieces(
+            _of(files, side).get(PIECES, b""), f"{where}: {PIECES}", tokens.get("split_special_tokens") is True
+        )
+        size = max(tokenizer.get_vocab().values()) + 1
+        check_ids(ids, size, where)
+        return Pieces(tokenizer, ids, target, recorded(size, files), files)
+    vocabulary, name = _vocabulary(files, side, where), SPM[target]
+    size = max(vocabulary.values()) + 1
+    check_ids(ids, size, where)
+    if name not in files:
+        raise UserError(f"{where}: has {SPM[0]} but no {name}; put it there")
+    specials = [token_text(tokens[name]) for name in MARIAN]
+    if ids.unknown is None:
+        raise UserError(f"{where}: {VOCABULARIES[0]} has no {MARIAN['unk_token']}; restore it")
+    opened = SentencePieces(files[name], vocabulary, ids, specials, target, f"{where}: {name}")
+    opened.kept, opened.files = recorded(size, files), files
+    return opened
+
+
+def recorded(size: int, files: Files) -> dict[str, Any]:
+    """What config.json holds of a tokenizer of so many ids, by which a run resumes only with the same."""
+    digests = {}
+    for name, content in files.items():
+        digest = bytes_digest()
+        digest.update(content)
+        digests[name] = digest.hexdigest()
+    return {"size": size, "tokenizer": text_digest(digests)}
+
+
+def _of(files: Files, side: str) -> Files:
+    """The files of one side: those in its folder, or, without one, all."""
+    own = {name.removeprefix(f"{side}/"): x for name, x in files.items() if name.startswith(f"{side}/")}
+    return own or files
+
+
+def _tokens(files: Files, side: str, where: str) -> dict[str, Any]:
+    """What the files state of special tokens, {"pad_token": ...}."""
+    own, found = _of(files, side), dict(MARIAN) if SPM[0] in files else {}
+    for name in TOKENS:
+        if name in own:
+            found |= {key: value for key, value in _parsed(own[name], f"{where}: {name}").items() if value is not None}
+    return found
+
+
+def _vocabulary(files: Files, side: str, where: str) -> dict[str, int]:
+    """{piece: id} of one side of a SentencePiece pair."""
+    name = VOCABULARIES[side == SIDES[1] and VOCABULARIES[1] in files]
+    if name not in files:
+        raise UserError(f"{where}: has {SPM[0]} but no {name}; put it there")
+    found = _parsed(files[name], f"{where}: {name}")
+    numbers = found.values()
+    if not found or not all(type(i) is int and 0 <= i < 1 << 24 for i in numbers) or len({*numbers}) < len(found):
+        raise UserError(f"{where}: {name} is no list of pieces with an id each; restore it")
+    return found
+
+
+def _ids(files: Files, side: str, where: str) -> Ids:
+    """The ids of one side, by ids.json."""
+    remedy = "restore it, or remove it if a model's config.json is there"
+    if IDS not in files:
+        raise UserError(f"{where}: has no {IDS}; {remedy}")
+    stated: Any = _parsed(files[IDS], f"{where}: {IDS}").get(side)
+    try:
+        ids = Ids(**{**stated, "banned": tuple(stated["banned"])})
+        numbers = [value for value in (*vars(ids).values(), *ids.banned) if value is not None and value != ids.banned]
+        if not all(type(i) is int for i in numbers) or None in (ids.pad, ids.begin, ids.end):
+            raise TypeError
+    except (TypeError, KeyError) as error:
+        raise UserError(f"{where}: {IDS} does not hold the ids of the {side}; {remedy}") from error
+    return ids

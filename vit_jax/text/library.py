@@ -1,0 +1,29 @@
+"""The libraries of the extra `text`, imported when a run needs them, and their errors as ours."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from ..errors import UserError, install
+
+
+@contextlib.contextmanager
+def needed(name: str) -> Iterator[None]:
+    """Around the import of the package `name`: raises UserError if it is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise UserError(f"{name} is needed but not installed: {install('text')}") from error
+
+
+@contextlib.contextmanager
+def broken(where: str) -> Iterator[None]:
+    """Raise what a library says of a damaged file as a UserError."""
+    try:
+        yield
+    except (UserError, KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # code in Rust that fails raises what is not even an Exception
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
+        raise UserError(f"{where}: is no tokenizer that can be read ({reason}); restore it, or give another") from error

@@ -1,0 +1,133 @@
+"""Parts of words as ids, by the library `tokenizers`: a tokenizer.json of Hugging Face, and our own BPE and unigram."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..config import SPECIALS
+from ..errors import UserError
+from .ids import Ids
+from .library import broken, needed
+
+PIECES = "tokenizer.json"  # the file of a tokenizer
+UNKEPT = "\N{REPLACEMENT CHARACTER}"  # what a part of a character's bytes decodes to
+
+
+class Pieces:
+    """One side of a tokenizer.json, a `Tokenizer`.
+
+    `tokenizer` is of the library; of a target the end that it appends is left to the loss. `kept` and
+    `files` are what a run keeps of it.
+    """
+
+    unit = "tokens"
+    open = True
+
+    def __init__(self, tokenizer: Any, ids: Ids, target: bool, kept: Any, files: Mapping[str, bytes]):
+        self.tokenizer, self.ids, self.target, self.kept, self.files = tokenizer, ids, target, kept, files
+        self.size = max(tokenizer.get_vocab().values()) + 1
+        around, one = (self.trimmed(tokenizer.encode(text).ids) for text in ("", "a"))
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(around, one, strict=False))
+        self.after = around[len(list(same)) :]  # what stands behind any sentence
+        self.cased = tokenizer.encode("A b").ids != tokenizer.encode("a b").ids
+
+    def __len__(self) -> int:
+        return self.size
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids of a sentence, int32 [N]. Raises UserError if it has none, or holds the token that pads."""
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each sentence."""
+        found = self.tokenizer.encode_batch(list(texts))
+        return [checked(text, self.trimmed(each.ids), self) for text, each in zip(texts, found, strict=True)]
+
+    def trimmed(self, ids: list[int]) -> list[int]:
+        """The ids without the end of a target."""
+        return ids[:-1] if self.target and ids[-1:] == [self.ids.end] else ids
+
+    def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
+        """The first `length` ids of a sentence, with what stands behind it."""
+        return np.concatenate([ids[: length - len(self.after)], np.array(self.after, np.int32)])
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The sentence of ids, up to the first end or padding, without special tokens."""
+        text: str = self.tokenizer.decode(self.ids.until_end(ids))
+        return text
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The text of each id; of one that is only a part of a character, its name in the vocabulary."""
+        return [self.token(int(i)) for i in ids]
+
+    def token(self, i: int) -> str:
+        """The text of an id."""
+        text: str = self.tokenizer.decode([i], skip_special_tokens=False)
+        name = self.tokenizer.id_to_token(i)
+        return text.strip() if text.strip() and UNKEPT not in text else name or str(i)
+
+
+def checked(text: str, ids: Sequence[int], side: Any) -> np.ndarray:
+    """The ids of a text, int32 [N]. Raises UserError where a sentence cannot be them."""
+    if not text.strip() or not ids:
+        raise UserError(f"the text {text[:40]!r} has no words: give at least one")
+    if side.ids.pad in ids:
+        (token,) = side.tokens([side.ids.pad])
+        raise UserError(f"the text {text[:40]!r} holds {token!r}, by which the tokenizer pads sentences: remove that")
+    return np.array(ids, np.int32)
+
+
+def open_pieces(content: bytes, where: str, literal: bool = False) -> Any:
+    """The tokenizer in a tokenizer.json. Raises UserError if that is damaged.
+
+    With `literal` the special tokens have no meaning in texts: "</s>" there is four characters.
+    """
+    with needed("tokenizers"):
+        from tokenizers import Tokenizer
+    with broken(where):
+        tokenizer = Tokenizer.from_str(content.decode("utf-8"))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = literal
+        if not tokenizer.get_vocab():
+            raise ValueError("it has no vocabulary")
+        tokenizer.encode("a")  # what cannot encode this is of no use for any text
+    return tokenizer
+
+
+def train_pieces(kind: str, sentences: Iterator[str], size: int) -> dict[str, bytes]:
+    """The files of a new tokenizer of `kind`, "bpe" or "unigram", with at most `size` ids: {name: content}.
+
+    Its alphabet are all bytes, so every text has ids, and `decode` gives back the text exactly, but in Unicode's form
+    NFC and without white space around it. The same sentences give the same BPE; a unigram's scores differ in
+    their last digits from one training to the next. BPE: Sennrich et al. 2016 (arXiv 1508.07909), on bytes as in
+    Radford et al. 2019; unigram: Kudo 2018 (arXiv 1804.10959).
+    """
+    with needed("tokenizers"):
+        from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    specials = list(SPECIALS[: SPECIALS.index("<unk>")])
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    settings: dict[str, Any] = dict(vocab_size=size, special_tokens=specials, initial_alphabet=alphabet)
+    model, trainer = {
+        "bpe": (models.BPE, lambda: trainers.BpeTrainer(min_frequency=2, show_progress=False, **settings)),
+        "unigram": (models.Unigram, lambda: trainers.UnigramTrainer(show_progress=False, **settings)),
+    }[kind]
+    tokenizer = Tokenizer(model())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Strip()])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    tokenizer.train_from_iterator(sentences, trainer())
+    pad, begin, end = specials
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **{"pad_token": pad, "bos_token": begin, "eos_token": end},
+        "split_special_tokens": True,  # so they mean nothing in texts
+        "clean_up_tokenization_spaces": False,
+    }
+    return {PIECES: tokenizer.to_str().encode(), "tokenizer_config.json": json.dumps(config, indent=1).encode()}

@@ -1,0 +1,74 @@
+"""The tokenizers of a run: made for its data, kept in its folder, and opened from there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..config.sentences import FOLDER, SIDES, TRAINED, WORDS
+from ..errors import UserError
+from ..runs import text_digest
+from .folder import has_two, open_files, read_folder, with_ids
+from .pieces import train_pieces
+from .tokenizer import Tokenizer
+from .vocabulary import Vocabulary, counted
+
+Pair = tuple[Tokenizer, Tokenizer]
+
+
+def made(kind: str, size: int, sources: Sequence[str], targets: Sequence[str], one: bool) -> Pair:
+    """The tokenizers (source, target) of a run that is trained on these sentences.
+
+    `kind` is words, bpe or unigram, of at most `size` ids, or the path of a folder. With `one` both sides have the same
+    ids; words are then the same object. Raises UserError.
+    """
+    if kind == WORDS and one:
+        both = counted([*sources, *targets])
+        return both, both
+    if kind == WORDS:
+        return counted(sources), counted(targets)
+    if kind in TRAINED:
+        where, texts = f"data.tokenizer {kind}", (sources, targets)
+        if one:
+            files = train_pieces(kind, itertools.chain(*texts), size)
+        else:
+            each = {side: train_pieces(kind, iter(its), size) for side, its in zip(SIDES, texts, strict=True)}
+            files = {f"{side}/{name}": x for side, its in each.items() for name, x in its.items()}
+        return open_files(with_ids(files, {}, where), where)
+    files = read_folder(kind)
+    if one and has_two(files):
+        raise UserError(
+            f"data.tokenizer {kind}: source and target have ids of their own, but the network has one table for both: "
+            "set model.tie to decoder or none"
+        )
+    return open_files(files, f"data.tokenizer {kind}")
+
+
+def kept(source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
+    """The metadata of a run on texts, from which `opened` makes the tokenizers again.
+
+    `vocabulary` is for config.json; `files`, of tokenizers that have any, are {path in the run's folder: content}.
+    """
+    files = {f"{FOLDER}/{name}": x for name, x in {**source.files, **target.files}.items()}
+    return {"vocabulary": _recorded(source, target), **({"files": files} if files else {})}
+
+
+def opened(metadata: Mapping[str, Any]) -> Pair:
+    """The tokenizers of the source and of the target, from the metadata of a run. Raises UserError."""
+    source, target = (metadata["vocabulary"][side] for side in SIDES)
+    if isinstance(source, list):
+        return Vocabulary(source), Vocabulary(target)
+    files = {name.removeprefix(f"{FOLDER}/"): content for name, content in metadata.get("files", {}).items()}
+    if not files:
+        raise UserError("the files of its tokenizer are not there; give the folder of the run, which keeps them")
+    return open_files(files, FOLDER)
+
+
+def digest(source: Tokenizer, target: Tokenizer) -> str:
+    """What identifies the tokenizers of a run, which resumes only with the same."""
+    return text_digest(list(_recorded(source, target).values()))
+
+
+def _recorded(source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
+    return dict(zip(SIDES, (source.kept, target.kept), strict=True))

@@ -1,0 +1,63 @@
+"""The ids with a meaning of their own, by what Hugging Face writes beside a tokenizer and a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import UserError
+from .ids import Ids
+
+Stated = Mapping[str, Any]  # the JSON of one or several files
+
+
+def stated_ids(model: Stated, tokens: Stated, number: Callable[[str], int | None], where: str) -> Ids:
+    """The ids of a target.
+
+    `model` is config.json and over it generation_config.json, empty without a model; `tokens` {"pad_token": text, ...}
+    of the tokenizer; `number` gives the id of a token. Raises UserError where padding, begin or end is not stated.
+    """
+
+    def one(in_model: str, in_tokens: str = "") -> int | None:
+        value = model.get(in_model)
+        value = value[0] if isinstance(value, list) and value else value  # several ends: the first
+        text = token_text(tokens.get(in_tokens))
+        return value if type(value) is int else number(text) if text else None
+
+    pad, end = one("pad_token_id", "pad_token"), one("eos_token_id", "eos_token")
+    begin = one("decoder_start_token_id") if model else None
+    begin = one("bos_token_id", "bos_token") if begin is None else begin
+    for name, value in (("pad", pad), ("bos", begin), ("eos", end)):
+        if value is None:
+            raise UserError(f"{where}: states no {name}_token; add it to its tokenizer_config.json")
+    assert pad is not None and begin is not None and end is not None
+    if pad == end:
+        raise UserError(f"{where}: pads with its end, id {end}; give it a pad_token of its own")
+    words = model.get("bad_words_ids") or []
+    banned = tuple(word[0] for word in words if isinstance(word, list) and len(word) == 1 and type(word[0]) is int)
+    forced = {name: one(f"forced_{key}_token_id") for name, key in (("forced_begin", "bos"), ("forced_end", "eos"))}
+    return Ids(
+        pad, begin, end, one("unk_token_id", "unk_token"), banned if model else barred(pad, begin, end), **forced
+    )
+
+
+def barred(pad: int, begin: int, end: int) -> tuple[int, ...]:
+    """What is never generated where no model says it: padding, and the begin unless that is also the end."""
+    return tuple(sorted({pad, begin} - {end}))
+
+
+def token_text(value: Any) -> str:
+    """The text of a special token, which may stand in an object with its settings; empty if there is none."""
+    value = value.get("content") if isinstance(value, Mapping) else value
+    return value if isinstance(value, str) else ""
+
+
+def check_ids(ids: Ids, size: int, where: str) -> None:
+    """Raise UserError where an id is outside a vocabulary of this size."""
+    known = {"pad": ids.pad, "begin": ids.begin, "end": ids.end, "unknown": ids.unknown}
+    known |= {"forced_begin": ids.forced_begin, "forced_end": ids.forced_end}
+    for name, value in (*known.items(), *(("banned", i) for i in ids.banned)):
+        if value is not None and not 0 <= value < size:
+            raise UserError(
+                f"{where}: its {name} is the id {value}, but its ids end at {size - 1}; correct one of them"
+            )

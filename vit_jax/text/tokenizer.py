@@ -1,0 +1,46 @@
+"""The interface of a tokenizer: what data, tasks and commands know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from .ids import Ids
+
+
+class Tokenizer(Protocol):
+    """One side of a text, the source or the target, as ids and back.
+
+    The ids of a sentence are complete for its side: of a source with whatever a network reads around it (Marian an end,
+    BART a begin and an end, ours nothing), of a target without the begin and the end that the loss adds.
+    """
+
+    unit: str  # what its tokens are called in messages, in the plural
+    cased: bool  # whether upper and lower case are told apart
+    open: bool  # whether it takes any text, rather than refuse words that it does not know
+    kept: Any  # what config.json holds of it, as JSON: all words, or the number of ids and the digest of the files
+    files: Mapping[str, bytes]  # {name: content} that a run keeps of it, in its folder tokenizer
+
+    @property
+    def ids(self) -> Ids:
+        """The ids with a meaning of their own."""
+
+    def __len__(self) -> int:
+        """The number of ids, which is that of rows of an embedding table."""
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids of a sentence, int32 [N]. Raises UserError where it has none, or none that are allowed."""
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """`encode` of each sentence."""
+
+    def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
+        """At most `length` ids of a longer sentence, with what stands at its end."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The sentence of ids, up to the first end or padding, without special tokens."""
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The text of each id, also of special ones, as figures show it."""
