@@ -92,6 +92,7 @@ TWINS = [
     "vit",
     "transformer",
     "captioner",
+    "decode",
     "weights",
     "",
     "lion",
@@ -103,6 +104,7 @@ TWINS = [
     "train",
 ]  # torch_ref's reading order; the package itself only fetches names when they are used
 TWIN_READS = {
+    "decode": {"errors", "config", "text"},
     "tasks": {"errors", "config", "text", "data"},
     "trainer": {"errors", "config", "runs"},
     "evaluation": {"errors", "data"},

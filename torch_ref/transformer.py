@@ -428,6 +428,13 @@ class Cache:
     memory: list[Pair]  # keys and values of the memory, [B, H, S, Dh]
     memory_mask: Tensor | None  # bool [B, 1, 1, S]
 
+    def take(self, rows: Tensor) -> Cache:
+        """The cache of the rows with these numbers, int64 [R], in this order; a row may be taken several times."""
+        own = [pair and (pair[0][rows], pair[1][rows]) for pair in self.own]
+        memory = [(k[rows], v[rows]) for k, v in self.memory]
+        mask = None if self.memory_mask is None else self.memory_mask[rows]
+        return replace(self, own=own, memory=memory, memory_mask=mask)
+
 
 def _joined(past: Pair | None, new: Pair) -> Pair:
     """The keys and values of the tokens so far, followed by those of new ones."""

@@ -202,10 +202,13 @@ class DecoderBlock(nnx.Module):
         )
 
     def attend_memory(self, x: Array, pair: Pair, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
-        """Attention to the memory and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
-        return dropout(
-            self.cross_attention.attend(x, *pair, mask, keys=fold(keys, 2), tape=tape), self.dropout, fold(keys, 3)
-        )
+        """Attention to the memory and dropout: [R, N, D] -> [R, N, D]; `pair` has its keys and values [B, H, S, Dh].
+
+        R is B, or K B in a search with K hypotheses for each memory: rows that follow each other then share one.
+        """
+        together = x.reshape(len(pair[0]), -1, x.shape[-1])  # [B, K N, D]
+        y = self.cross_attention.attend(together, *pair, mask, keys=fold(keys, 2), tape=tape)
+        return dropout(y.reshape(x.shape), self.dropout, fold(keys, 3))
 
     def feed_forward(self, x: Array, keys: Array | None) -> Array:
         """The mlp and dropout: [B, N, D] -> [B, N, D]."""
@@ -489,12 +492,23 @@ Pair = tuple[Array, Array]  # keys and values per head, [B, H, N, Dh] each
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Cache:
-    """What decoding needs from one token to the next; the lists have one item for each block."""
+    """What decoding needs from one token to the next; the lists have one item for each block.
+
+    There are R rows of tokens for B memories: R is B, or K B after `take` has made K rows of each.
+    """
 
     index: Array  # int32 []: number of tokens so far
-    own: list[Pair]  # keys and values of the target so far, [B, H, length, Dh]
+    own: list[Pair]  # keys and values of the target so far, [R, H, length, Dh]
     memory: list[Pair]  # keys and values of the memory, [B, H, S, Dh]
     memory_mask: Array | None  # bool [B, 1, 1, S]
+
+    def take(self, rows: Array) -> Cache:
+        """The cache of the rows with these numbers, int32 [R], in this order; R may be another multiple of B.
+
+        The memory stays as it is and is shared: the first R / B rows belong to the first memory, and so on.
+        """
+        own = [(jnp.take(k, rows, axis=0, mode="clip"), jnp.take(v, rows, axis=0, mode="clip")) for k, v in self.own]
+        return replace(self, own=own)
 
     @property
     def length(self) -> int:

@@ -78,6 +78,7 @@ def groups() -> dict[str, Callable[[], Iterable[Check]]]:
         libraries,
         losses,
         sabotage,
+        searches,
         slopes,
         torch_nn,
         training,
@@ -109,6 +110,8 @@ def groups() -> dict[str, Callable[[], Iterable[Check]]]:
         "layout of Hugging Face, Flax": layouts_huggingface_flax.layouts,
         "adaptations": layouts_adapt.layouts_adapt,
         "dropout": dropping.dropping,
+        "search": searches.twins,
+        "search, transformers": searches.transformers,
         "sabotage, control": sabotage.controls,
     }
 

@@ -19,10 +19,12 @@ import optax
 from convert import rules
 from convert.verify.checks import Check
 from vit_jax import layers, optim, transformer, vit
+from vit_jax.decode import beam
+from vit_jax.decode.rules import Rules
 from vit_jax.layers import Attention, LayerNorm, Linear, Mlp
 from vit_jax.tasks import translate
 
-from . import dropping, losses, torch_nn, training, twins
+from . import dropping, losses, searches, torch_nn, training, twins
 from .cases import TRANSFORMER, VIT
 from .weights import inputs, weights
 
@@ -184,6 +186,26 @@ def optax_one_cycle(f: Any, steps: int, *args: Any) -> Any:
     return f(steps + 1, *args)
 
 
+def one_longer(f: Any, self: Any) -> Any:
+    return np.append(f(self)[1:], np.float32(1))
+
+
+def one_later(f: Any, self: Any, scores: Any, said: Any, place: Any) -> Any:
+    return f(self, scores, said, place + 1)
+
+
+def ended_go_on(f: Any, sums: Any, ended: Any, beam: int) -> Any:
+    return f(sums, jnp.zeros_like(ended), beam)
+
+
+def rows_as_they_are(f: Any, self: Any, rows: Any) -> Any:
+    return f(self, rows) if len(rows) != len(self.own[0][0]) else self
+
+
+def next_memory(f: Any, self: Any, x: Any, pair: Any, *args: Any) -> Any:
+    return f(self, x, tuple(jnp.roll(y, 1, axis=0) for y in pair), *args)
+
+
 @dataclass(frozen=True)
 class Fault:
     """A fault, and the comparison that must see it."""
@@ -210,6 +232,8 @@ def faults() -> list[Fault]:
     )
     masked = lambda: dropping.one_mask("sabotaged", dropping.VITS)  # noqa: E731
     spread = lambda: dropping.statistics("sabotaged", dropping.VITS)  # noqa: E731
+    short = lambda: searches.twin("sabotaged", "beam 4, short answers")  # noqa: E731
+    least = lambda: searches.twin("sabotaged", "beam 4, at least 6")  # noqa: E731
     return [
         Fault("tanh GELU for erf", activation("gelu_tanh"), "forward", vit_a),
         Fault("tanh GELU for erf, float32", activation("gelu_tanh"), "forward", forward(VIT, "A", "float32")),
@@ -363,6 +387,16 @@ def faults() -> list[Fault]:
             lambda: mock.patch.multiple(vit, fold=lambda keys, site: keys),
             "statistics",
             spread,
+        ),
+        Fault("penalty over L + 1", wrapped(Rules, "penalties", one_longer), "search", short),
+        Fault("the first input counted in lengths", wrapped(Rules, "__call__", one_later), "search", least),
+        Fault("hypotheses that have ended go on", wrapped(beam, "_running", ended_go_on), "search", short),
+        Fault("cache not reordered", wrapped(transformer.Cache, "take", rows_as_they_are), "search", short),
+        Fault(
+            "memory of the row before",
+            wrapped(transformer.DecoderBlock, "attend_memory", next_memory),
+            "search",
+            short,
         ),
     ]
 
