@@ -509,6 +509,7 @@ def test_absent_fields_keep_their_defaults_and_whole_numbers_may_stand_for_float
             {"optim": {"decay": ["kernels"]}},
             "optim.decay is .* a list, each one of kernel, bias, norm, token, position, scale",
         ),
+        ({"optim": {"freeze": "a"}}, "optim.freeze is 'a', which is not a list of str"),
         ({"model": 3}, "model is 3, which is not a group of fields"),
     ],
 )

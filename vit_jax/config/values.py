@@ -95,12 +95,11 @@ def _described(hint: Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return f"one of {', '.join(map(str, arguments))}"
+    if origin is tuple and arguments[-1] is ...:
+        item = _described(arguments[0])
+        return f"a list, each {item}" if item.startswith("one of") else f"a list of {item}"
     if origin is tuple:
-        return (
-            f"a list, each {_described(arguments[0])}"
-            if arguments[-1] is ...
-            else f"[{', '.join(map(_described, arguments))}]"
-        )
+        return f"[{', '.join(map(_described, arguments))}]"
     return " or ".join(map(_described, arguments)) if arguments else hint.__name__
 
 
