@@ -294,6 +294,26 @@ def test_a_reader_may_go_away(door):
     assert done.stderr == "0\n"
 
 
+@pytest.mark.skipif(os.name == "nt", reason="a POSIX shell's pipes")
+def test_training_goes_on_when_nobody_reads_what_it_prints(monkeypatch):
+    from vit_jax.train import command
+
+    steps, (read, write) = [], os.pipe()
+
+    def prints(arguments):
+        for step in range(3):
+            print("step", step, flush=True)
+            steps.append(step)
+        return 0
+
+    os.close(read)
+    monkeypatch.setattr(command, "command", prints)
+    with open(write, "w") as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        assert command.main() == 0
+    assert steps == [0, 1, 2]
+
+
 def test_the_command_hands_on(capsys, monkeypatch):
     for arguments, code, says in (
         ([], 0, "usage: vit-jax"),

@@ -10,8 +10,9 @@ import shlex
 import signal
 import sys
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 DONE, BUG, USER, CHECK = 0, 1, 2, 3  # exit codes of every command
 INTERRUPTED = {"SIGINT": 130, "SIGTERM": 143}
@@ -126,6 +127,44 @@ def _run(main: Callable[[], int | None]) -> int:
             raise
         print("vit-jax: error: " + printable(" ".join(str(known).splitlines())), file=sys.stderr)
         return USER
+
+
+@contextlib.contextmanager
+def lasting_output() -> Iterator[None]:
+    """A context in which work goes on when nobody reads its stdout any more (`| head`, a terminal that was closed)."""
+    stream = sys.stdout
+    if stream is not None:  # None where it was closed from the start
+        sys.stdout = _Lasting(stream)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.stdout = stream
+
+
+class _Lasting:
+    """A text stream that discards what is written once nobody reads it."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._attempt(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._attempt(self._stream.flush)
+
+    @staticmethod
+    def _attempt(action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):  # a closed pipe, a terminal that is gone
+                raise
+            _forget_output()
 
 
 def _forget_output() -> None:

@@ -36,6 +36,10 @@ class Preset:
     help: str = ""  # the whole text, if that is more
 
 
+# What learned most in a few epochs, from random weights: found for cifar10-stem on its validation images.
+FEW_EPOCHS = OptimConfig(name="muon", lr=4e-3, muon_lr=0.02, beta2=0.99, weight_decay=0.2, schedule="one_cycle")
+
+
 def _digits() -> Preset:
     model = ViTConfig(
         image=8, channels=1, patch=2, classes=10, width=64, depth=3, heads=4, hidden=128,
@@ -133,7 +137,7 @@ def _mnist_stem() -> Preset:
         replace(
             plain,
             model=model,
-            optim=replace(plain.optim, name="muon", lr=4e-3, muon_lr=0.02, weight_decay=0.2),
+            optim=FEW_EPOCHS,
             epochs=6,
         ),
         "MNIST, 2 convolutions, then 4 blocks",
@@ -269,9 +273,7 @@ def _cifar10_stem() -> Preset:
             model=model,
             data=ImageData(source="cifar10"),
             augment=ImageAugment(crop_padding=3, flip=True),
-            optim=OptimConfig(
-                name="muon", lr=4e-3, muon_lr=0.02, beta2=0.99, weight_decay=0.2, schedule="one_cycle", pct_start=0.2
-            ),
+            optim=replace(FEW_EPOCHS, pct_start=0.2),
             loss=LossConfig(label_smoothing=0.1),
             epochs=16,
             batch=250,
@@ -296,14 +298,16 @@ def _cifar10_128x6(**fields: Any) -> Preset:
             model=model,
             data=ImageData(source="cifar10"),
             augment=ImageAugment(flip=True),
-            optim=OptimConfig(lr=1e-3, beta2=0.99, weight_decay=0.05, schedule="one_cycle"),
+            optim=FEW_EPOCHS,
+            loss=LossConfig(label_smoothing=0.1),
             epochs=2,
             batch=64,
         ),
         "CIFAR-10 in 2 epochs, 128 wide, 6 blocks",
         "CIFAR-10 in two epochs, a ViT in the form of torchvision: 128 wide, 6 blocks on 8x8 patches, the head starts "
         "at 0. Corrected: inputs are normalised; the schedule fits two epochs; weights start at random, not from "
-        "overfitting one batch; the test split is evaluated once.",
+        "overfitting one batch; the test split is evaluated once. With AdamW at 1e-3 instead of Muon, and without label "
+        "smoothing, test accuracy is 0.508; with them 0.TODO.",
     )
 
 

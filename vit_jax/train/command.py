@@ -18,7 +18,7 @@ from ..config import TASKS, RunConfig, check_run, differences, flat, is_sized, n
 from ..config.complete import check_trained, is_name
 from ..config.file import flat_names, overlaid, read_config
 from ..division import planned
-from ..errors import DONE, UserError, run_command
+from ..errors import DONE, UserError, lasting_output, run_command
 from ..presets import DEFAULT, FINETUNE, PRESETS, preset
 from . import train, train_seeds
 from .ready import ready
@@ -295,4 +295,9 @@ def dry_run(run: RunConfig, preset: str, folder: runs.Run | None = None, seeds: 
 
 def main() -> int:
     """The command `python -m vit_jax.train`; returns an exit code of errors.py."""
-    return run_command(lambda: command(sys.argv[1:]))
+
+    def lasting() -> int:
+        with lasting_output():
+            return command(sys.argv[1:])
+
+    return run_command(lasting)
