@@ -110,10 +110,10 @@ def _transformer_512x6() -> Preset:
     )
 
 
-def _mnist() -> Preset:
+def _mnist(**fields: Any) -> Preset:
     model = ViTConfig(
         image=28, channels=1, patch=4, classes=10, width=64, depth=4, heads=4, hidden=128,
-        init_std=0.1, position_std=0.2, token_std=0.2,
+        init_std=0.1, position_std=0.2, token_std=0.2, **fields,
     )  # fmt: skip
     return Preset(
         RunConfig(
@@ -131,15 +131,9 @@ def _mnist() -> Preset:
 
 
 def _mnist_stem() -> Preset:
-    plain = _mnist().run
-    model = replace(plain.model, stem=(32, 64), init="fan_in", head_zero=True)
+    run = _mnist(stem=(32, 64), init="fan_in", head_zero=True).run
     return Preset(
-        replace(
-            plain,
-            model=model,
-            optim=FEW_EPOCHS,
-            epochs=6,
-        ),
+        replace(run, optim=FEW_EPOCHS, epochs=6),
         "MNIST, 2 convolutions, then 4 blocks",
         "mnist with two convolutions of stride 2 (32 and 64 wide) before its 49 tokens, and Muon for the hidden "
         "kernels: test accuracy 0.995 (one seed, trained on all of train: --data.validation 0).",
@@ -306,8 +300,8 @@ def _cifar10_128x6(**fields: Any) -> Preset:
         "CIFAR-10 in 2 epochs, 128 wide, 6 blocks",
         "CIFAR-10 in two epochs, a ViT in the form of torchvision: 128 wide, 6 blocks on 8x8 patches, the head starts "
         "at 0. Corrected: inputs are normalised; the schedule fits two epochs; weights start at random, not from "
-        "overfitting one batch; the test split is evaluated once. With AdamW at 1e-3 instead of Muon, and without label "
-        "smoothing, test accuracy is 0.508; with them 0.TODO.",
+        "overfitting one batch; the test split is evaluated once. AdamW at 1e-3, without label smoothing, reaches "
+        "0.508 on test; Muon 0.588 (one seed).",
     )
 
 
