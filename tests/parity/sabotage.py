@@ -349,6 +349,14 @@ def faults() -> list[Fault]:
             "losses",
             lambda: losses.translate(0.0),
         ),
+        Fault(
+            "tokens smoothed by e/(V-1)",
+            wrapped(
+                translate, "token_losses", lambda f, x, labels, e: f(x, labels, e * x.shape[-1] / (x.shape[-1] - 1))
+            ),
+            "losses",
+            lambda: losses.translate(0.1),
+        ),
         Fault("smoothing e/(V-1)", wrapped(optax, "smooth_labels", smoothing), "losses", lambda: losses.classify(0.1)),
         Fault(
             "decay on every leaf",
