@@ -6,13 +6,12 @@ the layout knows, or comes from shapes, from a file that states it, or from the 
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vit_jax.config import ModelConfig, network_of, normal
+from vit_jax.config import ModelConfig, network_of, normal, replaced, value_at
 
 from .rules import Row, Shape
 
@@ -154,10 +153,10 @@ class Layout:
             return [f"it holds a {network_of(self.network).name}, this is a {network_of(config).name}"]
         config, unseen = normal(config), network_of(self.network).unseen
         reasons = [
-            f"{name} is {getattr(config, name)!r}, but the layout has "
+            f"{name} is {value_at(config, name)!r}, but the layout has "
             + ("none" if f.among == ((),) else f"only {' or '.join(map(repr, f.among))}")
             for name, f in self.fields.items()
-            if not f.allows(getattr(config, name)) and not (weights_only and name in unseen) and name not in stated
+            if not f.allows(value_at(config, name)) and not (weights_only and name in unseen) and name not in stated
             if not self._idle(config, name)
         ]
         return reasons or self.refuses("network", config) or ([] if weights_only else self.refuses("statement", config))
@@ -166,14 +165,14 @@ class Layout:
         """Where a config departs from what the layout's own library always computes, a clause each."""
         config = normal(config)
         return [
-            f"{name} is {getattr(config, name)!r} instead of {f.among[0]!r}"
+            f"{name} is {value_at(config, name)!r} instead of {f.among[0]!r}"
             for name, f in self.fields.items()
-            if len(f.among) == 1 and not f.allows(getattr(config, name)) and not self._idle(config, name)
+            if len(f.among) == 1 and not f.allows(value_at(config, name)) and not self._idle(config, name)
         ]
 
     def _idle(self, config: Any, name: str) -> bool:
         """Whether one of a field's own values would change nothing: a head's bias where there is no head."""
-        return any(normal(dataclasses.replace(config, **{name: value})) == config for value in self.fields[name].among)
+        return any(normal(replaced(config, {name: value})) == config for value in self.fields[name].among)
 
 
 def matches(names: Iterable[str], signature: Iterable[str]) -> bool:
@@ -209,7 +208,7 @@ def statement(layout: Layout, config: Any) -> Json:
             node = out
             for key in path:
                 node = node.setdefault(key, {})
-            node[leaf] = f.encode(getattr(config, name))
+            node[leaf] = f.encode(value_at(config, name))
     return out
 
 

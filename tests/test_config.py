@@ -14,6 +14,8 @@ from vit_jax import config
 from vit_jax.config import (
     SIZES,
     AugmentConfig,
+    CaptionData,
+    CaptionerConfig,
     DistilLoss,
     ImageAugment,
     ImageData,
@@ -22,6 +24,8 @@ from vit_jax.config import (
     TransformerConfig,
     ViTConfig,
     augmentation,
+    captioner,
+    check_captioner,
     check_run,
     check_transformer,
     check_vit,
@@ -34,6 +38,7 @@ from vit_jax.config import (
     to_dict,
 )
 from vit_jax.config import check as checks
+from vit_jax.config.captioner import HEADLESS
 from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, preset
 
@@ -143,14 +148,11 @@ BAD_NETWORKS = [
 ]
 
 BAD_TRANSFORMERS = [
-    *(
-        (dict([(name, value)]), name, str(value))
-        for name in ("width", "heads", "hidden", "encoder_depth")
-        for value in (0, -1)
-    ),
+    *((dict([(name, value)]), name, str(value)) for name in ("width", "heads", "hidden") for value in (0, -1)),
     *(
         (dict([(name, -1)]), name, "-1")
         for name in (
+            "encoder_depth",
             "decoder_depth",
             "head_width",
             "source_vocabulary",
@@ -160,6 +162,8 @@ BAD_TRANSFORMERS = [
             "outputs",
         )
     ),
+    (dict(encoder_depth=0, decoder_depth=0), "encoder_depth", "decoder_depth", "0"),
+    (dict(encoder_depth=0, source_vocabulary=7), "encoder_depth", "0", "source_vocabulary", "7"),
     (dict(encoder_depth=1001), "encoder_depth", "1001", "1000"),
     (dict(decoder_depth=10**9), "decoder_depth", "1000000000", "1000"),
     (dict(eps=math.nan), "eps", "nan"),
@@ -200,6 +204,7 @@ BAD_TEXTS = [
     (dict(model=TransformerConfig(heads=3)), "model.width", "512", "model.heads", "3"),
     (dict(model=TransformerConfig(max_length=9)), "model.max_length", "9", "data.lengths", "16"),
     (dict(model=TransformerConfig(causal=False)), "model.causal", "False"),
+    (dict(model=TransformerConfig(encoder_depth=0)), "model.encoder_depth", "0"),
     (dict(model=TransformerConfig(tie="all", source_vocabulary=7, outputs=8)), "model.tie", "all", "7", "8"),
     *(
         (dict(data=dict(lengths=lengths)), "data.lengths", str(list(lengths)))
@@ -209,6 +214,29 @@ BAD_TEXTS = [
     (dict(data=dict(tokenizer="")), "data.tokenizer", "empty", "bpe"),
     (dict(data=dict(tokenizer="bpe", vocabulary=300)), "data.vocabulary", "300", "512"),
     (dict(optim=dict(warmup_steps=-1)), "optim.warmup_steps", "-1"),
+]
+
+DECODER = TransformerConfig(encoder_depth=0)
+BAD_CAPTIONERS = [
+    (dict(memory="vectors", memory_width=0), "memory_width", "0"),
+    (dict(vit=ViTConfig(classes=7)), "vit.classes", "7"),
+    (dict(vit=ViTConfig(classes=0, head_hidden=5)), "vit.head_hidden", "5"),
+    (dict(vit=ViTConfig(classes=0, width=100)), "vit.width", "100", "vit.heads", "12"),
+    (dict(text=TransformerConfig()), "text.encoder_depth", "6", "text.decoder_depth"),
+    (dict(text=TransformerConfig(encoder_depth=0, decoder_depth=0)), "text.decoder_depth", "0"),
+    (dict(text=dataclasses.replace(DECODER, heads=3)), "text.width", "512", "text.heads", "3"),
+]
+
+BAD_CAPTIONS = [
+    (dict(model=CaptionerConfig(vit=ViTConfig(classes=9))), "model.vit.classes", "9"),
+    (dict(model=CaptionerConfig(memory="vectors")), "model.memory", "vectors", "tokens"),
+    (dict(model=CaptionerConfig(text=dataclasses.replace(DECODER, causal=False))), "model.text.causal", "False"),
+    (dict(model=CaptionerConfig(text=dataclasses.replace(DECODER, max_length=9))), "model.text.max_length", "9", "12"),
+    (dict(augment=dict(mixup=0.8)), "augment.mixup", "0.8"),
+    (dict(augment=dict(repeats=2)), "augment.repeats", "2"),
+    (dict(augment=dict(flip=True)), "augment.flip", "True", "shapes"),
+    (dict(data=dict(length=1)), "data.length", "1"),
+    (dict(data=dict(drawn=0)), "data.drawn", "0"),
 ]
 
 BAD_RUNS = [
@@ -269,6 +297,7 @@ BAD_RUNS = [
     (dict(optim=dict(muon_momentum=1.0)), "optim.muon_momentum", "1.0"),
     (dict(optim=dict(lion_beta2=1.0)), "optim.lion_beta2", "1.0"),
     (dict(teacher="x.pt"), "teacher", "x.pt", "classify", "distil"),
+    *(({"task": "caption", **fields}, *words) for fields, *words in BAD_CAPTIONS),
     *(({"task": "distil", "model": TWO_HEADS, **fields}, *words) for fields, *words in BAD_STUDENTS),
     *(
         (dict(augment=dict([(name, value)])), f"augment.{name}", str(value))
@@ -329,6 +358,7 @@ PARTS = {
     "classify": {"model": ViTConfig, "data": ImageData, "augment": ImageAugment},
     "distil": {"model": ViTConfig, "data": ImageData, "augment": ImageAugment, "loss": DistilLoss},
     "translate": {"model": TransformerConfig, "data": SentenceData, "augment": AugmentConfig},
+    "caption": {"model": CaptionerConfig, "data": CaptionData, "augment": ImageAugment},
 }
 
 
@@ -343,6 +373,7 @@ def run_with(fields):
 
 
 IMAGES, TEXTS = run_with({}), run_with({"task": "translate"})
+CAPTIONS = run_with({"task": "caption"})
 TAUGHT = run_with({"task": "distil", "model": TWO_HEADS})
 
 
@@ -366,11 +397,16 @@ def transformer_with(fields):
     return TransformerConfig(**fields)
 
 
+def captioner_with(fields):
+    return CaptionerConfig(**fields)
+
+
 @pytest.mark.parametrize(
     ("check", "build", "case"),
     [
         *((check_vit, vit_with, case) for case in BAD_NETWORKS),
         *((check_transformer, transformer_with, case) for case in BAD_TRANSFORMERS),
+        *((check_captioner, captioner_with, case) for case in BAD_CAPTIONERS),
     ],
     ids=lambda case: " ".join(f"{k}={v}" for k, v in case[0].items()) if isinstance(case, tuple) else "",
 )
@@ -415,6 +451,7 @@ OF_A_RUN += [f for f in vars(augmentation).values() if inspect.isfunction(f) and
     [
         (check_vit, [check_vit], BAD_NETWORKS, vit_with),
         (check_transformer, [check_transformer], BAD_TRANSFORMERS, transformer_with),
+        (check_captioner, [check_captioner, captioner._inside], BAD_CAPTIONERS, captioner_with),
         (check_run, OF_A_RUN, BAD_RUNS, run_with),
     ],
 )
@@ -443,15 +480,14 @@ def test_a_run_comes_back_from_json(name):
     assert from_dict(RunConfig, json.loads(json.dumps(to_dict(run)))) == run
 
 
-@pytest.mark.parametrize("run", [IMAGES, TEXTS, TAUGHT], ids=lambda run: run.task)
+@pytest.mark.parametrize("run", [IMAGES, TEXTS, CAPTIONS, TAUGHT], ids=lambda run: run.task)
 def test_every_field_of_a_run_is_written_and_comes_back(run):
     """Each field, moved away from its default, survives; so none is left out on either way."""
     for name, (value, _) in config.flat(run).items():
         if name == "task":  # it says what the others are
             continue
-        *path, leaf = name.split(".")
-        cls = type(getattr(run, path[0])) if path else RunConfig
-        hint = typing.get_type_hints(cls)[leaf]
+        part, _, leaf = name.rpartition(".")
+        hint = typing.get_type_hints(type(config.value_at(run, part)) if part else RunConfig)[leaf]
         options = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
         other = next((o for o in options if o != value), None)
         if options == (value,):  # the only choice
@@ -468,9 +504,7 @@ def test_every_field_of_a_run_is_written_and_comes_back(run):
                 ),
             }
             other = moves[type(value)](value)
-        changed = dataclasses.replace(
-            run, **({path[0]: dataclasses.replace(getattr(run, path[0]), **{leaf: other})} if path else {leaf: other})
-        )
+        changed = config.replaced(run, {name: other})
         again = from_dict(RunConfig, json.loads(json.dumps(to_dict(changed))))
         assert again == changed != run, name
 
@@ -684,3 +718,10 @@ def test_kind_of_every_parameter_name():
     )
     assert {name: parameter.kind for name, parameter in parameters(check_transformer(text)).items()} == TEXT_KINDS
     assert set(typing.get_args(config.Kind)) == {*KINDS.values(), *TEXT_KINDS.values()}
+    half = dataclasses.replace(text, encoder_depth=0, source_vocabulary=0)
+    both = CaptionerConfig(vit=dataclasses.replace(everything, **HEADLESS), text=half)
+    heads = ("pool.", "head", "distill_norm.", "distill_head.")
+    expected = {f"vit.{name}": kind for name, kind in KINDS.items() if not name.startswith(heads)}
+    expected |= {"memory.kernel": "kernel", "memory.bias": "bias"}
+    expected |= {name: kind for name, kind in TEXT_KINDS.items() if not name.startswith(("source.", "encoder."))}
+    assert {name: parameter.kind for name, parameter in parameters(check_captioner(both)).items()} == expected

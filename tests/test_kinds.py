@@ -8,7 +8,17 @@ import jax.numpy as jnp
 import pytest
 
 from vit_jax import layers
-from vit_jax.config import OptimConfig, TransformerConfig, ViTConfig, moments, parameters, roles, shapes
+from vit_jax.config import (
+    CaptionerConfig,
+    OptimConfig,
+    TransformerConfig,
+    ViTConfig,
+    moments,
+    parameters,
+    roles,
+    shapes,
+)
+from vit_jax.config.captioner import HEADLESS
 from vit_jax.models import definition, start
 from vit_jax.optim import Optimizer, decay_mask
 from vit_jax.presets import PRESETS, preset
@@ -46,10 +56,16 @@ SENTENCES = TransformerConfig(
     embedding_norm=True,
 )
 TIED = dataclasses.replace(SENTENCES, source_vocabulary=7, tie="all")
+CAPTIONS = CaptionerConfig(
+    vit=dataclasses.replace(EVERYTHING, **HEADLESS, width=12),
+    text=dataclasses.replace(SENTENCES, encoder_depth=0, source_vocabulary=0),
+)
 
 
 def small(config):
     """A preset's network with few blocks and small tables: the same sorts of parameters."""
+    if isinstance(config, CaptionerConfig):
+        return dataclasses.replace(config, text=dataclasses.replace(config.text, target_vocabulary=9, outputs=9))
     depth = (
         {"depth": 1}
         if hasattr(config, "depth")
@@ -60,7 +76,7 @@ def small(config):
 
 @pytest.mark.parametrize(
     "config",
-    [EVERYTHING, SENTENCES, TIED, *(small(preset(name).run.model) for name in PRESETS)],
+    [EVERYTHING, SENTENCES, TIED, CAPTIONS, *(small(preset(name).run.model) for name in PRESETS)],
     ids=lambda c: type(c).__name__,
 )
 def test_torch_ref_sorts_every_parameter_as_the_table_does(config):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax.attention_core import NARROW
-from vit_jax.config import Teacher, ViTConfig, network_of, parameters, shapes, with_sizes
+from vit_jax.config import Teacher, ViTConfig, network_of, parameters, pixels, shapes, value_at, with_sizes
 from vit_jax.models import definition
 from vit_jax.optim import Optimizer
 from vit_jax.presets import PRESETS, preset
@@ -16,7 +16,11 @@ from vit_jax.step import Engine, Evaluator
 from vit_jax.tasks import task_of
 
 WORDS = ["<pad>", "<bos>", "<eos>", "<unk>", "one", "two"]
-METADATA = {"preprocess": {"mean": [0.5], "std": [0.5]}, "vocabulary": {"source": WORDS, "target": WORDS}}
+METADATA = {
+    "preprocess": {"mean": [0.5], "std": [0.5]},
+    "vocabulary": {"source": WORDS, "target": WORDS},
+    "words": WORDS,
+}
 
 
 def abstract(shape, dtype):
@@ -27,8 +31,9 @@ def batch_of(run):
     """A batch of a preset, as shapes: images and labels, or the ids of sentences."""
     if run.task == "translate":
         return {name: abstract((run.batch, 7), np.int32) for name in ("source", "target")}
-    height, width = np.broadcast_to(run.model.image, 2)
-    image = abstract((run.batch, int(height), int(width), run.model.channels), np.uint8)
+    image = abstract((run.batch, *pixels(run.model)), np.uint8)
+    if run.task == "caption":
+        return {"image": image, "target": abstract((run.batch, 11), np.int32)}
     return {"image": image, "label": abstract((run.batch,), np.int32)}
 
 
@@ -40,7 +45,7 @@ def a_teacher(channels):
     return Teacher("teacher", "", config, metadata, arrays)
 
 
-QUICK = ("digits", "numbers", "mnist-20x1")
+QUICK = ("digits", "numbers", "shapes", "mnist-20x1")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +54,7 @@ QUICK = ("digits", "numbers", "mnist-20x1")
 def test_the_steps_of_a_preset_are_lowered_for_each_platform(name):
     """From shapes alone, so nothing is computed or compiled."""
     run = preset(name).run
-    open_sizes = {size: 10 for size in network_of(run.model).from_data if not getattr(run.model, size)}
+    open_sizes = {size: 10 for size in network_of(run.model).from_data if not value_at(run.model, size)}
     run = replace(run, model=with_sizes(run.model, open_sizes))
     task = task_of(run, METADATA).load_frozen(a_teacher(getattr(run.model, "channels", 1)))
     network, optimizer = definition(run.model), Optimizer(run.optim, 100, 10, parameters(run.model))
@@ -61,5 +66,6 @@ def test_the_steps_of_a_preset_are_lowered_for_each_platform(name):
     for platform in ("cuda", "tpu", "cpu"):
         texts = [step.lower(lowering_platforms=(platform,)).as_text() for step in (training, evaluation)]
         assert all("dot_general" in text for text in texts)
-        narrow = run.model.resolved_head_width < NARROW
+        parts = [getattr(run.model, part, run.model) for part in ("vit", "text")]  # of a captioner, both
+        narrow = all(part.resolved_head_width < NARROW for part in parts)
         assert ["optimization_barrier" in text for text in texts] == [platform == "cpu" and narrow, False]

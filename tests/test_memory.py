@@ -7,7 +7,7 @@ import pytest
 
 import vit_jax
 from vit_jax import limits, memory
-from vit_jax.config import TransformerConfig, ViTConfig, parameter_count, shapes, sized
+from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, parameter_count, shapes, sized
 from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, preset
 from vit_jax.train import command as train_command
@@ -26,6 +26,9 @@ TEXTS = TransformerConfig(width=8, heads=2, hidden=12, source_vocabulary=9, targ
             for n, m, first in ((1, 1, True), (3, 1, True), (2, 5, False))
         ),
         TransformerConfig(width=8, heads=2, hidden=12, encoder_depth=4, decoder_depth=0),
+        CaptionerConfig(
+            replace(SLOTS, classes=0, depth=3, width=6), replace(TEXTS, encoder_depth=0, source_vocabulary=0)
+        ),
     ],
 )
 def test_parameters_are_counted_without_their_table(config):

@@ -38,6 +38,7 @@ VARIANTS = {
     "concatenated": dataclasses.replace(TINY, position="concatenated", embedding_norm=True),
     "no positions": dataclasses.replace(TINY, position="none", outputs=0),
     "vectors": dataclasses.replace(TINY, source_vocabulary=0, target_vocabulary=0, outputs=0, position="one_frequency"),
+    "a given memory": dataclasses.replace(TINY, encoder_depth=0, source_vocabulary=0),
 }
 
 

@@ -6,11 +6,12 @@ The public names are imported when they are first used: `python -m torch_ref.tra
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .captioner import Captioner
     from .transformer import Transformer
     from .vit import ViT
     from .weights import Model, build, gradients, load, named, parameters
 
-__all__ = ["Model", "Transformer", "ViT", "build", "gradients", "load", "named", "parameters"]
+__all__ = ["Captioner", "Model", "Transformer", "ViT", "build", "gradients", "load", "named", "parameters"]
 
 
 def __getattr__(name: str) -> object:
@@ -18,5 +19,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    module = {"Transformer": "transformer", "ViT": "vit"}.get(name, "weights")
+    module = {"Captioner": "captioner", "Transformer": "transformer", "ViT": "vit"}.get(name, "weights")
     return getattr(import_module(f"{__name__}.{module}"), name)

@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vit_jax.config import DistilLoss, LossConfig, RunConfig, nearest, network_of
-from vit_jax.data import open_images, open_sentences
+from vit_jax.data import open_captions, open_images, open_sentences
 from vit_jax.errors import UserError
-from vit_jax.text import Ids, opened
+from vit_jax.text import Ids, Vocabulary, opened
 
+from .captioner import Captioner
 from .transformer import Transformer
 from .vit import ViT
 
@@ -256,7 +257,69 @@ class Translate:
         }
 
 
-TASKS: dict[str, Any] = {"classify": Classify, "translate": Translate}
+class Caption:
+    """Captions of images, in batches {image: uint8 [B, h, w, C], target: ids [B, T]}."""
+
+    selection: ClassVar[tuple[str, int]] = ("exact_match", 1)
+
+    def __init__(self, run: RunConfig, metadata: Mapping[str, Any]):
+        preprocess = metadata["preprocess"]
+        self.run, self.mean, self.std = run, tuple(preprocess["mean"]), tuple(preprocess["std"])
+        self.ids = Vocabulary(metadata["words"]).ids
+
+    @staticmethod
+    def open_data(run: RunConfig) -> Any:
+        """Open, check and split the data of a run. Raises UserError."""
+        c, data, augment = cast(Any, (run.model, run.data, run.augment))  # their classes are those of the task's row
+        how = {name: getattr(augment, name) for name in ("normalize", "mean", "std")}
+        return open_captions(data, c.vit.image, c.vit.channels, c.vit.grid, **how, words=c.text.outputs)
+
+    def loss(self, model: Captioner, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+        """The loss of a batch []; images are augmented if the model is in training mode."""
+        images = batch["image"].permute(0, 3, 1, 2)  # [B, h, w, C] -> [B, C, h, w]
+        images = augmented(images, self.run.augment) if model.training else images
+        read, labels = shifted(batch["target"].long(), self.ids)
+        logits = model(normalised(images, self.mean, self.std, dtype), read)
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=self.run.loss.label_smoothing)
+
+    def outputs(self, model: Captioner, batch: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+        """For each image: the sum of its losses, its tokens, how many are predicted right, and its caption."""
+        images = normalised(batch["image"].permute(0, 3, 1, 2), self.mean, self.std, dtype)
+        read, labels = shifted(batch["target"].long(), self.ids)
+        logits = model(images, read)
+        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
+        return {
+            "loss": losses.double().sum(1),
+            "tokens": (labels != -100).sum(1),
+            "right": (logits.argmax(-1) == labels).sum(1),
+            "predicted": self.captions(model, images, cast(Any, self.run.data).length),
+        }
+
+    def captions(self, model: Captioner, images: Tensor, length: int) -> Tensor:
+        """The likeliest next token, one after the other: normalised images to [B, length], without ends, padded."""
+        cache = model.init_cache(model.encode(images), None, length)
+        found = torch.full((len(images), length), self.ids.pad, device=images.device)
+        read, ended = torch.full_like(found[:, 0], self.ids.begin), torch.zeros_like(found[:, 0], dtype=torch.bool)
+        for t in range(length):
+            logits, cache = model.decode_step(read, cache)
+            logits[:, list(self.ids.banned)] = -torch.inf
+            read = logits.argmax(-1)
+            ended |= read == self.ids.end
+            found[:, t] = read.masked_fill(ended, self.ids.pad)
+        return found
+
+    def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
+        """Loss and accuracy per token, and the share of captions that are right to the last word."""
+        target, tokens = torch.as_tensor(split.target).long(), out["tokens"].sum().item()
+        truth = F.pad(target, (0, out["predicted"].shape[1] - target.shape[1]), value=self.ids.pad)
+        return {
+            "loss": out["loss"].sum().item() / tokens,
+            "accuracy": out["right"].sum().item() / tokens,
+            "exact_match": (out["predicted"] == truth).all(1).double().mean().item(),
+        }
+
+
+TASKS: dict[str, Any] = {"caption": Caption, "classify": Classify, "translate": Translate}
 
 
 def task_of(run: RunConfig) -> Any:

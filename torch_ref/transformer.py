@@ -268,21 +268,93 @@ class Head(nn.Module):
         return F.linear(x, table.weight, self.bias)
 
 
-class Transformer(nn.Module):
+class TargetSide(nn.Module):
+    """The half of a network that writes: the embedding of the target, the decoder over a memory, and the head."""
+
+    def add_target(self, c: TransformerConfig) -> None:
+        """Make the three, those that the config has."""
+        self.side = c
+        self.target = Embedding(c, c.target_vocabulary, True) if c.decoder_depth else None
+        self.decoder = Decoder(c) if c.decoder_depth else None
+        self.head = Head(c) if c.outputs else None
+
+    def write(
+        self,
+        memory: Tensor,
+        target: Tensor,
+        tape: Tape | None,
+        *,
+        target_padding: Tensor | None = None,
+        memory_padding: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        causal: bool | None = None,
+    ) -> Tensor:
+        """The forward pass from a memory [B, S, D]; the other arguments and the result are those of a call."""
+        assert self.target is not None and self.decoder is not None
+        y = self.target(target, self.table)
+        (batch, length), memory_length = y.shape[:2], memory.shape[1]
+        causal = self.side.causal if causal is None else causal
+        mask = attention_mask(
+            batch, length, length, padding=target_padding, mask=target_mask, causal=causal, device=y.device
+        )
+        memory_mask = attention_mask(batch, length, memory_length, padding=memory_padding, mask=memory_mask)
+        y = self.decoder(y, memory, mask, memory_mask, tape=tape)
+        return self.logits(y)
+
+    @property
+    def table(self) -> nn.Embedding | None:
+        """The embedding of the target, [V, D]; None if the target is vectors."""
+        return None if self.target is None else self.target.embedding
+
+    def logits(self, y: Tensor) -> Tensor:
+        """The head: [..., D] -> [..., K]; without a head, `y` unchanged."""
+        return y if self.head is None else self.head(y, self.table)
+
+    # Decoding, one token at a time.
+
+    def init_cache(self, memory: Tensor, memory_padding: Tensor | None, length: int) -> Cache:
+        """The cache to decode up to `length` tokens with `decode_step`, over a memory [B, S, D].
+
+        Projects the keys and values of the memory once. Raises ValueError on a wrong padding, a length beyond
+        max_length, a decoder that is not causal, or a network without a decoder.
+        """
+        c = self.side
+        if self.decoder is None:
+            raise ValueError("decoder_depth is 0: an encoder alone decodes nothing; give it a decoder")
+        if not c.causal:
+            raise ValueError(
+                "causal is False: each token of such a decoder attends to all others, so it cannot decode one at a time"
+            )
+        if length < 1 or (c.max_length and length > c.max_length):
+            raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
+        return self.decoder.init_cache(memory, memory_padding, length)
+
+    def decode_step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+        """Decode one position: tokens, ids [B] or vectors [B, D] -> logits [B, K] of the next, and the cache with them.
+
+        Raises ValueError on a cache of another batch size or network, or one that is full.
+        """
+        assert self.target is not None and self.decoder is not None  # there is a cache, so there is a decoder
+        self.decoder.check(tokens, cache)
+        x = self.target.with_positions(self.target.lookup(tokens, self.table)[:, None], cache.index)  # [B, 1, D]
+        x, cache = self.decoder.step(x[:, 0], cache)
+        return self.logits(x), cache
+
+
+class Transformer(TargetSide):
     """An encoder-decoder Transformer: `model(source, target) -> logits`; an encoder alone: `model(source) -> memory`.
 
-    Initial weights are drawn with torch's global generator. Raises UserError on a config that `check_transformer`
-    refuses.
+    Without an encoder the source is the memory, vectors [B, S, D]. Initial weights are drawn with torch's global
+    generator. Raises UserError on a config that `check_transformer` refuses.
     """
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
         c = self.config = check_transformer(config)
-        self.source = Embedding(c, c.source_vocabulary, not c.one_embedding)
-        self.target = Embedding(c, c.target_vocabulary, True) if c.decoder_depth else None
-        self.encoder = Encoder(c)
-        self.decoder = Decoder(c) if c.decoder_depth else None
-        self.head = Head(c) if c.outputs else None
+        self.source = Embedding(c, c.source_vocabulary, not c.one_embedding) if c.encoder_depth else None
+        self.encoder = Encoder(c) if c.encoder_depth else None
+        self.add_target(c)
         self.start()
 
     def forward(
@@ -316,16 +388,16 @@ class Transformer(nn.Module):
                 f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
             )
         memory = self.encode(source, source_padding, source_mask, tape=tape)
-        y = self.target(target, self.table)
-        (batch, length), memory_length = y.shape[:2], memory.shape[1]
-        causal = self.config.causal if causal is None else causal
-        mask = attention_mask(
-            batch, length, length, padding=target_padding, mask=target_mask, causal=causal, device=y.device
+        return self.write(
+            memory,
+            target,
+            tape,
+            target_padding=target_padding,
+            memory_padding=source_padding if memory_padding is ... else memory_padding,
+            target_mask=target_mask,
+            memory_mask=memory_mask,
+            causal=causal,
         )
-        memory_padding = source_padding if memory_padding is ... else memory_padding
-        memory_mask = attention_mask(batch, length, memory_length, padding=memory_padding, mask=memory_mask)
-        y = self.decoder(y, memory, mask, memory_mask, tape=tape)
-        return self.logits(y)
 
     def capture(self, source: Tensor, target: Tensor | None, names: Iterable[str], **masks: Any) -> dict[str, Tensor]:
         """Inner values of an evaluation pass, {name: tensor}; `masks` are the keyword arguments of a call.
@@ -355,51 +427,18 @@ class Transformer(nn.Module):
         *,
         tape: Tape | None = None,
     ) -> Tensor:
-        """A source, ids [B, S] or vectors [B, S, D], to its memory [B, S, D]."""
-        x = self.source(source, self.table if self.config.one_embedding else self.source.embedding)
-        mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
-        memory = self.encoder(x, mask, tape=tape)
+        """A source, ids [B, S] or vectors [B, S, D], to its memory [B, S, D]; without an encoder that is the source."""
+        if self.source is None or self.encoder is None:
+            if source_mask is not None:
+                raise ValueError("source_mask is given, but there is no encoder in which it would count: leave it out")
+            check_vectors("source", source, self.config.width)
+            memory = source
+        else:
+            x = self.source(source, self.table if self.config.one_embedding else self.source.embedding)
+            mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
+            memory = self.encoder(x, mask, tape=tape)
         record(tape, "memory", memory)
         return memory
-
-    @property
-    def table(self) -> nn.Embedding | None:
-        """The embedding of the target, [V, D]; None if the target is vectors."""
-        return None if self.target is None else self.target.embedding
-
-    def logits(self, y: Tensor) -> Tensor:
-        """The head: [..., D] -> [..., K]; without a head, `y` unchanged."""
-        return y if self.head is None else self.head(y, self.table)
-
-    # Decoding, one token at a time.
-
-    def init_cache(self, memory: Tensor, memory_padding: Tensor | None, length: int) -> Cache:
-        """The cache to decode up to `length` tokens with `decode_step`, over a memory [B, S, D].
-
-        Projects the keys and values of the memory once. Raises ValueError on a wrong padding, a length beyond
-        max_length, a decoder that is not causal, or a network without a decoder.
-        """
-        c = self.config
-        if self.decoder is None:
-            raise ValueError("decoder_depth is 0: an encoder alone decodes nothing; give it a decoder")
-        if not c.causal:
-            raise ValueError(
-                "causal is False: each token of such a decoder attends to all others, so it cannot decode one at a time"
-            )
-        if length < 1 or (c.max_length and length > c.max_length):
-            raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
-        return self.decoder.init_cache(memory, memory_padding, length)
-
-    def decode_step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """Decode one position: tokens, ids [B] or vectors [B, D] -> logits [B, K] of the next, and the cache with them.
-
-        Raises ValueError on a cache of another batch size or network, or one that is full.
-        """
-        assert self.target is not None and self.decoder is not None  # there is a cache, so there is a decoder
-        self.decoder.check(tokens, cache)
-        x = self.target.with_positions(self.target.lookup(tokens, self.table)[:, None], cache.index)  # [B, 1, D]
-        x, cache = self.decoder.step(x[:, 0], cache)
-        return self.logits(x), cache
 
     @torch.no_grad()
     def start(self) -> None:
@@ -413,6 +452,12 @@ class Transformer(nn.Module):
             token_std=c.embedding_std,
             position_std=c.position_std,
         )
+
+
+def check_vectors(name: str, x: Tensor, width: int) -> None:
+    """Raise ValueError unless `x` is floating-point vectors [B, S, width], at least one a row."""
+    if x.ndim != 3 or x.shape[-1] != width or not x.shape[1] or not x.dtype.is_floating_point:
+        raise ValueError(f"{name} {x.dtype} {list(x.shape)} is not vectors [B, S, {width}], which this network takes")
 
 
 Pair = tuple[Tensor, Tensor]  # keys and values per head, [B, H, N, Dh] each

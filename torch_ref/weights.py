@@ -13,10 +13,11 @@ from convert.dialects import torch_ref as dialect
 from vit_jax.config import ModelConfig, network_of
 from vit_jax.errors import UserError
 
+from .captioner import Captioner
 from .transformer import Transformer
 from .vit import ViT
 
-Model = ViT | Transformer
+Model = ViT | Transformer | Captioner
 
 
 def build(config: ModelConfig) -> Model:

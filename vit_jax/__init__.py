@@ -5,8 +5,9 @@ The public names are imported when they are first used, so `import vit_jax` take
 
 TYPE_CHECKING = False  # importing typing would take longer than this package; type checkers know the name
 if TYPE_CHECKING:
+    from .captioner import Captioner
     from .compare import compare
-    from .config import RunConfig, TransformerConfig, ViTConfig
+    from .config import CaptionerConfig, RunConfig, TransformerConfig, ViTConfig
     from .errors import UserError
     from .evaluate import evaluate
     from .models import build
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _MODULES = {  # public name: the module that has it
+    "Captioner": "captioner",
+    "CaptionerConfig": "config",
     "RunConfig": "config",
     "TransformerConfig": "config",
     "ViTConfig": "config",
@@ -34,8 +37,8 @@ _MODULES = {  # public name: the module that has it
 _COMMANDS = ("compare", "evaluate", "predict", "train")  # modules that can be called; type checkers see their functions
 
 __all__ = [
-    "RunConfig", "Transformer", "TransformerConfig", "UserError", "ViT", "ViTConfig", "__version__",
-    "build", "compare", "evaluate", "export", "load", "predict", "preset", "train",
+    "Captioner", "CaptionerConfig", "RunConfig", "Transformer", "TransformerConfig", "UserError", "ViT", "ViTConfig",
+    "__version__", "build", "compare", "evaluate", "export", "load", "predict", "preset", "train",
 ]  # fmt: skip
 
 

@@ -6,7 +6,19 @@ import math
 import os
 
 from .backend import accelerators, configure_jax
-from .config import ModelConfig, RunConfig, Teacher, moments, network_of, parameter_count, parameters, task_row, trained
+from .config import (
+    ModelConfig,
+    RunConfig,
+    Teacher,
+    leaves,
+    moments,
+    network_of,
+    parameter_count,
+    parameters,
+    task_row,
+    trained,
+    value_at,
+)
 from .division import Division, planned
 from .errors import UserError
 from .limits import memory_limits
@@ -65,8 +77,9 @@ def check_weights(config: ModelConfig) -> None:
 
 def _sizes(config: ModelConfig) -> str:
     """The sizes of a network that weigh most, as fields and values."""
-    fields = ("width", *network_of(config).depths, "hidden", *network_of(config).from_data, "image")
-    return ", ".join(f"model.{name} {getattr(config, name)}" for name in fields if getattr(config, name, 0))
+    wanted = ("width", *network_of(config).depths, "hidden", *network_of(config).from_data, "image")
+    known = [n for each in wanted for n in leaves(type(config)) if n == each or n.endswith(f".{each}")]
+    return ", ".join(f"model.{name} {value}" for name in known if (value := value_at(config, name)))
 
 
 def _gigabytes(number: int) -> str:

@@ -305,12 +305,90 @@ class Head(nnx.Module):
         return y if self.bias is None else y + self.bias[...].astype(x.dtype)
 
 
-class Transformer(nnx.Module):
+class TargetSide(nnx.Module):
+    """The half of a network that writes: the embedding of the target, the decoder over a memory, and the head."""
+
+    def add_target(self, c: TransformerConfig, dtype: Any, param_dtype: Any) -> None:
+        """Make the three, those that the config has; activations will have `dtype`."""
+        self.side, self.dtype = c, jnp.dtype(dtype)
+        self.target = Embedding(c, c.target_vocabulary, True, param_dtype) if c.decoder_depth else None
+        self.decoder = Decoder(c, param_dtype) if c.decoder_depth else None
+        self.head = Head(c, param_dtype) if c.outputs else None
+
+    def write(
+        self,
+        memory: Array,
+        target: Array,
+        keys: Array | None,
+        tape: Tape | None,
+        *,
+        target_padding: Array | None = None,
+        memory_padding: Array | None = None,
+        target_mask: Array | None = None,
+        memory_mask: Array | None = None,
+        causal: bool | None = None,
+    ) -> Array:
+        """The forward pass from a memory [B, S, D]; the other arguments and the result are those of a call."""
+        assert self.target is not None and self.decoder is not None
+        y = self.target(target, self.table, self.dtype, keys=fold(keys, 1))
+        (batch, length), memory_length = y.shape[:2], memory.shape[1]
+        causal = self.side.causal if causal is None else causal
+        mask = attention_mask(batch, length, length, padding=target_padding, mask=target_mask, causal=causal)
+        memory_mask = attention_mask(batch, length, memory_length, padding=memory_padding, mask=memory_mask)
+        y = self.decoder(y, memory, mask, memory_mask, keys=fold(keys, 3), tape=tape)
+        return self.logits(y)
+
+    @property
+    def table(self) -> Array | None:
+        """The embedding of the target, [V, D]; None if the target is vectors."""
+        return None if self.target is None or self.target.embedding is None else self.target.embedding[...]
+
+    def logits(self, y: Array) -> Array:
+        """The head: [..., D] -> [..., K]; without a head, `y` unchanged."""
+        return y if self.head is None else self.head(y.astype(wide(y.dtype)), self.table)
+
+    # Decoding, one token at a time.
+
+    def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
+        """The cache to decode up to `length` tokens with `decode_step`, over a memory [B, S, D].
+
+        Projects the keys and values of the memory once. Raises ValueError on a wrong padding, a length beyond
+        max_length, a decoder that is not causal, or a network without a decoder.
+        """
+        c = self.side
+        if self.decoder is None:
+            raise ValueError("decoder_depth is 0: an encoder alone decodes nothing; give it a decoder")
+        if not c.causal:
+            raise ValueError(
+                "causal is False: each token of such a decoder attends to all others, so it cannot decode one at a time"
+            )
+        if length < 1 or (c.max_length and length > c.max_length):
+            raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
+        return self.decoder.init_cache(memory, memory_padding, length)
+
+    def decode_step(self, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
+        """Decode one position: tokens, ids [B] or vectors [B, D] -> logits [B, K] of the next, and the cache with them.
+
+        Raises ValueError on a cache of another batch size or network. Beyond the length of the cache the result is
+        undefined: the caller has to stop.
+        """
+        assert self.target is not None and self.decoder is not None  # there is a cache, so there is a decoder
+        self.decoder.check(tokens, cache)
+        x = self.target.lookup(tokens, self.table, self.dtype)  # [B, D]
+        positions = self.target.positions(cache.length, self.dtype)
+        if positions is not None:
+            x = x + jax.lax.dynamic_slice_in_dim(positions, cache.index, 1)
+        x = x if self.target.norm is None else self.target.norm(x)
+        x, cache = self.decoder.step(x, cache)
+        return self.logits(x), cache
+
+
+class Transformer(TargetSide):
     """An encoder-decoder Transformer: `model(source, target) -> logits`; an encoder alone: `model(source) -> memory`.
 
-    With `rngs` the weights are drawn as the config states; without it they are constants, to be replaced. Parameters
-    have `param_dtype`, activations `dtype`; norms, softmax and head compute in float32 or wider. Raises UserError on a
-    config that `check_transformer` refuses.
+    Without an encoder the source is the memory, vectors [B, S, D]. With `rngs` the weights are drawn as the config
+    states; without it they are constants, to be replaced. Parameters have `param_dtype`, activations `dtype`; norms,
+    softmax and head compute in float32 or wider. Raises UserError on a config that `check_transformer` refuses.
     """
 
     def __init__(
@@ -322,12 +400,10 @@ class Transformer(nnx.Module):
         param_dtype: Any = jnp.float32,
     ):
         c = self.config = check_transformer(config)
-        self.dtype = jnp.dtype(dtype)
-        self.source = Embedding(c, c.source_vocabulary, not c.one_embedding, param_dtype)
-        self.target = Embedding(c, c.target_vocabulary, True, param_dtype) if c.decoder_depth else None
-        self.encoder = Encoder(c, param_dtype)
-        self.decoder = Decoder(c, param_dtype) if c.decoder_depth else None
-        self.head = Head(c, param_dtype) if c.outputs else None
+        stored = not c.one_embedding
+        self.source = Embedding(c, c.source_vocabulary, stored, param_dtype) if c.encoder_depth else None
+        self.encoder = Encoder(c, param_dtype) if c.encoder_depth else None
+        self.add_target(c, dtype, param_dtype)
         if rngs is not None:
             replace_parameters(self, unflatten(initial_values(transformer_parameters(c), rngs.params(), param_dtype)))
 
@@ -409,14 +485,17 @@ class Transformer(nnx.Module):
                 f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
             )
         memory = self.encode(source, source_padding, source_mask, keys=keys, tape=tape)
-        y = self.target(target, self.table, self.dtype, keys=fold(keys, 1))
-        (batch, length), memory_length = y.shape[:2], memory.shape[1]
-        causal = self.config.causal if causal is None else causal
-        mask = attention_mask(batch, length, length, padding=target_padding, mask=target_mask, causal=causal)
-        memory_padding = source_padding if memory_padding is ... else memory_padding
-        memory_mask = attention_mask(batch, length, memory_length, padding=memory_padding, mask=memory_mask)
-        y = self.decoder(y, memory, mask, memory_mask, keys=fold(keys, 3), tape=tape)
-        return self.logits(y)
+        return self.write(
+            memory,
+            target,
+            keys,
+            tape,
+            target_padding=target_padding,
+            memory_padding=source_padding if memory_padding is ... else memory_padding,
+            target_mask=target_mask,
+            memory_mask=memory_mask,
+            causal=causal,
+        )
 
     def encode(
         self,
@@ -427,63 +506,25 @@ class Transformer(nnx.Module):
         keys: Array | None = None,
         tape: Tape | None = None,
     ) -> Array:
-        """A source, ids [B, S] or vectors [B, S, D], to its memory [B, S, D]."""
-        table = (
-            self.table
-            if self.config.one_embedding
-            else None
-            if self.source.embedding is None
-            else self.source.embedding[...]
-        )
-        x = self.source(source, table, self.dtype, keys=fold(keys, 0))
-        mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
-        memory = self.encoder(x, mask, keys=fold(keys, 2), tape=tape)
+        """A source, ids [B, S] or vectors [B, S, D], to its memory [B, S, D]; without an encoder that is the source."""
+        if self.source is None or self.encoder is None:
+            if source_mask is not None:
+                raise ValueError("source_mask is given, but there is no encoder in which it would count: leave it out")
+            check_vectors("source", source, self.config.width)
+            memory = source.astype(self.dtype)
+        else:
+            own = None if self.source.embedding is None else self.source.embedding[...]
+            x = self.source(source, self.table if self.config.one_embedding else own, self.dtype, keys=fold(keys, 0))
+            mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
+            memory = self.encoder(x, mask, keys=fold(keys, 2), tape=tape)
         record(tape, "memory", memory)
         return memory
 
-    @property
-    def table(self) -> Array | None:
-        """The embedding of the target, [V, D]; None if the target is vectors."""
-        return None if self.target is None or self.target.embedding is None else self.target.embedding[...]
 
-    def logits(self, y: Array) -> Array:
-        """The head: [..., D] -> [..., K]; without a head, `y` unchanged."""
-        return y if self.head is None else self.head(y.astype(wide(y.dtype)), self.table)
-
-    # Decoding, one token at a time.
-
-    def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
-        """The cache to decode up to `length` tokens with `decode_step`, over a memory [B, S, D].
-
-        Projects the keys and values of the memory once. Raises ValueError on a wrong padding, a length beyond
-        max_length, a decoder that is not causal, or a network without a decoder.
-        """
-        c = self.config
-        if self.decoder is None:
-            raise ValueError("decoder_depth is 0: an encoder alone decodes nothing; give it a decoder")
-        if not c.causal:
-            raise ValueError(
-                "causal is False: each token of such a decoder attends to all others, so it cannot decode one at a time"
-            )
-        if length < 1 or (c.max_length and length > c.max_length):
-            raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
-        return self.decoder.init_cache(memory, memory_padding, length)
-
-    def decode_step(self, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
-        """Decode one position: tokens, ids [B] or vectors [B, D] -> logits [B, K] of the next, and the cache with them.
-
-        Raises ValueError on a cache of another batch size or network. Beyond the length of the cache the result is
-        undefined: the caller has to stop.
-        """
-        assert self.target is not None and self.decoder is not None  # there is a cache, so there is a decoder
-        self.decoder.check(tokens, cache)
-        x = self.target.lookup(tokens, self.table, self.dtype)  # [B, D]
-        positions = self.target.positions(cache.length, self.dtype)
-        if positions is not None:
-            x = x + jax.lax.dynamic_slice_in_dim(positions, cache.index, 1)
-        x = x if self.target.norm is None else self.target.norm(x)
-        x, cache = self.decoder.step(x, cache)
-        return self.logits(x), cache
+def check_vectors(name: str, x: Array, width: int) -> None:
+    """Raise ValueError unless `x` is floating-point vectors [B, S, width], at least one a row."""
+    if x.ndim != 3 or x.shape[-1] != width or not x.shape[1] or not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(f"{name} {x.dtype} {list(x.shape)} is not vectors [B, S, {width}], which this network takes")
 
 
 Pair = tuple[Array, Array]  # keys and values per head, [B, H, N, Dh] each

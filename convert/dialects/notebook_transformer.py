@@ -89,8 +89,9 @@ FIELDS = {
 
 
 def cannot_hold(c: TransformerConfig) -> list[str]:
-    """A clause for a network with other outputs than the notebook's, which are as many as a token is wide."""
-    return [] if c.outputs == c.width else [f"outputs is {c.outputs}, but the layout has width many, {c.width}"]
+    """Clauses for a network without an encoder, and for one without as many outputs as a token is wide."""
+    out = [] if c.encoder_depth else ["encoder_depth is 0, the layout has an encoder"]
+    return out if c.outputs == c.width else [*out, f"outputs is {c.outputs}, but the layout has width many, {c.width}"]
 
 
 LAYOUTS = (

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.config import NETWORKS, TASKS, metadata_checks, task_row, to_dict
+from vit_jax.config.dotted import unnested
 from vit_jax.config.formats import FIRST_TASK, renamed
 from vit_jax.errors import UserError
 
@@ -72,4 +73,6 @@ def run_facts(record: Json) -> Facts:
     extra = {key: record[key] for key in kept if key in record and key not in ("preprocess", "class_names")}
     row = TASKS.get(str(config.get("task", FIRST_TASK)))
     newer = to_dict(NETWORKS[row.network].config()) if row else {}
-    return Facts({**newer, **renamed(model)}, record.get("preprocess"), record.get("class_names"), extra)
+    return Facts(
+        {**unnested(newer), **unnested(renamed(model))}, record.get("preprocess"), record.get("class_names"), extra
+    )

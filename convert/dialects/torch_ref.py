@@ -7,9 +7,19 @@ a ViT's tokens and positions have a batch axis of length one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from vit_jax.config import NETWORKS, ModelConfig, Parameter, ViTConfig, function_fields, network_of, parameters
+from vit_jax.config import (
+    NETWORKS,
+    CaptionerConfig,
+    ModelConfig,
+    Parameter,
+    ViTConfig,
+    function_fields,
+    network_of,
+    parameters,
+)
 
 from ..layout import Field, Layout
 from ..rules import TRANSPOSE, Order, Row, row
@@ -46,7 +56,16 @@ def _of_vit(config: ViTConfig, name: str, p: Parameter) -> Row | None:
     return row(name, name, p.shape, TOKENS if len(p.shape) == 2 else TOKEN) if p.kind in ("token", "position") else None
 
 
-SPECIAL: dict[str, Callable[[Any, str, Parameter], Row | None]] = {"ViT": _of_vit}
+def _of_captioner(config: CaptionerConfig, name: str, p: Parameter) -> Row | None:
+    """The row of a parameter of the captioner's ViT; None for all others."""
+    inner = name.removeprefix("vit.")
+    if config.encoder is None or inner == name:
+        return None
+    found = _of_vit(config.encoder, inner, p) or _row(inner, p)
+    return replace(found, theirs=tuple(f"vit.{each}" for each in found.theirs), ours=(name,))
+
+
+SPECIAL: dict[str, Callable[[Any, str, Parameter], Row | None]] = {"ViT": _of_vit, "Captioner": _of_captioner}
 # They can hold every config, but no field follows from their names: a file states it, or the user does.
 LAYOUTS = tuple(
     Layout(

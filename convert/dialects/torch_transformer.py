@@ -55,8 +55,10 @@ def module(path: str) -> str:
 
 
 def cannot_hold(c: TransformerConfig) -> list[str]:
-    """A clause for a network with biases in its matrices only, or in its norms only: `bias` is one flag for both."""
-    return [] if c.bias == c.norm_bias else [f"bias is {c.bias} but norm_bias is {c.norm_bias}, it has both or neither"]
+    """Clauses for a network without an encoder, and for one with biases in its matrices only, or in its norms only."""
+    out = [] if c.encoder_depth else ["encoder_depth is 0, it has an encoder"]
+    same = c.bias == c.norm_bias  # one flag of the module for both
+    return out if same else [*out, f"bias is {c.bias} but norm_bias is {c.norm_bias}, it has both or neither"]
 
 
 def transformer_cannot_hold(c: TransformerConfig) -> list[str]:

@@ -7,10 +7,9 @@ import itertools
 import random
 import typing
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any
 
-from vit_jax.config import function_fields, network_of, normal
+from vit_jax.config import function_fields, leaves, network_of, normal, replaced
 from vit_jax.errors import UserError
 
 from ..layout import Layout
@@ -23,8 +22,7 @@ def values(network: Any, name: str) -> tuple[Any, ...]:
     """Values of a config's field to try: the network's examples, both booleans, all of a literal, or the default."""
     if name in (examples := network_of(network).examples):
         return examples[name]
-    hint = typing.get_type_hints(network)[name]
-    default = next(f.default for f in fields(network) if f.name == name)
+    hint, default = leaves(network)[name]
     literal = typing.get_origin(hint) is typing.Literal
     found = typing.get_args(hint) if literal else (True, False) if hint is bool else (default,)
     return tuple(sorted(found, key=lambda value: value != default))
@@ -59,7 +57,7 @@ def members(*layouts: Layout, seed: int = 0, tries: int = TRIES) -> Iterator[Any
     )
     for picked in itertools.chain(starts, one_off, chance):
         try:
-            config = normal(network_of(network).check(network(**picked)))
+            config = normal(network_of(network).check(replaced(network(), picked)))
         except UserError:
             continue
         if config not in seen and not any(layout.cannot(config) for layout in layouts):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from vit_jax.config import from_dict, nearest, network_of, normal, shapes
+from vit_jax.config import from_dict, leaves, nearest, network_of, normal, replaced, shapes, value_at
+from vit_jax.config.dotted import nested
 from vit_jax.errors import UserError
 from vit_jax.flags import described
 
@@ -68,13 +68,13 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str, typed: Mapp
         raise Untold(path, layout, missing, values, names)
     only_training = network_of(layout.network).training
     training = {k: v for _, fields in reversed(stated) for k, v in fields.items() if k in only_training}
-    config = from_dict(layout.network, {**training, **values})
+    config = from_dict(layout.network, nested({**training, **values}))
     check_depth(config, names, values, path)
     otherwise = stated_otherwise(layout, config, dict(stated).get("--set", {}))
     for name, who, other, value in contradictions:  # raises only where the network would be another
         if name in otherwise and other == THE_LAYOUT:
             continue
-        if normal(from_dict(layout.network, {**training, **values, name: value})) != normal(config):
+        if normal(from_dict(layout.network, nested({**training, **values, name: value}))) != normal(config):
             wrong = other if who in (THE_LAYOUT, ITS_SHAPES) else who
             raise UserError(f"{path}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {wrong}")
     check_config(layout, config, path, otherwise)
@@ -85,11 +85,11 @@ def stated_otherwise(layout: Layout, config: Any, sets: Json) -> set[str]:
     """The fields in which --set states a value that the layout does not know, where all tensors stay the same."""
 
     def unseen(name: str) -> bool:
-        usual = dataclasses.replace(config, **{name: layout.fields[name].among[0]})
+        usual = replaced(config, {name: layout.fields[name].among[0]})
         tensors = (rules.file_shapes(layout.rows(c)) for c in (usual, config))
         return shapes(usual) == shapes(config) and next(tensors) == next(tensors)
 
-    unknown = [n for n in sets if n in layout.fields and not layout.fields[n].allows(getattr(config, n))]
+    unknown = [n for n in sets if n in layout.fields and not layout.fields[n].allows(value_at(config, n))]
     return {name for name in unknown if unseen(name)}
 
 
@@ -136,12 +136,12 @@ def sources(layout: Layout, name: str, names: Names, values: Json, stated: State
 
 def has_no_effect(layout: Layout, name: str, values: Json) -> bool:
     """Whether a field that nobody states changes nothing, given the others; `values` then gets a valid value for it."""
-    hint = get_type_hints(layout.network)[name]
+    hint = leaves(layout.network)[name].hint
     choices = layout.fields[name].among or (get_args(hint) if get_origin(hint) is Literal else ())
-    configs = [layout.network(**{**values, name: choice}) for choice in choices]
+    configs = [replaced(layout.network(), {**values, name: choice}) for choice in choices]
     if not configs or any(normal(config) != normal(configs[0]) for config in configs):
         return False
-    values[name] = getattr(normal(configs[0]), name)
+    values[name] = value_at(normal(configs[0]), name)
     return True
 
 
@@ -151,7 +151,7 @@ def has_no_effect(layout: Layout, name: str, values: Json) -> bool:
 def check_depth(config: Any, names: Names, values: Json, path: str) -> None:
     """Raise UserError on more blocks than tensors, before anything is made as long as a stranger's file states."""
     for name in (name for name in values if name.endswith(DEPTH)):
-        if getattr(config, name) > len(names):
+        if value_at(config, name) > len(names):
             raise UserError(
                 f"{path}: {name} is {values[name]} but it holds {len(names)} tensors; "
                 f"correct the config that it carries, or give --set {name}=..."
@@ -183,7 +183,7 @@ def check_types(layout: Layout, fields: Json, who: str, path: str, typed: Mappin
     """Raise UserError on a value of a wrong type; `who` states the fields, --set as `typed`."""
     fields = {name: value for name, value in fields.items() if value is not None}
     try:
-        from_dict(layout.network, fields)
+        from_dict(layout.network, nested(fields))
     except UserError as error:
         if who != "--set":
             raise UserError(f"{path}: {who}: {str(error).removeprefix('config: ')}; correct it there") from error
@@ -192,14 +192,14 @@ def check_types(layout: Layout, fields: Json, who: str, path: str, typed: Mappin
                 check_types(layout, {name: value}, who, path, typed)
             raise
         ((name, value),) = fields.items()
-        given, hint = typed.get(name, repr(value)), get_type_hints(layout.network)[name]
+        given, hint = typed.get(name, repr(value)), leaves(layout.network)[name].hint
         commas = " with commas, such as 32,64 or 32, or () for none" if get_args(hint)[-1:] == (...,) else ""
         raise UserError(f"--set {name}={given}: give {described(hint)}{commas}") from error
 
 
 def check_fields(names: Iterable[str], layout: Layout) -> None:
     """Raise UserError on a --set that names no field of the layout's network."""
-    known = [f.name for f in dataclasses.fields(layout.network)]
+    known = list(leaves(layout.network))
     for name in names:
         if name not in known:
             raise UserError(f"--set {name}: there is no such field{nearest(name, known)}")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.config import ModelConfig, network_of, to_dict
+from vit_jax.config.dotted import unnested
 from vit_jax.errors import UserError
 
 from .. import rules
@@ -177,12 +178,14 @@ def all_stated(
     check_fields(sets, layout)
     return [
         ("--set", sets),
-        (OWN_METADATA, provenance.get("config", {}).get("fields", {})),
+        (OWN_METADATA, unnested(provenance.get("config", {}).get("fields", {}))),
         ("its config.json", stated.config),
         (f"--model {options.model}", model.config),
         (
             FALLBACK,
-            to_dict(options.otherwise) if isinstance(options.otherwise, ModelConfig) else options.otherwise or {},
+            unnested(
+                to_dict(options.otherwise) if isinstance(options.otherwise, ModelConfig) else options.otherwise or {}
+            ),
         ),
     ]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, function_fields, normal
+from vit_jax.config import ModelConfig, function_fields, normal, value_at
 
 from ..layout import Facts
 from ..rules import same
@@ -64,8 +64,8 @@ def configs(a: str, b: str, first: ModelConfig, second: ModelConfig) -> Check:
     if type(first) is not type(second):
         return Check(a, b, "config", np.inf, 0.0, f"{type(first).__name__} and {type(second).__name__}")
     x, y = normal(first), normal(second)
-    names = [n for n in function_fields(first) if getattr(x, n) != getattr(y, n)]
-    where = ", ".join(f"{n} {getattr(x, n)!r} and {getattr(y, n)!r}" for n in names)
+    names = [n for n in function_fields(first) if value_at(x, n) != value_at(y, n)]
+    where = ", ".join(f"{n} {value_at(x, n)!r} and {value_at(y, n)!r}" for n in names)
     return Check(a, b, "config", float(len(names)), 0.0, where)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, function_fields, network_of
+from vit_jax.config import ModelConfig, function_fields, network_of, value_at
 from vit_jax.errors import CHECK, DONE, CheckFailed, UserError, print_line
 from vit_jax.runs import write_json
 
@@ -167,7 +167,7 @@ def second(path: str, options: Options, a: Reading, key: str) -> tuple[Reading, 
     from ..recognise.config import Untold
     from ..recognise.reading import Options, read
 
-    fields = {name: getattr(a.config, name) for name in function_fields(a.config)}
+    fields = {name: value_at(a.config, name) for name in function_fields(a.config)}
     by_a = "B does not state its config: it was read by that of A"
     keys, errors = dict.fromkeys((key, "")), list[UserError]()
     for note, sets in (("", {}), (by_a, {**fields, **options.sets})):

@@ -11,10 +11,10 @@ import typing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from vit_jax.config import TransformerConfig, ViTConfig, check_transformer, check_vit, pair
+from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, check_transformer, check_vit, pair, with_data
 from vit_jax.presets import PRESETS
 
-Config = ViTConfig | TransformerConfig
+Config = ViTConfig | TransformerConfig | CaptionerConfig
 
 # Small, and no two sizes alike that a fault could mistake for each other: image and patch are not square,
 # grid 2 x 3, S != T, D, H*Dh, F, K and V all differ where their slots let them.
@@ -29,6 +29,12 @@ TRANSFORMER = TransformerConfig(
     target_vocabulary=9,
     outputs=7,
     max_length=6,
+)
+
+# The memory has four sorts of tokens: two of the prefix, then the grid.
+CAPTIONER = CaptionerConfig(
+    vit=replace(VIT, classes=0, width=6, hidden=10, registers=1),
+    text=replace(TRANSFORMER, encoder_depth=0, source_vocabulary=0),
 )
 
 
@@ -48,6 +54,8 @@ def shrink(c: Config) -> Config:
     heads 2 (1 where there was 1), images 4x3 in patches of 2x1 (each times the stride of the stem),
     vocabularies 11 and 9, classes and outputs 5. What was 0, one channel, or two equal sizes, stays so.
     """
+    if isinstance(c, CaptionerConfig):
+        return replace(c, vit=shrink(c.vit), text=shrink(c.text), memory_width=min(c.memory_width, 6))
     heads = min(c.heads, 2)
     odd = c.heads * c.resolved_head_width != c.width
     common = dict(
@@ -98,6 +106,8 @@ def presets() -> list[Case]:
                 target_vocabulary=c.target_vocabulary or 11,
                 outputs=c.outputs or c.target_vocabulary or 11,
             )
+        elif isinstance(c, CaptionerConfig):
+            c = with_data(replace(c, text=replace(c.text, target_vocabulary=9, outputs=9)))
         out.append(Case(name, shrink(c)))
     return out
 
@@ -136,7 +146,7 @@ NUMBERS: dict[type, dict[str, tuple[Any, ...]]] = {
         heads=(1, 4),
         head_width=(3, 5),
         hidden=(8,),
-        encoder_depth=(1, 3),
+        encoder_depth=(0, 1, 3),
         decoder_depth=(0, 1, 3),
         eps=(1e-5, 1e-3, 1e-12),
         dropout=(0.2,),
@@ -176,6 +186,7 @@ COMPANIONS: dict[type, dict[tuple[str, Any], dict[str, Any]]] = {
     },
     TransformerConfig: {
         ("position_offset", 2): dict(position="learned"),
+        ("encoder_depth", 0): dict(source_vocabulary=0),
         ("decoder_depth", 0): dict(target_vocabulary=0, outputs=0),
         **{("tie", value): dict(source_vocabulary=9, outputs=9) for value in ("embeddings", "decoder", "all")},
         ("init_std", 0.1): dict(init="normal"),
@@ -269,6 +280,33 @@ def combinations() -> list[Case]:
             ),
         ),
         Case("mBART", replace(tied, position="learned", position_offset=2, embedding_norm=True)),
+        Case("captioner, all tokens, projected", CAPTIONER),
+        Case("captioner, patches", replace(CAPTIONER, memory="patches", vit=replace(CAPTIONER.vit, width=8))),
+        Case(
+            "captioner, as ViT and GPT-2 in Hugging Face",
+            replace(
+                CAPTIONER,
+                vit=replace(CAPTIONER.vit, width=8, registers=0, eps=1e-12),
+                text=replace(
+                    CAPTIONER.text,
+                    activation="gelu_tanh",
+                    eps=1e-5,
+                    position="learned",
+                    outputs=9,
+                    tie="decoder",
+                    output_bias=False,
+                ),
+            ),
+        ),
+        Case(
+            "captioner of vectors, post-norm",
+            replace(
+                CAPTIONER,
+                memory="vectors",
+                memory_width=5,
+                text=replace(CAPTIONER.text, norm_first=False, final_norm=False, activation="relu"),
+            ),
+        ),
     ]
 
 

@@ -23,10 +23,10 @@ from convert.verify import Weights
 from convert.verify.checks import Check, values
 from convert.verify.libraries import build, library_of
 from convert.verify.sides import ByRows
-from vit_jax.config import ResNetConfig, TransformerConfig, ViTConfig, pair
+from vit_jax.config import CaptionerConfig, ResNetConfig, TransformerConfig, ViTConfig, pair
 
 from . import layouts_notebooks, layouts_vit_pytorch
-from .cases import VIT, Config
+from .cases import CAPTIONER, VIT, Config
 from .layouts_seq2seq import BART, MARIAN, MBART, NOTEBOOK, VECTORS, Notebook, some
 from .layouts_vit_pytorch import DUAL, NO_CLASS, SIMPLE, TOKEN
 from .sides import ours
@@ -46,9 +46,11 @@ RESNET = ResNetConfig(image=(9, 8), classes=5, stages=(2, 1, 1, 1), width=4, hid
 EXAMPLES: dict[str, Any] = {
     "vit-jax@vit": VIT,
     "vit-jax@transformer": MARIAN,
+    "vit-jax@captioner": CAPTIONER,
     "vit-jax@resnet": RESNET,
     "torch-ref@vit": VIT,
     "torch-ref@transformer": MARIAN,
+    "torch-ref@captioner": CAPTIONER,
     "timm": VIT,
     "timm, gated": replace(VIT, **GATED),
     "timm, map": replace(TANH, **NO_TOKEN),
@@ -124,7 +126,7 @@ def examples() -> dict[str, Any]:
 
 def given(c: Any) -> dict[str, Any]:
     """What a network is called with: sentences with their paddings, where it knows any."""
-    if isinstance(c, ViTConfig | ResNetConfig):
+    if isinstance(c, ViTConfig | ResNetConfig | CaptionerConfig):
         return inputs(c)
     absent = {"target"} if not c.decoder_depth else {"source_padding"} if c is NOTEBOOK else set()
     return {k: v for k, v in some(c).items() if k not in absent}
@@ -197,9 +199,10 @@ def after(name: str, operation: Callable[[Any], Order]) -> Callable[[Rows, Confi
     return fault
 
 
-def pixels(c: ViTConfig) -> Order:
+def pixels(c: Any) -> Order:
     """The numbers of a patch in another order."""
-    (p, q), channels = pair(c.patch), c.channels
+    vit = getattr(c, "vit", c)
+    (p, q), channels = pair(vit.patch), vit.channels
     return Order("(p q c) d", "(c p q) d", dict(p=p, q=q, c=channels))
 
 
@@ -214,7 +217,7 @@ class Kind:
 
 def has_attention(c: Any) -> bool:
     """Whether a network is made of attention and mlp."""
-    return hasattr(c, "heads")
+    return hasattr(c, "heads") or isinstance(c, CaptionerConfig)
 
 
 def is_resnet(c: Any) -> bool:
@@ -228,10 +231,14 @@ KINDS = (
     Kind(
         "square out projection transposed",
         after("attention.out.kernel", lambda c: TRANSPOSE),
-        lambda c: has_attention(c) and c.heads * c.resolved_head_width == c.width,
+        lambda c: hasattr(c, "heads") and c.heads * c.resolved_head_width == c.width,
     ),
     Kind("gate and first layer exchanged", exchanged("gate", "fc1"), lambda c: getattr(c, "gated", False)),
-    Kind("pixels of a patch in another order", after("patch.kernel", pixels), lambda c: isinstance(c, ViTConfig)),
+    Kind(
+        "pixels of a patch in another order",
+        after("patch.kernel", pixels),
+        lambda c: isinstance(getattr(c, "vit", c), ViTConfig),
+    ),
     Kind("mean and variance of batch norm exchanged", exchanged("mean", "variance"), is_resnet),
     Kind(
         "rows and columns of kernels exchanged",

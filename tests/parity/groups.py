@@ -47,8 +47,10 @@ def combinations() -> Iterator[Check]:
         yield from twins.case(case, thorough=True)
     yield from twins.jitted("ViT, jitted", cases.VIT)
     yield from twins.jitted("Transformer, jitted", cases.TRANSFORMER)
+    yield from twins.jitted("Captioner, jitted", cases.CAPTIONER)
     for case in cases.combinations():
-        if isinstance(case.config, cases.TransformerConfig) and case.config.target_vocabulary:
+        text = getattr(case.config, "text", case.config)
+        if isinstance(text, cases.TransformerConfig) and text.target_vocabulary:
             yield from twins.decoding(f"{case.name}, decoding", case.config)
 
 

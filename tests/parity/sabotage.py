@@ -18,14 +18,14 @@ import optax
 
 from convert import rules
 from convert.verify.checks import Check
-from vit_jax import layers, optim, transformer, vit
+from vit_jax import captioner, layers, optim, transformer, vit
 from vit_jax.decode import beam
 from vit_jax.decode.rules import Rules
 from vit_jax.layers import Attention, LayerNorm, Linear, Mlp
 from vit_jax.tasks import translate
 
 from . import dropping, losses, searches, torch_nn, training, twins
-from .cases import TRANSFORMER, VIT
+from .cases import CAPTIONER, TRANSFORMER, VIT
 from .weights import inputs, weights
 
 T = TRANSFORMER
@@ -34,6 +34,8 @@ POST = replace(VIT, norm_first=False)
 SCALED = replace(T, scale_embedding=True)
 STEM = replace(VIT, image=(8, 6), patch=(4, 2), stem=(6,), stem_kernel=3)
 GATED = replace(VIT, gated=True, activation="silu", layer_scale=0.1)
+PATCHES = replace(CAPTIONER, memory="patches")
+VECTORS = replace(CAPTIONER, memory="vectors", memory_width=5)
 
 
 # ----------------------------------------------------------------------- comparisons, by their names
@@ -175,6 +177,17 @@ def stopped_table(f: Any, self: Any, x: Any, table: Any) -> Any:
 
 def late_insert(f: Any, cache: Any, new: Any, index: Any) -> Any:
     return f(cache, new, jnp.maximum(index - 1, 0))
+
+
+def one_row_off(f: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Without the first row, and with the last one twice: the decoder does not mind the order of the rows."""
+    memory = f(self, *args, **kwargs)
+    return jnp.concatenate([memory[:, 1:], memory[:, -1:]], 1)
+
+
+def projection_without_bias(f: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    with attribute(self.memory, "bias", None):
+        return f(self, *args, **kwargs)
 
 
 def no_step(f: Any, self: Any, gradients: Any, moments: Any, parameters: Any, step: Any) -> Any:
@@ -335,6 +348,52 @@ def faults() -> list[Fault]:
             wrapped(transformer, "_insert", late_insert),
             "decoding",
             lambda: twins.decoding("sabotaged", T),
+        ),
+        Fault(
+            "a captioner's memory one row off",
+            wrapped(captioner.Captioner, "encode", one_row_off),
+            "forward",
+            forward(CAPTIONER),
+        ),
+        Fault(
+            "a memory of patches with the prefix tokens",
+            wrapped(
+                captioner.Captioner,
+                "encode",
+                lambda f, self, *a, **k: _with(f, self, "config", replace(self.config, memory="tokens"), *a, **k),
+            ),
+            "forward",
+            forward(PATCHES),
+        ),
+        Fault(
+            "a memory before the last norm of the ViT",
+            wrapped(vit.ViT, "encode", without("norm")),
+            "forward",
+            forward(CAPTIONER),
+        ),
+        Fault(
+            "a memory projected without bias",
+            wrapped(captioner.Captioner, "encode", projection_without_bias),
+            "forward",
+            forward(CAPTIONER),
+        ),
+        Fault(
+            "padding of a given memory forgotten",
+            wrapped(captioner.Captioner, "forward", lambda f, *a, **k: f(*a, **{**k, "memory_padding": None})),
+            "forward",
+            forward(VECTORS),
+        ),
+        Fault(
+            "no gradient from the caption to the ViT",
+            wrapped(captioner.Captioner, "encode", lambda f, *a, **k: jax.lax.stop_gradient(f(*a, **k))),
+            "gradients",
+            backward(CAPTIONER),
+        ),
+        Fault(
+            "a captioner's cache off by one",
+            wrapped(transformer, "_insert", late_insert),
+            "decoding",
+            lambda: twins.decoding("sabotaged", CAPTIONER),
         ),
         Fault(
             "tied head without gradient",

@@ -57,7 +57,9 @@ def slope(name: str, c: Config, seed: int = 0) -> Check:
 
 
 def _activations(c: Config) -> tuple[str, ...]:
-    return tuple(str(getattr(c, name, "")) for name in ("activation", "stem_activation", "head_activation"))
+    parts = (c, getattr(c, "vit", None), getattr(c, "text", None))
+    names = ("activation", "stem_activation", "head_activation")
+    return tuple(str(getattr(part, name, "")) for part in parts for name in names)
 
 
 def differences(

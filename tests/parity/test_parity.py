@@ -14,7 +14,7 @@ from convert.verify.checks import failed
 from tests.parity import cases, dropping, losses, sabotage, slopes, torch_nn, training, twins
 from tests.parity.groups import quick_compilation
 from tests.parity.weights import inputs, weights
-from vit_jax.config import ViTConfig, sized
+from vit_jax.config import ViTConfig, leaves, sized, value_at
 from vit_jax.presets import PRESETS
 
 QUICK = [
@@ -24,6 +24,7 @@ QUICK = [
     "heads permuted on the way",
     "mean over padding",
     "target shifted by one too many",
+    "a captioner's memory one row off",
 ]
 
 
@@ -49,6 +50,12 @@ def test_the_base_networks_are_the_twins_functions_and_have_their_gradients():
 def test_the_second_notebooks_heads_and_a_network_of_vectors():
     vectors, odd = cases.combinations()[8:10]
     check(r for case in (vectors, odd) for r in twins.case(case))
+
+
+def test_a_captioner_is_the_twins_function_and_has_its_gradients():
+    check(r for case in cases.combinations()[12:14] for r in twins.case(case))
+    check(twins.decoding("captioner", cases.CAPTIONER))
+    assert {c.config.memory for c in cases.combinations()[12:]} == {"tokens", "patches", "vectors"}
 
 
 def test_layer_norm_is_torchs_far_from_zero():
@@ -100,12 +107,14 @@ def test_shrinking_keeps_every_slot(name):
     sizes = {
         "image", "patch", "channels", "classes", "width", "depth", "heads", "head_width", "hidden", "head_hidden",
         "registers", "encoder_depth", "decoder_depth", "source_vocabulary", "target_vocabulary", "outputs",
-        "max_length", "position_offset", "stem",
+        "max_length", "position_offset", "stem", "memory_width",
     }  # fmt: skip
-    for field in dataclasses.fields(c):
-        a, b = getattr(c, field.name), getattr(small, field.name)
-        assert a == b or (field.name in sizes and bool(a) == bool(b)), field.name
-    assert (c.heads * c.resolved_head_width == c.width) == (small.heads * small.resolved_head_width == small.width)
+    for name in leaves(type(c)):
+        a, b = value_at(c, name), value_at(small, name)
+        assert a == b or (name.rpartition(".")[2] in sizes and bool(a) == bool(b)), name
+    for part in ("vit", "text") if hasattr(c, "vit") else ("",):
+        old, new = (getattr(each, part, each) for each in (c, small))
+        assert (old.heads * old.resolved_head_width == old.width) == (new.heads * new.resolved_head_width == new.width)
 
 
 def test_there_are_enough_faults_and_no_two_alike():

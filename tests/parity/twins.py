@@ -10,6 +10,7 @@ import torch
 
 from convert.verify.checks import Check, bits, gradients, values
 from convert.verify.sides import Ours, on_cpu
+from vit_jax.config import CaptionerConfig
 
 from .cases import Case, Config
 from .sides import ours, torch_twin
@@ -61,7 +62,7 @@ def case(case: Case, thorough: bool = False) -> Iterator[Check]:
 
 def _first_norm(c: Config) -> bool:
     """Whether a norm sees the inputs' mean before attention does: a post-norm net's attention saturates on it."""
-    return c.norm_first
+    return (c.text if isinstance(c, CaptionerConfig) else c).norm_first
 
 
 def jitted(name: str, c: Config) -> list[Check]:
@@ -80,20 +81,25 @@ def jitted(name: str, c: Config) -> list[Check]:
 def decoding(name: str, c: Config) -> Iterator[Check]:
     """One token at a time with a cache, against all tokens at once and the twin's cache; one source is all padding."""
     numbers, given = weights(c), inputs(c)
-    source, target, padding = (given[k] for k in ("source", "target", "source_padding"))
+    source, target = given["source"], given["target"]
+    padding = {k: given[k] for k in ("source_padding", "memory_padding") if k in given}  # one of them, or none
     mine, twin = ours(c, numbers), torch_twin(c, numbers)
-    whole = mine.forward({"source": source, "target": target, "source_padding": padding})
+    whole = mine.forward({"source": source, "target": target, **padding})
+    keep = next(iter(padding.values()), None)
     with on_cpu("float64"):
-        cache = mine.model.init_cache(
-            mine.model.encode(jnp.asarray(source), jnp.asarray(padding)), jnp.asarray(padding), target.shape[1]
-        )
+        kept = None if keep is None else jnp.asarray(keep)
+        encoded = {name: kept for name in padding if name == "source_padding"}  # only that counts in an encoder
+        memory = mine.model.encode(jnp.asarray(source), **encoded)
+        cache = mine.model.init_cache(memory, kept, target.shape[1])
         steps = []
         for t in range(target.shape[1]):
             logits, cache = mine.model.decode_step(jnp.asarray(target[:, t]), cache)
             steps.append(np.asarray(logits))
     with torch.no_grad():
-        ids, keep = torch.from_numpy(source), torch.from_numpy(padding)
-        cache, theirs = twin.module.init_cache(twin.module.encode(ids, keep), keep, target.shape[1]), []
+        read = torch.from_numpy(source.transpose(0, 3, 1, 2) if source.ndim == 4 else source)
+        hold = None if keep is None else torch.from_numpy(keep)
+        memory = twin.module.encode(read, **dict.fromkeys(encoded, hold))
+        cache, theirs = twin.module.init_cache(memory, hold, target.shape[1]), []
         for t in range(target.shape[1]):
             logits, cache = twin.module.decode_step(torch.from_numpy(target[:, t]), cache)
             theirs.append(logits.numpy())

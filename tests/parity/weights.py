@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import ResNetConfig, TransformerConfig, parameters, pixels
+from vit_jax.config import CaptionerConfig, ResNetConfig, TransformerConfig, parameters, pixels
 
 from .cases import Case, Config
 
@@ -42,7 +42,7 @@ def _quiet(name: str, kind: str) -> bool:
     path = name.split(".")
     return (
         kind in ("token", "position", "embedding")
-        or path[0] == "patch"
+        or "patch" in path[:2]
         or (len(path) > 1 and path[-2] in ("out", "fc2"))
     )
 
@@ -72,8 +72,16 @@ def inputs(
     """
     rng = np.random.default_rng(seed)
     scale = 0.003 if which == "B" else 1.0
-    if shape := pixels(c):
-        return {"images": rng.standard_normal((batch, *shape)) + mean}
+    images = rng.standard_normal((batch, *shape)) + mean if (shape := pixels(c)) else None
+    if images is not None and not isinstance(c, CaptionerConfig):
+        return {"images": images}
+    if isinstance(c, CaptionerConfig):  # the text half, and before it what is read
+        out = inputs(c.text, batch, which, seed=seed, lengths=lengths)
+        padding = out.pop("source_padding", None)
+        if images is not None:
+            return {**out, "source": images}
+        vectors = rng.standard_normal((batch, lengths[0], c.memory_width)) + mean
+        return {**out, "source": vectors, **({} if padding is None else {"memory_padding": padding})}
     assert isinstance(c, TransformerConfig)
     source, target = lengths
 
@@ -127,6 +135,9 @@ def zero_gradients(c: Config) -> set[str]:
     keys are normed after it, the norm's bias. What the output does not read has none either.
     """
     names = parameters(c)
+    if isinstance(c, CaptionerConfig):
+        inner = () if c.encoder is None else zero_gradients(c.encoder)
+        return {f"vit.{n}" for n in inner} | zero_gradients(c.text)
     if isinstance(c, TransformerConfig):
         return {n for n in names if n.endswith(".key.bias")}
     unread = () if c.pool == "cls_distill" else ("distill_head.", "distill_norm.")

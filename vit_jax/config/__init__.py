@@ -2,13 +2,16 @@
 
 A field that changes the result of a run is *identity*: with another value it is another run. A field that only states
 where or for how long the run computes (devices, logging, budget, folders) is *execution* and may change on resume.
-Reading order: fields, tree, vit, transformer, resnet, nearest, sizes, networks; run, groups, images, augmentation,
-sentences, distil, tasks; check, formats, values.
+Reading order: fields, dotted, tree, vit, transformer, captioner, resnet, nearest, sizes, networks; run, groups, images,
+augmentation, sentences, captions, distil, tasks; check, formats, values.
 """
 
 from .augmentation import ImageAugment
+from .captioner import CaptionerConfig, check_captioner
+from .captions import CaptionData
 from .check import check_run
 from .distil import DistilLoss, Teacher
+from .dotted import leaves, replaced, value_at
 from .fields import Activation, Kind, ModelConfig, Size, pair
 from .groups import moments, muon_kernels, rate_scales, trained
 from .images import ImageData
@@ -56,6 +59,8 @@ __all__ = [
     "TASKS",
     "Activation",
     "AugmentConfig",
+    "CaptionData",
+    "CaptionerConfig",
     "DataConfig",
     "DistilLoss",
     "ImageAugment",
@@ -78,6 +83,7 @@ __all__ = [
     "Teacher",
     "TransformerConfig",
     "ViTConfig",
+    "check_captioner",
     "check_resnet",
     "check_run",
     "check_transformer",
@@ -88,6 +94,7 @@ __all__ = [
     "from_dict",
     "function_fields",
     "is_sized",
+    "leaves",
     "metadata_checks",
     "moments",
     "muon_kernels",
@@ -101,6 +108,7 @@ __all__ = [
     "parameters",
     "pixels",
     "rate_scales",
+    "replaced",
     "roles",
     "shapes",
     "similar",
@@ -110,6 +118,7 @@ __all__ = [
     "to_dict",
     "trained",
     "untrained",
+    "value_at",
     "with_data",
     "with_fields",
     "with_sizes",

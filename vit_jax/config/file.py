@@ -52,14 +52,6 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return {**old, **both}
 
 
-def flat_names(values: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The dotted names of the fields in nested dicts."""
-    names: list[str] = []
-    for name, value in values.items():
-        names += flat_names(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name]
-    return names
-
-
 def _object(path: str) -> dict[str, Any]:
     """The JSON object in a file."""
     try:

@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ..errors import UserError
+from .captioner import (
+    HEADLESS,
+    CaptionerConfig,
+    captioner_captured,
+    captioner_parameters,
+    check_captioner,
+    normal_captioner,
+)
+from .dotted import leaves, replaced, value_at
 from .fields import ModelConfig, pair
 from .nearest import nearest
 from .resnet import (
@@ -52,7 +61,7 @@ class Input:
 
 @dataclass(frozen=True)
 class NetworkRow:
-    """One kind of network. The functions take a config of its class."""
+    """One kind of network. The functions take a config of its class; of configs inside it, fields have dotted names."""
 
     name: str  # its name in files and messages
     config: type[ModelConfig]
@@ -129,11 +138,32 @@ def _transformer_inputs(c: TransformerConfig) -> tuple[Input, ...]:
         )
 
     target = (side("target", c.target_vocabulary, ""),) if c.decoder_depth else ()
-    return (side("source", c.source_vocabulary, "source_padding"), *target)
+    source = side("source", c.source_vocabulary, "source_padding")
+    if not c.encoder_depth:  # the memory, to whose vectors no positions are added
+        source = Input("source", "vectors", size=c.width, padding="source_padding")
+    return (source, *target)
+
+
+def _describe_captioner(c: CaptionerConfig) -> tuple[str, str]:
+    text = f"decoder {c.text.width} x {c.text.decoder_depth}, {c.text.heads} heads"
+    if c.encoder is None:
+        return f"Captioner of vectors {c.memory_width} wide, {text}", f"{c.text.outputs:,} output ids"
+    what, cost = _describe_vit(c.encoder)
+    return f"Captioner: {what}; {text}", f"{cost} before the decoder, {c.text.outputs:,} output ids"
+
+
+def _captioner_inputs(c: CaptionerConfig) -> tuple[Input, ...]:
+    if c.encoder is None:
+        source = Input("source", "vectors", size=c.memory_width, padding="memory_padding")
+    else:
+        source = replace(_pixel_inputs(c.encoder)[0], name="source")
+    return (source, *_transformer_inputs(c.text)[1:])
 
 
 _INITIAL = frozenset({"init", "attention_init", "init_std", "position_std"})
 _DROPOUT = frozenset({"dropout", "embedding_dropout", "attention_dropout", "activation_dropout"})
+# A parameter of every Transformer, also of one without an encoder or without a decoder.
+_QUERY = r"(encoder\.blocks\.0\.attention|decoder\.blocks\.0\.cross_attention)\.query"
 
 NETWORKS: dict[str, NetworkRow] = {
     "vit": NetworkRow(
@@ -188,10 +218,10 @@ NETWORKS: dict[str, NetworkRow] = {
         heads=("head.",),
         head_fields=("outputs", "output_bias"),
         unseen=frozenset({"eps", "activation", "heads", "scale_embedding", "causal"}),
-        names=(r"encoder\.blocks\.0\.attention\.query\.kernel",),
-        torch_names=(r"encoder\.blocks\.0\.attention\.query\.weight",),
+        names=(rf"{_QUERY}\.kernel", r"!(vit\.patch|memory)\.kernel"),
+        torch_names=(rf"{_QUERY}\.weight", r"!(vit\.patch|memory)\.weight"),
         examples={
-            "width": (12, 8), "heads": (2, 1), "head_width": (0, 5), "hidden": (20,), "encoder_depth": (2, 1),
+            "width": (12, 8), "heads": (2, 1), "head_width": (0, 5), "hidden": (20,), "encoder_depth": (2, 1, 0),
             "decoder_depth": (2, 1, 0), "eps": (1e-5, 1e-6), "source_vocabulary": (0, 11, 9),
             "target_vocabulary": (0, 11, 9), "outputs": (0, 11, 9, 12), "position_offset": (0, 2),
             "max_length": (6, 512, 0),
@@ -224,6 +254,45 @@ NETWORKS: dict[str, NetworkRow] = {
     ),
 }  # fmt: skip
 
+VIT, TEXT = NETWORKS["vit"], NETWORKS["transformer"]
+NETWORKS["captioner"] = NetworkRow(
+    name="Captioner",
+    config=CaptionerConfig,
+    check=check_captioner,
+    normal=normal_captioner,
+    parameters=captioner_parameters,
+    describe=_describe_captioner,
+    inputs=_captioner_inputs,
+    captured=captioner_captured,
+    # The pool and the head of the ViT are no part of a captioner.
+    training=frozenset(
+        {*(f"vit.{name}" for name in (*VIT.training, *HEADLESS)), *(f"text.{name}" for name in TEXT.training)}
+    ),
+    jax="vit_jax.captioner:Captioner",
+    torch="torch_ref.captioner:Captioner",
+    depths=("vit.depth", "text.decoder_depth"),
+    activations=lambda c: 0 if c.encoder is None else _vit_activations(c.encoder),
+    largest=lambda c: 0 if c.encoder is None else _vit_largest(c.encoder),
+    arguments=("source", "target"),
+    from_data=("text.target_vocabulary", "text.outputs"),
+    heads=("head.",),
+    head_fields=("text.outputs", "text.output_bias"),
+    unseen=frozenset(
+        {*(f"vit.{name}" for name in VIT.unseen - {*HEADLESS}), *(f"text.{name}" for name in TEXT.unseen)}
+    ),
+    names=(r"decoder\.blocks\.0\.cross_attention\.query\.kernel", r"(vit\.patch|memory)\.kernel"),
+    torch_names=(r"decoder\.blocks\.0\.cross_attention\.query\.weight", r"(vit\.patch|memory)\.weight"),
+    examples={
+        **{f"vit.{name}": values for name, values in VIT.examples.items() if name not in HEADLESS},
+        **{f"text.{name}": values for name, values in TEXT.examples.items()},
+        "text.encoder_depth": (0,), "text.source_vocabulary": (0,), "text.decoder_depth": (2, 1),
+        "memory_width": (6, 12),
+    },
+    combinations=(
+        {}, {"text.target_vocabulary": 11, "text.outputs": 11, "text.max_length": 6, "text.tie": "decoder"},
+    ),
+)  # fmt: skip
+
 
 def network_of(config: ModelConfig | type[ModelConfig]) -> NetworkRow:
     """The row of a config or of a config class."""
@@ -255,11 +324,11 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def parameter_count(config: ModelConfig) -> int:
     """The number of parameters (of single numbers) of a network, however deep it is, without its whole table."""
     row = network_of(config)
-    shallow = replace(config, **{name: min(1, getattr(config, name)) for name in row.depths})
+    shallow = replaced(config, {name: min(1, value_at(config, name)) for name in row.depths})
     count = _total(shallow)
     for name in row.depths:
-        more = getattr(config, name) - getattr(shallow, name)
-        count += more * (_total(replace(shallow, **{name: 2})) - _total(shallow)) if more else 0
+        more = value_at(config, name) - value_at(shallow, name)
+        count += more * (_total(replaced(shallow, {name: 2})) - _total(shallow)) if more else 0
     return count
 
 
@@ -275,18 +344,18 @@ def normal(config: Any) -> Any:
 def function_fields(config: ModelConfig | type[ModelConfig]) -> list[str]:
     """The fields of a config or a config class that change the evaluation pass."""
     row = network_of(config)
-    return [f.name for f in fields(row.config) if f.name not in row.training]
+    return [name for name in leaves(row.config) if name not in row.training]
 
 
 def with_sizes(config: ModelConfig, sizes: Mapping[str, int]) -> ModelConfig:
     """The config with the sizes that the data of a run determines; other entries of `sizes` are ignored."""
     decided: dict[str, Any] = {name: sizes[name] for name in network_of(config).from_data if name in sizes}
-    return replace(config, **decided)
+    return replaced(config, decided)
 
 
 def with_data(config: ModelConfig) -> ModelConfig:
     """The config as a run trains it, as far as is known before its data: sizes that data will determine are 1."""
-    return replace(config, **{name: getattr(config, name) or 1 for name in network_of(config).from_data})
+    return replaced(config, {name: value_at(config, name) or 1 for name in network_of(config).from_data})
 
 
 def pixels(config: ModelConfig) -> tuple[int, int, int] | None:

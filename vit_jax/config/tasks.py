@@ -6,7 +6,7 @@ config classes for its data and augmentation if they have fields of their own.
 
 from __future__ import annotations
 
-import dataclasses
+import math
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +16,10 @@ from typing import Any, Literal, cast
 from ..errors import UserError
 from . import images, sentences
 from .augmentation import ImageAugment, check_augment
+from .captioner import CaptionerConfig
+from .captions import SHAPES, CaptionData, other_caption_words
 from .distil import DistilLoss, Teacher
+from .dotted import leaves, replaced, value_at
 from .fields import ModelConfig, are_texts, pair
 from .images import ImageData, numbered_classes, other_classes
 from .nearest import nearest
@@ -88,10 +91,7 @@ class TaskRow:
 
 def without_dropout(model: ModelConfig) -> ModelConfig:
     """The network's config with all dropout rates and drop_path at 0."""
-    rates: dict[str, Any] = {
-        f.name: 0.0 for f in dataclasses.fields(model) if f.name.endswith("dropout") or f.name == "drop_path"
-    }
-    return replace(model, **rates)
+    return replaced(model, {name: 0.0 for name in leaves(type(model)) if name.endswith(("dropout", "drop_path"))})
 
 
 # ---------------------------------------------------------------------------------------- classify
@@ -99,6 +99,11 @@ def without_dropout(model: ModelConfig) -> ModelConfig:
 
 def _check_classes(model: ViTConfig | ResNetConfig, data: ImageData, run: RunConfig) -> None:
     network_of(model).check(replace(model, classes=model.classes or 1))
+    _check_images(model, run)
+
+
+def _check_images(model: ViTConfig | ResNetConfig, run: RunConfig) -> None:
+    """Check the augmentation and normalisation of the images that a network takes."""
     augment: Any = run.augment  # the row's own class
     check_augment(augment, model.channels, run.batch)
     h, w = pair(model.image)
@@ -128,9 +133,8 @@ def _quiet_images(run: RunConfig) -> RunConfig:
 
 
 def _image_bytes(run: RunConfig) -> int:
-    model, augment = cast(Any, (run.model, run.augment))  # the row's own classes
-    h, w = pair(model.image)
-    return h * w * model.channels * (4 if augment.mixup else 1)  # mixup makes float32 of uint8
+    augment = cast(Any, run.augment)  # the row's own class
+    return math.prod(pixels(run.model) or ()) * (4 if augment.mixup else 1)  # mixup makes float32 of uint8
 
 
 def _prepared_images(metadata: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,6 +238,8 @@ def _check_logits(teacher: Teacher, run: RunConfig, data: Any) -> None:
 
 
 def _check_sentences(model: TransformerConfig, data: SentenceData, run: RunConfig) -> None:
+    if not model.encoder_depth:
+        raise UserError("model.encoder_depth is 0, but sources are words, which need an encoder: give 1 or more")
     n = max(1, model.source_vocabulary, model.target_vocabulary, model.outputs)  # for sizes that data will determine
     sizes: dict[str, Any] = {name: getattr(model, name) or n for name in NETWORKS["transformer"].from_data}
     NETWORKS["transformer"].check(replace(model, **sizes))
@@ -283,6 +289,52 @@ def _default_vocabulary(model: TransformerConfig) -> tuple[dict[str, list[str]],
     return {side: numbered_words(size) for side, size in sizes.items()}, "words are called by their ids"
 
 
+# ----------------------------------------------------------------------------------------- caption
+
+
+def _check_captions(model: CaptionerConfig, data: CaptionData, run: RunConfig) -> None:
+    row, augment = NETWORKS["captioner"], cast(Any, run.augment)  # the row's own class
+    n = max(1, model.text.target_vocabulary, model.text.outputs)  # for sizes that data will determine
+    row.check(replaced(model, {name: value_at(model, name) or n for name in row.from_data}))
+    if model.memory == "vectors":
+        raise UserError("model.memory is vectors, but the data has images: set it to tokens or patches")
+    if not model.text.causal:
+        raise UserError(
+            "model.text.causal is False, so a token could attend to the ones that it predicts: set it to True"
+        )
+    _check_images(model.vit, run)
+    for name in ("mixup", "cutmix"):
+        if value := getattr(augment, name):
+            raise UserError(f"augment.{name} is {value}, but captions cannot be mixed: set it to 0")
+    if augment.repeats != 1:
+        raise UserError(f"augment.repeats is {augment.repeats}, which the task caption does not have: leave it at 1")
+    if augment.flip and data.source == SHAPES:
+        raise UserError("augment.flip is True, but captions of data.source shapes say what is left: set it to False")
+    if data.length < 2:
+        raise UserError(f"data.length is {data.length}: give at least 2")
+    if data.drawn < 1:
+        raise UserError(f"data.drawn is {data.drawn}: give a positive number")
+    if 0 < model.text.max_length < data.length:
+        raise UserError(
+            f"model.text.max_length is {model.text.max_length} but data.length is {data.length}: "
+            "raise one or lower the other"
+        )
+
+
+def _untrained_captions(model: CaptionerConfig) -> RunConfig:
+    data = CaptionData(source=NO_DATA, length=max(model.text.max_length, 2))
+    return RunConfig("caption", model, data, ImageAugment(), optim=OptimConfig(name="sgd"))
+
+
+def _default_words(model: CaptionerConfig) -> tuple[list[str], str]:
+    if not (model.text.target_vocabulary and model.text.outputs) or model.encoder is None:
+        raise UserError(
+            "a run of the task caption has images and words, but this network takes or gives vectors; "
+            "write it as FILE.safetensors"
+        )
+    return numbered_words(model.text.target_vocabulary), "words are called by their ids"
+
+
 TASKS: dict[str, TaskRow] = {
     "classify": TaskRow(
         network="vit",
@@ -329,6 +381,34 @@ TASKS: dict[str, TaskRow] = {
         untrained=_untrained_sentences,
         given=sentences.GIVEN,
         from_its_folder=from_its_folder,
+    ),
+    "caption": TaskRow(
+        network="captioner",
+        data=CaptionData,
+        augment=ImageAugment,
+        check=_check_captions,
+        quiet=_quiet_images,
+        example_bytes=_image_bytes,
+        takes="files",
+        headlines={
+            "exact_match": "exact match",
+            "accuracy": "accuracy",
+            "loss": "loss",
+            "attention_in_box": "attention in box",
+            "uniform_in_box": "of a uniform map",
+        },
+        metadata={
+            "preprocess": MetadataEntry(is_preprocess, fits=lambda value, model: fits_network(value, pixels(model))),
+            "words": MetadataEntry(
+                are_texts,
+                fits=lambda value, model: len(value) == model.text.target_vocabulary == model.text.outputs,
+                default=_default_words,
+                conflict=other_caption_words,
+            ),
+        },
+        untrained=_untrained_captions,
+        prepared=PREPARED,
+        prepared_as=_prepared_images,
     ),
 }
 TASKS["distil"] = replace(TASKS["classify"], check=_check_distil, loss=DistilLoss, teacher=_check_teacher)

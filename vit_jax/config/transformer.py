@@ -17,14 +17,15 @@ class TransformerConfig(ModelConfig):
     """The config of an encoder-decoder Transformer (Vaswani et al. 2017, arXiv 1706.03762).
 
     With vocabularies and outputs at 0 it is torch.nn.Transformer, which takes and returns vectors. With decoder_depth
-    at 0 too it is torch.nn.TransformerEncoder, whose output is the memory.
+    at 0 too it is torch.nn.TransformerEncoder, whose output is the memory. With encoder_depth at 0 it is a decoder over
+    a memory that is given: the source is that memory, vectors [B, S, D].
     """
 
     width: int = identity(512, "D, width of a token")
     heads: int = identity(8, "H, attention heads per block")
     head_width: int = identity(0, "Dh, width of a head; 0: width / heads")
     hidden: int = identity(2048, "F, width of the hidden layer of the mlp")
-    encoder_depth: int = identity(6, "blocks of the encoder")
+    encoder_depth: int = identity(6, "blocks of the encoder; 0: none, the source is the memory, as vectors [B, S, D]")
     decoder_depth: int = identity(6, "blocks of the decoder; 0: an encoder only, without target and head")
 
     activation: Activation = identity("gelu", "activation of the mlp; gelu is the exact erf form")
@@ -100,10 +101,11 @@ class TransformerConfig(ModelConfig):
 
 def check_transformer(c: TransformerConfig) -> TransformerConfig:
     """Return the config unchanged. Raises UserError naming the first invalid field."""
-    for name in ("width", "heads", "hidden", "encoder_depth"):
+    for name in ("width", "heads", "hidden"):
         if getattr(c, name) < 1:
             raise UserError(f"model.{name} is {getattr(c, name)}: give a positive number")
     for name in (
+        "encoder_depth",
         "decoder_depth",
         "head_width",
         "eps",
@@ -118,6 +120,13 @@ def check_transformer(c: TransformerConfig) -> TransformerConfig:
     for name in ("encoder_depth", "decoder_depth"):
         if getattr(c, name) > DEEPEST:
             raise UserError(f"model.{name} is {getattr(c, name)}: give at most {DEEPEST} blocks")
+    if not c.encoder_depth and not c.decoder_depth:
+        raise UserError("model.encoder_depth and model.decoder_depth are both 0: give blocks to one of them")
+    if not c.encoder_depth and c.source_vocabulary:
+        raise UserError(
+            f"model.encoder_depth is 0 but model.source_vocabulary is {c.source_vocabulary}: "
+            "without an encoder the source is the memory, which is vectors; give 0, or an encoder"
+        )
     if not c.head_width and c.width % c.heads:
         raise UserError(
             f"model.width {c.width} is not divisible by model.heads {c.heads}: change one, or give model.head_width"
@@ -178,8 +187,13 @@ def transformer_parameters(c: TransformerConfig) -> dict[str, Parameter]:
     d, inner = c.width, c.heads * c.resolved_head_width
     table = Table(c.norm_bias, c.init, c.attention_init, c.init_std)
     embedding, position = Start("normal", c.embedding_std), Start("normal", c.position_std)
-    sides = (("source", 0 if c.one_embedding else c.source_vocabulary), ("target", c.target_vocabulary))
-    for side, vocabulary in sides[: 2 if c.decoder_depth else 1]:
+    sides = (
+        ("source", c.encoder_depth, 0 if c.one_embedding else c.source_vocabulary),
+        ("target", c.decoder_depth, c.target_vocabulary),
+    )
+    for side, depth, vocabulary in sides:
+        if not depth:
+            continue
         if vocabulary:
             table[f"{side}.embedding"] = Parameter((vocabulary, d), "embedding", embedding)
         if c.position_rows:

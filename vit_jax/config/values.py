@@ -48,6 +48,7 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
     elif not where and issubclass(cls, ModelConfig):  # a run's network is renamed with the rest of the run
         values = renamed(values)
     kwargs: dict[str, Any] = {}
+    defaults = {f.name: f.default for f in dataclasses.fields(typing.cast(Any, cls))}
     for name, value in values.items():
         if name not in hints:
             raise UserError(f"config: there is no field {where}{name}{nearest(name, list(hints))}")
@@ -55,7 +56,8 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
         if dataclasses.is_dataclass(hint):
             if not isinstance(value, dict):
                 raise UserError(f"config: {where}{name} is {value!r}, which is not a group of fields")
-            kwargs[name] = from_dict(typing.cast(type, hint), value, f"{where}{name}.")
+            usual = to_dict(defaults[name]) if type(defaults[name]) is hint else {}
+            kwargs[name] = from_dict(typing.cast(type, hint), {**usual, **value}, f"{where}{name}.")
         else:
             value = tuple(value) if isinstance(value, list) else value
             value = float(value) if hint is float and type(value) is int and abs(value) <= sys.float_info.max else value
@@ -63,7 +65,7 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
                 raise UserError(f"config: {where}{name} is {value!r}, which is not {_described(hint)}")
             kwargs[name] = value
     for name in hints.keys() - values.keys():
-        if dataclasses.is_dataclass(hints[name]):
+        if dataclasses.is_dataclass(hints[name]) and type(defaults[name]) is not hints[name]:
             kwargs[name] = typing.cast(Any, hints[name])()
     return cls(**kwargs)
 

@@ -2,10 +2,12 @@
 
 Read contract (the interface) first; then, for images, images (one image), identity (what makes two the same), sources
 (sets of images), pixels (decoded), order (which examples a step takes), splits (train, validation, test) and other
-(only to evaluate on); for sentences, numbers, pairs (files) and sentences; last, batches.
+(only to evaluate on); for sentences, numbers, pairs (files) and sentences; for images with captions, shapes and
+captions; last, batches.
 """
 
 from .batches import batches, evaluation_batches
+from .captions import CaptionedImages, Captions, open_captions
 from .contract import Data, Given
 from .images import Preprocess, open_image
 from .inputs import listed, prepared
@@ -15,6 +17,8 @@ from .sentences import Sentences, Texts, open_other_pairs, open_sentences
 from .splits import Dataset, Split, open_images
 
 __all__ = [
+    "CaptionedImages",
+    "Captions",
     "Data",
     "Dataset",
     "Given",
@@ -28,6 +32,7 @@ __all__ = [
     "batches",
     "evaluation_batches",
     "listed",
+    "open_captions",
     "open_image",
     "open_images",
     "open_other_images",

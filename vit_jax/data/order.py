@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import UserError
 
 # The first number of a permutation's seed is its purpose, so that no two purposes share a permutation.
-ORDER, VALIDATION, TEST, NUMBERS, SHUFFLE = range(5)
+ORDER, VALIDATION, TEST, NUMBERS, SHUFFLE, SHAPES = range(6)
 
 
 def permutation(n: int, *seed: int) -> np.ndarray:

@@ -162,7 +162,7 @@ def open_images(
     splits = _with_held_out(data, images, rows, seed)
 
     if normalize != "given":
-        mean, std = _statistics(normalize, data.source, preprocess, splits["train"])
+        mean, std = statistics(normalize, data.source, preprocess, splits["train"])
     identity, older_identity = _identities(source, splits, images, rows, loaded)
     return Dataset(
         source.name,
@@ -317,8 +317,8 @@ def _with_held_out(
     return {name: splits[name] for name in ("train", "validation", "test") if name in splits}
 
 
-def _statistics(
-    normalize: str, source: str, preprocess: Preprocess, train: Split
+def statistics(
+    normalize: str, source: str, preprocess: Preprocess, train: Any
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """(mean, std) of each channel, for pixels in 0..1, as `augment.normalize` selects them. Raises UserError."""
     channels = preprocess.channels
@@ -338,7 +338,7 @@ def _statistics(
     return known[1:] if known and preprocess.leaves_unchanged(*known[0]) else _measured(train, channels)
 
 
-def _measured(train: Split, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _measured(train: Any, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """(mean, std) of each channel over at most 10,000 evenly spaced images, computed from histograms and so exact."""
     number = min(len(train), 10_000)
     chosen = np.arange(number) * len(train) // number

@@ -1,6 +1,6 @@
 """What a user sees of a run: the progress line (progress), the metrics files (log) and the figures (all others)."""
 
-from .attention import draw_attention, draw_cross_attention
+from .attention import draw_attention, draw_cross_attention, draw_words
 from .classification import draw_confusion, draw_per_class, draw_wrong
 from .curves import draw_curves
 from .figure import page, shortened, weights_caption
@@ -18,6 +18,7 @@ __all__ = [
     "draw_patches",
     "draw_per_class",
     "draw_positions",
+    "draw_words",
     "draw_wrong",
     "page",
     "shortened",

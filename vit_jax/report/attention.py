@@ -1,4 +1,4 @@
-"""Attention maps: of an image network over its patches, and of a decoder over the words of the source sentence."""
+"""Attention maps: of an image network over its patches, of a decoder over the words of a sentence or over patches."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ HEADS = 4  # most heads of a layer that are drawn
 
 
 LINE = 13  # most maps side by side in a figure of all layers
+WORDS = 6  # most words side by side
 
 
 def draw_attention(
@@ -149,3 +150,46 @@ def draw_cross_attention(
                 ax.set_title(f"layer {layer + 1}, " + (f"head {i}" if i else f"mean of {heads} heads"))
                 ax.set_xticks(range(len(source)), [shortened(word, 12) for word in source], rotation=90)
                 ax.set_yticks(range(len(target)), [shortened(word, 12) for word in target] if not i else [])
+
+
+def draw_words(
+    image: np.ndarray,
+    attention: np.ndarray,
+    words: Sequence[str],
+    path: AnyPath,
+    *,
+    layers: Sequence[int] = (),
+    caption: str = "",
+) -> None:
+    """Draw an image, and beside it, for each word of its caption, the patches that the decoder attends to there.
+
+    image uint8 [h, w, C]; attention float [L, H, T, gh, gw] from the T `words` to the patches. Drawn is the mean of all
+    layers and heads; with `layers`, counted from 0, for each of them the mean of its heads. `caption` is a line under
+    the title.
+    """
+    depth, heads = attention.shape[:2]
+    chosen = [attention[layer].mean(0) for layer in layers] or [attention.mean((0, 1))]  # [T, gh, gw] each
+    names = [f"layer {layer + 1}" for layer in layers] or [f"mean of {depth} layer{'s' * (depth > 1)}"]
+    names = [f"{name}, {heads} heads" for name in names]
+    lines, columns = math.ceil(len(words) / WORDS), min(len(words), WORDS)
+    w, h, top = 1.35, 1.35 * aspect(image), 0.95
+    tall = 0.3 + lines * (h + 0.28)  # all words of one layer
+    width = max(0.15 + (columns + 1) * (w + 0.12) + 1, 6.5)
+    dimmed = (70 + 0.45 * image.mean(axis=-1, keepdims=True)).astype(np.uint8)
+    overlay = {"cmap": "inferno", "vmin": 0, "vmax": 1, "alpha": 0.6, "interpolation": "nearest"}
+    with sheet(path, width, top + len(chosen) * tall + 0.1) as ax:
+        title = "Cross-attention: from each word of the caption to the patches"
+        ax.text(width / 2, 0.25, title, ha="center", va="center", size=12)
+        ax.text(width / 2, 0.5, caption, ha="center", va="center", size=9, color=GREY)
+        for i, (maps, name) in enumerate(zip(chosen, names, strict=True)):
+            y = top + i * tall
+            ax.text(0.15, y - 0.07, name, va="bottom", size=9, color=GREY)
+            put(ax, image, 0.15, y + 0.2, w, h)
+            for k, (values, word) in enumerate(zip(maps, words, strict=True)):
+                x, down = 0.15 + (1 + k % WORDS) * (w + 0.12), y + 0.2 + k // WORDS * (h + 0.28)
+                put(ax, dimmed, x, down, w, h)
+                put(ax, stretched(values), x, down, w, h, **overlay)
+                ax.text(x + w / 2, down - 0.05, shortened(word, 14), ha="center", va="bottom")
+        put(ax, np.linspace(1, 0, 256)[:, None], width - 0.9, top + 0.2, 0.18, h, cmap="inferno")
+        ax.text(width - 0.65, top + 0.2, "most in\nthe map", va="top", size=9)
+        ax.text(width - 0.65, top + 0.2 + h, "least", va="bottom", size=9)

@@ -7,7 +7,18 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..config import ModelConfig, RunConfig, from_dict, network_of, pixels, shapes, task_row, to_dict
+from ..config import (
+    ModelConfig,
+    RunConfig,
+    from_dict,
+    leaves,
+    network_of,
+    pixels,
+    shapes,
+    task_row,
+    to_dict,
+    value_at,
+)
 from ..config.check import check_numbers
 from ..config.fields import are_texts
 from ..config.formats import FORMAT, upgraded
@@ -140,16 +151,17 @@ def _are_numbers(value: Mapping[str, Any]) -> bool:
 
 def check_sizes(model: ModelConfig) -> None:
     """Raise UserError on a network of absurd size, before its table of parameters is built where that would be long."""
-    for field in dataclasses.fields(model):
-        value = getattr(model, field.name)
-        if field.name.endswith("depth") and value > LAYERS:
-            raise UserError(f"model.{field.name} is {value}, which is more than {LAYERS}")
+    for name in leaves(type(model)):
+        if name.endswith("depth") and value_at(model, name) > LAYERS:
+            raise UserError(f"model.{name} is {value_at(model, name)}, which is more than {LAYERS}")
     if math.prod(pixels(model) or ()) > PIXELS:
-        raise UserError(f"model.image is {getattr(model, 'image', '')}, which is more than {PIXELS} numbers")
-    # Sinusoids are in no table of parameters, but are computed with the network.
-    rows, width = getattr(model, "position_rows", 0), getattr(model, "width", 1)
-    if rows * width > POSITIONS:
-        raise UserError(f"its sizes make positions [{rows}, {width}], which is more than {POSITIONS} numbers")
+        raise UserError(f"model.image is {getattr(model, 'image', pixels(model))}, which is more than {PIXELS} numbers")
+    inside = [getattr(model, f.name) for f in dataclasses.fields(model)]
+    for part in (model, *(value for value in inside if isinstance(value, ModelConfig))):
+        # Sinusoids are in no table of parameters, but are computed with the network.
+        rows, width = getattr(part, "position_rows", 0), getattr(part, "width", 1)
+        if rows * width > POSITIONS:
+            raise UserError(f"its sizes make positions [{rows}, {width}], which is more than {POSITIONS} numbers")
     for name, shape in shapes(model).items():
         if math.prod(shape) > NUMBERS:
             raise UserError(f"its sizes make {name} {list(shape)}, which is more than {NUMBERS} numbers")

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from .. import presets
-from ..config import RunConfig, flat, network_of, task_row, untrained, with_fields
+from ..config import RunConfig, flat, network_of, replaced, task_row, untrained, with_fields
 from ..errors import printable
 from ..interop import network_in, stated_by
 from .again import check_same, check_unchanged, resumable
-from .fitting import OtherNetwork, change_for, check_fit, check_metadata, decided, replaced, told
+from .fitting import OtherNetwork, change_for, check_fit, check_metadata, decided, told
 from .opening import RULES, Unfit, digest, opened_for, place_of, text, worded
 from .recipes import says, tuned
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, get_args, get_type_hints
 
-from ..config import ModelConfig, RunConfig, function_fields, network_of, normal, pair, task_row
+from ..config import ModelConfig, RunConfig, function_fields, network_of, normal, pair, replaced, task_row, value_at
 from ..errors import UserError
 from ..interop import Change, Weights, changed, stated_by
 from .opening import RULES, Unfit, flag, text
@@ -25,7 +24,7 @@ class OtherNetwork(Unfit):
 
 def told(model: ModelConfig) -> dict[str, Any]:
     """The fields of a network that decide its function, without sizes that its data has yet to determine."""
-    known = {name: getattr(model, name) for name in function_fields(model)}
+    known = {name: value_at(model, name) for name in function_fields(model)}
     return {name: value for name, value in known.items() if value or name not in network_of(model).from_data}
 
 
@@ -41,6 +40,11 @@ def change_for(run: RunConfig, weights: Weights) -> Change:
     """What makes the weights those of the run's image and channels, by its rules. Raises UserError."""
     texts = []
     wanted, given = normal(run.model), normal(weights.config)
+    for name, rule in RULES.items():
+        if getattr(run, rule) != "none" and name not in function_fields(wanted):
+            raise Unfit(
+                f"{rule} is {getattr(run, rule)}, but a {network_of(wanted).name} has no model.{name}: set none"
+            )
     if run.init_resize != "none" and wanted.image != given.image:
         h, w = pair(wanted.image)
         texts.append(f"resize={h}x{w}:{run.init_resize}")
@@ -58,20 +62,20 @@ def change_for(run: RunConfig, weights: Weights) -> Change:
 def check_fit(run: RunConfig, given: ModelConfig, change: Change) -> None:
     """Raise OtherNetwork where a run's network is not that of its weights; sizes that data will determine are free."""
     row = network_of(given)
-    sizes = {name: getattr(given, name) for name in row.from_data if not getattr(run.model, name)}
-    wanted, there = normal(replace(run.model, **sizes)), normal(change.config)
+    sizes = {name: value_at(given, name) for name in row.from_data if not value_at(run.model, name)}
+    wanted, there = normal(replaced(run.model, sizes)), normal(change.config)
     different = [
         name
         for name in function_fields(wanted)
-        if getattr(there, name) != getattr(wanted, name) and not (run.new_head and name in row.head_fields)
+        if value_at(there, name) != value_at(wanted, name) and not (run.new_head and name in row.head_fields)
     ]
     if not different:
         return
     values = ", ".join(
-        f"its {n} is {text(getattr(there, n))}, here it is {text(getattr(wanted, n))}" for n in different
+        f"its {n} is {text(value_at(there, n))}, here it is {text(value_at(wanted, n))}" for n in different
     )
     own = [name for name in different if name not in RULES and name not in row.from_data]
-    hints = [f"give {' '.join(flag(name, getattr(there, name)) for name in own)}"] * bool(own)
+    hints = [f"give {' '.join(flag(name, value_at(there, name)) for name in own)}"] * bool(own)
     hints += [_following(name, run) for name in RULES if name in different]
     of_data = [name for name in different if name in row.from_data]
     if any(name in row.head_fields for name in of_data):
@@ -100,15 +104,3 @@ def check_metadata(run: RunConfig, given: Mapping[str, Any], wanted: Mapping[str
                 else "start from weights that were trained with the same ones"
             )
             raise UserError(f"init {run.init}: {clause}; {remedy}")
-
-
-def replaced(run: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """A run with these fields, {"model.image": 96, "batch": 8}."""
-    parts: dict[str, Any] = {}
-    for name, value in values.items():
-        part, _, field = name.rpartition(".")
-        if part:
-            parts[part] = replace(parts.get(part, getattr(run, part)), **{field: value})
-        else:
-            parts[field] = value
-    return replace(run, **parts)

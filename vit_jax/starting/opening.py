@@ -86,7 +86,7 @@ def text(value: Any) -> str:
 
 def flag(name: str, value: Any = None) -> str:
     """The flag of `vit_jax.train` for a field of the network, with its value."""
-    name = name.replace("_", "-")
+    part, _, last = f"model.{name}".replace("_", "-").rpartition(".")
     if isinstance(value, bool):
-        return f"--model.{'' if value else 'no-'}{name}"
-    return f"--model.{name}" + (f" {text(value)}" if value is not None and value != () else "")
+        return f"--{part}.{'' if value else 'no-'}{last}"
+    return f"--{part}.{last}" + (f" {text(value)}" if value is not None and value != () else "")

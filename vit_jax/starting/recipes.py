@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from ..config import RunConfig, flat, network_of, parameters
+from ..config import RunConfig, flat, network_of, parameters, replaced
 from ..config.groups import all_but
 from ..config.networks import with_data
 from ..errors import UserError
-from .fitting import replaced
 from .opening import text
 
 LAYER_DECAY, RATE, EXAMPLES = 0.75, 1e-3, 256  # of full: the rate is for so many examples a batch

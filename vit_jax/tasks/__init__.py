@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..config import RunConfig
+from .caption import Caption
 from .classify import Classify
 from .classify_resnet import ClassifyResNet
 from .contract import Answer, Batch, Evaluation, Predictor, Task, Trained
@@ -14,6 +15,7 @@ from .distil import Distil
 from .translate import Translate
 
 TASKS: dict[str, type[Task]] = {
+    "caption": Caption,
     "classify": Classify,
     "classify-resnet": ClassifyResNet,
     "distil": Distil,

@@ -16,7 +16,8 @@ from typing import Any, Literal
 from .. import backend, flags, runs, starting
 from ..config import TASKS, RunConfig, check_run, differences, flat, is_sized, network_of, to_dict
 from ..config.complete import check_trained, is_name
-from ..config.file import flat_names, overlaid, read_config
+from ..config.dotted import unnested
+from ..config.file import overlaid, read_config
 from ..division import planned
 from ..errors import DONE, UserError, lasting_output, run_command
 from ..presets import DEFAULT, FINETUNE, PRESETS, preset
@@ -127,7 +128,7 @@ def _filled_in(run: RunConfig, name: str, words: list[str], values: dict[str, An
         _check_task(run, values.get("task"), file)
     over = overlaid(run, values, file) if file else run
     options = _parsed(over, words, prog="")
-    in_file, in_words = {*flat_names(values)}, {*flags.given(words, options)}
+    in_file, in_words = {*unnested(values)}, {*flags.given(words, options)}
     stated = {field: value for field, (value, _) in flat(options.run()).items() if field in in_file | in_words}
     try:
         filled = starting.filled(run, stated, own=name != FINETUNE)

@@ -1,0 +1,125 @@
+"""The captioner in PyTorch: a Vision Transformer reads an image, and a Transformer's decoder writes its caption.
+
+It is the counterpart of vit_jax/captioner.py: the same class with the same attributes.
+Dimensions: B batch, h and w image height and width, C channels of an image or width of given vectors, S length of the
+memory, T of the caption, D width of the decoder, K outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vit_jax.config import CaptionerConfig, check_captioner
+from vit_jax.config.captioner import captioner_captured
+
+from .layers import Tape, evaluating, initialise, record
+from .transformer import TargetSide, check_vectors
+from .vit import ViT
+
+
+class Captioner(TargetSide):
+    """A captioner: `model(images, target) -> logits`.
+
+    Initial weights are drawn with torch's global generator. Raises UserError on a config that `check_captioner`
+    refuses.
+    """
+
+    def __init__(self, config: CaptionerConfig):
+        super().__init__()
+        c = self.config = check_captioner(config)
+        self.vit = None if c.encoder is None else ViT(c.encoder)
+        self.memory = nn.Linear(c.projected, c.text.width) if c.projected else None
+        self.add_target(c.text)
+        self.start()
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        *,
+        target_padding: Tensor | None = None,
+        memory_padding: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        causal: bool | None = None,
+        tape: Tape | None = None,
+    ) -> Tensor:
+        """Normalised images [B, C, h, w], or vectors [B, S, C], and ids [B, T] to logits [B, T, K].
+
+        Paddings [B, N] and 4-D masks are boolean, True where a token may be attended to; `causal` defaults to that of
+        config.text. Raises ValueError on wrong shapes and dtypes.
+        """
+        if len(source) != len(target):
+            raise ValueError(
+                f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
+            )
+        return self.write(
+            self.encode(source, tape=tape),
+            target,
+            tape,
+            target_padding=target_padding,
+            memory_padding=memory_padding,
+            target_mask=target_mask,
+            memory_mask=memory_mask,
+            causal=causal,
+        )
+
+    def capture(self, source: Tensor, target: Tensor, names: Iterable[str], **masks: Any) -> dict[str, Tensor]:
+        """Inner values of an evaluation pass, {name: tensor}; `masks` are the keyword arguments of a call.
+
+        vit.NAME: as `ViT.capture` gives tokens, blocks.I, features and attention; memory [B, S, D]: what the decoder
+        attends to; decoder.blocks.I [B, T, D]: output of block I; decoder.self_attention [B, L, H, T, T] and
+        decoder.cross_attention [B, L, H, T, S]: the weights of all blocks; logits: the result of a call. Raises
+        ValueError on any other name.
+        """
+        of_vit = [] if self.vit is None else ["vit.attention"]
+        known = [
+            *captioner_captured(self.config),
+            *of_vit,
+            "decoder.self_attention",
+            "decoder.cross_attention",
+        ]
+        tape: Tape = dict.fromkeys(names)
+        if unknown := [n for n in tape if n not in known]:
+            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
+        with evaluating(self):
+            record(tape, "logits", self(source, target, tape=tape, **masks))
+        return tape
+
+    def encode(self, source: Tensor, *, tape: Tape | None = None) -> Tensor:
+        """Normalised images [B, C, h, w], or vectors [B, S, C], to the memory [B, S, D]. Raises ValueError."""
+        c = self.config
+        if self.vit is None:
+            check_vectors("source", source, c.memory_width)
+            x = source
+        else:
+            inner: Tape | None = None
+            if tape is not None:
+                inner = {name.removeprefix("vit."): None for name in tape if name.startswith("vit.")}
+            x = self.vit.encode(source, tape=inner)
+            for name, value in (inner or {}).items():
+                record(tape, f"vit.{name}", value)
+            if c.memory == "patches":
+                x = x[:, sum(count for _, count, _ in c.vit.prefix) :]
+        x = x if self.memory is None else self.memory(x)
+        record(tape, "memory", x)
+        return x
+
+    @torch.no_grad()
+    def start(self) -> None:
+        """Draw the initial weights of all but the ViT, which has drawn its own, in place."""
+        c = self.config.text
+        for part in (self.memory, self.target, self.decoder, self.head):
+            if part is not None:
+                initialise(
+                    part,
+                    init=c.init,
+                    attention_init=c.attention_init,
+                    init_std=c.init_std,
+                    token_std=c.embedding_std,
+                    position_std=c.position_std,
+                )

@@ -1,0 +1,79 @@
+"""Fields by dotted names: a config may have others inside it, and "vit.depth" is a field of one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from ..errors import UserError
+
+T = TypeVar("T")
+
+
+class Leaf(NamedTuple):
+    """A field that is no config itself: the type of its value, and its default."""
+
+    hint: Any
+    default: Any
+
+
+def leaves(cls: type) -> dict[str, Leaf]:
+    """{dotted name: Leaf} of all fields of a config class, also those of the configs inside it."""
+    return _leaves(typing.cast(Hashable, cls))
+
+
+@functools.cache
+def _leaves(cls: Any) -> dict[str, Leaf]:
+    hints = typing.get_type_hints(cls)
+    found: dict[str, Leaf] = {}
+    for f in dataclasses.fields(cls):
+        if dataclasses.is_dataclass(hints[f.name]):
+            inner = leaves(typing.cast(type, hints[f.name]))
+            found |= {f"{f.name}.{name}": Leaf(leaf.hint, value_at(f.default, name)) for name, leaf in inner.items()}
+        else:
+            found[f.name] = Leaf(hints[f.name], f.default)
+    return found
+
+
+def value_at(config: Any, name: str) -> Any:
+    """The value of a field by its dotted name."""
+    return functools.reduce(getattr, name.split("."), config)
+
+
+def replaced(config: T, values: Mapping[str, Any]) -> T:
+    """The config with other values of some fields, {dotted name: value}."""
+    own: dict[str, Any] = {}
+    inside: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        part, dot, rest = name.partition(".")
+        if dot:
+            inside.setdefault(part, {})[rest] = value
+        else:
+            own[name] = value
+    own |= {part: replaced(getattr(config, part), its) for part, its in inside.items()}
+    return dataclasses.replace(typing.cast(Any, config), **own)
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """{dotted name: value} as nested dicts, as JSON has a config."""
+    out: dict[str, Any] = {}
+    for name, value in values.items():
+        *parts, last = name.split(".")
+        node = out
+        for part in parts:
+            node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                raise UserError(f"config: there is no field {name}")
+        node[last] = value
+    return out
+
+
+def unnested(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as {dotted name: value}."""
+    out: dict[str, Any] = {}
+    for name, value in values.items():
+        out |= unnested(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return out
