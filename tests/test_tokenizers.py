@@ -16,6 +16,7 @@ from vit_jax.config.sentences import from_its_folder
 from vit_jax.data import Given, numbers
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
+from vit_jax.runs.record import check_record
 from vit_jax.tasks import TASKS
 from vit_jax.tasks.translate_score import corpus_scores
 from vit_jax.text import Ids, kept, made, opened
@@ -345,6 +346,9 @@ def test_a_run_with_a_tokenizer_is_used_as_any_other(run, tmp_path, capsys):
     assert rows[0] == "source,true,predicted" and len(rows) == 33 and any(SOURCES[i] in rows[1] for i in range(160))
     other = evaluate.evaluate(whole.path, data=[("The dog sees one cats.", "Der Hund sieht eine Katzen.")])[1]
     assert other.predicted.shape == (1, 40)
+    for given, name in ((net, "from-memory"), (str(whole.path), "from-folder")):
+        vit_jax.export(given, tmp_path / name)
+        assert vit_jax.load(tmp_path / name).translate(list(SOURCES[:3])) == said, "the tokenizer goes along"
     vit_jax.export(net, tmp_path / "weights.safetensors")
     assert vit_jax.load(tmp_path / "weights.safetensors").lacks == ("vocabulary",)
     again = replace(its, data=replace(its.data, tokenizer=str(whole.path / "tokenizer")))
@@ -383,3 +387,22 @@ def test_a_unigram_is_not_trained_on_data_that_no_file_holds():
     its = replace(TINY, data=replace(TINY.data, tokenizer="unigram"))
     with pytest.raises(UserError, match=r"^data\.tokenizer is unigram, which no two trainings make alike"):
         TASKS["translate"].open_data(its, Given(PAIRS))
+
+
+@pytest.mark.parametrize(
+    "path", ["../tokenizer.json", "/etc/passwd", "tokenizer/../../x", "tokenizer", "tokenizer/.hidden"]
+)
+def test_a_strangers_run_names_no_files_outside_its_folder(run, tmp_path, path):
+    record = {**run[1].record(), "files": {path: "0" * 32}}
+    with pytest.raises(UserError, match=r"config\.json: its files is damaged"):
+        check_record(record, "config.json")
+
+
+def test_a_file_that_is_too_large_or_none_is_not_read(bart, tmp_path, monkeypatch):
+    there = changed(bart, tmp_path, tokenizer__json=None)
+    (tmp_path / "changed" / "tokenizer.json").mkdir()
+    with pytest.raises(UserError, match=r"tokenizer\.json: is no regular file"):
+        made(there, 0, [], [], one=True)
+    monkeypatch.setattr(sys.modules["vit_jax.text.folder"], "LARGEST", 100)
+    with pytest.raises(UserError, match="has more than 0 MB, which no tokenizer needs"):
+        made(str(bart), 0, [], [], one=True)

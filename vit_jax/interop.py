@@ -215,6 +215,7 @@ def exported(
     stated: Mapping[str, Any],
     sets: Mapping[str, Any],
     chosen: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
 ) -> list[Path]:
     """Write weights with `convert` to a path; returns the files. What is to be known of them is printed on stderr.
 
@@ -224,6 +225,7 @@ def exported(
         stated: metadata of the network's task, {name: value}, before what the source states.
         sets: as --set of convert states them.
         chosen: of a run, {"step": ..., "key": ...}.
+        files: of a network in memory, those that its run keeps of a tokenizer, {path in the folder: content}.
     Raises UserError.
     """
     from convert.plan.plan import plan
@@ -233,6 +235,8 @@ def exported(
     try:
         reading = read(given, Options(sets=sets, **chosen or {})) if isinstance(given, str) else _held(*given, sets)
         with reading.source:
+            if files:
+                reading.source.beside = lambda: dict(files)
             # Weights alone: a run's optimizer belongs to the step that training goes on from.
             reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
             reading.facts = _with(reading.facts, stated, reading.config)

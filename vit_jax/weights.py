@@ -216,14 +216,18 @@ def export(
         return exported(source, os.fspath(path), to, stated, fields or {}, chosen)
     if isinstance(network, BareNetwork):
         network = network.model
+    files: Mapping[str, bytes] = {}
     if hasattr(network, "metadata") and hasattr(network, "model"):
+        files = network.metadata.get("files", {})
         kept = {name: network.metadata[name] for name in task_row(network.run.task).metadata}
         network, stated = network.model, {**kept, **stated}
     if type(getattr(network, "config", None)) not in {row.config for row in NETWORKS.values()}:
         raise UserError(
             f"network: {type(network).__name__} is none; give a model of vit_jax, what vit_jax.load returned, or a path"
         )
-    return exported((network.config, flatten(split(network)[1])), os.fspath(path), to, stated, fields or {})
+    return exported(
+        (network.config, flatten(split(network)[1])), os.fspath(path), to, stated, fields or {}, None, files
+    )
 
 
 def _source(path: str, ema: bool | None) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from vit_jax.config import RunConfig, from_dict
 from vit_jax.errors import UserError, printable
-from vit_jax.runs import NO_LOG, Run, array_digest, record_of, unflatten, with_digest, write_json
+from vit_jax.runs import NO_LOG, Run, array_digest, read_files, record_of, unflatten, with_digest, write_json
 
 from . import orbax
 from .source import FLOATS, Source, Spec, Step, Tensor, leaves
@@ -70,6 +70,7 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
         chosen=choice.said,
         preferred=preferred,
         record=record,
+        beside=lambda: read_files(run.path, record.get("files", {})),
     )
 
 

@@ -62,7 +62,8 @@ class Source:
     lists names that share one storage. `files` are the files that it consists of (shards and their index; empty:
     `path` alone or, of a folder, everything in it), `size` their bytes. Of a run, `step` is the step that was opened,
     `chosen` says which that is, `preferred` is the key of the weights that are taken where the user names none, and
-    `record` is its config.json, whose file may be damaged, as a checkpoint has recorded it.
+    `record` is its config.json, whose file may be damaged, as a checkpoint has recorded it, and `beside` reads what
+    it keeps of a tokenizer, {path in its folder: content}.
     """
 
     path: str
@@ -78,6 +79,7 @@ class Source:
     chosen: str = ""
     preferred: str = ""
     record: dict[str, Any] = field(default_factory=dict)
+    beside: Callable[[], dict[str, bytes]] = dict
 
     @property
     def separator(self) -> str:

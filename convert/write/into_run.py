@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from vit_jax.config import RunConfig, parameters, task_row, trained, untrained
 from vit_jax.config.formats import cannot_go_on
 from vit_jax.errors import UserError
-from vit_jax.runs import Run, read_files
+from vit_jax.runs import Run
 
 from .. import optimizer
 from ..containers.run_folder import write_run
@@ -35,7 +33,7 @@ def into_run(plan: Plan, state: Training | None, path: str, weights: Named) -> l
         step = f"at step {state.moments.step}"
         notes.append(f"the optimizer's state is converted, {step}; the best step so far and the log start anew")
     state = state or Training(untrained(plan.config), {}, Moments(0, {}), None)
-    files = read_files(Path(source.path), (source.record or {}).get("files", {}))
+    files = source.beside()
     stated, defaults = task_metadata(state.run, plan.facts, plan.reading.path, bool(files))
     stated |= {"files": files} if files else {}
     items = {"model": (plan.specs, weights), "optimizer": optimizer_item(plan, state)}

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from vit_jax.config.sentences import FOLDER
-from vit_jax.runs import Run, read_files
 
-from ..containers.run_folder import is_run
 from ..plan.plan import Plan
 
 NAMES = (
@@ -22,9 +19,9 @@ def tokenizer_beside(plan: Plan) -> dict[str, bytes]:
 
     Empty where there is none, also where a run has one for each side: no library reads two.
     """
-    path = Path(plan.reading.source.path)
-    if is_run(path):
-        kept = read_files(path, Run(path).record().get("files", {}))
+    source = plan.reading.source
+    if kept := source.beside():
         return {name: kept[f"{FOLDER}/{name}"] for name in NAMES if f"{FOLDER}/{name}" in kept}
-    folder = path if os.path.isdir(path) else path.parent
+    path = Path(source.path)
+    folder = path if path.is_dir() else path.parent
     return {name: (folder / name).read_bytes() for name in NAMES if (folder / name).is_file()}
