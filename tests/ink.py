@@ -132,6 +132,9 @@ class Ink:
     def mirrored(self):
         return None
 
+    def searching(self, changes):
+        return None
+
     def prepare(self, batch: Any, keys: Any, epoch: Any) -> Any:
         """Each image mixed with the one as far from the batch's other end."""
         share = jax.vmap(lambda key: jax.random.uniform(key, dtype=jnp.float32))(fold(keys, 0))[:, None, None, None]

@@ -1,4 +1,4 @@
-"""Greedy search against a table of answers, and a decoder with its cache against the whole forward pass."""
+"""Greedy search of what is known, and a decoder with its cache against the whole forward pass."""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from vit_jax.config import TransformerConfig
-from vit_jax.decode import greedy
+from vit_jax.config.decoding import Decoding
+from vit_jax.decode import search
 from vit_jax.layers import merge, split
 from vit_jax.models import start
+from vit_jax.tasks.generated import Search
 from vit_jax.tasks.translate import translation_ids
 from vit_jax.text import closed
 from vit_jax.transformer import Transformer
@@ -17,36 +19,32 @@ IDS = closed([]).ids
 
 
 def counting(tokens, cache):
-    """Says the next number after the one it reads; after 6 it says 2, the end. The cache counts the steps."""
-    following = jnp.where(tokens == 6, 2, tokens + 1)
-    return jax.nn.one_hot(following, 9), cache + 1
+    """Says the numbers after where a row begins, up to 6, then 2, the end. The cache counts the steps."""
+    begins, steps = cache
+    following = jnp.where(begins + steps > 6, 2, begins + steps)
+    return 30 * jax.nn.one_hot(following, 9), (begins, steps + 1)
 
 
-@pytest.mark.parametrize("jit", [False, True])
-def test_a_sequence_ends_with_its_end_and_the_search_with_the_last(jit):
-    search = lambda begin: greedy(counting, jnp.zeros((), jnp.int32), begin, end=2, length=5)  # noqa: E731
-    found = (jax.jit(search) if jit else search)(jnp.array([3, 5, 6]))
-    assert found.dtype == jnp.int32
-    assert found.tolist() == [[4, 5, 6, 0, 0], [6, 0, 0, 0, 0], [0, 0, 0, 0, 0]]
-
-
-def test_one_that_never_ends_fills_its_row():
-    def repeating(tokens, cache):
-        return jax.nn.one_hot(tokens, 9), cache
-
-    assert greedy(repeating, None, jnp.array([7, 4]), end=2, length=3).tolist() == [[7, 7, 7], [4, 4, 4]]
-
-
-def test_the_search_stops_when_all_are_over():
+def test_a_text_ends_with_its_end_and_the_search_with_the_last():
     steps = []
 
     def noted(tokens, cache):
         jax.debug.callback(lambda: steps.append(1))
         return counting(tokens, cache)
 
-    greedy(noted, jnp.zeros((), jnp.int32), jnp.array([5, 6]), end=2, length=50).block_until_ready()
-    jax.effects_barrier()
-    assert len(steps) == 2
+    begins, rows = jnp.array([4, 6, 7]), jnp.ones(3, bool)
+    said = [[4, 5, 6, 2, 0, 0], [6, 2, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0]]
+    for room in (6, 3):
+        found = search(noted, None, (begins, jnp.int32(0)), rows, IDS, Decoding(), room)
+        jax.effects_barrier()
+        assert found.tokens.dtype == jnp.int32 and len(steps) == min(room, 4)
+        assert found.tokens[:, 0].tolist() == [row[:room] for row in said]
+        assert found.lengths[:, 0].tolist() == [min(n, room) for n in (4, 2, 1)] and found.complete.all()
+        assert float(jnp.abs(found.scores).max()) < 1e-4
+        assert found.without_ends(IDS)[0, 0].tolist() == [4, 5, 6, 0, 0, 0][:room]
+        steps.clear()
+    cut = search(counting, None, (begins, jnp.int32(0)), rows, IDS, Decoding(max_length=9), 3)
+    assert cut.complete.tolist() == [False, True, True], "with room for more the first would go on"
 
 
 # -------------------------------------------------------------------- with the network and its cache
@@ -104,15 +102,15 @@ def uncached(model, source):
 
 
 @pytest.fixture(scope="module")
-def search(model):
+def translate(model):
     """Ids of sources to ids of translations."""
-    compiled = jax.jit(lambda sources: translation_ids(model, sources, LENGTH, IDS, IDS.pad))
+    compiled = jax.jit(lambda sources: translation_ids(model, sources, Search(IDS, LENGTH, Decoding()), IDS.pad))
     return lambda sources: np.asarray(compiled(jnp.asarray(sources)))
 
 
 @pytest.fixture(scope="module")
-def found(search, sources):
-    return search(sources)
+def found(translate, sources):
+    return translate(sources)
 
 
 def test_cached_is_uncached(model, sources, found):
@@ -124,6 +122,6 @@ def test_cached_is_uncached(model, sources, found):
     )
 
 
-def test_a_batch_of_one_is_a_batch_of_many(search, sources, found):
+def test_a_batch_of_one_is_a_batch_of_many(translate, sources, found):
     for i in range(0, 32, 5):
-        assert search(sources[i : i + 1]).tolist() == found[i : i + 1].tolist()
+        assert translate(sources[i : i + 1]).tolist() == found[i : i + 1].tolist()

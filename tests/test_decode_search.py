@@ -13,8 +13,9 @@ from tests import recurrent
 from tests.recurrent import BEGIN, END, PAD, V
 from vit_jax.config import TransformerConfig
 from vit_jax.config.decoding import Decoding, check_decoding, from_generation_config
-from vit_jax.decode import Found, in_buckets, rooms, search
+from vit_jax.decode import Found, in_buckets, lengths_to, search
 from vit_jax.decode.beam import beam_search
+from vit_jax.decode.buckets import rooms
 from vit_jax.decode.rules import Rules
 from vit_jax.decode.single import filtered
 from vit_jax.errors import UserError
@@ -299,6 +300,7 @@ def test_many_lengths_are_searched_in_few_shapes():
         assert (
             rooms(4, 20) == (6, 12, 20) and rooms(8, 20) == (12, 20) and rooms(16, 20) == (20,) and rooms(4, 5) == (5,)
         )
+    assert lengths_to(10) == (10,) and lengths_to(64) == (16, 32, 64) and lengths_to(70) == (16, 32, 64, 70)
     for i, (each, answer) in enumerate(zip(given, out, strict=True)):
         assert answer.scores[0] == len(each) / 2 and answer.tokens[0, : len(each)].tolist() == [i] * len(each)
     assert len(set(shapes)) <= 5 and {shape[1] for shape, _ in shapes} == {4, 8, 16}

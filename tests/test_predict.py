@@ -332,6 +332,12 @@ def test_a_layer_that_is_not_there_is_refused_before_anything_is_predicted(layer
     assert not capsys.readouterr().out and not list(tmp_path.iterdir()) and len(str(told.value)) < 100
 
 
+def test_a_network_that_generates_nothing_has_no_search():
+    for door in (predict, sys.modules["vit_jax.evaluate"]):
+        with pytest.raises(UserError, match=r"beam is 5, but this network generates nothing, so .*: leave it out"):
+            door.command(["runs/digits", *([files()[0]] if door is predict else []), "--beam", "5"])
+
+
 def test_a_layer_without_a_picture_is_refused():
     with pytest.raises(UserError, match="layer is 1, but nothing is to be drawn: add --attention"):
         predict.command(["digits", "images/000.png", "--layer", "1"])

@@ -340,6 +340,60 @@ def test_the_translator_and_its_door(trained, capsys, monkeypatch, tmp_path):
     assert list(predict.predict(str(folder.path), texts)) == list(zip(texts, expected, strict=True))
 
 
+def test_the_doors_search_as_they_are_told(trained, capsys, tmp_path):
+    """The best of a beam, ranked by scores that the network, reading a translation at once, gives it."""
+    path, texts, out = str(trained[0].path), ["twenty one", "seven"], tmp_path / "out.csv"
+    assert predict.command([path, *texts, "--beam", "3", "--nbest", "2", "--csv", str(out)]) == 0
+    (text, ranked), _ = vit_jax.predict(path, texts, beam=3, nbest=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [f"{text}: {said} ({score:.4f})" for said, score in ranked] and len(lines) == 4
+    rows = list(csv.reader(out.read_text(encoding="utf-8").splitlines()))
+    assert rows[0] == ["source", "rank", "translation", "score"] and [row[1] for row in rows[1:]] == ["1", "2"] * 2
+    assert [row[:3] for row in rows[1:3]] == [[text, str(i), said] for i, (said, _) in enumerate(ranked, 1)]
+
+    net = vit_jax.load(path)
+    ids, source = net.target.ids, net.inputs([text])
+    for said, score in ranked:
+        tokens = np.array([*net.target.encode(said), ids.end] if said else [ids.end])[: net.task.length]
+        read = np.array([[ids.begin, *tokens[:-1]]])
+        logits = net.model(source, read, source_padding=source != net.source.ids.pad)[0]
+        gains = jax.nn.log_softmax(logits)[np.arange(len(tokens)), tokens]
+        assert score == pytest.approx(float(gains.mean()), abs=1e-4)
+    assert ranked[0][1] >= ranked[1][1] and ranked[0][0] != ranked[1][0]
+
+    draws = [vit_jax.predict(path, texts, sample=True, nbest=2, seed=seed) for seed in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+    _, measured = vit_jax.evaluate(path, "longer", beam=3)
+    capsys.readouterr()
+    asked = [net.source.decode(row) for row in Translate.open_data(TINY).splits["longer"].source[:2]]
+    found = [net.target.decode(row) for row in measured.predicted[:2]]
+    assert found == [said[0][0] for _, said in vit_jax.predict(path, asked, beam=3, nbest=2)]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--nbest 3", "nbest is 3 but beam is 1, so there are no more answers than that: set beam to 3 or more"),
+        ("--beam 0", "beam is 0: give 1 or more"),
+        ("--beam x", "--beam x: give a whole number"),
+        ("--penalty wu", "--penalty wu: choose one of hf, gnmt"),
+        ("--top-k 5", "top_k is 5 but nothing is drawn: set sample, or leave top_k out"),
+        ("--sample --beam 2", "beam is 2 but sample is set"),
+        ("--max-length 99", "max_length is 99, but texts of this run have at most 16 .*: lower it"),
+        ("--num-beams 4", "there is no field --num-beams; here it is --beam"),
+    ],
+)
+def test_settings_of_a_search_that_cannot_be_are_refused(trained, words, says):
+    with pytest.raises(UserError, match=says) as caught:
+        predict.command([str(trained[0].path), "one", *words.split()])
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_an_unknown_setting_of_a_search_is_refused(trained):
+    with pytest.raises(UserError, match="beams: there is no such setting of a search; nearest: beam"):
+        vit_jax.predict(str(trained[0].path), "one", beams=4)
+
+
 def test_a_file_of_its_weights_is_refused_in_one_sentence_whatever_it_is_given(trained, tmp_path):
     """It carries the words, but not how long a text may be: a run says that."""
     folder, _ = trained

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import backend, flags, runs
 from .callable_module import make_callable
 from .config import DataConfig, RunConfig, task_row
+from .config.decoding import SearchFlags
 from .errors import DONE, UserError, printable, run_command
 from .report.table import check_output, write_csv
 
@@ -31,6 +32,7 @@ def evaluate(
     data: Any = None,
     class_names: Sequence[str] = (),
     flip: bool = False,
+    **search: Any,
 ) -> tuple[int, Evaluation]:
     """Measure a trained network on a split of its data, or on other data: (step of the weights, Evaluation).
 
@@ -47,6 +49,8 @@ def evaluate(
     With `flip`, the Evaluation has a second one beside it, `flipped`: of the mean of the logits of each image and its
     mirror image.
 
+    `search` are settings of the search for texts, such as beam=5 (the fields of config.decoding.Decoding).
+
     What is to be known of the result, such as which classes were matched how, is printed on stderr.
 
     Raises UserError if there is no such split, if the network does not have the classes, if the run's own data is not
@@ -59,7 +63,7 @@ def evaluate(
     from .data import Given
 
     given = None if data is None else Given(data, class_names)
-    measured = measure(os.fspath(path), split, which, ema, data_dir, batch, source, given, flip)
+    measured = measure(os.fspath(path), split, which, ema, data_dir, batch, source, given, flip, search)
     for remark in (*measured.remarks, *measured.result.notes):
         print(f"note     {printable(remark)}", file=sys.stderr)
     return measured.net.step, measured.result
@@ -86,6 +90,7 @@ def measure(
     source: str,
     given: Given | None,
     flip: bool = False,
+    search: Mapping[str, Any] | None = None,
 ) -> Measured:
     """`evaluate`, with what it was made of. Raises UserError."""
     if batch < 0:
@@ -102,6 +107,7 @@ def measure(
     backend.configure_jax()
     from .layers import split as parts
     from .step import Evaluator
+    from .tasks import searching
     from .teacher import teacher_of
     from .weights import complete
 
@@ -110,6 +116,7 @@ def measure(
     task = net.task.mirrored() if flip else net.task
     if task is None:
         raise UserError(f"flip: is for images, and {path} is of the task {net.run.task}; leave it out")
+    task = searching(task, search or {})
     source = source if given is None else task_row(net.run.task).given
     run = replace(net.run, data=_moved(net.run.data, source, data_dir))
     run = run if foreign else task_row(run.task).from_its_folder(run, runs.find(path).path)
@@ -192,8 +199,8 @@ class DataOptions:
     )
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class Options(SearchFlags):
     """Measure a trained network on a split of its data, or on other data."""
 
     run: str = field(
@@ -237,7 +244,8 @@ def command(arguments: list[str]) -> int:
     """Parse the arguments, measure and print; returns the exit code. Raises UserError."""
     o = flags.parse(Options, arguments, prog="python -m vit_jax.evaluate")
     check_output("csv", o.csv, o.force)
-    m = measure(o.run, o.split, o.weights, None if o.ema else False, o.data.dir, o.batch, o.data.source, None, o.flip)
+    search, ema = flags.given_values(arguments, o, SearchFlags), None if o.ema else False
+    m = measure(o.run, o.split, o.weights, ema, o.data.dir, o.batch, o.data.source, None, o.flip, search)
     what = f"{o.run} at step {m.net.step}" if m.net.step else o.run
     where = f"{m.name} of {o.data.source}" if o.data.source else m.name
     print(printable(f"{what}, {where}: {len(m.result.predicted):,} examples"))

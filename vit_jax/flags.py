@@ -124,6 +124,12 @@ def given(words: Sequence[str], options: Any) -> list[str]:
     return [flag.name.replace("-", "_") for flag in found]
 
 
+def given_values(words: Sequence[str], options: Any, part: type) -> dict[str, Any]:
+    """{field: value} of the fields of the class `part` that the words set, `options` being what they were parsed to."""
+    names = {f.name for f in dataclasses.fields(part)}
+    return {name: getattr(options, name) for name in given(words, type(options)) if name in names}
+
+
 def value_of(words: Sequence[str], name: str) -> str:
     """The value of the flag `name` among the words of a command line, before these are checked; '' if there is none."""
     value = ""

@@ -11,14 +11,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import backend, flags, runs
 from .callable_module import make_callable
 from .config import task_row
+from .config.decoding import AnswerFlags
 from .errors import DONE, UserError, printable, run_command
 from .report.table import check_output, write_csv
 
@@ -59,6 +60,7 @@ def predict(
     which: str = "best",
     ema: bool | None = None,
     batch: int = BATCH,
+    **search: Any,
 ) -> Any:
     """Classify images or translate sentences with a run, or with a file or folder of weights.
 
@@ -66,12 +68,13 @@ def predict(
     a list of (input, prediction), for one image or sentence its prediction alone. The prediction is a list of the `top`
     most probable classes [(name, probability), ...], or a translation. `which` and `ema` select the weights of a run as
     in `vit_jax.load`, which is the way to use one network many times; `batch` is the number of inputs that are computed
-    at a time. Raises UserError.
+    at a time. `search` are settings of the search for a text, such as beam=5 (the fields of config.decoding.Decoding);
+    with nbest=3, a prediction is a list of three (text, score). Raises UserError.
     """
     _check_positive(top=top, batch=batch)
     path, one = os.fspath(path), isinstance(inputs, (str, os.PathLike))
     found = checked(path, [inputs] if one else inputs)
-    answers = [(answer.input, answer.value) for answer in _network(path, which, ema).answer(found, top, batch)]
+    answers = [(answer.input, answer.value) for answer in _network(path, which, ema, search).answer(found, top, batch)]
     return answers[0][1] if one and len(answers) == 1 and not os.path.isdir(inputs) else answers
 
 
@@ -144,18 +147,23 @@ def checked(path: str, inputs: Sequence[str]) -> list[Any]:
     return image_files(inputs) if takes(path) == "files" else list(inputs)
 
 
-def _network(path: str, which: str, ema: bool | None) -> Predictor:
-    """The network of a run, or of a file of any layout. A missing run is reported before jax starts."""
+def _network(path: str, which: str, ema: bool | None, search: Mapping[str, Any] | None = None) -> Predictor:
+    """The network of a run, or of a file of any layout, with these settings of its search.
+
+    A missing run is reported before jax starts.
+    """
     if not runs.is_foreign(path):
         runs.find(path)
     backend.configure_jax()
+    from .tasks import searching
     from .weights import complete
 
-    return complete(path, which, ema)
+    model: Any = complete(path, which, ema)
+    return replace(model, task=searching(model.task, search)) if search else model
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class Options(AnswerFlags):
     """Predict the classes of images, or translate sentences."""
 
     run: str = field(
@@ -212,11 +220,11 @@ def command(arguments: list[str]) -> int:
     )
     inputs = checked(o.run, inputs)
     ema = None if o.ema else False
-    model = _network(o.run, o.weights, ema)
+    model = _network(o.run, o.weights, ema, flags.given_values(arguments, o, AnswerFlags))
     layers = _layers(o.layer, model.layers)
     rows = []
     for answer in model.answer(inputs, o.top, o.batch):
-        print(printable(answer.line))
+        print("\n".join(map(printable, answer.line.split("\n"))))
         rows += answer.rows
     if o.csv:
         write_csv(o.csv, model.header, rows)

@@ -84,6 +84,13 @@ FLAGS: dict[str, tuple[str, ...]] = {
         "init weights": "weights checkpoint ckpt load",
         "dir csv": "output out output-file",
         "csv": "results-file results",
+        "beam": "beams num-beams beam-size beam-width",
+        "nbest": "n-best num-return-sequences num-hypotheses",
+        "length-penalty": "lenpen len-penalty",
+        "no-repeat-ngram": "no-repeat-ngram-size",
+        "max-length": "max-new-tokens max-len max-decoding-length",
+        "min-length": "min-new-tokens min-len",
+        "sample": "do-sample sampling",
         "force": "overwrite yes y f exist-ok",
     }.items()
     for their in theirs.split()

@@ -46,6 +46,7 @@ class AnswerFlags(SearchFlags):
     temperature: float = setting(1.0, "with sample: what the logits are divided by")
     top_k: int = setting(0, "with sample: draw from the k likeliest tokens alone; 0: from all")
     top_p: float = setting(1.0, "with sample: draw from the likeliest tokens that together have this probability")
+    seed: int = setting(0, "with sample: seed of the draws, which are the same for the same input at the same place")
 
 
 @dataclass(frozen=True)

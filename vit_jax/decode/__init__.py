@@ -14,13 +14,12 @@ from jax import Array
 from ..config.decoding import Decoding, check_decoding
 from ..text.ids import Ids
 from .beam import beam_search
-from .buckets import in_buckets, rooms
+from .buckets import Answers, in_buckets, lengths_to
 from .contract import Found, Step, Take
-from .greedy import greedy
 from .rules import Rules
 from .single import drawn, likeliest, one_by_one
 
-__all__ = ["Found", "Step", "Take", "generate", "greedy", "in_buckets", "rooms", "search"]
+__all__ = ["Answers", "Found", "Step", "Take", "generate", "in_buckets", "lengths_to", "search"]
 
 
 def generate(

@@ -50,6 +50,11 @@ def in_buckets(
     return [found[i] for i in range(len(inputs))]
 
 
+def lengths_to(longest: int) -> tuple[int, ...]:
+    """The lengths that inputs of at most `longest` tokens are padded to: 16, 32, 64, ... and that."""
+    return (*(16 << i for i in range(longest.bit_length()) if 16 << i < longest), longest)
+
+
 def rooms(length: int, longest: int) -> tuple[int, ...]:
     """The tokens that there is room for, at first and when that was not enough, in answers to inputs of a length."""
     return (*(room for room in ROOMS if 1.5 * length <= room < longest), longest)

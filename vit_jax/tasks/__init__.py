@@ -4,9 +4,12 @@ Read contract.py, then classify.py, whose metrics and pictures are in the files 
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
-from ..config import RunConfig
+from ..config import RunConfig, nearest
+from ..config.decoding import Decoding
+from ..errors import UserError
 from .caption import Caption
 from .classify import Classify
 from .classify_resnet import ClassifyResNet
@@ -22,9 +25,27 @@ TASKS: dict[str, type[Task]] = {
     "translate": Translate,
 }
 
-__all__ = ["TASKS", "Answer", "Batch", "Evaluation", "Predictor", "Task", "Trained", "task_of"]
+__all__ = ["TASKS", "Answer", "Batch", "Evaluation", "Predictor", "Task", "Trained", "searching", "task_of"]
 
 
 def task_of(run: RunConfig, metadata: Mapping[str, Any]) -> Task:
     """The task of a run, from the metadata of its data: see `Task.from_run`."""
     return TASKS[run.task].from_run(run, metadata)
+
+
+def searching(task: Task, changes: Mapping[str, Any]) -> Task:
+    """The task with other settings of its search, {field of Decoding: value}; without any the task as it is.
+
+    Raises UserError where it generates nothing, and on an unknown or invalid setting.
+    """
+    if not changes:
+        return task
+    name, known = next(iter(changes)), [f.name for f in fields(Decoding)]
+    if unknown := [each for each in changes if each not in known]:
+        raise UserError(f"{unknown[0]}: there is no such setting of a search{nearest(unknown[0], known)}")
+    found = task.searching(changes)
+    if found is None:
+        raise UserError(
+            f"{name} is {changes[name]}, but this network generates nothing, so it searches nothing: leave it out"
+        )
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -17,15 +17,17 @@ from .. import report
 from ..augment import augment, normalise
 from ..captioner import Captioner
 from ..config import CaptionData, CaptionerConfig, ImageAugment, RunConfig, Teacher
+from ..config.decoding import Decoding
 from ..data import CaptionedImages, Captions, Given, Other, Preprocess, listed, open_captions, prepared
-from ..decode import greedy
+from ..decode import Found
 from ..errors import UserError
 from ..layers import fold
 from ..models import described
 from ..runs import Run
-from ..text import Ids, Vocabulary
+from ..text import Vocabulary
 from .classify_pictures import save_samples, visible
 from .contract import Answer, Batch, Evaluation, Trained
+from .generated import Search, answer, changed, header, value
 from .next_token import shifted, token_losses
 
 BATCH = 64  # images per batch of a prediction
@@ -46,6 +48,7 @@ class Caption:
     label_smoothing: float
     length: int  # most tokens of a caption, its end included
     words: Vocabulary
+    decoding: Decoding = field(default_factory=Decoding)  # how captions are searched for
 
     unit: ClassVar[str] = "images"
     selection_metric: ClassVar[tuple[str, int]] = ("exact_match", 1)
@@ -80,6 +83,15 @@ class Caption:
     def mirrored(self) -> None:
         """None: a mirror image may have another caption."""
 
+    def searching(self, changes: Mapping[str, Any]) -> Caption:
+        """The task with other settings of its search. Raises UserError."""
+        return replace(self, decoding=changed(self.decoding, changes, self.length, "words"))
+
+    @property
+    def search(self) -> Search:
+        """What a search for captions has to know besides the network and the images."""
+        return Search(self.words.ids, self.length, self.decoding)
+
     def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
         """The batch with its images augmented: uint8 [B, h, w, C]."""
         return {**batch, "image": augment(batch["image"], fold(keys, 0), self.augment)}
@@ -108,7 +120,7 @@ class Caption:
         """For each example, with labels not smoothed.
 
         By teacher forcing: "loss" [B] (a sum over tokens), "tokens" [B] and "right" [B] (how many of them are predicted
-        right). By greedy decoding: "predicted" int32 [B, length]. Where the batch says which patches the named objects
+        right). Searched for: "predicted" int32 [B, length]. Where the batch says which patches the named objects
         touch ("touched" [B, T, N]): "in_box" [B], the share of the cross-attention of these words (mean over layers and
         heads, and over the words) that lies on them, and "uniform" [B], what it would be if it were equal everywhere.
         """
@@ -120,7 +132,7 @@ class Caption:
             "loss": jnp.where(real, token_losses(found["logits"], labels, 0.0), 0).sum(-1),
             "tokens": real.sum(-1),
             "right": right.sum(-1),
-            "predicted": caption_ids(model, images, self.length, self.words.ids),
+            "predicted": self.search.best(searched(model, images, self.search, real.any(-1))),
         }
         if "touched" in batch:
             # The map of the word at place t of the caption is that of the token that predicts it.
@@ -185,15 +197,10 @@ class Caption:
 
     def attention(self, network: Captioner, images: Array) -> tuple[list[str], np.ndarray]:
         """(the T tokens of the caption of the first image, their cross-attention on its patches [L, H, T, gh, gw])."""
-        found, values = _captured(network, images[:1], *self.search, (CROSS,))
+        found, values = _captured(network, images[:1], self.search, (CROSS,))
         row, ids = np.asarray(found[0]), self.words.ids
         tokens = self.words.tokens([*ids.until_end(row), ids.end][: len(row)])  # with its end, unless it has none
         return tokens, on_patches(network, np.asarray(values[CROSS][0]))[:, :, : len(tokens)]
-
-    @property
-    def search(self) -> tuple[int, Ids]:
-        """What determines the search of captions: their greatest length, and the ids of the words."""
-        return self.length, self.words.ids
 
 
 def in_boxes(maps: Array, touched: Array, tokens: int) -> dict[str, Array]:
@@ -209,28 +216,20 @@ def in_boxes(maps: Array, touched: Array, tokens: int) -> dict[str, Array]:
     }
 
 
-def caption_ids(model: Captioner, images: Array, length: int, ids: Ids) -> Array:
-    """Captions by greedy decoding: normalised images [B, h, w, C] to int32 [B, length], without ends, padded."""
-    cache = model.init_cache(model.encode(images), None, length)
-
-    def step(tokens: Array, cache: Any) -> tuple[Array, Any]:
-        logits, cache = model.decode_step(tokens, cache)
-        return logits.at[:, jnp.array(ids.banned, jnp.int32)].set(-jnp.inf), cache
-
-    start = jnp.full(images.shape[:1], ids.begin, jnp.int32)
-    return greedy(step, cache, start, end=ids.end, length=length, pad=ids.pad)
+def searched(
+    model: Captioner, images: Array, search: Search, rows: Array | None = None, keys: Array | None = None
+) -> Found:
+    """The captions of normalised images [B, h, w, C], by `Search.found`."""
+    return search.found(model, model.encode(images), None, rows, keys=keys)
 
 
-def captured(
-    model: Captioner, images: Array, length: int, ids: Ids, names: tuple[str, ...]
-) -> tuple[Array, dict[str, Array]]:
-    """(captions int32 [B, length] of normalised images, {name: inner value}).
+def captured(model: Captioner, images: Array, search: Search, names: tuple[str, ...]) -> tuple[Array, dict[str, Array]]:
+    """(the best captions int32 [B, length] of normalised images, {name: inner value}).
 
     The values are those of an evaluation pass in which the decoder is given the captions.
     """
-    found = caption_ids(model, images, length, ids)
-    inputs = jnp.concatenate([jnp.full_like(found[:, :1], ids.begin), found[:, :-1]], 1)
-    return found, model.capture(images, inputs, names)
+    said = search.best(searched(model, images, search))
+    return said, model.capture(images, search.inputs(said), names)
 
 
 def on_patches(network: Captioner, maps: np.ndarray) -> np.ndarray:
@@ -255,8 +254,6 @@ class Describer:
     step: int
     task: Caption
 
-    header: ClassVar[tuple[str, ...]] = ("file", "caption")
-
     def __repr__(self) -> str:
         size = "x".join(map(str, (*self.preprocess.image, self.preprocess.channels)))
         words = f"{len(self.task.words):,} words, captions of up to {self.task.length}"
@@ -273,15 +270,25 @@ class Describer:
         return self.task.images({"image": self.pixels(images)}, self.model.dtype)
 
     def predict(self, images: Any, batch: int = BATCH) -> Any:
-        """The caption of each image, by greedy decoding, `batch` at a time: a list of texts, or of one image its."""
+        """The caption of each image, `batch` at a time: a list of texts, or of one image its text.
+
+        Where the search gives several (nbest), a list of (caption, score) takes the place of a caption.
+        """
         if batch < 1:
             raise UserError(f"batch is {batch}: give a positive number")
         several, one = listed(images, self.preprocess.channels)
-        captions: list[str] = []
+        captions: list[Any] = []
         for begin in range(0, len(several), batch):
-            found = _caption_ids(self.model, self.inputs(several[begin : begin + batch]), *self.task.search)
-            captions += [self.task.words.decode(row) for row in np.asarray(found)]
+            captions += self._predicted(several[begin : begin + batch], begin)
         return captions[0] if one else captions
+
+    def _predicted(self, several: Sequence[Any], first: int = 0) -> list[Any]:
+        """The prediction for images, of which the first one has the number `first`."""
+        search, words = self.task.search, self.task.words
+        keys = search.keys(first + jnp.arange(len(several)))
+        found = _searched(self.model, self.inputs(several), search.seedless, None, keys)
+        rows = zip(np.asarray(found.tokens), np.asarray(found.scores), strict=True)
+        return [value([*map(words.decode, each)], scores, search.decoding.nbest) for each, scores in rows]
 
     def capture(self, images: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Inner values of the network while it writes, {name: array [B, ...]}, or [...] of one image.
@@ -291,15 +298,19 @@ class Describer:
         """
         wanted = (names,) if isinstance(names, str) else tuple(names)
         several, one = listed(images, self.preprocess.channels)
-        _, found = _captured(self.model, self.inputs(several), *self.task.search, wanted)
+        _, found = _captured(self.model, self.inputs(several), self.task.search, wanted)
         return {name: np.asarray(found[name][0] if one else found[name]) for name in wanted}
 
     def answer(self, inputs: Sequence[str | os.PathLike[str]], top: int = 3, batch: int = BATCH) -> Iterator[Answer]:
         """The caption of each image file, `batch` at a time; `top` is not used. Raises UserError."""
         for begin in range(0, len(inputs), batch):
             files = list(inputs[begin : begin + batch])
-            for file, caption in zip(files, self.predict(files, batch), strict=True):
-                yield Answer(file, caption, f"{file}: {caption}", [(str(file), caption)])
+            yield from map(answer, files, self._predicted(listed(files, self.preprocess.channels)[0], begin))
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns of `Answer.rows`."""
+        return header("file", "caption", self.task.decoding.nbest)
 
     def attention(self, image: Any) -> tuple[list[str], np.ndarray]:
         """(the T tokens of the caption of one image, their cross-attention on its patches [L, H, T, gh, gw])."""
@@ -322,5 +333,5 @@ class Describer:
         report.draw_words(pixels, maps, words, path, layers=layers, caption=caption)
 
 
-_caption_ids = nnx.jit(caption_ids, static_argnums=(2, 3))
-_captured = nnx.jit(captured, static_argnums=(2, 3, 4))
+_searched = nnx.jit(searched, static_argnums=2)
+_captured = nnx.jit(captured, static_argnums=(2, 3))

@@ -76,6 +76,9 @@ class Classify:
         """The task whose evaluations also have those of the mean of the logits of an image and its mirror image."""
         return replace(self, mirrors=True)
 
+    def searching(self, changes: Mapping[str, Any]) -> None:
+        """None: classes are not generated."""
+
     def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
         """The batch with its images augmented: uint8 [B, h, w, C], or float32 0..255 with mixup.
 

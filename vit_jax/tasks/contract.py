@@ -59,14 +59,16 @@ class Answer:
 
     input: Any  # as it was given to `Predictor.answer`
     value: Any  # the prediction, as a Python caller wants it
-    line: str  # the same as a line to print
+    line: str  # the same as a line to print, or as several
     rows: list[tuple[str | int, ...]]  # the same as rows of a CSV table with the columns `Predictor.header`
 
 
 class Predictor(Protocol):
     """A trained network with all that prediction needs, as `vit_jax.load` returns and `vit_jax.predict` uses it."""
 
-    header: ClassVar[tuple[str, ...]]  # names of the columns of `Answer.rows`
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns of `Answer.rows`."""
 
     @property
     def model(self) -> Any:
@@ -153,6 +155,12 @@ class Task(Protocol):
         """The task whose evaluations have `flipped` too: of each example together with its mirror image.
 
         None where examples have none.
+        """
+
+    def searching(self, changes: Mapping[str, Any]) -> Self | None:
+        """The task with other settings of its search, {field of config.decoding.Decoding: value}. Raises UserError.
+
+        None where nothing is generated.
         """
 
     def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -15,15 +15,17 @@ from jax import Array
 
 from .. import report
 from ..config import RunConfig, SentenceData, Teacher, TransformerConfig, network_of
+from ..config.decoding import Decoding
 from ..data import Given, Other, Sentences, Texts, open_other_pairs, open_sentences
-from ..decode import greedy
+from ..decode import Found, in_buckets, lengths_to
 from ..errors import UserError
 from ..layers import merge, split
 from ..models import described
 from ..runs import Run
-from ..text import Ids, Tokenizer, kept, opened
+from ..text import Tokenizer, kept, opened
 from ..transformer import Transformer
 from .contract import Answer, Batch, Evaluation, Trained
+from .generated import Search, answer, changed, header, value
 from .next_token import shifted, token_losses
 from .translate_score import corpus_scores, has_scorer
 
@@ -44,6 +46,7 @@ class Translate:
     length: int  # most tokens of a translation, its end included
     source: Tokenizer
     target: Tokenizer
+    decoding: Decoding = field(default_factory=Decoding)  # how translations are searched for
 
     unit: ClassVar[str] = "sentences"
     frozen: ClassVar[dict[str, Any]] = {}
@@ -74,6 +77,15 @@ class Translate:
 
     def mirrored(self) -> None:
         """None: sentences have no mirror image."""
+
+    def searching(self, changes: Mapping[str, Any]) -> Translate:
+        """The task with other settings of its search. Raises UserError."""
+        return replace(self, decoding=changed(self.decoding, changes, self.length, self.target.unit))
+
+    @property
+    def search(self) -> Search:
+        """What a search for translations has to know besides the network and the source."""
+        return Search(self.target.ids, self.length, self.decoding)
 
     def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
         """The batch, unchanged: there is no augmentation."""
@@ -106,7 +118,7 @@ class Translate:
         """For each example, with labels not smoothed.
 
         By teacher forcing: "loss" [B] (a sum over tokens), "tokens" [B] and "right" [B] (how many of them are predicted
-        right). By greedy decoding: "predicted" int32 [B, length].
+        right). Searched for: "predicted" int32 [B, length], the best translation without its end.
         """
         logits, labels, real = self.logits(model, batch)
         losses = token_losses(logits, labels, 0.0)
@@ -115,12 +127,12 @@ class Translate:
             "loss": jnp.where(real, losses, 0).sum(-1),
             "tokens": real.sum(-1),
             "right": right.sum(-1),
-            "predicted": translation_ids(model, batch["source"], self.length, self.target.ids, self.source.ids.pad),
+            "predicted": translation_ids(model, batch["source"], self.search, self.source.ids.pad),
         }
 
     def attention(self, model: Transformer, source: Array) -> tuple[Array, Array]:
         """(translations int32 [B, length], cross-attention from their tokens, float [B, layers, H, length, S])."""
-        found, values = captured(model, source, self.length, self.target.ids, self.source.ids.pad, (CROSS,))
+        found, values = captured(model, source, self.search, self.source.ids.pad, (CROSS,))
         return found, values[CROSS]
 
     def score(self, config: TransformerConfig, split: Sentences, out: dict[str, np.ndarray]) -> Evaluation:
@@ -199,32 +211,28 @@ def unpadded(side: Tokenizer, row: np.ndarray) -> np.ndarray:
     return row[row != side.ids.pad]
 
 
-def translation_ids(model: Transformer, source: Array, length: int, ids: Ids, source_pad: int) -> Array:
-    """Translate ids by greedy decoding: int32 [B, S] to int32 [B, length], without ends, padded.
+def searched(
+    model: Transformer, source: Array, search: Search, pad: int, room: int = 0, keys: Array | None = None
+) -> Found:
+    """The translations of ids int32 [B, S] padded with `pad`, by `Search.found`. A row of padding has none."""
+    padding = source != pad
+    return search.found(model, model.encode(source, padding), padding, padding.any(1), room, keys)
 
-    `ids` are those of the target; `source_pad` pads the sources.
-    """
-    padding = source != source_pad
-    cache = model.init_cache(model.encode(source, padding), padding, length)
 
-    def step(tokens: Array, cache: Any) -> tuple[Array, Any]:
-        logits, cache = model.decode_step(tokens, cache)
-        return logits.at[:, jnp.array(ids.banned, jnp.int32)].set(-jnp.inf), cache
-
-    start = jnp.full(source.shape[:1], ids.begin, jnp.int32)
-    return greedy(step, cache, start, end=ids.end, length=length, pad=ids.pad)
+def translation_ids(model: Transformer, source: Array, search: Search, pad: int) -> Array:
+    """The best translations of ids int32 [B, S] padded with `pad`: int32 [B, length], without ends, padded."""
+    return search.best(searched(model, source, search, pad))
 
 
 def captured(
-    model: Transformer, source: Array, length: int, ids: Ids, source_pad: int, names: tuple[str, ...]
+    model: Transformer, source: Array, search: Search, pad: int, names: tuple[str, ...]
 ) -> tuple[Array, dict[str, Array]]:
-    """(translations int32 [B, length] of ids int32 [B, S], {name: inner value}).
+    """(the best translations int32 [B, length] of ids int32 [B, S] padded with `pad`, {name: inner value}).
 
     The values are those of an evaluation pass in which the decoder is given the translations.
     """
-    found = translation_ids(model, source, length, ids, source_pad)
-    inputs = jnp.concatenate([jnp.full_like(found[:, :1], ids.begin), found[:, :-1]], 1)
-    return found, model.capture(source, inputs, names, source_padding=source != source_pad)
+    said = translation_ids(model, source, search, pad)
+    return said, model.capture(source, search.inputs(said), names, source_padding=source != pad)
 
 
 @dataclass(frozen=True, repr=False)
@@ -242,8 +250,6 @@ class Translator:
     step: int
     task: Translate
 
-    header: ClassVar[tuple[str, ...]] = ("source", "translation")
-
     def __repr__(self) -> str:
         sizes = f"{len(self.source):,} source and {len(self.target):,} target ids"
         longest = f"texts of up to {self.task.length} {self.source.unit}"
@@ -251,12 +257,19 @@ class Translator:
 
     def inputs(self, texts: str | Iterable[str]) -> np.ndarray:
         """The texts as ids, int32 [B, S], padded to the greatest length of the run's data; [S] of one text."""
+        several = self.encoded(texts)
+        out = np.full((len(several), self.task.length), self.source.ids.pad, np.int32)
+        for row, ids in zip(out, several, strict=True):
+            row[: len(ids)] = ids
+        return out[0] if isinstance(texts, str) else out
+
+    def encoded(self, texts: str | Iterable[str]) -> list[np.ndarray]:
+        """The ids of each text, int32 [N]."""
         several = [texts] if isinstance(texts, str) else list(texts)
         if not several:
             raise UserError("texts: none given; give at least one sentence")
-        longest, table_size = self.task.length, self.model.config.source_vocabulary
-        out = np.full((len(several), longest), self.source.ids.pad, np.int32)
-        for row, text in zip(out, several, strict=True):
+        longest, table_size, out = self.task.length, self.model.config.source_vocabulary, []
+        for text in several:
             if not isinstance(text, str):
                 raise UserError(f"texts: {type(text).__name__} is no text; give a sentence, or a list of them")
             ids = self.source.encode(text)
@@ -270,20 +283,27 @@ class Translator:
                     f"the text {text[:40]!r} has the id {ids.max()}, but the network has only {table_size} ids: "
                     "restore the vocabulary that it was trained with"
                 )
-            row[: len(ids)] = ids
-        return out[0] if isinstance(texts, str) else out
+            out.append(ids)
+        return out
 
-    def predict(self, texts: str | Iterable[str]) -> Any:
-        """The translation of each text, by greedy decoding: a list of texts, or of one text its translation."""
-        ids = self.inputs(texts)
-        found = np.asarray(_translation_ids(self.model, jnp.asarray(np.atleast_2d(ids)), *self._settings))
-        translations = [self.target.decode(row) for row in found]
-        return translations if ids.ndim == 2 else translations[0]
+    def predict(self, texts: str | Iterable[str], batch: int = BATCH) -> Any:
+        """The translation of each text, `batch` at a time: a list of texts, or of one text its translation.
 
-    @property
-    def _settings(self) -> tuple[int, Ids, int]:
-        """What a search has to know besides the network and the source."""
-        return self.task.length, self.target.ids, self.source.ids.pad
+        Where the search gives several (nbest), a list of (translation, score) takes the place of a translation.
+        """
+        translations = self._predicted(self.encoded(texts), batch)
+        return translations[0] if isinstance(texts, str) else translations
+
+    def _predicted(self, several: list[np.ndarray], batch: int, first: int = 0) -> list[Any]:
+        """The prediction for inputs of ids, of which the first one has the number `first`."""
+        search, pad, d = self.task.search, self.source.ids.pad, self.task.decoding
+
+        def run(ids: np.ndarray, numbers: np.ndarray, room: int) -> Found:
+            keys = search.keys(jnp.asarray(numbers + first))
+            return _searched(self.model, jnp.asarray(ids), search.seedless, pad, room, keys)
+
+        found = in_buckets(run, several, pad, lengths_to(search.length), d.max_length or search.length, batch)
+        return [value([*map(self.target.decode, each.tokens)], each.scores, d.nbest) for each in found]
 
     def translate(self, texts: str | Iterable[str]) -> Any:
         """The same as `predict`."""
@@ -298,21 +318,25 @@ class Translator:
         """
         ids = self.inputs(texts)
         wanted = (names,) if isinstance(names, str) else tuple(names)
-        _, found = _captured(self.model, jnp.asarray(np.atleast_2d(ids)), *self._settings, wanted)
+        _, found = _captured(self.model, jnp.asarray(np.atleast_2d(ids)), self.task.search, self.source.ids.pad, wanted)
         return {name: np.asarray(found[name] if ids.ndim == 2 else found[name][0]) for name in wanted}
 
     def answer(self, inputs: Sequence[str], top: int = 3, batch: int = BATCH) -> Iterator[Answer]:
         """The translation of each sentence, `batch` at a time; `top` is not used. Raises UserError."""
-        self.inputs(inputs)  # raises for any bad sentence before the first is translated
+        several = self.encoded(inputs)  # raises for any bad sentence before the first is translated
         for begin in range(0, len(inputs), batch):
-            texts = list(inputs[begin : begin + batch])
-            for text, translation in zip(texts, self.predict(texts), strict=True):
-                yield Answer(text, translation, f"{text}: {translation}", [(text, translation)])
+            predicted = self._predicted(several[begin : begin + batch], batch, begin)
+            yield from map(answer, inputs[begin : begin + batch], predicted)
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns of `Answer.rows`."""
+        return header("source", "translation", self.task.decoding.nbest)
 
     def attention(self, text: str) -> tuple[list[str], list[str], np.ndarray]:
         """(the S tokens of a sentence, the T tokens of its translation, the cross-attention float [L, H, T, S])."""
         ids = self.inputs([text])
-        found, values = _captured(self.model, jnp.asarray(ids), *self._settings, (CROSS,))
+        found, values = _captured(self.model, jnp.asarray(ids), self.task.search, self.source.ids.pad, (CROSS,))
         source = self.source.tokens(unpadded(self.source, ids[0]))
         target = tokens_and_end(self.target, np.asarray(found[0]))
         return source, target, np.asarray(values[CROSS])[0, :, :, : len(target), : len(source)]
@@ -333,5 +357,5 @@ class Translator:
         report.draw_cross_attention(maps, target, source, path, layers=layers, caption=caption)
 
 
-_translation_ids = nnx.jit(translation_ids, static_argnums=(2, 3, 4))
-_captured = nnx.jit(captured, static_argnums=(2, 3, 4, 5))
+_searched = nnx.jit(searched, static_argnums=(2, 3, 4))
+_captured = nnx.jit(captured, static_argnums=(2, 3, 4))

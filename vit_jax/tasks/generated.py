@@ -1,0 +1,93 @@
+"""What tasks that generate text have in common: the settings of their search, and its answers as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..config.decoding import Decoding, check_decoding
+from ..decode import Found, generate
+from ..errors import UserError
+from ..text import Ids
+from .contract import Answer
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search has to know besides the network and its memory."""
+
+    ids: Ids
+    length: int  # most tokens of a text, its end included
+    decoding: Decoding
+
+    def found(
+        self,
+        model: Any,
+        memory: Array,
+        padding: Array | None,
+        rows: Array | None = None,
+        room: int = 0,
+        keys: Array | None = None,
+    ) -> Found:
+        """The texts for a memory [B, S, D] with padding [B, S], with room for so many tokens (0: length).
+
+        `keys` [B] are for draws; without any they are those of the first B inputs. `rows` as in `decode.generate`.
+        """
+        if self.decoding.sample and keys is None:
+            keys = self.keys(jnp.arange(len(memory)))
+        return generate(model, memory, padding, self.ids, self.decoding, room or self.length, rows, keys)
+
+    def keys(self, numbers: Array) -> Array | None:
+        """The PRNG keys of inputs by their numbers, int32 [B]; None if nothing is drawn."""
+        one = jax.random.key(self.decoding.seed)
+        return jax.vmap(jax.random.fold_in, (None, 0))(one, numbers) if self.decoding.sample else None
+
+    @property
+    def seedless(self) -> Search:
+        """The same for a compiled function that is given keys: another seed is not another program."""
+        return replace(self, decoding=replace(self.decoding, seed=0))
+
+    def best(self, found: Found) -> Array:
+        """The best text of each input, int32 [B, length], without its end, padded."""
+        ids = found.without_ends(self.ids)[:, 0]
+        return jnp.pad(ids, ((0, 0), (0, self.length - ids.shape[1])), constant_values=self.ids.pad)
+
+    def inputs(self, texts: Array) -> Array:
+        """What a decoder reads to say texts, int32 [B, T]: a begin, and all but their last token."""
+        return jnp.concatenate([jnp.full_like(texts[:, :1], self.ids.begin), texts[:, :-1]], 1)
+
+
+def changed(decoding: Decoding, changes: Mapping[str, Any], length: int, unit: str) -> Decoding:
+    """Other settings of a search for texts of at most `length` tokens, which are called `unit`. Raises UserError."""
+    settings = check_decoding(replace(decoding, **changes))
+    for name in ("min_length", "max_length"):
+        if getattr(settings, name) > length:
+            raise UserError(
+                f"{name} is {getattr(settings, name)}, but texts of this run have at most {length} {unit}, "
+                "their end among them: lower it"
+            )
+    return settings
+
+
+def value(texts: Sequence[str], scores: Iterable[Any], nbest: int) -> Any:
+    """What is predicted: a text or, where several are asked for, [(text, score), ...]."""
+    return texts[0] if nbest == 1 else [(text, float(score)) for text, score in zip(texts, scores, strict=True)]
+
+
+def answer(given: Any, predicted: Any) -> Answer:
+    """The prediction for one input, which `value` has made."""
+    if isinstance(predicted, str):
+        return Answer(given, predicted, f"{given}: {predicted}", [(str(given), predicted)])
+    lines = [f"{given}: {text} ({score:.4f})" for text, score in predicted]
+    rows = [(str(given), rank, text, f"{score:.6f}") for rank, (text, score) in enumerate(predicted, 1)]
+    return Answer(given, predicted, "\n".join(lines), list[tuple[str | int, ...]](rows))
+
+
+def header(given: str, text: str, nbest: int) -> tuple[str, ...]:
+    """The names of the columns of the rows of an `answer`."""
+    return (given, text) if nbest == 1 else (given, "rank", text, "score")
