@@ -33,9 +33,14 @@ NO_IMAGES = r"!.*(patch_embed|vision|visual).*"  # else one part may be a ViT, w
 RESNET = (rf"{ANY}layer1\.0\.conv1\.weight", rf"{ANY}layer4\.0\.conv1\.weight", r"!.*attnpool\..*")
 REFUSED = (
     RefusedLayout(
-        "a VisionEncoderDecoder (transformers)",
-        "no network here has both parts; take its ViT alone with --key encoder",
-        (r"encoder\.encoder\.layer\.0\.layernorm_before\.weight", r"decoder\..*", r"!.*(lambda_1|relative_position).*"),
+        "a VisionEncoderDecoder without GPT-2 (transformers)",
+        "the captioner here has the decoder of GPT-2; take its ViT alone with --key encoder",
+        (
+            r"encoder\.encoder\.layer\.0\.layernorm_before\.weight",
+            r"decoder\..*",
+            r"!decoder\.transformer\.h\.0\.crossattention\.q_attn\.weight",
+            r"!.*(lambda_1|relative_position).*",
+        ),
     ),
     RefusedLayout("a ViT behind a ResNet (timm's hybrid stem)", NO_NETWORK, (rf"{ANY}patch_embed\.backbone\..*",)),
     RefusedLayout("a ViT behind a ResNet (Google's hybrid)", NO_NETWORK, (rf"{ANY}conv_root[./]kernel",)),

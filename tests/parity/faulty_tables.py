@@ -41,6 +41,20 @@ GATED = dict(gated=True, activation="silu")
 TEACHER = dict(distill_token=True, distill_head=True, pool="cls_distill")
 HEADLESS = dict(outputs=0, tie="embeddings")
 PLAIN_VECTORS = replace(VECTORS, encoder_depth=2, decoder_depth=2, activation="relu")
+# As ViT and GPT-2 have it, of two widths.
+VIT_GPT2 = replace(
+    CAPTIONER,
+    vit=replace(CAPTIONER.vit, registers=0, eps=1e-12),
+    text=replace(
+        CAPTIONER.text,
+        activation="gelu_tanh",
+        eps=1e-5,
+        position="learned",
+        outputs=9,
+        tie="decoder",
+        output_bias=False,
+    ),
+)
 RESNET = ResNetConfig(image=(9, 8), classes=5, stages=(2, 1, 1, 1), width=4, hidden=6, groups=2)
 # {layout, and where there are several what is special: a network of it}
 EXAMPLES: dict[str, Any] = {
@@ -107,6 +121,8 @@ EXAMPLES: dict[str, Any] = {
     "flax-seq2seq@marian": MARIAN,
     "flax-seq2seq@bart": BART,
     "flax-seq2seq@mbart": MBART,
+    "vision-encoder-decoder": VIT_GPT2,
+    "vision-encoder-decoder, one width": replace(VIT_GPT2, vit=replace(VIT_GPT2.vit, width=8)),
     "notebook-transformer": NOTEBOOK,
 }
 BY_HAND = "a network written by hand"

@@ -69,6 +69,7 @@ def groups() -> dict[str, Callable[[], Iterable[Check]]]:
     from . import (
         dropping,
         layouts_adapt,
+        layouts_captions,
         layouts_flax,
         layouts_huggingface,
         layouts_huggingface_flax,
@@ -108,6 +109,7 @@ def groups() -> dict[str, Callable[[], Iterable[Check]]]:
         "torch.nn.LayerNorm": torch_nn.norms,
         "losses": losses.losses,
         "layouts of Hugging Face": layouts_huggingface.layouts,
+        "layouts of captioners": layouts_captions.layouts,
         "layouts of Google": layouts_npz.layouts,
         "layout of Hugging Face, Flax": layouts_huggingface_flax.layouts,
         "adaptations": layouts_adapt.layouts_adapt,

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch cannot be imported, so ours is not compared with it")
 
 from convert.verify.checks import failed
-from tests.parity import cases, dropping, losses, sabotage, slopes, torch_nn, training, twins
+from tests.parity import cases, dropping, layouts_captions, losses, sabotage, slopes, torch_nn, training, twins
 from tests.parity.groups import quick_compilation
 from tests.parity.weights import inputs, weights
 from vit_jax.config import ViTConfig, leaves, sized, value_at
@@ -133,6 +133,14 @@ def test_gradients_are_the_slopes_of_the_function():
 @pytest.mark.slow
 def test_ten_steps_end_at_the_same_weights():
     check(training.training())
+
+
+@pytest.mark.slow
+def test_a_captioner_trained_here_says_in_transformers_what_it_says_here(tmp_path):
+    pytest.importorskip("transformers")
+    results = list(layouts_captions.generated(tmp_path))
+    print(*results, sep="\n")
+    check(results)
 
 
 @pytest.mark.slow

@@ -53,6 +53,7 @@ LIBRARIES: dict[str, Library] = {
     "huggingface-flax": Library("transformers", transformers.flax_images),
     **dict.fromkeys(("marian", "bart", "mbart"), _SENTENCES),
     "flax-seq2seq": Library("transformers", transformers.flax_sentences),
+    "vision-encoder-decoder": Library("transformers", transformers.captions),
     "torch-transformer": Library("torch", torch_nn.torch_transformer),
 }
 

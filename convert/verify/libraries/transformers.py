@@ -1,4 +1,4 @@
-"""transformers: ViT and DeiT, Marian, BART and mBART, of its torch files and of those of its former Flax classes."""
+"""transformers: ViT, DeiT, Marian, BART, mBART, captioners, of torch files and of those of its former Flax classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from vit_jax.config import TransformerConfig, ViTConfig
 
 from ... import rules
-from ...dialects import LAYOUTS
+from ...dialects import LAYOUTS, vision_encoder_decoder
 from ...layout import Facts
 from ..weights import Weights
 from .built import Built, NotLoaded, Places, load, tensors, versioned
@@ -81,6 +81,29 @@ def sentences(weights: Weights) -> Built:
 
     layout = LAYOUTS[module.config.model_type + ("" if c.outputs else "@base")]
     return Built(versioned("transformers"), module, rules.narrow(layout.rows(c), module.state_dict()), call, places)
+
+
+def captions(weights: Weights) -> Built:
+    """VisionEncoderDecoder of ViT or DeiT and GPT-2."""
+    c: Any = weights.config
+    d = c.vit.width
+    pooler = {"encoder.pooler.dense.weight": np.zeros((d, d)), "encoder.pooler.dense.bias": np.zeros(d)}  # not read
+    module = _pretrained(replace(weights, tensors={**pooler, **weights.tensors}))
+    places: Places = {
+        "vit.tokens": ("encoder.layers.0", "in"),
+        **{f"vit.blocks.{i}": (f"encoder.layers.{i}", "out") for i in range(c.vit.depth)},
+        "vit.features": ("encoder.layernorm", "out"),
+        "memory": ("enc_to_dec_proj", "out") if c.projected else ("encoder.layernorm", "out"),
+        **{f"decoder.blocks.{i}": (f"decoder.transformer.h.{i}", "out") for i in range(c.text.decoder_depth)},
+    }
+
+    def call(module: Any, source: Any, target: Any, target_padding: Any = None) -> Any:
+        kept = {} if target_padding is None else {"decoder_attention_mask": target_padding.long()}
+        images = source.permute(0, 3, 1, 2)
+        return module(pixel_values=images, decoder_input_ids=target, use_cache=False, **kept).logits
+
+    named = rules.narrow(vision_encoder_decoder.rows(c, "v5"), module.state_dict())
+    return Built(versioned("transformers"), module, named, call, places)
 
 
 def flax_images(weights: Weights) -> Built:

@@ -1,0 +1,133 @@
+"""Hugging Face's VisionEncoderDecoder: its side files, what is refused, and the way of a folder through the commands.
+
+(Against transformers itself: tests/parity.)
+"""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import vit_jax
+from convert import rules
+from convert.__main__ import main
+from convert.dialects import LAYOUTS, refused
+from convert.layout import Facts
+from convert.recognise.config import resolve
+from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, normal, shapes
+from vit_jax.errors import UserError
+
+LAYOUT = LAYOUTS["vision-encoder-decoder"]
+CONFIG = CaptionerConfig(
+    vit=ViTConfig(image=8, patch=4, classes=0, width=12, depth=1, heads=2, hidden=20, eps=1e-12),
+    text=TransformerConfig(
+        width=8, heads=2, hidden=24, encoder_depth=0, decoder_depth=2, activation="gelu_tanh", eps=1e-5,
+        position="learned", max_length=9, target_vocabulary=11, outputs=11, tie="decoder", output_bias=False,
+    ),
+)  # fmt: skip
+IDS = {"pad_token_id": 0, "decoder_start_token_id": 1, "eos_token_id": 2}
+PREPROCESS = {
+    "image": [8, 8], "channels": 3, "fit": "stretch", "size": 0, "interpolation": "bilinear", "background": 255,
+    "mean": [0.5] * 3, "std": [0.5] * 3,
+}  # fmt: skip
+
+
+def tensors(config=CONFIG):
+    draw = np.random.default_rng(0)
+    ours = {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes(config).items()}
+    return rules.write(rules.narrow(LAYOUT.rows(config)), ours)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder as the library saves it: with a pooler, which nothing reads."""
+    place = tmp_path / "hf"
+    place.mkdir()
+    more = {
+        "encoder.pooler.dense.weight": np.ones((12, 12), np.float32),
+        "encoder.pooler.dense.bias": np.ones(12, np.float32),
+    }
+    save_file({**tensors(), **more}, place / "model.safetensors")
+    for name, content in LAYOUT.write_side(normal(CONFIG), Facts(preprocess=PREPROCESS, extra=IDS)).items():
+        (place / name).write_text(json.dumps(content))
+    return place
+
+
+def test_side_files_state_the_whole_config():
+    files = LAYOUT.write_side(normal(CONFIG), Facts(preprocess=PREPROCESS, extra=IDS))
+    assert set(files) == {"config.json", "generation_config.json", "preprocessor_config.json"}
+    facts = LAYOUT.read_side(files)
+    assert facts.extra == IDS and facts.preprocess["mean"] == [0.5] * 3
+    names = {name: array.shape for name, array in tensors().items()}
+    assert normal(resolve(LAYOUT, names, [("its config.json", facts.config)], "x")) == normal(CONFIG)
+    with pytest.raises(UserError, match=r"x: its tensors cannot tell vit.image, .*--set vit.image=\.\.\."):
+        resolve(LAYOUT, names, [], "x")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "vit"}, "model_type is 'vit', but this layout is of vision-encoder-decoder"),
+        (
+            {"encoder": {"model_type": "swin"}},
+            "model_type of its encoder is 'swin', but this layout is of vit and deit",
+        ),
+        ({"decoder": {"model_type": "bert"}}, "model_type of its decoder is 'bert', but this layout is of gpt2"),
+        ({"decoder": 3}, "model_type of its decoder is 3"),
+        ({"decoder": {"scale_attn_weights": False}}, "scale_attn_weights is False, which no network here has"),
+        ({"decoder": {"activation_function": "mish"}}, "decoder.activation_function is 'mish'"),
+    ],
+)
+def test_other_classes_are_refused_in_one_sentence(change, message):
+    files = LAYOUT.write_side(normal(CONFIG), Facts())
+    files["config.json"] |= {
+        key: {**files["config.json"][key], **value} if isinstance(value, dict) else value
+        for key, value in change.items()
+    }
+    with pytest.raises(UserError, match=message) as caught:
+        LAYOUT.read_side(files)
+    assert "\n" not in str(caught.value)
+
+
+def test_networks_that_it_cannot_hold():
+    for config, reason in (
+        (replace(CONFIG, memory="patches"), "memory is 'patches'"),
+        (replace(CONFIG, memory="vectors"), "memory is 'vectors'"),
+        (replace(CONFIG, text=replace(CONFIG.text, norm_first=False)), "text.norm_first is False"),
+        (replace(CONFIG, text=replace(CONFIG.text, tie="none")), "text.tie is 'none'"),
+        (replace(CONFIG, vit=replace(CONFIG.vit, registers=2)), "vit.registers is 2"),
+        (replace(CONFIG, vit=replace(CONFIG.vit, query_bias=False)), "vit: only some of query, key and value"),
+    ):
+        assert any(reason in clause for clause in LAYOUT.cannot(config)), config
+    assert not LAYOUT.cannot(CONFIG)
+
+
+def test_other_decoders_are_refused_by_name_and_this_one_is_not():
+    assert not refused.why(tensors())
+    names = [name.replace("decoder.transformer.h", "decoder.model.decoder.layers") for name in tensors()]
+    assert "take its ViT alone with --key encoder" in refused.why(names)
+
+
+def test_a_folder_is_converted_there_and_back_with_all_that_it_holds(folder, tmp_path, monkeypatch, capsys):
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["convert", *map(str, words)])
+        code = main()
+        return code, capsys.readouterr()
+
+    for step in (
+        (folder, tmp_path / "x.safetensors"),
+        (tmp_path / "x.safetensors", tmp_path / "back", "--to", LAYOUT.name),
+    ):
+        code, shown = run(*step)
+        assert code == 0, shown.err
+    before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "back/model.safetensors")
+    assert before.keys() == after.keys() and all((before[name] == after[name]).all() for name in before)
+    one, two = (json.loads((place / "config.json").read_text()) for place in (folder, tmp_path / "back"))
+    assert one == two
+    code, shown = run("inspect", folder)
+    assert code == 0 and "vision-encoder-decoder" in shown.out and "Captioner" in shown.out
+    net = vit_jax.load(folder)
+    assert net.lacks == ("words",) and normal(net.model.config) == normal(CONFIG)
