@@ -348,4 +348,6 @@ def test_a_repository_with_several_sets_is_refused_before_anything_is_downloaded
         open_source("hf://o/n", "pytorch_model.bin")
     with pytest.raises(UserError, match="no such file"):
         open_source("hf://o/n/pytorch_model.bin.index.json")
-    assert asked == [["*.json", "pytorch_model.bin"], ["*.json", "pytorch_model.bin.index.json", "pytorch_model-*.bin"]]
+    kinds = ["*.json", "*.spm"]
+    shards = ["pytorch_model.bin.index.json", "pytorch_model-*.bin"]
+    assert asked == [[*kinds, "pytorch_model.bin"], [*kinds, *shards]]

@@ -11,7 +11,7 @@ import pytest
 
 import vit_jax
 from vit_jax import evaluate, predict
-from vit_jax.config import OptimConfig, RunConfig, SentenceData, TransformerConfig
+from vit_jax.config import OptimConfig, RunConfig, SentenceData, TransformerConfig, with_sizes
 from vit_jax.config.sentences import from_its_folder
 from vit_jax.data import Given, numbers
 from vit_jax.errors import UserError
@@ -269,7 +269,8 @@ def test_no_tokenizer_and_no_library(monkeypatch, tmp_path):
 TINY = RunConfig(
     task="translate",
     model=TransformerConfig(
-        width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1, tie="all", embedding_std=0.5, dropout=0.1
+        **dict(width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1, tie="all", embedding_std=0.5, dropout=0.1),
+        **dict(norm_first=False, final_norm=False, position="concatenated", eps=1e-5, max_length=40),  # as Marian
     ),
     data=SentenceData(source="pairs", tokens=40 * 16, lengths=(40,), tokenizer="bpe", vocabulary=600),
     optim=OptimConfig(name="adam", lr=1e-2, schedule="constant"),
@@ -293,13 +294,15 @@ def run(tmp_path_factory, quick_compilation):
         if not setups:
             setups.append(set_up(run, dataset))
         dataset = dataset or TASKS[run.task].open_data(run)
-        return replace(setups[0], dataset=dataset, order=dataset.order(run.batch, run.seed))
+        stated = replace(run, model=setups[0].stated.model)
+        planned, order, _ = session.plan(stated, dataset)
+        return replace(setups[0], stated=stated, run=planned, dataset=dataset, order=order)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "set_up", once)
         train(its, preset="numbers", folder=whole)
         patch.setattr(finish, "draw", lambda *_: None)
-        train(replace(its, max_steps=3), preset="numbers", folder=parts)
+        assert train(replace(its, max_steps=3), preset="numbers", folder=parts)["step"] == 3
         train(its, preset="numbers", folder=parts)
     return its, whole, parts
 
@@ -370,10 +373,13 @@ def test_scores_are_those_of_sacrebleu_on_texts(run, capsys):
     assert whole.summary()["best"].keys() == {"step", "bleu", "loss", "weights"}
     _, result = evaluate.evaluate(whole.path)
     net, test = vit_jax.load(whole.path), TASKS["translate"].open_data(its).splits["test"]
-    said = [net.target.decode(row) for row in result.predicted]
-    assert set(test.references) <= set(TARGETS) and len({*said}) > 1
+    predicted = np.pad(test.target, ((0, 0), (0, 1)))[::-1]  # each translation is that of another sentence
+    counts = {name: np.ones(len(predicted)) for name in ("loss", "tokens", "right")}
+    result = net.task.score(None, test, {"predicted": predicted, **counts})
+    said = test.references[::-1]
+    assert set(said) <= set(TARGETS) and len({*said}) > 20
     bleu, chrf = (f(said, [test.references]).score for f in (sacrebleu.corpus_bleu, sacrebleu.corpus_chrf))
-    assert (result.metrics["bleu"], result.metrics["chrf"]) == (bleu, chrf)
+    assert (result.metrics["bleu"], result.metrics["chrf"]) == (bleu, chrf) and 1 < bleu < 99
     assert result.metrics["perplexity"] == pytest.approx(np.exp(result.metrics["loss"]))
     assert result.notes[0].startswith("BLEU is nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert whole.summary()["notes"] == list(result.notes) and result.notes[0] in capsys.readouterr().err
@@ -406,3 +412,35 @@ def test_a_file_that_is_too_large_or_none_is_not_read(bart, tmp_path, monkeypatc
     monkeypatch.setattr(sys.modules["vit_jax.text.folder"], "LARGEST", 100)
     with pytest.raises(UserError, match="has more than 0 MB, which no tokenizer needs"):
         made(str(bart), 0, [], [], one=True)
+
+
+def test_a_run_that_starts_from_weights_takes_the_tokenizer_beside_them(run, tmp_path):
+    """As they are trained on other sentences: the weights fit, and no words have to be the same."""
+    from vit_jax import starting
+    from vit_jax.runs import unflatten
+
+    _, whole, _ = run
+    base = replace(starting.base(str(whole.path)), init=str(whole.path))
+    filled = starting.filled(base, {"data.source": "pairs"}, own=False)
+    assert filled.data.tokenizer == str(whole.path / "tokenizer") and filled.task == "translate"
+    filled = replace(filled, data=replace(filled.data, lengths=(40,)))
+    data = TASKS["translate"].open_data(filled, Given([("A red fox.", "Ein roter Fuchs.")] * 20))
+    sized = replace(filled, model=with_sizes(filled.model, data.sizes))
+    started = starting.start(sized, data.metadata())
+    assert "it gives the network, data.tokenizer" in " ".join(started.says.split())
+    assert unflatten(started.parameters).keys() == {"target", "encoder", "decoder", "head"}
+    stated = starting.filled(base, {"data.source": "pairs", "data.tokenizer": "bpe"}, own=False)
+    assert stated.data.tokenizer == "bpe", "what the user states goes before"
+
+
+def test_a_run_goes_back_to_hugging_face_with_its_tokenizer_and_its_special_ids(run, tmp_path, inside):
+    """No --set is needed: what pads, begins and ends is what the run's tokenizer says."""
+    _, whole, _ = run
+    done = inside("convert", whole.path, tmp_path / "folder", "--to", "marian")
+    assert done.returncode == 0, done.stderr
+    config = json.loads((tmp_path / "folder" / "config.json").read_text())
+    ids = {"pad_token_id": 0, "decoder_start_token_id": 1, "eos_token_id": 2}
+    assert config.items() >= ids.items()
+    assert json.loads((tmp_path / "folder" / "generation_config.json").read_text())["bad_words_ids"] == [[0], [1]]
+    source, _ = made(str(tmp_path / "folder"), 0, [], [], one=True)
+    assert source.encode(SOURCES[0]).tolist() == vit_jax.load(whole.path).source.encode(SOURCES[0]).tolist()

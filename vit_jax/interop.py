@@ -42,6 +42,12 @@ class Weights:
     chosen: str  # of a run: which step and which of its weights; else empty
     plan: Any
 
+    @property
+    def folder(self) -> Path:
+        """The folder that they are in, or that they are."""
+        path = Path(self.plan.reading.source.path)
+        return path if path.is_dir() else path.parent
+
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
         """(our parameter name, array in the file's dtype) of every parameter, each read once. Raises UserError."""
         from convert.plan.groups import stream

@@ -18,7 +18,7 @@ DOWNLOAD = "or download the files and give their folder"
 
 
 def fetch(address: str, file: str = "") -> str:
-    """Download JSON files and one set of weights; the folder (or the file) in the local cache.
+    """Download JSON files, those of SentencePiece and one set of weights; the folder (or the file) in the local cache.
 
     Raises UserError where the address is not valid, the library is missing, the hub lacks the repository or cannot be
     reached, and where there are several sets of weights and neither the address nor `file` names one.
@@ -38,7 +38,10 @@ def fetch(address: str, file: str = "") -> str:
         names = _names(huggingface_hub, repository, revision)
         wanted = inner or file or _weights(names or [], address)
         folder = huggingface_hub.snapshot_download(
-            repository, revision=revision, allow_patterns=["*.json", *_patterns(wanted)], local_files_only=names is None
+            repository,
+            revision=revision,
+            allow_patterns=["*.json", "*.spm", *_patterns(wanted)],
+            local_files_only=names is None,
         )
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__

@@ -28,6 +28,7 @@ from .config import FALLBACK, OWN_METADATA, check_fields, resolve
 from .layouts import Recognition, extras, recognise, shapes, which_layout
 from .preprocessing import SETTABLE, fitting
 from .provenance import CHECKPOINTS, read_provenance, remedy, side_file, with_digests
+from .tokenizer import special_ids
 from .weights_in import Chosen
 
 
@@ -126,6 +127,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     tensors, aside = without(tensors, layout)
     provenance = provenance if provenance.get("layout") == layout.name else {}
     stated, model = layout.read_side(files), published(options.model)
+    stated = replace(stated, extra={**special_ids(source), **stated.extra})
     names = shapes(tensors)
     try:
         said = all_stated(options, layout, provenance, stated, model)

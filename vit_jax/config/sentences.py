@@ -16,6 +16,7 @@ GIVEN = "pairs"  # the data.source of a run whose sentences were given in Python
 WORDS, TRAINED = "words", ("bpe", "unigram")  # values of data.tokenizer that are no folder
 FOLDER = "tokenizer"  # of a run, for the files of its tokenizer
 LEAST = 512  # ids of a tokenizer that is trained: all bytes, the special ones, and some to learn
+KINDS = ("tokenizer.json", "source/tokenizer.json", "source.spm")  # files by which a folder has a tokenizer
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,14 @@ def from_its_folder(run: RunConfig, folder: Path) -> RunConfig:
     data: Any = run.data  # the row's own class
     kept = folder / FOLDER
     return replace(run, data=replace(data, tokenizer=str(kept))) if data.tokenizer != WORDS and kept.is_dir() else run
+
+
+def beside_weights(folder: Path) -> dict[str, Any]:
+    """The tokenizer beside weights, as a field of the run that starts from them; a run keeps its own in a folder."""
+    for place in (folder / FOLDER, folder):
+        if any((place / name).is_file() for name in KINDS):
+            return {"data.tokenizer": str(place)}
+    return {}
 
 
 def is_vocabulary(value: Any) -> bool:

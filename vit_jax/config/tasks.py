@@ -31,6 +31,7 @@ from .sentences import (
     LEAST,
     TRAINED,
     SentenceData,
+    beside_weights,
     from_its_folder,
     is_in_files,
     is_vocabulary,
@@ -87,6 +88,8 @@ class TaskRow:
     given: str = ""  # the data.source of a run whose data Python gave; empty: the task takes none
     # (run, its folder) -> the run, but it reads there what the folder keeps of its data: a tokenizer.
     from_its_folder: Callable[[RunConfig, Path], RunConfig] = lambda run, folder: run
+    # (the folder of given weights) -> {field: value} of a run that starts from them, by what lies there: a tokenizer.
+    beside_weights: Callable[[Path], dict[str, Any]] = lambda folder: {}
 
 
 def without_dropout(model: ModelConfig) -> ModelConfig:
@@ -381,6 +384,7 @@ TASKS: dict[str, TaskRow] = {
         untrained=_untrained_sentences,
         given=sentences.GIVEN,
         from_its_folder=from_its_folder,
+        beside_weights=beside_weights,
     ),
     "caption": TaskRow(
         network="captioner",

@@ -98,7 +98,7 @@ def filled(run: RunConfig, stated: Mapping[str, Any] | None = None, *, own: bool
             name: said.get(f"model.{name}", getattr(weights.config, name)) for name in RULES if name in told(run.model)
         }
         change = change_for(replace(asked, model=replace(asked.model, **sizes)), weights)
-        out = replaced(run, {**decided(run.task, change, said), **said})
+        out = replaced(run, {**decided(run.task, change, said, weights.folder), **said})
         check_fit(out, weights.config, change)
     return out
 
@@ -133,7 +133,7 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
         check_metadata(run, stated_by(weights.facts, run.task, weights.config), metadata)
         with worded(run.init):
             arrays = dict(weights.arrays())
-    given, own = decided(run.task, change, {}), flat(run)
+    given, own = decided(run.task, change, {}, weights.folder), flat(run)
     record = {
         "layout": weights.layout,
         **({"chosen": weights.chosen} if weights.chosen else {}),
@@ -168,7 +168,8 @@ def _says(run: RunConfig, record: Mapping[str, Any], given: Mapping[str, Any], n
     elif own:
         lines.append(f"how its inputs were prepared is not known, so this run's fields apply: {own}")
     else:
-        lines.append("it gives the network")
+        beside = (f", {name} {text(given[name])}" for name in record["filled"] if not name.startswith("model."))
+        lines.append("it gives the network" + "".join(beside))
     if run.new_head:
         lines.append("the head is new")
     lines += notes

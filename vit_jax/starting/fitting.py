@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from ..config import ModelConfig, RunConfig, function_fields, network_of, normal, pair, replaced, task_row, value_at
@@ -28,12 +29,12 @@ def told(model: ModelConfig) -> dict[str, Any]:
     return {name: value for name, value in known.items() if value or name not in network_of(model).from_data}
 
 
-def decided(task: str, change: Change, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """{field of a run: value} that weights decide, after a change."""
+def decided(task: str, change: Change, stated: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """{field of a run: value} that weights decide, after a change, and what lies in their folder."""
     given = stated_by(change.facts, task, change.config)
     from_data = network_of(change.config).from_data
     model = {f"model.{name}": value for name, value in told(change.config).items() if name not in from_data}
-    return model | task_row(task).prepared_as(given, stated)
+    return model | task_row(task).prepared_as(given, stated) | task_row(task).beside_weights(folder)
 
 
 def change_for(run: RunConfig, weights: Weights) -> Change:

@@ -1,0 +1,33 @@
+"""The special ids of a run's tokenizer, under the names of Hugging Face's config.json."""
+
+from __future__ import annotations
+
+from vit_jax.config import strict_json
+from vit_jax.config.sentences import FOLDER, SIDES
+from vit_jax.errors import UserError
+
+from ..containers.source import Source
+from ..layout import Json
+
+NAMES = {
+    **{"pad": "pad_token_id", "end": "eos_token_id"},
+    **{"begin": "decoder_start_token_id", "forced_end": "forced_eos_token_id"},
+}
+
+
+def special_ids(source: Source) -> Json:
+    """Facts {name: id} by the ids.json that a run keeps with its tokenizer; empty where there is none.
+
+    What only generation needs is under `generation`. Raises UserError where the file is damaged.
+    """
+    content = source.beside().get(f"{FOLDER}/ids.json")
+    if content is None:
+        return {}
+    try:
+        ids = strict_json.parse(content.decode("utf-8"))[SIDES[1]]
+        out = {theirs: ids[ours] for ours, theirs in NAMES.items() if ids.get(ours) is not None}
+        words = {"bad_words_ids": [[i] for i in ids["banned"]]} if ids["banned"] else {}
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{source.path}: {FOLDER}/ids.json does not hold the ids of the target; restore it") from error
+    begin = {"forced_bos_token_id": ids["forced_begin"]} if ids.get("forced_begin") is not None else {}
+    return {**out, **({"generation": words | begin} if words | begin else {})}
