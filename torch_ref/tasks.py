@@ -272,7 +272,7 @@ class Caption:
         """Open, check and split the data of a run. Raises UserError."""
         c, data, augment = cast(Any, (run.model, run.data, run.augment))  # their classes are those of the task's row
         how = {name: getattr(augment, name) for name in ("normalize", "mean", "std")}
-        return open_captions(data, c.vit.image, c.vit.channels, c.vit.grid, **how, words=c.text.outputs)
+        return open_captions(data, c.vit.image, c.vit.channels, c.vit.grid, **how, words=c.text.outputs, seed=run.seed)
 
     def loss(self, model: Captioner, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """The loss of a batch []; images are augmented if the model is in training mode."""

@@ -16,7 +16,11 @@ SHAPES = "shapes"  # the data.source of scenes that are drawn here
 class CaptionData(ImageData):
     """The source of images with captions, how an image is fitted to the network, and how long a caption may be."""
 
-    source: str = identity(SHAPES, "shapes: scenes of two coloured shapes, which are drawn here with their captions")
+    source: str = identity(
+        SHAPES,
+        "shapes: scenes of two coloured shapes, which are drawn here with their captions; captions:FOLDER (images, and "
+        "captions.csv with the columns image,caption); coco:FILE.json:FOLDER (COCO's captions, and their images)",
+    )
     drawn: int = identity(60_000, "shapes: number of scenes to train on")
     length: int = identity(12, "most tokens of a caption, <eos> included; longer captions are refused")
 

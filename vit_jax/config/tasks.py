@@ -395,6 +395,8 @@ TASKS: dict[str, TaskRow] = {
         example_bytes=_image_bytes,
         takes="files",
         headlines={
+            "cider_d": "CIDEr-D",
+            "bleu4": "BLEU-4",
             "exact_match": "exact match",
             "accuracy": "accuracy",
             "loss": "loss",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +14,15 @@ from ..config import CaptionData, Size, pair
 from ..config.captions import SHAPES
 from ..errors import UserError
 from ..runs import array_digest, text_digest
-from ..text import Vocabulary, closed
+from ..text import Vocabulary, closed, counted
+from ..text import words as words_of
 from . import shapes
+from .captioned import COCO, FOLDER, read_captioned
 from .images import Preprocess
-from .order import SHUFFLE, Order, permutation
+from .order import SHUFFLE, TEST, VALIDATION, Order, hold_out, permutation
 from .pixels import Images
 from .sources import Arrays
+from .sources.folders import Files
 from .splits import statistics
 
 # {split of the drawn scenes: how many it has}; how many there are to train on, the config says.
@@ -35,6 +40,7 @@ class Captions:
         boxes: float [n, O, 4] and `words` int [n, O]: where known, the boxes of objects (left, top, right, bottom, as
             shares of the image) and the place in the caption of the word that names each.
         grid: rows and columns of the patches that the network cuts an image into.
+        references: all captions of each image, where examples are images.
     """
 
     def __init__(
@@ -45,9 +51,10 @@ class Captions:
         boxes: np.ndarray | None = None,
         words: np.ndarray | None = None,
         grid: tuple[int, int] = (1, 1),
+        references: Sequence[Sequence[str]] = (),
     ):
         self._images, self._rows, self.target = images, rows, target
-        self._boxes, self._words, self._grid = boxes, words, grid
+        self._boxes, self._words, self._grid, self.references = boxes, words, grid, references
 
     def __len__(self) -> int:
         return len(self.target)
@@ -55,7 +62,8 @@ class Captions:
     def subset(self, indices: np.ndarray) -> Captions:
         """A split of only these captions."""
         boxes, words = (None if x is None else x[indices] for x in (self._boxes, self._words))
-        return Captions(self._images, self._rows[indices], self.target[indices], boxes, words, self._grid)
+        several = [self.references[i] for i in indices] if self.references else ()
+        return Captions(self._images, self._rows[indices], self.target[indices], boxes, words, self._grid, several)
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """{"image": uint8 [B, h, w, C], "target": int32 [B, T]}."""
@@ -152,6 +160,7 @@ def open_captions(
     mean: tuple[float, ...] = (),
     std: tuple[float, ...] = (),
     words: int = 0,
+    seed: int = 0,
 ) -> CaptionedImages:
     """Open, check and split images with captions.
 
@@ -162,49 +171,79 @@ def open_captions(
         grid: rows and columns of the network's patches.
         normalize: `augment.normalize`; `mean` and `std` are those of "given".
         words: the number of ids of the network; 0: that of the data.
+        seed: determines the validation split.
     Raises UserError.
     """
-    if data.source != SHAPES:
-        raise UserError(f"data.source is {data.source}, which has no captions: give {SHAPES}")
+    preprocess = Preprocess(
+        pair(image), channels, data.fit, data.size, data.interpolation, data.background, mean=(), std=()
+    )
+    if data.source == SHAPES:
+        opened = _scenes(data, preprocess, grid)
+    elif data.source.startswith((FOLDER, COCO)):
+        opened = _files(data, preprocess, seed)
+    else:
+        raise UserError(
+            f"data.source is {data.source}, which has no captions: give {SHAPES}, captions:FOLDER or "
+            "coco:FILE.json:FOLDER"
+        )
+    if words not in (0, len(opened.vocabulary)):
+        raise UserError(
+            f"model.text.outputs is {words} but data.source {data.source} has {len(opened.vocabulary)} ids: "
+            "give --model.text.outputs 0 and --model.text.target-vocabulary 0"
+        )
+    if normalize != "given":
+        mean, std = statistics(normalize, data.source, preprocess, opened.splits["train"])
+    return replace(opened, preprocess=replace(preprocess, mean=mean, std=std))
+
+
+def _padded(vocabulary: Vocabulary, captions: Sequence[str], length: int) -> np.ndarray:
+    """The ids of captions, int32 [n, length], none of which is longer, padded."""
+    known = {said: vocabulary.encode(said) for said in dict.fromkeys(captions)}
+    out = np.full((len(captions), length), vocabulary.ids.pad, np.int32)
+    for row, said in zip(out, captions, strict=True):
+        row[: len(known[said])] = known[said]
+    return out
+
+
+# ------------------------------------------------------------------------------------ drawn scenes
+
+
+def _scenes(data: CaptionData, preprocess: Preprocess, grid: tuple[int, int]) -> CaptionedImages:
+    """Drawn scenes, and two controls. Raises UserError."""
     if data.length <= shapes.LONGEST:
         raise UserError(
             f"data.length is {data.length}, but captions of data.source {data.source} have up to {shapes.LONGEST} "
             f"words and an end: give at least {shapes.LONGEST + 1}"
         )
-    preprocess = Preprocess(
-        pair(image), channels, data.fit, data.size, data.interpolation, data.background, mean=(), std=()
-    )
     vocabulary = closed(shapes.WORDS)
-    if words not in (0, len(vocabulary)):
-        raise UserError(
-            f"model.text.outputs is {words} but data.source {data.source} has {len(vocabulary)} ids: "
-            "give --model.text.outputs 0 and --model.text.target-vocabulary 0"
-        )
     counts = {"train": data.drawn, **SPLITS}
     scenes = {name: shapes.draw(n, i, unseen=name == "unseen") for i, (name, n) in enumerate(counts.items())}
     splits = {name: _split(name, some, vocabulary, data, preprocess, grid) for name, some in scenes.items()}
     content = [[array_digest(some.pixels), array_digest(splits[name].target)] for name, some in scenes.items()]
-    if normalize != "given":
-        mean, std = statistics(normalize, data.source, preprocess, splits["train"])
     test = scenes["test"]
     others = test._replace(pixels=test.pixels[permutation(len(test.pixels), SHUFFLE)])
     blank = test._replace(pixels=np.full_like(test.pixels, GREY))
     for name, some in (("shuffled", others), ("blank", blank)):
         splits[name] = _split(name, some._replace(boxes=None), vocabulary, data, preprocess, grid)
-    identity = {
-        "name": SHAPES,
-        "sizes": {name: len(split) for name, split in splits.items()},
-        "vocabulary": text_digest(list(vocabulary.entries)),
-        "content": text_digest(content),
-    }
     held = " and ".join(f"{colour} {form}s" for colour, form in shapes.UNSEEN)
     remarks = (
         f"test: always giving the most frequent caption has an exact match of {splits['test'].chance:.4f}",
         f"unseen: scenes with {held}, which no other split has",
         "shuffled and blank: controls, the captions of test with the pictures of others and with grey ones",
     )
-    preprocess = replace(preprocess, mean=mean, std=std)
-    return CaptionedImages(SHAPES, vocabulary, splits, preprocess, identity, remarks)
+    return CaptionedImages(
+        SHAPES, vocabulary, splits, preprocess, _identity(SHAPES, vocabulary, splits, content), remarks
+    )
+
+
+def _identity(name: str, vocabulary: Vocabulary, splits: Mapping[str, Captions], content: list[Any]) -> dict[str, Any]:
+    """`CaptionedImages.identity`."""
+    return {
+        "name": name,
+        "sizes": {each: len(split) for each, split in splits.items()},
+        "vocabulary": text_digest(list(vocabulary.entries)),
+        "content": text_digest(content),
+    }
 
 
 def _split(
@@ -216,12 +255,81 @@ def _split(
     grid: tuple[int, int],
 ) -> Captions:
     """The split of drawn scenes."""
-    n, room, pad = len(scenes.captions), data.length - 1, vocabulary.ids.pad
-    known = {caption: vocabulary.encode(caption) for caption in dict.fromkeys(scenes.captions)}
-    padded = {said: np.pad(ids, (0, room - len(ids)), constant_values=pad) for said, ids in known.items()}
-    target = np.stack([padded[said] for said in scenes.captions])
+    n = len(scenes.captions)
+    target = _padded(vocabulary, scenes.captions, data.length - 1)
     images = Images(Arrays(scenes.pixels, np.zeros(n, np.int32), name), preprocess, True, data.threads)
     h, w = preprocess.image
     whole = h == w and data.size in (0, h)  # no part of a scene is cropped away
     boxes, words = (scenes.boxes, scenes.words) if whole else (None, None)
     return Captions(images, np.arange(n), target, boxes, words, grid)
+
+
+# -------------------------------------------------------------------------------------------- files
+
+
+def _files(data: CaptionData, preprocess: Preprocess, seed: int) -> CaptionedImages:
+    """Images with captions in files. What is held out is drawn by image. Raises UserError."""
+    captioned = read_captioned(data.source)
+    paths = list(captioned)
+    examples = Files(paths, np.zeros(len(paths), np.int32))
+    room = len(paths) * math.prod(preprocess.image) * preprocess.channels <= data.memory * 1e9
+    images = Images(examples, preprocess, room, data.threads)
+    loaded = images.load()
+    if loaded.unreadable and not data.skip_unreadable:
+        listed = ", ".join(paths[row] for row in list(loaded.unreadable)[:5])
+        raise UserError(
+            f"data.source {data.source}: {len(loaded.unreadable)} unreadable images: {listed}; replace or remove them, "
+            "or leave them out with --data.skip-unreadable"
+        )
+    train, parts = np.delete(np.arange(len(paths)), list(loaded.unreadable)), {}
+    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
+        if not share:
+            continue
+        stay, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
+        if not len(held):
+            raise UserError(
+                f"data.{name} {share} of {len(train)} images leaves {name} empty: "
+                "give a larger share, or 0 for no such split"
+            )
+        train, parts[name] = train[stay], train[held]
+    said = {row: captioned[paths[row]] for row in range(len(paths))}
+    _check_lengths(data, [(paths[row], caption) for row, several in said.items() for caption in several])
+    vocabulary = counted([caption for row in train for caption in said[int(row)]])
+    rows = np.repeat(train, [len(said[int(row)]) for row in train])
+    captions = [caption for row in train for caption in said[int(row)]]
+    splits = {"train": Captions(images, rows, _padded(vocabulary, captions, data.length - 1))}
+    for name in ("validation", "test"):  # an image is one example, with all its captions as references
+        if name in parts:
+            several = [said[int(row)] for row in parts[name]]
+            target = _padded(vocabulary, [each[0] for each in several], data.length - 1)
+            splits[name] = Captions(images, parts[name], target, references=several)
+    content = [loaded.digest, *(array_digest(split.target) for split in splits.values()), list(map(said.get, said))]
+    name = data.source.partition(":")[0]
+    unknown = vocabulary.ids.unknown
+    share = float((splits["train"].target == unknown).sum() / (splits["train"].target != vocabulary.ids.pad).sum())
+    remarks = (
+        f"{len(paths):,} images with {sum(map(len, said.values())):,} captions; validation and test have each image "
+        "once, with all its captions as references",
+        f"{share:.1%} of the words to train on occur only once, and are <unk>",
+    )
+    return CaptionedImages(name, vocabulary, splits, preprocess, _identity(name, vocabulary, splits, content), remarks)
+
+
+def _check_lengths(data: CaptionData, captions: Sequence[tuple[str, str]]) -> None:
+    """Raise UserError where captions (image, caption) have no words, or more than there is room for."""
+    long: list[str] = []
+    longest = 0
+    for path, caption in captions:
+        count = len(words_of(caption))
+        if not count:
+            raise UserError(
+                f"data.source {data.source}: the caption {caption[:40]!r} of {path} has no words; write one"
+            )
+        if count >= data.length:
+            long.append(path)
+            longest = max(longest, count)
+    if long:
+        raise UserError(
+            f"data.length is {data.length}, but {len(long)} captions of data.source {data.source} are longer, such as "
+            f"one of {long[0]}: give {longest + 1}, or shorten them"
+        )

@@ -25,6 +25,7 @@ from ..layers import fold
 from ..models import described
 from ..runs import Run
 from ..text import Vocabulary
+from .caption_score import bleu4, cider_d, plain
 from .classify_pictures import save_samples, visible
 from .contract import Answer, Batch, Evaluation, Trained
 from .generated import Search, answer, changed, header, value
@@ -51,7 +52,6 @@ class Caption:
     decoding: Decoding = field(default_factory=Decoding)  # how captions are searched for
 
     unit: ClassVar[str] = "images"
-    selection_metric: ClassVar[tuple[str, int]] = ("exact_match", 1)
     frozen: ClassVar[dict[str, Any]] = {}
     frozen_in_outputs: ClassVar[bool] = False
 
@@ -60,7 +60,7 @@ class Caption:
         """The images and captions of a run, split. Raises UserError."""
         c, data, augment = cast(Any, (run.model, run.data, run.augment))  # of the types that the task's row names
         how = {name: getattr(augment, name) for name in ("normalize", "mean", "std")}
-        return open_captions(data, c.vit.image, c.vit.channels, c.vit.grid, **how, words=c.text.outputs)
+        return open_captions(data, c.vit.image, c.vit.channels, c.vit.grid, **how, words=c.text.outputs, seed=run.seed)
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Caption:
@@ -79,6 +79,11 @@ class Caption:
     def load_frozen(self, teacher: Teacher | None) -> Caption:
         """The task itself: its loss has no frozen arrays."""
         return self
+
+    @property
+    def selection_metric(self) -> tuple[str, int]:
+        """Exact match; in an open vocabulary, where captions are seldom the very same, CIDEr-D."""
+        return ("cider_d" if self.words.open else "exact_match"), 1
 
     def mirrored(self) -> None:
         """None: a mirror image may have another caption."""
@@ -145,6 +150,7 @@ class Caption:
         """The metrics of a split, from the outputs of all its examples: loss and accuracy per token, exact match.
 
         Exact match is the share of captions that are right to the last word. With `outputs` of boxes also their means.
+        Of images with several captions also CIDEr-D and BLEU-4; all other metrics are against the first one.
         """
         ids, width = self.words.ids, out["predicted"].shape[1] - split.target.shape[1]
         truth = np.pad(split.target, ((0, 0), (0, width)), constant_values=ids.pad)
@@ -156,6 +162,10 @@ class Caption:
         }
         boxes = {"attention_in_box": "in_box", "uniform_in_box": "uniform"}
         metrics |= {name: float(out[key].astype(np.float64).mean()) for name, key in boxes.items() if key in out}
+        if split.references:
+            said = [plain(self.words.decode(row)) for row in out["predicted"]]
+            several = [[plain(caption) for caption in each] for each in split.references]
+            metrics |= {"cider_d": cider_d(said, several), "bleu4": bleu4(said, several)}
         return Evaluation(metrics, out["predicted"])
 
     @classmethod

@@ -1,0 +1,201 @@
+"""Images with captions in files: what is read and refused, how it is split, the scores, and a run on them."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vit_jax
+from vit_jax.config import CaptionData, CaptionerConfig, ImageAugment, RunConfig, TransformerConfig, ViTConfig, to_dict
+from vit_jax.data import open_captions, shapes
+from vit_jax.data.captioned import read_captioned
+from vit_jax.errors import UserError
+from vit_jax.runs import Run
+from vit_jax.tasks.caption_score import bleu4, cider_d, plain
+
+N = 24
+
+
+def open_(source, **fields):
+    return open_captions(CaptionData(source=source, **{"length": 14, **fields}), 32, 3, (4, 4), seed=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Drawn scenes as a user has them: PNGs, two captions of each, in a table and as COCO has them."""
+    folder, scenes = tmp_path_factory.mktemp("captioned"), shapes.draw(N, 50)
+    (folder / "images").mkdir()
+    rows = []
+    for i, (pixels, said) in enumerate(zip(scenes.pixels, scenes.captions, strict=True)):
+        Image.fromarray(pixels).save(folder / f"images/{i}.png")
+        rows += [(f"images/{i}.png", f"{said.capitalize()}."), (f"images/{i}.png", f"Look, {said}")]
+    with open(folder / "captions.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("image", "caption"), *rows])
+    names = list(dict.fromkeys(name for name, _ in rows))
+    coco = {
+        "images": [{"id": 7 + i, "file_name": name, "height": 32, "width": 32} for i, name in enumerate(names)],
+        "annotations": [
+            {"id": i, "image_id": 7 + names.index(name), "caption": said} for i, (name, said) in enumerate(rows)
+        ],
+    }
+    (folder / "coco.json").write_text(json.dumps(coco))
+    return folder
+
+
+def test_a_table_and_cocos_annotations_say_the_same(folder):
+    table, coco = read_captioned(f"captions:{folder}"), read_captioned(f"coco:{folder}/coco.json:{folder}")
+    assert table == coco and len(table) == N and {len(said) for said in table.values()} == {2}
+
+
+def test_images_are_split_and_have_all_their_captions(folder):
+    data = open_(f"captions:{folder}", test=0.25, validation=0.25)
+    sizes = {name: len(split) for name, split in data.splits.items()}
+    assert sizes == {"train": 2 * 14, "validation": 4, "test": 6}  # captions, images, images
+    names = {name: {split.name(i) for i in range(len(split))} for name, split in data.splits.items()}
+    assert not names["train"] & (names["test"] | names["validation"]) and not names["test"] & names["validation"]
+    read, test = read_captioned(f"captions:{folder}"), data.splits["test"]
+    for i in range(6):
+        assert list(test.references[i]) == read[test.name(i)]
+        pixels = np.asarray(Image.open(test.name(i)))
+        assert (test.take(np.array([i]))[0] == pixels).all()
+    assert data.vocabulary.open and data.vocabulary.decode(data.splits["train"].target[1]).startswith("look , a ")
+    assert open_(f"captions:{folder}", test=0.25, validation=0.25).identity == data.identity
+    assert open_(f"captions:{folder}", test=0.25, validation=0.25, length=15).sizes == data.sizes
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("image;caption\n", "captions.csv does not begin with the line image,caption"),
+        ("image,caption\nimages/0.png,a,b\n", "captions.csv line 2 has 3 columns instead of 2; put quotes around"),
+        ('image,caption\nimages/0.png,"a\n', "captions.csv line 2 cannot be read .*; mend its quotes"),
+        ("image,caption\nimages/0.png,\n", "captions.csv line 2: the caption of 'images/0.png' is empty"),
+        ("image,caption\nimages/0.png,...\n", "has 1 images with captions; give at least 3"),
+        ("image,caption\nimages/x.png,a b\n", "captions.csv line 2: there is no image 'images/x.png'"),
+        (b"image,caption\nimages/0.png,a \xff b\n", "captions.csv line 2 is no UTF-8 text; save it as UTF-8"),
+        (b"", "does not begin with the line"),
+        (None, "captions.csv cannot be read"),
+    ],
+)
+def test_a_bad_table_is_refused_with_its_line(folder, tmp_path, content, message):
+    (tmp_path / "images").symlink_to(folder / "images")
+    if content is not None:
+        (tmp_path / "captions.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=message) as caught:
+        read_captioned(f"captions:{tmp_path}")
+    assert str(caught.value).startswith(f"data.source captions:{tmp_path}: ") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda v: v["annotations"][3].update(image_id=99), r"annotations\[3\]: there is no image 99 among its images"),
+        (lambda v: v.pop("images"), "is no JSON of COCO's captions"),
+        (lambda v: v["annotations"][0].update(caption=5), "is no JSON of COCO's captions"),
+        (lambda v: v["images"][0].update(file_name="gone.jpg"), r"annotations\[0\]: there is no image 'gone.jpg'"),
+    ],
+)
+def test_bad_annotations_are_refused(folder, tmp_path, change, message):
+    value = json.loads((folder / "coco.json").read_text())
+    change(value)
+    (tmp_path / "a.json").write_text(json.dumps(value))
+    with pytest.raises(UserError, match=message):
+        read_captioned(f"coco:{tmp_path}/a.json:{folder}")
+
+
+def test_what_cannot_be_trained_on_is_refused(folder, tmp_path):
+    for source in ("captions:", f"captions:{folder}/x", f"coco:{folder}/coco.json", "coco::x"):
+        with pytest.raises(UserError, match="there is no folder"):
+            read_captioned(source)
+    with pytest.raises(UserError, match=r"data.length is 9, but \d+ captions of .* such as one of .*: give 1[234], or"):
+        open_(f"captions:{folder}", length=9)
+    with pytest.raises(UserError, match=r"data.test 0.001 of 24 images leaves test empty"):
+        open_(f"captions:{folder}", test=0.001)
+    (tmp_path / "captions.csv").write_text("image,caption\n" + "".join(f"{i}.png,a b c\n" for i in range(4)))
+    for i in range(4):
+        (tmp_path / f"{i}.png").write_bytes(b"no image" if i == 2 else (folder / f"images/{i}.png").read_bytes())
+    with pytest.raises(UserError, match=r"1 unreadable images: .*2.png; replace or remove them"):
+        open_(f"captions:{tmp_path}")
+    left = open_(f"captions:{tmp_path}", skip_unreadable=True, validation=0.0, test=0.25)
+    assert sum(map(len, left.splits.values())) == 3
+
+
+# ------------------------------------------------------------------------------------------- scores
+
+
+def test_cider_d_of_known_corpora():
+    """Ten for identical captions of four words or more, 7.5 of three words, 0 where there is one image only."""
+    said = [f"w{i} x{i} y{i} z{i} end".split() for i in range(5)]
+    assert cider_d(said, [[each] for each in said]) == pytest.approx(10)
+    short = [each[:3] for each in said]
+    assert cider_d(short, [[each] for each in short]) == pytest.approx(7.5)
+    assert cider_d(said[:1], [said[:1]]) == 0 and cider_d(said, [[each] for each in said[::-1]]) < 2.1
+    assert cider_d([[]] * 5, [[each] for each in said]) == 0
+
+
+def test_cider_d_by_its_formula():
+    """By brute force over all n-grams, as vectors."""
+    draw = np.random.default_rng(0)
+    text = lambda: [f"w{i}" for i in draw.integers(0, 6, draw.integers(3, 9))]  # noqa: E731
+    said, references = [text() for _ in range(7)], [[text() for _ in range(3)] for _ in range(7)]
+    total = 0.0
+    for one, several in zip(said, references, strict=True):
+        for each in several:
+            for n in range(1, 5):
+                cut = lambda t, n=n: [" ".join(t[i : i + n]) for i in range(len(t) - n + 1)]  # noqa: E731
+                every = sorted({g for t in (one, each) for g in cut(t)})
+                df = [max(1, sum(any(g in cut(r) for r in rs) for rs in references)) for g in every]
+                idf = np.log(7) - np.log(df)
+                a, b = (np.array([cut(t).count(g) for g in every]) * idf for t in (one, each))
+                size = np.linalg.norm(a) * np.linalg.norm(b)
+                gauss = np.exp(-((len(one) - len(each)) ** 2) / 72)
+                total += 10 * (np.minimum(a, b) * b).sum() / size * gauss / 4 / 3 / 7 if size else 0
+    assert cider_d(said, references) == pytest.approx(total, rel=1e-9)
+
+
+def test_bleu_is_sacrebleus():
+    sacrebleu = pytest.importorskip("sacrebleu")
+    draw = np.random.default_rng(1)
+    text = lambda: [f"w{i}" for i in draw.integers(0, 4, draw.integers(4, 9))]  # noqa: E731
+    said, references = [text() for _ in range(30)], [[text(), text()] for _ in range(30)]
+    streams = [[" ".join(each[k]) for each in references] for k in range(2)]
+    theirs = sacrebleu.corpus_bleu(
+        [" ".join(t) for t in said], streams, tokenize="none", smooth_method="none", force=True
+    )
+    assert bleu4(said, references) == pytest.approx(theirs.score, rel=1e-9) and theirs.score > 1
+    assert bleu4([["a"]], [[["a"]]]) == 0 and plain("A dog, 2 cats!") == ["a", "dog", "2", "cats"]
+
+
+# -------------------------------------------------------------------------------------------- a run
+
+SMALL = RunConfig(
+    task="caption",
+    model=CaptionerConfig(
+        vit=ViTConfig(image=32, patch=16, classes=0, width=8, depth=1, heads=1, hidden=8, cls_token=False, pool="mean"),
+        text=TransformerConfig(width=8, heads=1, hidden=8, encoder_depth=0, decoder_depth=1, tie="decoder"),
+    ),
+    data=CaptionData(),
+    augment=ImageAugment(),
+)
+
+
+def test_a_run_on_ones_own_images(folder, working_folder, inside):
+    config = working_folder / "own.json"
+    config.write_text(json.dumps(to_dict(SMALL)))
+    words = f"--config own.json --data.source captions:{folder} --data.length 14 --epochs 2 --batch 8 --name own"
+    done = inside("train", *words.split(), cwd=working_folder)
+    assert done.returncode == 0, done.stderr
+    assert "captions: 2" in done.stdout and "24 images with 48 captions" in done.stdout
+    summary = json.loads((working_folder / "runs/own/summary.json").read_text())
+    assert {"cider_d", "bleu4", "loss"} <= summary["test"]["best"].keys() and "cider_d" in summary["best"]
+    done = inside("predict", "own", folder / "images/0.png", cwd=working_folder)
+    assert done.returncode == 0 and done.stdout.startswith(f"{folder}/images/0.png: ")
+    done = inside("evaluate", "own", "--csv", "own.csv", cwd=working_folder)
+    assert done.returncode == 0 and "cider_d" in done.stdout
+    (folder / "images/0.png").write_bytes((folder / "images/1.png").read_bytes())
+    done = inside("evaluate", "own", cwd=working_folder)
+    assert done.returncode == 2 and "is not the data that this run was trained on" in done.stderr
+    assert Run(working_folder / "runs/own").config().data.source.startswith("captions:")
+    assert vit_jax.load(working_folder / "runs/own").task.words.open
