@@ -249,7 +249,7 @@ def test_other_channels_are_what_convert_makes_of_them(timm, monkeypatch, capsys
         capsys.readouterr().out.split()
     )
     convert("vit grey.safetensors --adapt channels=1 --set mean=0.5 --set std=0.5", monkeypatch)
-    _, _, grey = converted("grey.safetensors")
+    _, grey = converted("grey.safetensors")
     assert all(np.array_equal(parameters[name], grey[name]) for name in grey)
 
 

@@ -442,5 +442,13 @@ def test_a_run_goes_back_to_hugging_face_with_its_tokenizer_and_its_special_ids(
     ids = {"pad_token_id": 0, "decoder_start_token_id": 1, "eos_token_id": 2}
     assert config.items() >= ids.items()
     assert json.loads((tmp_path / "folder" / "generation_config.json").read_text())["bad_words_ids"] == [[0], [1]]
+    said = vit_jax.load(whole.path).translate(list(SOURCES[:3]))
+    assert vit_jax.load(tmp_path / "folder").translate(list(SOURCES[:3])) == said, "a Translator, as of the run"
+    assert inside("predict", tmp_path / "folder", SOURCES[0]).stdout == f"{SOURCES[0]}: {said[0]}\n"
     source, _ = made(str(tmp_path / "folder"), 0, [], [], one=True)
     assert source.encode(SOURCES[0]).tolist() == vit_jax.load(whole.path).source.encode(SOURCES[0]).tolist()
+    other = made("bpe", 520, ["a b c d", "b c d e"] * 9, [], one=True)[0].files
+    for name, content in other.items():
+        (tmp_path / "folder" / name).write_bytes(content)
+    with pytest.raises(UserError, match=r"the tokenizer beside it has ids for 2\d\d and 2\d\d, and the network for 4"):
+        vit_jax.load(tmp_path / "folder")

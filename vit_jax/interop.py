@@ -21,14 +21,14 @@ from .errors import UserError
 PREFIX = 10  # more tokens than stand before the patches, of those that have positions
 
 
-def converted(path: str, **options: Any) -> tuple[ModelConfig, Any, dict[str, np.ndarray]]:
-    """(config, other facts that the file states, {our parameter name: array}) of a weight file or folder of any layout.
+def converted(path: str, **options: Any) -> tuple[Weights, dict[str, np.ndarray]]:
+    """(what a weight file or folder of any layout states, {our parameter name: array}).
 
     Arrays are float32, or float64 if the file has float64. `options` are those of `stating`. Raises UserError.
     """
     with stating(path, **options) as weights:
         arrays = {name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in weights.arrays()}
-    return weights.config, weights.facts, arrays
+    return weights, arrays
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from . import backend, flags, runs
 from .callable_module import make_callable
-from .config import task_row
+from .config import task_row, untrained
 from .config.decoding import AnswerFlags
 from .errors import DONE, UserError, printable, run_command
 from .report.table import check_output, write_csv
@@ -132,8 +132,12 @@ def _check_positive(**numbers: int) -> None:
 
 
 def takes(path: str) -> str:
-    """What the inputs of a run are: "files" or "texts". Weights of other layouts take files."""
+    """What the inputs of a run, or of weights of any layout, are: "files" or "texts"."""
     if runs.is_foreign(path):
+        from .interop import network_in
+
+        with contextlib.suppress(UserError):  # raised again by `_network`, after the inputs were checked
+            return task_row(untrained(network_in(path)()).task).takes
         return "files"
     try:
         folder = runs.find(path)

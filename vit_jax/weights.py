@@ -8,20 +8,23 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .checkpoint import Checkpoints
-from .config import NETWORKS, ModelConfig, RunConfig, network_of, shapes, task_row, untrained
+from .config import NETWORKS, ModelConfig, RunConfig, TaskRow, network_of, replaced, shapes, task_row, untrained
+from .config.decoding import from_generation_config
+from .config.sentences import size_of_side
 from .errors import UserError, printable
 from .interop import convert_first, converted, exported, in_load, stated_by
 from .layers import merge, split
 from .models import definition, described
 from .runs import Run, find, flatten, is_foreign, unflatten
-from .tasks import Predictor, Trained, task_of
+from .tasks import Predictor, Trained, searching, task_of
+from .text import kept, made
 
 WHICH = ("best", "last")  # weights of a run
 STATED = ("layout", "model", "key", "fields")  # what `load` may be told of other weights
@@ -62,9 +65,10 @@ def load(
     chose, and of the last the averaged ones if the run has them.
 
     Or `path` is a file or folder of any layout that `python -m convert formats` lists, or hf://owner/name. The result
-    is the same if the file states how images become inputs, else a BareNetwork. What its tensors do not determine can
-    be stated as for `python -m convert`: `layout` (--from), `model`, `key`, `fields` ({"heads": 12}, --set). Weights
-    become float32, but float64 stays float64 and turns jax_enable_x64 on. Raises UserError.
+    is the same if the file states how images become inputs, or has a tokenizer beside it, whose search is then as a
+    generation_config.json says; else a BareNetwork. What its tensors do not determine can be stated as for
+    `python -m convert`: `layout` (--from), `model`, `key`, `fields` ({"heads": 12}, --set). Weights become float32, but
+    float64 stays float64 and turns jax_enable_x64 on. Raises UserError.
     """
     path = os.fspath(path)
     if not is_foreign(path):
@@ -99,7 +103,10 @@ def complete(path: str, which: str = "best", ema: bool | None = None) -> Predict
         return network
     if "preprocess" not in network.lacks:
         name, lacks = network_of(network.run.model).name, ", ".join(network.lacks)
-        raise UserError(f"{path}: holds a {name} without its {lacks}; give a run that was trained here")
+        raise UserError(
+            f"{path}: holds a {name} without its {lacks}; give a run that was trained here, or put the files of its "
+            "tokenizer beside it"
+        )
     command = f"python -m convert {shlex.quote(path)} X.safetensors --set mean=0.5 --set std=0.5"
     raise UserError(
         f"{path}: does not state how images are preprocessed; add that with `{command}` "
@@ -134,7 +141,8 @@ def _predictor(run: RunConfig, tree: dict[str, Any], metadata: Mapping[str, Any]
 
 def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
     """The network of a weight file of any layout."""
-    config, facts, arrays = converted(path, **options)
+    given, arrays = converted(path, **options)
+    config, facts = given.config, given.facts
     double = any(x.dtype == np.float64 for x in arrays.values())
     run, tree = replace(untrained(config), compute_dtype="float64" if double else "float32"), unflatten(arrays)
     row, metadata = task_row(run.task), stated_by(facts, run.task, run.model)
@@ -142,9 +150,41 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
         # Outputs may be named by default, but inputs can only be prepared as the file states.
         if name not in metadata and entry.of_head and entry.default is not None:
             metadata[name] = entry.default(config)[0]
-    # For texts, only a run states how they become words and how long they may be.
-    lacks = tuple(name for name in row.metadata if name not in metadata or row.takes == "texts")
-    return BareNetwork(_network(run, tree), run, lacks) if lacks else _predictor(run, tree, metadata, 0)
+    beside = row.beside_weights(given.folder)
+    if row.takes == "texts" and beside:
+        run = replaced(run, beside)
+        metadata |= _tokenizer_beside(path, row, run)
+    # For texts, only a run or a tokenizer beside the weights states how they become words.
+    lacks = tuple(name for name in row.metadata if name not in metadata or (row.takes == "texts" and not beside))
+    if lacks:
+        return BareNetwork(_network(run, tree), run, lacks)
+    task = task_of(run, metadata)
+    if stated := facts.extra.get("generation"):
+        decoding, lacking = from_generation_config(stated, facts.extra["eos_token_id"])
+        task = searching(task, vars(decoding))
+        for name in lacking:
+            print(
+                f"note     generation_config.json: {name} is not known here; texts are searched for without it",
+                file=sys.stderr,
+            )
+    return task.predictor(_network(run, tree), Trained(run, metadata, 0))
+
+
+def _tokenizer_beside(path: str, row: TaskRow, run: RunConfig) -> dict[str, Any]:
+    """The metadata of the tokenizer that lies beside weights. Raises UserError where it is not that of the network."""
+    c, data = cast(Any, (run.model, run.data))  # of the types that the row names
+    metadata = kept(*made(data.tokenizer, 0, (), (), c.one_embedding))
+    for name, entry in row.metadata.items():
+        if not entry.fits(metadata[name], run.model):
+            raise UserError(
+                f"{path}: the tokenizer beside it has ids for {_sizes(metadata[name])}, and the network for "
+                f"{c.source_vocabulary:,} and {c.target_vocabulary:,}; put there the one that it was trained with"
+            )
+    return metadata
+
+
+def _sizes(vocabulary: Mapping[str, Any]) -> str:
+    return " and ".join(f"{size_of_side(side):,}" for side in vocabulary.values())
 
 
 def weights(
