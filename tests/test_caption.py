@@ -215,6 +215,7 @@ def test_another_run_starts_from_it(trained, few, inside, working_folder):
         ("--model.vit.dept 3", "there is no field --model.vit.dept; nearest: --model.vit.depth"),
         ("--model.depth 3", "there is no field --model.depth"),
         ("--init-resize timm --init shapes", "init_resize is timm, but a Captioner has no model.image"),
+        ("--model.vit.pool map", "model.vit.pool is map, but a captioner reads the tokens of its ViT"),
         ("--batch 97", "batch 97 is larger than the training set of 96"),
     ],
 )
@@ -224,6 +225,15 @@ def test_bad_input_is_one_sentence(trained, few, inside, working_folder, words, 
     done = inside("train", "shapes", *small.split(), *words.split(), "--name", "bad", cwd=working_folder)
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert sorted(p.name for p in (working_folder / "runs").iterdir()) == before
+
+
+def test_other_commands_know_such_a_run(trained, inside, working_folder):
+    failed = inside("augment", "shapes", "x.png", cwd=working_folder)
+    assert failed.returncode == 2 and "shapes: its images have no classes" in failed.stderr
+    done = inside("convert", "inspect", "runs/shapes", cwd=working_folder)
+    assert "vit.depth 1, " in done.stdout.replace("\n", " ") and "text.width 12" in done.stdout, done.stdout
+    done = inside("compare", "runs/shapes", cwd=working_folder)
+    assert "exact_match" in done.stdout, done.stdout
 
 
 def test_other_data_and_mirror_images_are_refused(trained):

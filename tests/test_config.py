@@ -221,6 +221,7 @@ BAD_CAPTIONERS = [
     (dict(memory="vectors", memory_width=0), "memory_width", "0"),
     (dict(vit=ViTConfig(classes=7)), "vit.classes", "7"),
     (dict(vit=ViTConfig(classes=0, head_hidden=5)), "vit.head_hidden", "5"),
+    (dict(vit=ViTConfig(classes=0, pool="map")), "vit.pool", "map"),
     (dict(vit=ViTConfig(classes=0, width=100)), "vit.width", "100", "vit.heads", "12"),
     (dict(text=TransformerConfig()), "text.encoder_depth", "6", "text.decoder_depth"),
     (dict(text=TransformerConfig(encoder_depth=0, decoder_depth=0)), "text.decoder_depth", "0"),

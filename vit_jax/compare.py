@@ -45,7 +45,8 @@ class Member:
     @property
     def metric(self) -> str:
         """The metric by which the best checkpoint was selected."""
-        return next(iter(task_row(self.run.task).headlines))
+        names = [name for name in task_row(self.run.task).headlines if name != "loss"]
+        return next((name for name in names if name in self.best), names[0])
 
     @property
     def kind(self) -> str:

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from vit_jax.config import network_of, to_dict
+from vit_jax.config.dotted import unnested
 from vit_jax.errors import UserError, print_line, printable
 
 from ..containers.folder import candidates
@@ -61,9 +62,14 @@ def config(source: Source, options: Options, chosen: Chosen[Recognition]) -> Non
     except UserError as error:
         print_line(f"config     {error}")
         return
-    plain = to_dict(type(reading.config)())
+    plain = unnested(to_dict(type(reading.config)()))
     training = network_of(reading.config).training
-    values = {k: v for k, v in to_dict(reading.config).items() if k not in training and (k in ALWAYS or v != plain[k])}
+    stated = unnested(to_dict(reading.config))
+    values = {
+        name: value
+        for name, value in stated.items()
+        if name not in training and (name.rpartition(".")[2] in ALWAYS or value != plain[name])
+    }
     print_line(wrapped(f"config     {type(reading.config).__name__}: {_listed(values)}; the rest by default", INDENT))
     if images := preprocessing(reading.config, reading.statistics, reading.facts.preprocess):
         print_line(wrapped(f"images     {_listed(images)}", INDENT))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import backend, flags
-from ..config import AugmentConfig, DataConfig, ImageAugment, RunConfig, check_run
+from ..config import AugmentConfig, DataConfig, ImageAugment, RunConfig, check_run, task_row
 from ..config.complete import check_complete
 from ..errors import DONE, UserError, run_command
 from ..presets import preset
@@ -44,6 +44,8 @@ def parse(arguments: list[str]) -> tuple[str, str, RunConfig, Options]:
     run = preset(name or "digits").run
     if type(run.augment) is not ImageAugment:
         raise UserError(f"{name}: its examples are no images, and nothing augments them; give a preset of images")
+    if "class_names" not in task_row(run.task).metadata:
+        raise UserError(f"{name}: its images have no classes, by which they are drawn; give a preset that classifies")
     options = flags.parse(
         Options,
         words,

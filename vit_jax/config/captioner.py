@@ -66,6 +66,8 @@ def check_captioner(c: CaptionerConfig) -> CaptionerConfig:
                     f"model.vit.{name} is {value}, but a captioner reads the tokens of its ViT, which has no head: "
                     f"set it to {HEADLESS[name]}"
                 )
+        if c.vit.pool == "map":
+            raise UserError("model.vit.pool is map, but a captioner reads the tokens of its ViT: set it to mean or cls")
         _inside("vit", check_vit, c.encoder)
     if c.text.encoder_depth or not c.text.decoder_depth:
         raise UserError(

@@ -395,9 +395,9 @@ TASKS: dict[str, TaskRow] = {
         example_bytes=_image_bytes,
         takes="files",
         headlines={
+            "exact_match": "exact match",
             "cider_d": "CIDEr-D",
             "bleu4": "BLEU-4",
-            "exact_match": "exact match",
             "accuracy": "accuracy",
             "loss": "loss",
             "attention_in_box": "attention in box",
