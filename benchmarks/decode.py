@@ -186,11 +186,14 @@ def main() -> None:
     import vit_jax
     from convert.verify.libraries import load as imported
 
-    imported("transformers").utils.logging.set_verbosity_error()
+    transformers = imported("transformers")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(o.cores)
     machine = describe()
     print(heading(machine), flush=True)
     goal = next((goal for maker, goal in GOAL.items() if maker in machine["cpu"]), None)
+    print(f"transformers {transformers.__version__}; {o.cores} cores", flush=True)
     print(f"goal: {goal or 'none for this CPU'}; with the cache over without, at batch 16: {GOAL_CACHED:g}", flush=True)
     hf = marian(o.size)
     with tempfile.TemporaryDirectory() as folder:

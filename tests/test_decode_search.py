@@ -330,6 +330,7 @@ BAD = {
     "max_length is -2": dict(max_length=-2),
     "no_repeat_ngram is -1": dict(no_repeat_ngram=-1),
     "top_k is -1": dict(top_k=-1, sample=True),
+    "seed is 2147483648: give 0 or more, at most 2147483647": dict(seed=2**31, sample=True),
     "length_penalty is nan": dict(length_penalty=float("nan")),
     "penalty is 'wu': choose hf or gnmt": dict(penalty="wu"),
     "early_stopping is True: choose false, true or never": dict(early_stopping=True),

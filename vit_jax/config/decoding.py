@@ -57,12 +57,12 @@ class Decoding(AnswerFlags):
 
 
 OF_DRAWS = ("temperature", "top_k", "top_p")
-MOST = {"beam": 1000, "nbest": 1000, "min_length": 100_000, "max_length": 100_000, "no_repeat_ngram": 100_000}
+MOST = {"beam": 1000, "nbest": 1000, "min_length": 100_000, "max_length": 100_000, "no_repeat_ngram": 100_000, "seed": 2**31 - 1}
 
 
 def check_decoding(d: Decoding) -> Decoding:
     """Return the settings unchanged. Raises UserError naming the first invalid one."""
-    for name in ("beam", "nbest", "min_length", "max_length", "no_repeat_ngram", "top_k"):
+    for name in ("beam", "nbest", "min_length", "max_length", "no_repeat_ngram", "top_k", "seed"):
         value, least = getattr(d, name), 1 if name in ("beam", "nbest") else 0
         if not least <= value <= MOST.get(name, math.inf):
             most = f", at most {MOST[name]}" if name in MOST else ""
