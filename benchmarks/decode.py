@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def ours(model: Any, source: np.ndarray, beam: int, cached: bool = True) -> Call
         start = jnp.zeros((len(source), TOKENS), jnp.int32), jnp.zeros((), jnp.int32)
         return step, lambda cache, rows: (cache[0][rows], cache[1]), start
 
-    @jax.jit
+    @partial(jax.jit, **backend.few_rows())  # as vit_jax.tasks.generated compiles it
     def run(tree: Any, source: Any) -> Any:
         network = merge(definition, tree)
         if cached:

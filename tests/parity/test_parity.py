@@ -11,7 +11,18 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch cannot be imported, so ours is not compared with it")
 
 from convert.verify.checks import failed
-from tests.parity import cases, dropping, layouts_captions, losses, sabotage, slopes, torch_nn, training, twins
+from tests.parity import (
+    cases,
+    dropping,
+    layouts_captions,
+    losses,
+    sabotage,
+    searches,
+    slopes,
+    torch_nn,
+    training,
+    twins,
+)
 from tests.parity.groups import quick_compilation
 from tests.parity.weights import inputs, weights
 from vit_jax.config import ViTConfig, leaves, sized, value_at
@@ -140,6 +151,13 @@ def test_a_captioner_trained_here_says_in_transformers_what_it_says_here(tmp_pat
     pytest.importorskip("transformers")
     results = list(layouts_captions.generated(tmp_path))
     print(*results, sep="\n")
+    check(results)
+
+
+@pytest.mark.slow
+def test_searches_find_what_the_twins_and_generate_find(few_optimizations):
+    results = [*searches.twins(), *searches.transformers()]
+    print("\n".join(map(str, results)))
     check(results)
 
 

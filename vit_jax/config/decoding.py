@@ -57,7 +57,14 @@ class Decoding(AnswerFlags):
 
 
 OF_DRAWS = ("temperature", "top_k", "top_p")
-MOST = {"beam": 1000, "nbest": 1000, "min_length": 100_000, "max_length": 100_000, "no_repeat_ngram": 100_000, "seed": 2**31 - 1}
+MOST = {
+    "beam": 1000,
+    "nbest": 1000,
+    "min_length": 100_000,
+    "max_length": 100_000,
+    "no_repeat_ngram": 100_000,
+    "seed": 2**31 - 1,
+}
 
 
 def check_decoding(d: Decoding) -> Decoding:

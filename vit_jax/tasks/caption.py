@@ -28,7 +28,7 @@ from ..text import Vocabulary
 from .caption_score import bleu4, cider_d, plain
 from .classify_pictures import save_samples, visible
 from .contract import Answer, Batch, Evaluation, Trained
-from .generated import Search, answer, changed, header, value
+from .generated import Search, answer, changed, compiled, header, value
 from .next_token import shifted, token_losses
 
 BATCH = 64  # images per batch of a prediction
@@ -343,5 +343,5 @@ class Describer:
         report.draw_words(pixels, maps, words, path, layers=layers, caption=caption)
 
 
-_searched = nnx.jit(searched, static_argnums=2)
+_searched = compiled(searched, static=(2,))
 _captured = nnx.jit(captured, static_argnums=(2, 3))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from .. import backend
 from ..config.decoding import Decoding, check_decoding
 from ..decode import Found, generate
 from ..errors import UserError
+from ..layers import merge, split
 from ..text import Ids
 from .contract import Answer
 
@@ -72,6 +75,18 @@ def changed(decoding: Decoding, changes: Mapping[str, Any], length: int, unit: s
                 "their end among them: lower it"
             )
     return settings
+
+
+def compiled(function: Callable[..., Found], static: tuple[int, ...]) -> Callable[..., Found]:
+    """`function(model, ...)` as a compiled program; `static` are the numbers of arguments that are no arrays."""
+
+    @functools.cache  # made at the first call, when jax is configured
+    def program() -> Any:
+        numbers = (0, *(i + 1 for i in static))
+        run = lambda definition, tree, *rest: function(merge(definition, tree), *rest)  # noqa: E731
+        return jax.jit(run, static_argnums=numbers, **backend.few_rows())
+
+    return lambda model, *rest: program()(*split(model), *rest)
 
 
 def value(texts: Sequence[str], scores: Iterable[Any], nbest: int) -> Any:

@@ -25,7 +25,7 @@ from ..runs import Run
 from ..text import Tokenizer, kept, opened
 from ..transformer import Transformer
 from .contract import Answer, Batch, Evaluation, Trained
-from .generated import Search, answer, changed, header, value
+from .generated import Search, answer, changed, compiled, header, value
 from .next_token import shifted, token_losses
 from .translate_score import corpus_scores, has_scorer
 
@@ -357,5 +357,5 @@ class Translator:
         report.draw_cross_attention(maps, target, source, path, layers=layers, caption=caption)
 
 
-_searched = nnx.jit(searched, static_argnums=(2, 3, 4))
+_searched = compiled(searched, static=(2, 3, 4))
 _captured = nnx.jit(captured, static_argnums=(2, 3, 4))
