@@ -53,7 +53,7 @@ def theirs(path: Path, model: ViTConfig) -> tuple[str, Call]:
         import torch_ref
         from vit_jax.interop import converted
 
-        name, net = "torch_ref", torch_ref.load(torch_ref.build(model), converted(str(path))[2])
+        name, net = "torch_ref", torch_ref.load(torch_ref.build(model), converted(str(path))[1])
     net.eval()
     mean, std = (torch.tensor(x).view(-1, 1, 1) for x in (MEAN, STD))
 
