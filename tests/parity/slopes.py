@@ -19,7 +19,7 @@ from .cases import Case, Config
 from .sides import ours
 from .weights import inputs, weights, zero_gradients
 
-H, ENTRIES, CHUNK = 1e-4, 4, 128  # step; entries of each tensor; nets that one vectorised pass evaluates
+H, ENTRIES, CHUNK = 3e-5, 4, 128  # step; entries of each tensor; nets that one vectorised pass evaluates
 SHARE = 0.05  # of a tensor's largest gradient
 AGAINST = "central differences"
 DIFFERENCES = 1e-6  # the limit of |x - y| / (|x| + |y|)
