@@ -11,7 +11,7 @@ from vit_jax.decode import search
 from vit_jax.layers import merge, split
 from vit_jax.models import start
 from vit_jax.tasks.generated import Search
-from vit_jax.tasks.translate import translation_ids
+from vit_jax.tasks.translate import searched, translation_ids
 from vit_jax.text import closed
 from vit_jax.transformer import Transformer
 
@@ -120,6 +120,12 @@ def test_cached_is_uncached(model, sources, found):
     assert any(IDS.pad in row for row in expected) and any(IDS.pad not in row for row in expected), (
         "some end and some do not"
     )
+
+
+def test_little_room_is_not_taken_for_the_greatest_length(model, sources, found):
+    cut = searched(model, jnp.asarray(sources), Search(IDS, LENGTH, Decoding()), IDS.pad, 3)
+    ends = (found == IDS.pad).any(1) & ((found != IDS.pad).sum(1) < 3)
+    assert np.asarray(cut.complete).tolist() == ends.tolist() and 0 < ends.sum() < 32
 
 
 def test_a_batch_of_one_is_a_batch_of_many(translate, sources, found):

@@ -3,7 +3,7 @@
 A field that changes the result of a run is *identity*: with another value it is another run. A field that only states
 where or for how long the run computes (devices, logging, budget, folders) is *execution* and may change on resume.
 Reading order: fields, dotted, tree, vit, transformer, captioner, resnet, nearest, sizes, networks; run, groups, images,
-augmentation, sentences, captions, distil, tasks; check, formats, values.
+augmentation, sentences, decoding, captions, distil, tasks; check, formats, values.
 """
 
 from .augmentation import ImageAugment

@@ -43,7 +43,9 @@ class Search:
         """
         if self.decoding.sample and keys is None:
             keys = self.keys(jnp.arange(len(memory)))
-        return generate(model, memory, padding, self.ids, self.decoding, room or self.length, rows, keys)
+        # Little room is not the greatest length: what needs more is not complete.
+        settings = replace(self.decoding, max_length=self.decoding.max_length or self.length)
+        return generate(model, memory, padding, self.ids, settings, room or self.length, rows, keys)
 
     def keys(self, numbers: Array) -> Array | None:
         """The PRNG keys of inputs by their numbers, int32 [B]; None if nothing is drawn."""
