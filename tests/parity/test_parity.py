@@ -64,9 +64,11 @@ def test_the_second_notebooks_heads_and_a_network_of_vectors():
 
 
 def test_a_captioner_is_the_twins_function_and_has_its_gradients():
-    check(r for case in cases.combinations()[12:14] for r in twins.case(case))
-    check(twins.decoding("captioner", cases.CAPTIONER))
-    assert {c.config.memory for c in cases.combinations()[12:]} == {"tokens", "patches", "vectors"}
+    c, name = cases.CAPTIONER, "captioner"
+    numbers, given = weights(c), inputs(c)
+    check([twins.carried(name, c, numbers), twins.forward(name, c, numbers, given, "float64", "float64")])
+    check(twins.backward(name, c, numbers, given))
+    assert {c.config.memory for c in cases.combinations()[12:]} == {"tokens", "patches", "vectors"}  # in the suite
 
 
 def test_layer_norm_is_torchs_far_from_zero():
