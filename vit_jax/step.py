@@ -18,7 +18,6 @@ import optax
 from jax import Array
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from .backend import cores
 from .config import ModelConfig, RunConfig, network_of
 from .data import evaluation_batches
 from .division import divided
@@ -82,11 +81,6 @@ class Devices:
         """Whether they are parts of one CPU, with one memory."""
         return len(self) > 1 and self.all[0].platform == "cpu"
 
-    @property
-    def options(self) -> dict[str, bool] | None:
-        """Of the compiler: a device for each core multiplies with its own thread, not with those of all."""
-        return {"xla_cpu_multi_thread_eigen": False} if self.share_a_cpu and len(self) >= cores() else None
-
 
 class Evaluator:
     """The compiled evaluation step of a network on a task, on all devices or those given.
@@ -99,8 +93,7 @@ class Evaluator:
         frozen = dict(task.frozen) if task.frozen_in_outputs else {}
         self.frozen = jax.device_put(frozen, self.devices.replicated)
         self.compiled = jax.jit(
-            lambda parameters, batch, frozen: with_frozen(task, frozen).outputs(merge(definition, parameters), batch),
-            compiler_options=self.devices.options,
+            lambda parameters, batch, frozen: with_frozen(task, frozen).outputs(merge(definition, parameters), batch)
         )
 
     def to_devices(self, parameters: Tree) -> Tree:
@@ -176,12 +169,7 @@ class Engine:
             self.compiled: Any = jax.pmap(self.pmap_step, axis_name="data", devices=self.devices.all, donate_argnums=0)
         else:
             # With fixed shardings of the outputs, the second step does not compile again.
-            self.compiled = jax.jit(
-                self.jit_step,
-                donate_argnums=0,
-                out_shardings=self.devices.replicated,
-                compiler_options=self.devices.options,
-            )
+            self.compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=self.devices.replicated)
 
     # Called on the host.
 
