@@ -353,6 +353,7 @@ class Transformer(TargetSide):
         super().__init__()
         c = self.config = check_transformer(config)
         self.source = Embedding(c, c.source_vocabulary, not c.one_embedding) if c.encoder_depth else None
+        self.register_module("target", None)  # its place: optimizers number the parameters in this order
         self.encoder = Encoder(c) if c.encoder_depth else None
         self.add_target(c)
         self.start()

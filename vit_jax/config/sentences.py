@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,10 +57,13 @@ def from_its_folder(run: RunConfig, folder: Path) -> RunConfig:
 
 
 def beside_weights(folder: Path) -> dict[str, Any]:
-    """The tokenizer beside weights, as a field of the run that starts from them; a run keeps its own in a folder."""
+    """The tokenizer beside weights, as a field of the run that starts from them; a run keeps its own in a folder.
+
+    As an absolute path: the same command in another working directory is to continue the same run.
+    """
     for place in (folder / FOLDER, folder):
         if any((place / name).is_file() for name in KINDS):
-            return {"data.tokenizer": str(place)}
+            return {"data.tokenizer": os.path.abspath(place)}
     return {}
 
 
