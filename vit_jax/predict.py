@@ -1,4 +1,4 @@
-"""Classify images or translate sentences with a trained network.
+"""Classify images, translate sentences or caption images with a trained network.
 
 python -m vit_jax.predict RUN-OR-WEIGHTS IMAGE-OR-FOLDER...
 python -m vit_jax.predict RUN SENTENCE...
@@ -62,7 +62,7 @@ def predict(
     batch: int = BATCH,
     **search: Any,
 ) -> Any:
-    """Classify images or translate sentences with a run, or with a file or folder of weights.
+    """Classify images, translate sentences or caption images with a run, or with a file or folder of weights.
 
     `inputs` are paths of images and of folders of images, or sentences. For a list of them, or a folder, the result is
     a list of (input, prediction), for one image or sentence its prediction alone. The prediction is a list of the `top`
@@ -168,7 +168,7 @@ def _network(path: str, which: str, ema: bool | None, search: Mapping[str, Any] 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(AnswerFlags):
-    """Predict the classes of images, or translate sentences."""
+    """Predict the classes of images, translate sentences, or describe images."""
 
     run: str = field(
         metadata={

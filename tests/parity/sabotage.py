@@ -22,7 +22,7 @@ from vit_jax import captioner, layers, optim, transformer, vit
 from vit_jax.decode import beam
 from vit_jax.decode.rules import Rules
 from vit_jax.layers import Attention, LayerNorm, Linear, Mlp
-from vit_jax.tasks import translate
+from vit_jax.tasks import next_token, translate
 
 from . import dropping, losses, searches, torch_nn, training, twins
 from .cases import CAPTIONER, TRANSFORMER, VIT
@@ -411,7 +411,7 @@ def faults() -> list[Fault]:
         Fault(
             "tokens smoothed by e/(V-1)",
             wrapped(
-                translate, "token_losses", lambda f, x, labels, e: f(x, labels, e * x.shape[-1] / (x.shape[-1] - 1))
+                next_token, "token_losses", lambda f, x, labels, e: f(x, labels, e * x.shape[-1] / (x.shape[-1] - 1))
             ),
             "losses",
             lambda: losses.translate(0.1),

@@ -29,7 +29,7 @@ from .caption_score import bleu4, cider_d, plain
 from .classify_pictures import save_samples, visible
 from .contract import Answer, Batch, Evaluation, Trained
 from .generated import Search, answer, changed, compiled, header, value
-from .next_token import shifted, token_losses
+from .next_token import mean_loss, shifted, sums
 
 BATCH = 64  # images per batch of a prediction
 CROSS = "decoder.cross_attention"  # the weights from the tokens of a caption to those of the memory
@@ -117,9 +117,7 @@ class Caption:
         """(cross entropy [], {"accuracy": []}): sums over target tokens / `denominator`; `keys` [B] are for dropout."""
         inputs, labels, real = self.shifted(batch)
         logits = model(self.images(batch, model.dtype), inputs, keys=fold(keys, 1))
-        losses = token_losses(logits, labels, self.label_smoothing)
-        right = (logits.argmax(-1) == labels) & real
-        return jnp.where(real, losses, 0).sum() / denominator, {"accuracy": right.sum() / denominator}
+        return mean_loss(logits, labels, real, self.label_smoothing, denominator)
 
     def outputs(self, model: Captioner, batch: Batch) -> dict[str, Array]:
         """For each example, with labels not smoothed.
@@ -132,13 +130,8 @@ class Caption:
         images, (inputs, labels, real) = self.images(batch, model.dtype), self.shifted(batch)
         wanted = ("logits", CROSS) if "touched" in batch else ("logits",)
         found = model.capture(images, inputs, wanted)
-        right = (found["logits"].argmax(-1) == labels) & real
-        out = {
-            "loss": jnp.where(real, token_losses(found["logits"], labels, 0.0), 0).sum(-1),
-            "tokens": real.sum(-1),
-            "right": right.sum(-1),
-            "predicted": self.search.best(searched(model, images, self.search, real.any(-1))),
-        }
+        best = self.search.best(searched(model, images, self.search, real.any(-1)))
+        out = sums(found["logits"], labels, real) | {"predicted": best}
         if "touched" in batch:
             # The map of the word at place t of the caption is that of the token that predicts it.
             maps = found[CROSS].mean((1, 2))[:, :-1]  # [B, T, S]

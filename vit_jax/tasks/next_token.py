@@ -25,6 +25,22 @@ def shifted(target: Array, source: Array, ids: Ids, source_pad: int) -> tuple[Ar
     return jnp.concatenate([begin, target], 1), labels, (index <= count) & (source != source_pad).any(-1, keepdims=True)
 
 
+def mean_loss(
+    logits: Array, labels: Array, real: Array, smoothing: float, denominator: Array
+) -> tuple[Array, dict[str, Array]]:
+    """(cross entropy [], {"accuracy": []}): sums over the labels that are not padding (`real`) / `denominator`."""
+    right = (logits.argmax(-1) == labels) & real
+    losses = token_losses(logits, labels, smoothing)
+    return jnp.where(real, losses, 0).sum() / denominator, {"accuracy": right.sum() / denominator}
+
+
+def sums(logits: Array, labels: Array, real: Array) -> dict[str, Array]:
+    """Of each example, [B]: "loss" (a sum over its tokens, not smoothed), "tokens", and "right", how many are right."""
+    right = (logits.argmax(-1) == labels) & real
+    losses = token_losses(logits, labels, 0.0)
+    return {"loss": jnp.where(real, losses, 0).sum(-1), "tokens": real.sum(-1), "right": right.sum(-1)}
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def token_losses(logits: Array, labels: Array, smoothing: float) -> Array:
     """The cross entropy of each label, [B, T], of logits [B, T, V] and labels int32 [B, T].

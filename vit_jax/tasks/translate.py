@@ -26,7 +26,7 @@ from ..text import Tokenizer, kept, opened
 from ..transformer import Transformer
 from .contract import Answer, Batch, Evaluation, Trained
 from .generated import Search, answer, changed, compiled, header, value
-from .next_token import shifted, token_losses
+from .next_token import mean_loss, shifted, sums
 from .translate_score import corpus_scores, has_scorer
 
 BATCH = 64  # sentences per batch of a prediction
@@ -104,9 +104,7 @@ class Translate:
     ) -> tuple[Array, dict[str, Array]]:
         """(cross entropy [], {"accuracy": []}): sums over target tokens / `denominator`; `keys` [B] are for dropout."""
         logits, labels, real = self.logits(model, batch, keys)
-        losses = token_losses(logits, labels, self.label_smoothing)
-        right = logits.argmax(-1) == labels
-        return jnp.where(real, losses, 0).sum() / denominator, {"accuracy": (right & real).sum() / denominator}
+        return mean_loss(logits, labels, real, self.label_smoothing, denominator)
 
     def logits(self, model: Transformer, batch: Batch, keys: Array | None = None) -> tuple[Array, Array, Array]:
         """By teacher forcing: (logits [B, T+1, V], labels int32 [B, T+1], False where a label is padding [B, T+1])."""
@@ -120,15 +118,8 @@ class Translate:
         By teacher forcing: "loss" [B] (a sum over tokens), "tokens" [B] and "right" [B] (how many of them are predicted
         right). Searched for: "predicted" int32 [B, length], the best translation without its end.
         """
-        logits, labels, real = self.logits(model, batch)
-        losses = token_losses(logits, labels, 0.0)
-        right = (logits.argmax(-1) == labels) & real
-        return {
-            "loss": jnp.where(real, losses, 0).sum(-1),
-            "tokens": real.sum(-1),
-            "right": right.sum(-1),
-            "predicted": translation_ids(model, batch["source"], self.search, self.source.ids.pad),
-        }
+        found = translation_ids(model, batch["source"], self.search, self.source.ids.pad)
+        return sums(*self.logits(model, batch)) | {"predicted": found}
 
     def attention(self, model: Transformer, source: Array) -> tuple[Array, Array]:
         """(translations int32 [B, length], cross-attention from their tokens, float [B, layers, H, length, S])."""
