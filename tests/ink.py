@@ -174,7 +174,11 @@ class Ink:
     def predictor(self, network: Any, trained: Any) -> Reader:
         return Reader(network, trained.run, self, trained.metadata, trained.step)
 
-    def pictures(self, network: Any, data: Any, result: Any, folder: Any, caption: str) -> str:
+    def draw_result(self, split: Any, result: Any, metadata: Any, folder: Any, caption: str) -> tuple[str, ...]:
+        (folder / "furthest.txt").write_text(f"{split.name(int(result.predicted.argmax()))}\n", encoding="utf-8")
+        return ()
+
+    def pictures(self, network: Any, data: Any, folder: Any, caption: str) -> str:
         split = data.splits.get("test") or data.splits["train"]
         images = split.take(np.arange(min(50, len(split))))
         with page(folder.plots / "ink.png", 5, 5) as figure:

@@ -465,6 +465,11 @@ def test_outputs_that_exist(place, refused):
         (place / name).write_text("mine")
     refused("predict digits nothing.png --csv out.csv", "--csv out.csv: exists already", "--force")
     refused("predict digits nothing.png --attention out.png", "--attention out.png: exists already", "--force")
+    (place / "results").mkdir()
+    (place / "results/mine.txt").write_text("mine")
+    refused("evaluate digits --report results", "--report results: holds files already", "--force")
+    refused("evaluate digits --report out.csv", "--report out.csv: is no folder; give the name of a new one")
+    refused("evaluate digits --report a/b/c", "--report a/b/c: it cannot be made or written there")
 
 
 # ---------------------------------------------------------------------------- damaged checkpoints

@@ -176,6 +176,14 @@ def test_commands_take_images_and_draw_the_attention_word_by_word(trained, few, 
     assert done.returncode == 0 and "exact_match" in done.stdout and "attention_in_box" in done.stdout
     rows = (working_folder / "e.csv").read_text().splitlines()
     assert rows[0] == "file,true,predicted" and rows[1].startswith("test[0],a ") and len(rows) == 13
+    done = inside("evaluate", "shapes", "--report", "report", cwd=working_folder)
+    assert (
+        done.returncode == 0
+        and "  worst: test[" in done.stdout
+        and done.stdout.endswith("predictions.csv, worst.png\n")
+    )
+    assert (working_folder / "report/predictions.csv").read_text().splitlines() == rows
+    assert Image.open(working_folder / "report/worst.png").size[0] > 600
     words, maps = vit_jax.load("shapes").attention(shapes.draw(1, 79).pixels[0])
     assert maps.shape == (1, 2, len(words), 4, 4) and np.allclose(maps.sum((3, 4)), 1, atol=1e-5)
 

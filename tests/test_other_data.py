@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+import json
 import shutil
 
 import jax
@@ -219,3 +220,16 @@ def test_the_table_of_the_run_s_own_data(tmp_path):
     rows = list(csv.DictReader(out.open(newline="")))
     _, labels = digit_images()
     assert len(rows) == 144 and all(row["true"] == str(labels[int(row["file"][7:-1])]) for row in rows)
+
+
+def test_a_report_has_the_figures_of_training(tmp_path, capsys):
+    assert evaluate.command(["digits", "--split", "validation", "--report", str(tmp_path / "r"), "--flip"]) == 0
+    names = "confusion.png, metrics.json, per-class.png, predictions.csv, wrong.png"
+    assert capsys.readouterr().out.endswith(f"  {tmp_path / 'r'} has {names}\n")
+    told = json.loads((tmp_path / "r/metrics.json").read_text())
+    assert told["measured"].startswith("digits at step ") and told["measured"].endswith(", validation")
+    with open(tmp_path / "r/predictions.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == told["examples"] == 144
+    assert told["metrics"]["accuracy"] == sum(row["true"] == row["predicted"] for row in rows) / 144
+    assert told["flipped"]["loss"] > told["metrics"]["loss"]

@@ -513,7 +513,7 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
     shown = []
     task = SimpleNamespace(
         selection_metric=("accuracy", 1),
-        pictures=lambda network, data, result, folder, caption: shown.append((network, caption)) or "",
+        pictures=lambda network, data, folder, caption: shown.append((network, caption)) or "",
     )
     monkeypatch.setattr(report, "draw_curves", lambda *a: shown.append(a[-1]))
     run = runs.find("digits").config()

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 import os
 import subprocess
@@ -311,6 +312,29 @@ def test_the_evaluate_door_says_what_training_said(trained, capsys):
         assert values == {
             name: pytest.approx(value, abs=6e-5) for name, value in folder.summary()[split][known].items()
         }
+
+
+def test_a_report_has_metrics_hypotheses_and_the_worst_sentences(trained, capsys, tmp_path):
+    folder, _ = trained
+    assert evaluate.command([str(folder.path), "--report", str(tmp_path / "r")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    told = json.loads((tmp_path / "r/metrics.json").read_text())
+    assert told["metrics"] == pytest.approx(folder.summary()["test"]["best"], abs=1e-5)
+    with open(tmp_path / "r/predictions.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    wrong = [row for row in rows if row["predicted"] != row["true"]]
+    assert len(rows) == told["examples"] and len(wrong) > 3
+    assert lines[-2] == f"  {len(wrong):,} of {len(rows):,} are not as in the data; worst.txt has the worst"
+    assert lines[-1] == f"  {tmp_path / 'r'} has metrics.json, predictions.csv, worst.txt"
+    _, *worst = (tmp_path / "r/worst.txt").read_text(encoding="utf-8").split("\n\n")
+    listed = [tuple(line[13:] for line in each.splitlines()[1:]) for each in worst]
+    assert len(listed) == min(len(wrong), 50)
+    assert {*listed} <= {(row["source"], row["true"], row["predicted"]) for row in wrong}
+    scores = [float(each.splitlines()[0].split()[-1]) for each in worst]
+    assert scores == sorted(scores)
+    assert (folder.plots / "worst.txt").read_text(encoding="utf-8").startswith("The 50 worst translations")
+    with pytest.raises(UserError, match=r"--report \S+: holds files already; add --force to overwrite them"):
+        evaluate.command([str(folder.path), "--report", str(tmp_path / "r")])
 
 
 # --------------------------------------------------------------------------------------- translator

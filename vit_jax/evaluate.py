@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import backend, flags, runs
@@ -14,7 +16,7 @@ from .callable_module import make_callable
 from .config import DataConfig, RunConfig, task_row
 from .config.decoding import SearchFlags
 from .errors import DONE, UserError, printable, run_command
-from .report.table import check_output, write_csv
+from .report.table import check_folder, check_output, write_csv
 
 if TYPE_CHECKING:
     from .data import Data, Given
@@ -236,7 +238,16 @@ class Options(SearchFlags):
         },
     )
     csv: str = field(default="", metadata={"help": "also write a row for each example to this file, as a CSV table"})
-    force: bool = field(default=False, metadata={"help": "overwrite the file of --csv if it exists"})
+    report: str = field(
+        default="",
+        metadata={
+            "help": "also write the metrics, a row for each example and the worst examples into this folder: of images "
+            "figures too, of sentences a text"
+        },
+    )
+    force: bool = field(
+        default=False, metadata={"help": "overwrite the file of --csv, and files in the folder of --report"}
+    )
     data: DataOptions = field(default_factory=DataOptions)
 
 
@@ -244,6 +255,7 @@ def command(arguments: list[str]) -> int:
     """Parse the arguments, measure and print; returns the exit code. Raises UserError."""
     o = flags.parse(Options, arguments, prog="python -m vit_jax.evaluate")
     check_output("csv", o.csv, o.force)
+    check_folder("report", o.report, o.force)
     search, ema = flags.given_values(arguments, o, SearchFlags), None if o.ema else False
     m = measure(o.run, o.split, o.weights, ema, o.data.dir, o.batch, o.data.source, None, o.flip, search)
     what = f"{o.run} at step {m.net.step}" if m.net.step else o.run
@@ -258,7 +270,26 @@ def command(arguments: list[str]) -> int:
         print(f"  {name:16} {value:.4f}" + (f"  {flipped[name]:.4f}" if flipped else ""))
     if o.csv:
         write_csv(o.csv, *m.net.task.table(m.examples, m.result, m.net.metadata))
+    if o.report:
+        print("\n".join(f"  {printable(line)}" for line in write_report(m, Path(o.report), f"{what}, {where}")))
     return DONE
+
+
+def write_report(m: Measured, folder: Path, title: str) -> tuple[str, ...]:
+    """Write what was measured, and its worst examples, into a folder, which is made; returns lines to print.
+
+    metrics.json, predictions.csv, and what the task draws of a result; `title` says what was measured.
+    """
+    folder.mkdir(exist_ok=True)
+    results = {"metrics": m.result, **({"flipped": m.result.flipped} if m.result.flipped else {})}
+    facts = {"measured": title, "examples": len(m.result.predicted), "notes": [*m.remarks, *m.result.notes]}
+    for name, result in results.items():  # the loss of a network that has diverged is no number, which JSON lacks
+        facts[name] = {key: value if math.isfinite(value) else None for key, value in result.metrics.items()}
+    runs.write_json(folder / "metrics.json", facts)
+    task, given = m.net.task, (m.examples, m.result, m.net.metadata)
+    write_csv(folder / "predictions.csv", *task.table(*given))
+    lines = task.draw_result(*given, folder, title)
+    return *lines, f"{folder} has {', '.join(sorted(path.name for path in folder.iterdir()))}"
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
 """What a user sees of a run: the progress line (progress), the metrics files (log) and the figures (all others)."""
 
 from .attention import draw_attention, draw_cross_attention, draw_words
+from .captions import draw_captions
 from .classification import draw_confusion, draw_per_class, draw_wrong
 from .curves import draw_curves
 from .figure import page, shortened, weights_caption
@@ -12,6 +13,7 @@ __all__ = [
     "Log",
     "Progress",
     "draw_attention",
+    "draw_captions",
     "draw_confusion",
     "draw_cross_attention",
     "draw_curves",

@@ -30,6 +30,7 @@ from .classify_pictures import save_samples, visible
 from .contract import Answer, Batch, Evaluation, Trained
 from .generated import Search, answer, changed, compiled, header, value
 from .next_token import mean_loss, shifted, sums
+from .worst import draw_worst, printed, worst
 
 BATCH = 64  # images per batch of a prediction
 CROSS = "decoder.cross_attention"  # the weights from the tokens of a caption to those of the memory
@@ -186,9 +187,17 @@ class Caption:
         preprocess = Preprocess.from_dict(trained.metadata["preprocess"])
         return Describer(network, trained.run, preprocess, trained.step, self)
 
-    def pictures(
-        self, network: Captioner, data: CaptionedImages, result: Evaluation | None, folder: Run, caption: str
-    ) -> str:
+    def draw_result(
+        self, split: Captions, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
+    ) -> tuple[str, ...]:
+        """The images with the worst captions, by chrF; of several references the most alike counts."""
+        said = [self.words.decode(row) for row in result.predicted]
+        references = split.references or [(self.words.decode(row),) for row in split.target]
+        wrong = worst(map(split.name, range(len(split))), references, said, cased=False)
+        draw_worst(lambda numbers: visible(split.take(numbers)), wrong, len(split), folder / "worst.png", caption)
+        return printed(wrong, len(split), "worst.png")
+
+    def pictures(self, network: Captioner, data: CaptionedImages, folder: Run, caption: str) -> str:
         """Sample images, and the cross-attention of the first, word by word. Returns the first sample image."""
         split = data.splits.get("test") or data.splits["train"]
         images = split.take(np.arange(min(SAMPLES, len(split))))

@@ -165,14 +165,19 @@ class Classify:
         preprocess = Preprocess.from_dict(trained.metadata["preprocess"])
         return Classifier(network, trained.run, preprocess, tuple(trained.metadata["class_names"]), trained.step, self)
 
-    def pictures(self, network: ViT, data: Dataset, result: Evaluation | None, folder: Run, caption: str) -> str:
+    def draw_result(
+        self, split: Split, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
+    ) -> tuple[str, ...]:
+        """The confusion matrix, the scores per class and the most confident mistakes."""
+        draw_result(split, cast(Classified, result), metadata["class_names"], folder, caption)
+        return ()
+
+    def pictures(self, network: ViT, data: Dataset, folder: Run, caption: str) -> str:
         """Sample images of several classes, and figures of patches, position embeddings and attention.
 
-        With the result of the test split also the confusion matrix, scores per class and the worst mistakes. Returns
-        the first sample image.
+        Returns the first sample image.
         """
-        name = "test" if "test" in data.splits else "train"
-        split = data.splits[name]
+        split = data.splits.get("test") or data.splits["train"]
         chosen = of_several_classes(split.labels, SAMPLES)
         images, truth = split.take(chosen), [data.class_names[label] for label in split.labels[chosen]]
         saved = []
@@ -180,8 +185,6 @@ class Classify:
             saved = save_samples(folder, images, truth)
         found = _captured(network, self.images({"image": images}, network.dtype), ("logits", "attention"))
         draw_inside(network, images, found, folder, caption, truth, data.class_names)
-        if isinstance(result, Classified):
-            draw_result(data, result, folder, f"{name} split, {caption}")
         return f"{folder.samples.name}/{saved[0]}" if saved else ""
 
 

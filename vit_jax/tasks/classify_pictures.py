@@ -12,7 +12,6 @@ import numpy as np
 
 from .. import report
 from ..config import ViTConfig, pair
-from ..data import Dataset
 from ..runs import Run
 from ..vit import ViT, sinusoids
 from .classify_score import Classified
@@ -90,12 +89,11 @@ def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Pat
     report.draw_attention(visible(images), maps, prefix, c.grid, c.pool in ("cls", "cls_distill"), path, **options)
 
 
-def draw_result(data: Dataset, result: Classified, folder: Run, caption: str) -> None:
-    """Draw the confusion matrix, the scores per class and the most confident mistakes on the test split."""
-    split, names = data.splits["test"], data.class_names
-    report.draw_confusion(result.confusion, names, folder.plots / "confusion.png", caption)
+def draw_result(split: Any, result: Classified, names: Sequence[str], folder: Path, caption: str) -> None:
+    """Draw the confusion matrix, the scores per class and the most confident mistakes on a split into a folder."""
+    report.draw_confusion(result.confusion, names, folder / "confusion.png", caption)
     each = result.per_class
-    report.draw_per_class(each["precision"], each["recall"], each["f1"], names, folder.plots / "per-class.png", caption)
+    report.draw_per_class(each["precision"], each["recall"], each["f1"], names, folder / "per-class.png", caption)
     wrong = np.flatnonzero(result.predicted != split.labels)
     worst = wrong[np.argsort(-result.confidence[wrong], kind="stable")][:WRONG]
     report.draw_wrong(
@@ -104,6 +102,6 @@ def draw_result(data: Dataset, result: Classified, folder: Run, caption: str) ->
         result.predicted[worst],
         result.confidence[worst],
         names,
-        folder.plots / "wrong.png",
+        folder / "wrong.png",
         caption,
     )

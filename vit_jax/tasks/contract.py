@@ -3,9 +3,10 @@
 To add a task, write a class with the members of `Task` (classify.py is the plainest example) and a `Predictor` for its
 trained networks; CONTRIBUTING.md lists the other steps. In order of their calls:
 
-    training    open_data, from_run, load_frozen; each step: prepare, denominator, loss; at the end: pictures
+    training    open_data, from_run, load_frozen; each step: prepare, denominator, loss; at the end: pictures,
+                draw_result
     evaluation  open_data (or open_other_data), from_run, load_frozen (if frozen_in_outputs); each batch: outputs;
-                once per split: score, table
+                once per split: score, table, draw_result
     prediction  from_run, predictor; then `Predictor.answer` and `Predictor.draw_attention`
 
 B is the number of examples of a batch, n that of a split. A batch is {name: array [B, ...]}, with the names and dtypes
@@ -219,11 +220,19 @@ class Task(Protocol):
     def predictor(self, network: Any, trained: Trained) -> Predictor:
         """The Predictor of a network that has its trained weights."""
 
-    def pictures(self, network: Any, data: Any, result: Any, folder: Run, caption: str) -> str:
+    def draw_result(
+        self, split: Any, result: Any, metadata: Mapping[str, Any], folder: Path, caption: str
+    ) -> tuple[str, ...]:
+        """Write figures or texts on the result of a split into `folder`, which exists: above all its worst examples.
+
+        The arguments are those of `table`; `caption` is a line for each figure, which says what it shows. Returns lines
+        to print, which say in short what is in the folder.
+        """
+
+    def pictures(self, network: Any, data: Any, folder: Run, caption: str) -> str:
         """Draw a trained network: write PNGs to folder.plots and sample inputs to folder.samples (both exist).
 
-        `data` is what `open_data` returned. `result` is the Evaluation of the test split, or None if that was not
-        evaluated; `caption` is a line for each figure, which says which weights it shows. Returns an input for the
-        command `vit_jax.predict` to show to the user: a text, or a file's path relative to folder.path; '' if there is
-        none.
+        `data` is what `open_data` returned; `caption` is a line for each figure, which says which weights it shows.
+        Returns an input for the command `vit_jax.predict` to show to the user: a text, or a file's path relative to
+        folder.path; '' if there is none.
         """

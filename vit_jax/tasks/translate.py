@@ -28,6 +28,7 @@ from .contract import Answer, Batch, Evaluation, Trained
 from .generated import Search, answer, changed, compiled, header, value
 from .next_token import mean_loss, shifted, sums
 from .translate_score import corpus_scores, has_scorer
+from .worst import printed, worst, write_worst
 
 BATCH = 64  # sentences per batch of a prediction
 CROSS = "decoder.cross_attention"  # the weights from the tokens of a translation to those of its source
@@ -171,7 +172,18 @@ class Translate:
         """The network with its tokenizers."""
         return Translator(network, trained.run, self.source, self.target, trained.step, self)
 
-    def pictures(self, network: Transformer, data: Texts, result: Evaluation | None, folder: Run, caption: str) -> str:
+    def draw_result(
+        self, split: Sentences, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
+    ) -> tuple[str, ...]:
+        """The worst translations, by chrF, as a file of text."""
+        columns = zip(*self.table(split, result, metadata)[1], strict=True)
+        source, truth, said = (list(map(str, column)) for column in columns)
+        names, references = map(split.name, range(len(split))), [(text,) for text in split.references or truth]
+        wrong = worst(names, references, said, self.target.cased)
+        write_worst(folder / "worst.txt", wrong, [source[w.number] for w in wrong], caption)
+        return printed(wrong, len(split), "worst.txt")
+
+    def pictures(self, network: Transformer, data: Texts, folder: Run, caption: str) -> str:
         """A table of a few sentences with their translations, and the cross-attention of the first.
 
         Returns the first sentence.

@@ -73,7 +73,11 @@ def draw(s: Session, result: Evaluation | None, best: dict[str, Any] | None) -> 
     if best is not None and step is not None:
         caption = weights_caption("best", best_kind(s), step, step / s.setup.order.steps_per_epoch)
     tree = s.engine.gather(s.state).parameters if best is None else jax.tree.map(jax.numpy.asarray, best)
-    return s.task.pictures(merge(s.engine.definition, tree), s.setup.dataset, result, s.folder, caption)
+    data = s.setup.dataset
+    sample = s.task.pictures(merge(s.engine.definition, tree), data, s.folder, caption)
+    if result is not None:
+        s.task.draw_result(data.splits["test"], result, data.metadata(), s.folder.plots, f"test split, {caption}")
+    return sample
 
 
 def _measured(s: Session, parameters: dict[str, Any], split: Any) -> Evaluation:

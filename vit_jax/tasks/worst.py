@@ -1,0 +1,91 @@
+"""The worst texts of an evaluation: those that are least like their references, letter by letter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import report
+from ..runs import write_text
+
+ORDER = 6  # letters of the longest n-gram of chrF
+WORST = 50  # most texts in the file of the worst ones
+PICTURES = 24  # most images in the figure of the worst captions
+PRINTED = 3  # most of them that are printed
+
+
+class Wrong(NamedTuple):
+    """An example whose predicted text is none of its references."""
+
+    number: int  # in its split
+    name: str  # as messages name it
+    references: Sequence[str]
+    said: str
+    score: float  # chrF, 0 to 100
+
+
+def chrf(said: str, references: Sequence[str]) -> float:
+    """chrF of one text, 0 to 100 (Popović 2015, W15-3049), beta 2, as sacrebleu computes it; the best of references.
+
+    Spaces do not count, and of the n-grams of 1 to 6 letters only those lengths that both texts have.
+    """
+    return max(_chrf("".join(said.split()), "".join(each.split())) for each in references)
+
+
+def _chrf(said: str, reference: str) -> float:
+    orders = range(1, min(ORDER, len(said), len(reference)) + 1)
+    precision = recall = 0.0
+    for n in orders:
+        ours, theirs = (Counter(text[i : i + n] for i in range(len(text) - n + 1)) for text in (said, reference))
+        matches = (ours & theirs).total()
+        precision, recall = precision + matches / ours.total(), recall + matches / theirs.total()
+    if not precision + recall:
+        return 0.0
+    return 100 / len(orders) * 5 * precision * recall / (4 * precision + recall)
+
+
+def worst(names: Iterable[str], references: Iterable[Sequence[str]], said: Iterable[str], cased: bool) -> list[Wrong]:
+    """The examples whose text is none of the references, the lowest chrF first.
+
+    Where not `cased`, texts are compared in lower case.
+    """
+
+    def read(text: str) -> str:
+        return text if cased else text.lower()
+
+    found = []
+    for i, (name, several, text) in enumerate(zip(names, references, said, strict=True)):
+        known = [read(each) for each in several]
+        if read(text) not in known:
+            found.append(Wrong(i, name, several, text, chrf(read(text), known)))
+    return sorted(found, key=lambda wrong: wrong.score)
+
+
+def printed(wrong: Sequence[Wrong], total: int, file: str) -> tuple[str, ...]:
+    """A few lines on the worst of `total` texts, for a terminal; `file` has more of them."""
+    first = [f"worst: {w.name}, chrF {w.score:.1f}: {w.said!r}, not {w.references[0]!r}" for w in wrong[:PRINTED]]
+    return (*first, f"{len(wrong):,} of {total:,} are not as in the data; {file} has the worst")
+
+
+def write_worst(path: Path, wrong: Sequence[Wrong], sources: Sequence[str], caption: str) -> None:
+    """Write a text file of the worst translations, with their sources, the worst first; `caption` is a line above."""
+    parts = [f"The {min(len(wrong), WORST)} worst translations by chrF (0 to 100) of each sentence; {caption}\n"]
+    for w, source in list(zip(wrong, sources, strict=False))[:WORST]:
+        lines = [("source", source), *(("reference", text) for text in w.references), ("predicted", w.said)]
+        parts.append(f"{w.name}  chrF {w.score:.1f}\n" + "".join(f"  {what:9}  {text}\n" for what, text in lines))
+    write_text(path, "\n".join(parts))
+
+
+def draw_worst(
+    images: Callable[[np.ndarray], np.ndarray], wrong: Sequence[Wrong], total: int, path: Path, caption: str
+) -> None:
+    """Draw the images of the worst of `total` captions; `images` gives those of numbers int [k], uint8 [k, h, w, C]."""
+    worst = wrong[:PICTURES]
+    shown = images(np.array([w.number for w in worst], int))
+    title = f"Worst captions by chrF: {len(worst)} of {len(wrong):,} that are not as in the data, of {total:,}"
+    references, said = [w.references[0] for w in worst], [w.said for w in worst]
+    report.draw_captions(shown, references, said, path, title, caption)
