@@ -19,7 +19,8 @@ from safetensors.numpy import load_file, save_file
 
 import vit_jax
 from vit_jax import evaluate, predict, report, runs
-from vit_jax.config import ViTConfig, pair
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.config import ViTConfig, pair, shapes
 from vit_jax.errors import UserError
 from vit_jax.layers import merge, split
 from vit_jax.models import definition, start
@@ -111,7 +112,7 @@ def test_weights_to_choose_from():
     folder, best = runs.find("digits"), vit_jax.load("digits")
     summary = folder.summary()
     assert best.step == summary["best"]["step"]
-    with pytest.raises(vit_jax.UserError, match=r"^which is 'bset': choose one of best, last"):
+    with pytest.raises(vit_jax.UserError, match=r"^weights is 'bset': choose best, last, or mean:K such as"):
         vit_jax.load("digits", "bset")
     with pytest.raises(vit_jax.UserError, match="digits: is a run, which states its network; leave layout, fields out"):
         vit_jax.load("digits", layout="timm", fields={"heads": 4})
@@ -124,6 +125,35 @@ def test_weights_to_choose_from():
         assert result.metrics == pytest.approx(summary["test"][key], rel=1e-6)
     _, result = evaluate.evaluate("digits", "test", "best")
     assert result.metrics == pytest.approx(summary["test"]["best"], rel=1e-6)
+
+
+def test_the_mean_of_the_last_checkpoints_is_numpys_over_what_was_saved(capsys, tmp_path):
+    """Also where the best checkpoint is older, which is kept but none of the last."""
+    folder = runs.Run(shutil.copytree("runs/digits", tmp_path / "run"))
+    model, steps = folder.config().model, folder.complete_steps()[:2]
+    saved = [runs.flatten(Checkpoints(folder).read(step, shapes(model)).state.parameters) for step in steps]
+    step, tree = weights(folder, model, "mean:2")
+    assert step == steps[0]
+    for name, mean in runs.flatten(tree).items():
+        np.testing.assert_allclose(mean, np.mean([x[name] for x in saved], 0), rtol=1e-6, atol=1e-9)
+        assert mean.dtype == np.float32 and np.ptp([x[name] for x in saved], 0).any(), "they differ"
+    line = shown(capsys, files()[0], "--weights", "mean:1", "--no-ema")
+    assert line == shown(capsys, files()[0], "--weights", "last", "--no-ema")
+    vit_jax.export(folder.path, tmp_path / "mean.safetensors", which="mean:2")
+    kept = vit_jax.load(tmp_path / "mean.safetensors").model
+    assert np.array_equal(kept.head.kernel[...], runs.flatten(tree)["head.kernel"])
+
+
+def test_a_mean_of_more_checkpoints_than_are_kept_is_refused(tmp_path, capsys):
+    folder = runs.Run(shutil.copytree("runs/digits", tmp_path / "run"))
+    says = r"run: weights is mean:9, but only 2 of its last checkpoints are there; .* mean:2, or train with --keep 9$"
+    with pytest.raises(vit_jax.UserError, match=says):
+        evaluate.command([str(folder), "--weights", "mean:9"])
+    with pytest.raises(vit_jax.UserError, match=r"^ema is True, but mean:2 is the mean of the weights themselves"):
+        vit_jax.load(folder.path, "mean:2", ema=True)
+    for which in ("mean:0", "mean:", "mean:x", "mean:-1"):
+        with pytest.raises(vit_jax.UserError, match=rf"^weights is '{which}': choose best, last, or mean:K"):
+            predict.command([str(folder), "x.png", "--weights", which])
 
 
 @pytest.mark.parametrize("split, size", [("train", 1294), ("validation", 144), ("test", 359)])

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from . import backend, flags, runs
 from .callable_module import make_callable
@@ -39,7 +39,7 @@ def evaluate(
     """Measure a trained network on a split of its data, or on other data: (step of the weights, Evaluation).
 
     `path` is a run or, with `source` or `data`, also a file or folder of weights of any layout. `split` is by default
-    test; of other data test, else validation, else all. `which` ("best" or "last") and `ema` select the weights of a
+    test; of other data test, else validation, else all. `which` and `ema` select the weights of a
     run as in `vit_jax.load`. `data_dir` replaces data.dir, `batch` (0: as in training) is the number of examples per
     step.
 
@@ -99,6 +99,7 @@ def measure(
         raise UserError(f"batch is {batch}: give a positive number, or 0 for that of training")
     if given is not None and (source or data_dir):
         raise UserError(f"data: is given, and so is {source or data_dir}; leave one of them out")
+    runs.mean_of(which)
     foreign = runs.is_foreign(path)
     if foreign and not source and given is None:
         raise UserError(
@@ -219,9 +220,12 @@ class Options(SearchFlags):
             "foreign": ("val", "valid", "dev"),
         },
     )
-    weights: Literal["best", "last"] = field(
+    weights: str = field(
         default="best",
-        metadata={"help": "best: the checkpoint with the best validation (without any: the last); last: the last one"},
+        metadata={
+            "help": "best: the checkpoint with the best validation (without any: the last); last: the last one; "
+            "mean:K: the mean of the weights of the last K that the run has kept (--keep of train)"
+        },
     )
     ema: bool = field(
         default=True,

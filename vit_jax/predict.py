@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from . import backend, flags, runs
 from .callable_module import make_callable
@@ -119,6 +119,8 @@ def _caption(path: str, model: Predictor, which: str, ema: bool | None) -> str:
     if which == "best" and (steps := folder.complete_steps()):
         with contextlib.suppress(UserError):
             best = folder.saved(steps[0])["notes"].get("best")
+    if runs.mean_of(which):
+        return f"{shortened(folder.path.name, 40)}: {which} weights up to step {step:,}"
     averaged = folder.config().ema and ema is not False and (ema or (best or {}).get("weights", "ema") == "ema")
     epoch = next((row["epoch"] for row in folder.metrics() if row["step"] == step and "epoch" in row), None)
     words = weights_caption("best" if best else "last", "ema" if averaged else "raw", step, epoch)
@@ -193,9 +195,12 @@ class Options(AnswerFlags):
         },
     )
     batch: int = field(default=BATCH, metadata={"help": "inputs that are computed at a time; fewer take less memory"})
-    weights: Literal["best", "last"] = field(
+    weights: str = field(
         default="best",
-        metadata={"help": "best: the checkpoint with the best validation (without any: the last); last: the last one"},
+        metadata={
+            "help": "best: the checkpoint with the best validation (without any: the last); last: the last one; "
+            "mean:K: the mean of the weights of the last K that the run has kept (--keep of train)"
+        },
     )
     ema: bool = field(
         default=True,
@@ -213,6 +218,7 @@ def command(arguments: list[str]) -> int:
     if not o.inputs:
         raise UserError("inputs: none given; give image files or folders, or sentences, after the run")
     _check_positive(top=o.top, batch=o.batch)
+    runs.mean_of(o.weights)
     if o.layer and not o.attention:
         raise UserError(f"layer is {o.layer}, but nothing is to be drawn: add --attention FILE.png")
     for flag, path in (("csv", o.csv), ("attention", o.attention)):

@@ -22,11 +22,10 @@ from .errors import UserError, printable
 from .interop import convert_first, converted, exported, in_load, stated_by
 from .layers import merge, split
 from .models import definition, described
-from .runs import Run, find, flatten, is_foreign, unflatten
+from .runs import Run, find, flatten, is_foreign, mean_of, unflatten
 from .tasks import Predictor, Trained, searching, task_of
 from .text import kept, made
 
-WHICH = ("best", "last")  # weights of a run
 STATED = ("layout", "model", "key", "fields")  # what `load` may be told of other weights
 
 
@@ -60,9 +59,10 @@ def load(
     """A network with its weights and everything that its use takes.
 
     `path` is the folder of a run, or its name inside runs/. The result is a Classifier for a run on images, a
-    Translator for one on sentences. `which` is "best" (by validation; the last if there was none) or "last". `ema` True
-    takes the averaged weights and requires them, False the others. None takes, of the best, those that validation
-    chose, and of the last the averaged ones if the run has them.
+    Translator for one on sentences. `which` is "best" (by validation; the last if there was none), "last", or "mean:K":
+    the mean of the weights, not of their averages, of the last K checkpoints that the run has kept. `ema` True takes
+    the averaged weights and requires them, False the others. None takes, of the best, those that validation chose, and
+    of the last the averaged ones if the run has them.
 
     Or `path` is a file or folder of any layout that `python -m convert formats` lists, or hf://owner/name. The result
     is the same if the file states how images become inputs, or has a tokenizer beside it, whose search is then as a
@@ -112,11 +112,6 @@ def complete(path: str, which: str = "best", ema: bool | None = None) -> Predict
         f"{path}: does not state how images are preprocessed; add that with `{command}` "
         "(with the mean and std of the pixels in 0..1 that the network was trained with), then give X.safetensors here"
     )
-
-
-def _check_which(which: str) -> None:
-    if which not in WHICH:
-        raise UserError(f"which is {which!r}: choose one of {', '.join(WHICH)}")
 
 
 def _check_unchosen(path: str, which: str, ema: bool | None) -> None:
@@ -195,10 +190,14 @@ def weights(
     Damaged checkpoints that were skipped are reported on stderr, and what differs in config.json from what the
     checkpoints have recorded. Raises UserError.
     """
-    _check_which(which)
+    count = mean_of(which)
+    if count and ema:
+        raise UserError(f"ema is True, but {which} is the mean of the weights themselves; leave ema out")
     if remark := folder.remark():
         print(f"note     {printable(remark)}", file=sys.stderr)
     checkpoints, expected = Checkpoints(folder), shapes(model)
+    if count:
+        return _mean(checkpoints, expected, count)
     saved, skipped = checkpoints.restore(expected)
     if saved is None:
         raise UserError(f"{folder}: nothing has been saved here yet; let it train until its first checkpoint")
@@ -218,6 +217,33 @@ def weights(
     chosen = (best or {}).get("weights", "ema")  # older versions did not state which weights were the best
     use = ema if ema is not None else chosen == "ema"
     return saved.step, averaged if use and averaged is not None else saved.state.parameters
+
+
+def _mean(checkpoints: Checkpoints, expected: dict[str, Any], count: int) -> tuple[int, dict[str, Any]]:
+    """(the newest step, the mean of the parameters) of the last `count` checkpoints of a run. Raises UserError."""
+    folder, found, total = checkpoints.run, list[int](), dict[str, np.ndarray]()
+    for step in _newest(folder):
+        try:
+            parameters = flatten(checkpoints.read(step, expected).state.parameters)
+        except UserError as error:
+            print(f"skipped  {printable(str(error))}", file=sys.stderr)
+            continue
+        found.append(step)
+        for name, x in parameters.items():
+            total[name] = total.get(name, 0) + x.astype(np.float64)
+        if len(found) == count:
+            return found[0], unflatten({name: (x / count).astype(parameters[name].dtype) for name, x in total.items()})
+    raise UserError(
+        f"{folder}: weights is mean:{count}, but only {len(found)} of its last checkpoints are there; give at most "
+        f"mean:{max(len(found), 1)}, or train with --keep {count}"
+    )
+
+
+def _newest(folder: Run) -> list[int]:
+    """The steps of a run's last checkpoints, newest first, without one that is only kept because it is the best."""
+    steps = folder.complete_steps()
+    best = (folder.saved(steps[0])["notes"].get("best") or {}).get("step") if steps else None
+    return steps[:-1] if len(steps) > folder.config().keep and steps[-1] == best else steps
 
 
 def export(
@@ -251,7 +277,10 @@ def export(
     stated = {"class_names": list(class_names)} if class_names else {}
     if isinstance(network, (str, os.PathLike)):
         source = _source(os.fspath(network), ema)
-        _check_unchosen(source, which, ema) if is_foreign(source) else _check_which(which)
+        if is_foreign(source):
+            _check_unchosen(source, which, ema)
+        elif mean_of(which):
+            return export(load(source, which, ema), path, to, class_names=class_names, fields=fields)
         chosen = {} if is_foreign(source) else {"step": which, "key": {None: "", True: "ema", False: "model"}[ema]}
         return exported(source, os.fspath(path), to, stated, fields or {}, chosen)
     if isinstance(network, BareNetwork):

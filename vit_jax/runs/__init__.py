@@ -7,7 +7,7 @@ files, digests, beside (the files of a tokenizer), record (what config.json may 
 from __future__ import annotations
 
 from .beside import read_files
-from .choice import check_place, choose, find, is_foreign, same_data, same_identity
+from .choice import check_place, choose, find, is_foreign, mean_of, same_data, same_identity
 from .digests import array_digest, bytes_digest, flatten, text_digest, unflatten
 from .files import check_regular, make_folder, read_json, shown, sync_file, sync_folder, write_json, write_text
 from .folder import Run
@@ -28,6 +28,7 @@ __all__ = [
     "is_foreign",
     "locked",
     "make_folder",
+    "mean_of",
     "read_files",
     "read_json",
     "record_of",

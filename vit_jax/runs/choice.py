@@ -133,6 +133,19 @@ def is_foreign(text: str, runs_dir: str = "runs") -> bool:
     return text.startswith("hf://") or (Path(text).exists() and not Run(Path(runs_dir) / text).exists())
 
 
+def mean_of(which: str) -> int:
+    """Of how many checkpoints these weights of a run are the mean: K of "mean:K", 0 of "best" and "last".
+
+    Raises UserError on any other text.
+    """
+    if which in ("best", "last"):
+        return 0
+    number = which.removeprefix("mean:")
+    if number == which or not (number.isascii() and number.isdecimal()) or not 0 < int(number) < 10_000:
+        raise UserError(f"weights is {which[:40]!r}: choose best, last, or mean:K such as mean:5, of the last K kept")
+    return int(number)
+
+
 def _no_group(path: Path) -> None:
     """Raise UserError if the folder holds a run for each seed and is none itself."""
     inside = [] if Run(path).exists() else members(path)
