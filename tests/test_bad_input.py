@@ -146,6 +146,7 @@ def refused(place, capsys):
         "predict digits runs/digits/config.json": ["runs/digits/config.json: not a JPEG, PNG"],
         "predict digits runs/digits/digests": ["runs/digits/digests: there are no images in this folder", ".png"],
         "predict digits nothing.png --top 0": ["top is 0", "positive"],
+        "predict nothing nothing.png": ["nothing: no run here"],
         "predict digits nothing.png --csv runs": ["--csv runs: is a folder"],
         "predict digits nothing.png --csv no/where.csv": ["--csv no/where.csv: its folder does not exist"],
         "predict digits nothing.png --attention no/where.png": ["--attention no/where.png: its folder does not exist"],

@@ -322,7 +322,7 @@ def test_the_command_hands_on(capsys, monkeypatch):
         (["train", "--version"], 0, f"vit-jax {vit_jax.__version__}"),
         (["trian"], 2, "nearest: train"),
         (["evaluate", "nothing"], 2, "nothing: no run here"),
-        (["predict", "nothing", "nothing.png"], 2, "nothing.png: there is no such image"),
+        (["predict", "nothing", "nothing.png"], 2, "nothing: no run here"),
     ):
         monkeypatch.setattr(sys, "argv", ["vit-jax", *arguments])
         assert cli.main() == code

@@ -366,6 +366,8 @@ def test_a_network_that_generates_nothing_has_no_search():
     for door in (predict, sys.modules["vit_jax.evaluate"]):
         with pytest.raises(UserError, match=r"beam is 5, but this network generates nothing, so .*: leave it out"):
             door.command(["runs/digits", *([files()[0]] if door is predict else []), "--beam", "5"])
+    with pytest.raises(UserError, match=r"top_k is 5, .*: the number of classes is top, so set that to 5$"):
+        predict.command(["runs/digits", files()[0], "--top-k", "5"])
 
 
 def test_a_layer_without_a_picture_is_refused():

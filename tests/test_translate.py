@@ -346,7 +346,7 @@ def test_the_translator_and_its_door(trained, capsys, monkeypatch, tmp_path):
     texts = ["twenty one", "Seven hundred", "ninety nine thousand nine hundred ninety nine"]
     expected = translator.translate(texts)
     assert [translator.translate([text])[0] for text in texts] == expected, "a batch of one is a batch of three"
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(texts[1:]) + "\n"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{texts[1]}\r\n{texts[2]}\n".encode())))
     out = tmp_path / "out.csv"
     assert (
         predict.command([str(folder.path), texts[0], "-", "--csv", str(out), "--attention", str(tmp_path / "maps.png")])
@@ -362,6 +362,35 @@ def test_the_translator_and_its_door(trained, capsys, monkeypatch, tmp_path):
         ]
     assert (tmp_path / "maps.png").stat().st_size > 1000
     assert list(predict.predict(str(folder.path), texts)) == list(zip(texts, expected, strict=True))
+    (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    assert predict.command([str(folder.path), str(tmp_path / "texts.txt")]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"{a}: {b}" for a, b in zip(texts, expected, strict=True)]
+
+
+def test_sentences_that_cannot_be_read_are_named_by_file_and_line(trained, monkeypatch, tmp_path):
+    path, file = str(trained[0].path), tmp_path / "texts.txt"
+    for content, message in (
+        (b"one\n\xff\n", r"line 2, is no UTF-8 \(it has the byte 0xff\); save the file as UTF-8$"),
+        (b"one\n\ntwo\n", r"line 2, is empty; give one sentence per line$"),
+        (b"", r"line 1, is empty"),
+    ):
+        file.write_bytes(content)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        for text, where in ((str(file), "texts.txt, "), ("-", "^stdin, ")):
+            with pytest.raises(UserError, match=where + message):
+                predict.command([path, text])
+
+
+def test_flags_of_other_networks_are_not_passed_over(trained, capsys):
+    path, to_draw = str(trained[0].path), "but nothing is drawn: set sample, or leave seed out"
+    for command, arguments, message in (
+        (predict.command, ["one", "--top", "5"], "no classes: for 5 texts of each input give --beam 5 --nbest 5$"),
+        (predict.command, ["one", "--seed", "5"], to_draw),
+        (predict.command, ["one", "--attention", "a.jpg"], "--attention a.jpg: the figure is a PNG"),
+        (evaluate.command, ["--nbest", "5"], "there is no field --nbest: a --split is measured by the one text"),
+    ):
+        with pytest.raises(UserError, match=message):
+            command([path, *arguments])
 
 
 def test_the_doors_search_as_they_are_told(trained, capsys, tmp_path):

@@ -203,8 +203,8 @@ class DataOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(SearchFlags):
-    """Measure a trained network on a split of its data, or on other data."""
+class EvaluateFlags:
+    """What is measured, on what, and what is written."""
 
     run: str = field(
         metadata={
@@ -253,6 +253,14 @@ class Options(SearchFlags):
         default=False, metadata={"help": "overwrite the file of --csv, and files in the folder of --report"}
     )
     data: DataOptions = field(default_factory=DataOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(SearchFlags, EvaluateFlags):
+    """Measure a trained network on a split of its data, or on other data.
+
+    The flags from --beam on are of the search for a text, and of no use for classes.
+    """
 
 
 def command(arguments: list[str]) -> int:

@@ -1,7 +1,7 @@
 """Classify images, translate sentences or caption images with a trained network.
 
 python -m vit_jax.predict RUN-OR-WEIGHTS IMAGE-OR-FOLDER...
-python -m vit_jax.predict RUN SENTENCE...
+python -m vit_jax.predict RUN SENTENCE-OR-FILE...
 
 In Python, `vit_jax.predict(run, inputs)`, or `vit_jax.load(run)` once and then its methods.
 """
@@ -134,23 +134,43 @@ def _check_positive(**numbers: int) -> None:
 
 
 def takes(path: str) -> str:
-    """What the inputs of a run, or of weights of any layout, are: "files" or "texts"."""
-    if runs.is_foreign(path):
-        from .interop import network_in
+    """What the inputs of a run, or of weights of any layout, are: "files" or "texts"; "" where no network is found.
 
-        with contextlib.suppress(UserError):  # raised again by `_network`, after the inputs were checked
-            return task_row(untrained(network_in(path)()).task).takes
-        return "files"
-    try:
-        folder = runs.find(path)
-    except UserError:  # raised again by `_network`, after the inputs were checked
-        return "files"
-    return task_row(folder.config().task).takes
+    Raises UserError where there is no run.
+    """
+    if not runs.is_foreign(path):
+        return task_row(runs.find(path).config().task).takes
+    from .interop import network_in
+
+    with contextlib.suppress(UserError):  # `_network` raises another, which says more
+        return task_row(untrained(network_in(path)()).task).takes
+    return ""
 
 
 def checked(path: str, inputs: Sequence[str]) -> list[Any]:
     """The inputs as image files (with those inside folders) or as texts, before jax starts. Raises UserError."""
     return image_files(inputs) if takes(path) == "files" else list(inputs)
+
+
+def sentences(inputs: Sequence[str]) -> list[str]:
+    """Sentences as they are typed; a file is replaced by its lines, and - by those on stdin. Raises UserError."""
+    from .data.pairs import lines_of
+
+    found: list[str] = []
+    for text in inputs:
+        if text != "-" and not (len(text) < 256 and os.path.isfile(text)):
+            found.append(text)
+            continue
+        where = "stdin" if text == "-" else text
+        try:
+            lines = lines_of(sys.stdin.buffer.read() if text == "-" else Path(text).read_bytes(), where)
+        except OSError as error:
+            raise UserError(f"{where}: cannot be read ({error.strerror or error}); give UTF-8 text") from error
+        for i, line in enumerate(lines, 1):
+            if not line.strip():
+                raise UserError(f"{where}, line {i}, is empty; give one sentence per line")
+        found += [line.removesuffix("\r") for line in lines]
+    return found
 
 
 def _network(path: str, which: str, ema: bool | None, search: Mapping[str, Any] | None = None) -> Predictor:
@@ -169,17 +189,17 @@ def _network(path: str, which: str, ema: bool | None, search: Mapping[str, Any] 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(AnswerFlags):
-    """Predict the classes of images, translate sentences, or describe images."""
+class PredictFlags:
+    """What is predicted, by which weights, and what is written."""
 
     run: str = field(
         metadata={
-            "help": "a run's folder, or its name inside runs/; for images also a file or folder of weights, "
-            "in any layout that `python -m convert formats` lists"
+            "help": "a run's folder, or its name inside runs/; or a file or folder of weights, in any layout that "
+            "`python -m convert formats` lists"
         }
     )
     inputs: tuple[str, ...] = field(
-        metadata={"help": "image files and folders of images; or sentences, with - for those on stdin, one per line"}
+        metadata={"help": "image files and folders of images; or sentences, or files of them, one per line (-: stdin)"}
     )
     top: int = field(default=3, metadata={"help": "number of classes to print for each image, the most probable first"})
     csv: str = field(default="", metadata={"help": "also write the predictions to this file, as a CSV table"})
@@ -212,6 +232,14 @@ class Options(AnswerFlags):
     force: bool = field(default=False, metadata={"help": "overwrite the files of --csv and --attention if they exist"})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options(AnswerFlags, PredictFlags):
+    """Predict the classes of images, translate sentences, or describe images.
+
+    The flags from --beam on are of the search for a text, and of no use for classes.
+    """
+
+
 def command(arguments: list[str]) -> int:
     """Parse the arguments, predict, print and write; returns the exit code. Raises UserError."""
     o = flags.parse(Options, arguments, prog="python -m vit_jax.predict")
@@ -221,16 +249,18 @@ def command(arguments: list[str]) -> int:
     runs.mean_of(o.weights)
     if o.layer and not o.attention:
         raise UserError(f"layer is {o.layer}, but nothing is to be drawn: add --attention FILE.png")
+    if o.attention and not o.attention.lower().endswith(".png"):
+        raise UserError(f"--attention {o.attention}: the figure is a PNG; give a name that ends in .png")
     for flag, path in (("csv", o.csv), ("attention", o.attention)):
         check_output(flag, path, o.force)
-    inputs = (
-        o.inputs
-        if takes(o.run) == "files"
-        else [line for text in o.inputs for line in (sys.stdin.read().splitlines() if text == "-" else [text])]
-    )
-    inputs = checked(o.run, inputs)
+    inputs = checked(o.run, sentences(o.inputs) if takes(o.run) == "texts" else o.inputs)
     ema = None if o.ema else False
     model = _network(o.run, o.weights, ema, flags.given_values(arguments, o, AnswerFlags))
+    if "top" in flags.given(arguments, Options) and model.task.searching({}) is not None:
+        raise UserError(
+            f"top is {o.top}, but this network says a text and no classes: for {o.top} texts of each input "
+            f"give --beam {o.top} --nbest {o.top}"
+        )
     layers = _layers(o.layer, model.layers)
     rows = []
     for answer in model.answer(inputs, o.top, o.batch):

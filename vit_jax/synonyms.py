@@ -110,6 +110,8 @@ REASONS: dict[str, str] = {
         "--model.FIELD": "model arch architecture network model-name preset",
         "one process takes all devices of its machine, so leave it out": "local-rank world-size nproc-per-node "
         "num-processes dist-url rank",
+        "a --split is measured by the one text that greedy or beam search (--beam) finds; several texts and draws are "
+        "for python -m vit_jax.predict": "nbest sample temperature top-k top-p",
         "a run is measured by python -m vit_jax.evaluate RUN": "eval evaluate test-only eval-only do-eval",
     }.items()
     for their in theirs.split()

@@ -56,7 +56,7 @@ class Decoding(AnswerFlags):
     banned: tuple[tuple[int, ...], ...] = ()  # sequences of ids that are in no answer
 
 
-OF_DRAWS = ("temperature", "top_k", "top_p")
+OF_DRAWS = ("temperature", "top_k", "top_p", "seed")
 MOST = {
     "beam": 1000,
     "nbest": 1000,

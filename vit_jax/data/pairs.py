@@ -34,7 +34,7 @@ def read_pairs(source: str) -> dict[str, Pairs]:
         return _folder(source)
     files = rest.split(",")
     if len(files) != 2 or not all(files):
-        raise UserError(f"data.source is {source}: give pairs:FROM-TO:FOLDER, such as pairs:en-de:multi30k, or {FORMS}")
+        raise UserError(f"data.source is {source}: give {FORMS}, such as pairs:en-de:multi30k")
     return {"train": _side_by_side(source, *(Path(file).expanduser() for file in files))}
 
 
@@ -101,12 +101,16 @@ def _lines(source: str, path: Path) -> list[str]:
         raise UserError(
             f"data.source {source}: {path.name} cannot be read ({reason}); give UTF-8 text with one sentence per line"
         ) from error
+    return lines_of(data, f"data.source {source}: {path.name}")
+
+
+def lines_of(data: bytes, where: str) -> list[str]:
+    """The lines of a text. Raises UserError, naming the line, where it is no UTF-8."""
     try:
         # Not splitlines, which would also split at characters such as U+2028.
         return data.decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
         raise UserError(
-            f"data.source {source}: {path.name}, line {line}, is no UTF-8 (it has the byte 0x{byte:02x}); "
-            "save the file as UTF-8"
+            f"{where}, line {line}, is no UTF-8 (it has the byte 0x{byte:02x}); save the file as UTF-8"
         ) from error

@@ -45,7 +45,8 @@ def searching(task: Task, changes: Mapping[str, Any]) -> Task:
         raise UserError(f"{unknown[0]}: there is no such setting of a search{nearest(unknown[0], known)}")
     found = task.searching(changes)
     if found is None:
+        remedy = f"the number of classes is top, so set that to {changes[name]}" if name == "top_k" else "leave it out"
         raise UserError(
-            f"{name} is {changes[name]}, but this network generates nothing, so it searches nothing: leave it out"
+            f"{name} is {changes[name]}, but this network generates nothing, so it searches nothing: {remedy}"
         )
     return found
