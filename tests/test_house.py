@@ -62,7 +62,9 @@ ROWS = "vit_jax.config.networks"
 NAMED_IN = (
     *(
         "vit_jax",
-        "vit_jax.presets",
+        "vit_jax.presets.images",
+        "vit_jax.presets.text",
+        "vit_jax.presets.given",
         "vit_jax.tasks",
         "vit_jax.config",
         "vit_jax.config.networks",
@@ -560,9 +562,9 @@ BAD = {
         "vit_jax.tasks.contract: imports vit_jax.predict, which",
     ),
     "a task in a jax-free file": (
-        "vit_jax/presets.py",
-        "def f():\n    from .tasks import TASKS",
-        "vit_jax.presets: imports vit_jax.tasks",
+        "vit_jax/presets/text.py",
+        "def f():\n    from ..tasks import TASKS",
+        "vit_jax.presets.text: imports vit_jax.tasks",
     ),
     "a circle in a folder": ("vit_jax/data/folder.py", "from . import read", "a circle: vit_jax.data"),
     "a file without a place": ("vit_jax/extra.py", "", "vit_jax.extra: not in the reading order"),

@@ -1,48 +1,18 @@
-"""Named runs (presets).
-
-A preset is a RunConfig with a help text: what it trains, what it corrects in the notebook that it comes from, and
-measured results. PRESETS lists them; `vit-SIZEPATCH`, such as vit-s16, is made when it is asked for.
-"""
+"""Presets that learn image classification."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from .config import (
-    CaptionData,
-    CaptionerConfig,
-    DistilLoss,
-    ImageAugment,
-    ImageData,
-    LossConfig,
-    OptimConfig,
-    RunConfig,
-    SentenceData,
-    TransformerConfig,
-    ViTConfig,
-    is_sized,
-    nearest,
-    size_of,
-    sized,
-)
-from .errors import UserError
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A named run."""
-
-    run: RunConfig
-    title: str  # a few words, for the list of all presets
-    help: str = ""  # the whole text, if that is more
-
+from ..config import DistilLoss, ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig
+from .entry import Preset
 
 # What learned most in a few epochs, from random weights: found for cifar10-stem on its validation images.
 FEW_EPOCHS = OptimConfig(name="muon", lr=4e-3, muon_lr=0.02, beta2=0.99, weight_decay=0.2, schedule="one_cycle")
 
 
-def _digits() -> Preset:
+def digits() -> Preset:
     model = ViTConfig(
         image=8, channels=1, patch=2, classes=10, width=64, depth=3, heads=4, hidden=128,
         init_std=0.1, position_std=0.2, token_std=0.2,
@@ -64,85 +34,7 @@ def _digits() -> Preset:
     )
 
 
-def _numbers() -> Preset:
-    model = TransformerConfig(
-        width=64, heads=4, hidden=128, encoder_depth=2, decoder_depth=2, tie="all",
-        scale_embedding=True, init="fan_in", embedding_std=0.125,
-    )  # fmt: skip
-    return Preset(
-        RunConfig(
-            task="translate",
-            model=model,
-            data=SentenceData(source="numbers"),
-            optim=OptimConfig(name="adam", lr=2e-3, schedule="inverse_sqrt", warmup=1.6),
-            loss=LossConfig(label_smoothing=0.1),
-            epochs=8,
-            batch=250,
-        ),
-        "number words, English to German, generated",
-        "English number words to German ones (twenty one thousand one: ein und zwanzig tausend eins), generated, "
-        "so nothing is downloaded. It translates all of 1,000 unseen numbers below 100,000 exactly (three seeds, last "
-        "step; about 70 CPU seconds each), and none that are longer than those in training. To check that it needs "
-        "the sources: --data.shuffle-sources.",
-    )
-
-
-def _shapes() -> Preset:
-    model = CaptionerConfig(
-        vit=ViTConfig(
-            image=32, patch=8, classes=0, width=64, depth=2, heads=4, hidden=128, cls_token=False, pool="mean",
-            init="fan_in", position_std=0.3,
-        ),
-        text=TransformerConfig(
-            width=64, heads=4, hidden=128, encoder_depth=0, decoder_depth=2, max_length=12, tie="decoder",
-            scale_embedding=True, init="fan_in", embedding_std=0.125,
-        ),
-    )  # fmt: skip
-    return Preset(
-        RunConfig(
-            task="caption",
-            model=model,
-            data=CaptionData(source="shapes"),
-            augment=ImageAugment(),
-            optim=OptimConfig(name="adam", lr=3e-3, beta2=0.99, warmup=0.1, clip=1.0),
-            epochs=5,
-            batch=64,
-        ),
-        "captions of drawn scenes: a ViT and a decoder; about two minutes",
-        "Scenes of two coloured shapes, which are drawn here, so nothing is downloaded, and their captions: a small "
-        "red circle left of a big blue square. A ViT and a Transformer's decoder, 64 wide, 2 blocks each. Beside test "
-        "there are scenes with pairs of colour and shape that training has never shown (unseen), and two controls, "
-        "test with the pictures of others (shuffled) and with grey ones (blank). It also reports the share of the "
-        "decoder's attention, at the word that names a shape, that lies on the patches of that shape.",
-    )
-
-
-def _transformer_512x6() -> Preset:
-    model = TransformerConfig(
-        width=512, heads=6, head_width=85, hidden=2048, encoder_depth=6, decoder_depth=6,
-        activation="relu", norm_first=False, final_norm=False, eps=1e-5, dropout=0.1,
-        attention_dropout=0.1, activation_dropout=0.1, embedding_dropout=0.1,
-    )  # fmt: skip
-    return Preset(
-        RunConfig(
-            task="translate",
-            model=model,
-            data=SentenceData(source="pairs:en-de:multi30k", tokens=4608, lengths=(12, 16, 24, 48)),
-            optim=OptimConfig(name="adam", lr=5e-4, beta2=0.98, schedule="inverse_sqrt", warmup=10.0, clip=1.0),
-            loss=LossConfig(label_smoothing=0.1),
-            epochs=30,
-            batch=64,
-        ),
-        "pairs of text files; encoder-decoder, 6+6 layers",
-        "The encoder-decoder of the second notebook: 6+6 post-norm layers, 512 wide, 6 heads of 85. The notebook's "
-        "network takes and returns vectors; here it has embeddings and a head, and reads files train.en, train.de, ... "
-        "(--data.source pairs:en-de:FOLDER). 200 small steps on Multi30k lower the loss from 8.4 to 6.0. "
-        "Corrected: positions have one frequency per pair of columns (the notebook has a single one: model.position "
-        "one_frequency); padding and later target tokens are masked; the head gives logits.",
-    )
-
-
-def _mnist(**fields: Any) -> Preset:
+def mnist(**fields: Any) -> Preset:
     model = ViTConfig(
         image=28, channels=1, patch=4, classes=10, width=64, depth=4, heads=4, hidden=128,
         init_std=0.1, position_std=0.2, token_std=0.2, **fields,
@@ -162,8 +54,8 @@ def _mnist(**fields: Any) -> Preset:
     )
 
 
-def _mnist_stem() -> Preset:
-    run = _mnist(stem=(32, 64), init="fan_in", head_zero=True).run
+def mnist_stem() -> Preset:
+    run = mnist(stem=(32, 64), init="fan_in", head_zero=True).run
     return Preset(
         replace(run, optim=FEW_EPOCHS, epochs=6),
         "MNIST, 2 convolutions, then 4 blocks",
@@ -172,7 +64,7 @@ def _mnist_stem() -> Preset:
     )
 
 
-def _mnist_20x1() -> Preset:
+def mnist_20x1() -> Preset:
     model = ViTConfig(
         image=28, channels=1, patch=4, classes=10, width=20, depth=1, heads=2, hidden=20, eps=1e-5,
         activation="relu", position="sincos1d", final_norm=False, init="torch",
@@ -195,7 +87,7 @@ def _mnist_20x1() -> Preset:
     )
 
 
-def _cifar100_768x3() -> Preset:
+def cifar100_768x3() -> Preset:
     model = ViTConfig(
         image=32, patch=8, classes=100, width=768, depth=3, heads=8, hidden=2048, eps=1e-5,
         stem_bias=False, cls_token=False, position="sincos1d", norm_first=False, final_norm=False,
@@ -218,7 +110,7 @@ def _cifar100_768x3() -> Preset:
     )
 
 
-def _vit_1024x6(heads: int = 16, **fields: Any) -> Preset:
+def vit_1024x6(heads: int = 16, **fields: Any) -> Preset:
     model = ViTConfig(
         image=256, patch=32, classes=0, width=1024, depth=6, heads=heads, head_width=64, hidden=2048,
         eps=1e-5, query_bias=False, key_bias=False, value_bias=False, dropout=0.1,
@@ -241,10 +133,10 @@ def _vit_1024x6(heads: int = 16, **fields: Any) -> Preset:
     )
 
 
-def _distil_1024x6() -> Preset:
+def distil_1024x6() -> Preset:
     # As in the notebook's vit-pytorch, 0.29: a LayerNorm before each head instead of one after the last block.
     heads = dict(final_norm=False, head_norm=True, distill_head=True, distill_norm=True)
-    run = _vit_1024x6(8, distill_token=True, distill_position=False, **heads).run
+    run = vit_1024x6(8, distill_token=True, distill_position=False, **heads).run
     return Preset(
         replace(run, task="distil", loss=DistilLoss()),
         "as vit-1024x6, with a --teacher",
@@ -255,7 +147,7 @@ def _distil_1024x6() -> Preset:
     )
 
 
-def _cifar10_48x4(**fields: Any) -> Preset:
+def cifar10_48x4(**fields: Any) -> Preset:
     model = ViTConfig(
         image=32, patch=4, classes=10, width=48, depth=4, heads=4, hidden=192, eps=1e-5,
         activation="gelu_tanh", init="normal", **fields,
@@ -277,8 +169,8 @@ def _cifar10_48x4(**fields: Any) -> Preset:
     )
 
 
-def _cifar10_48x4_distil() -> Preset:
-    run = _cifar10_48x4(distill_token=True, distill_head=True, pool="cls_distill").run
+def cifar10_48x4_distil() -> Preset:
+    run = cifar10_48x4(distill_token=True, distill_head=True, pool="cls_distill").run
     return Preset(
         replace(run, task="distil", loss=DistilLoss()),
         "as cifar10-48x4, with a --teacher",
@@ -288,7 +180,7 @@ def _cifar10_48x4_distil() -> Preset:
     )
 
 
-def _cifar10_stem() -> Preset:
+def cifar10_stem() -> Preset:
     model = ViTConfig(
         image=32, patch=8, classes=10, width=128, depth=4, heads=4, hidden=256, stem=(32, 64, 128),
         cls_token=False, pool="mean", init="fan_in", head_zero=True,
@@ -313,7 +205,7 @@ def _cifar10_stem() -> Preset:
     )
 
 
-def _cifar10_128x6(**fields: Any) -> Preset:
+def cifar10_128x6(**fields: Any) -> Preset:
     model = ViTConfig(
         image=32, patch=8, classes=10, width=128, depth=6, heads=4, hidden=256, init="torchvision",
         attention_init="torch", token_std=0.0, head_zero=True, **fields,
@@ -337,15 +229,15 @@ def _cifar10_128x6(**fields: Any) -> Preset:
     )
 
 
-def _cifar10_128x6_gap() -> Preset:
+def cifar10_128x6_gap() -> Preset:
     return Preset(
-        _cifar10_128x6(cls_token=False, pool="mean", position="sincos1d", position_trained=False).run,
+        cifar10_128x6(cls_token=False, pool="mean", position="sincos1d", position_trained=False).run,
         "CIFAR-10, as 128x6 with average pooling",
         "cifar10-128x6 as the text of its notebook describes it: average pooling and fixed 1-D sinusoids.",
     )
 
 
-def _relu_stem(depth: int, classes: int, source: str, lr: float, dropout: float) -> RunConfig:
+def relu_stem(depth: int, classes: int, source: str, lr: float, dropout: float) -> RunConfig:
     model = ViTConfig(
         image=32, patch=4, classes=classes, width=256, depth=depth, heads=8, hidden=512, eps=1e-5,
         stem_activation="relu", dropout=dropout, attention_dropout=dropout,
@@ -370,99 +262,19 @@ _CORRECTED = (
 )
 
 
-def _cifar100_256x24() -> Preset:
+def cifar100_256x24() -> Preset:
     return Preset(
-        _relu_stem(24, 100, "cifar100", 6e-4, 0.1),
+        relu_stem(24, 100, "cifar100", 6e-4, 0.1),
         "CIFAR-100, 256 wide, 24 blocks; on a GPU",
         "CIFAR-100, 256 wide, 24 blocks, ReLU after the patch projection and in the head; needs a GPU." + _CORRECTED,
     )
 
 
-def _cifar10_256x6() -> Preset:
+def cifar10_256x6() -> Preset:
     return Preset(
-        _relu_stem(6, 10, "cifar10", 1e-3, 0.2),
+        relu_stem(6, 10, "cifar10", 1e-3, 0.2),
         "CIFAR-10, 256 wide, 6 blocks; on a GPU",
         "CIFAR-10, 256 wide, 6 blocks, ReLU after the patch projection and in the head; needs a GPU."
         + _CORRECTED
         + " The head has 10 classes, not 100.",
     )
-
-
-def _finetune() -> Preset:
-    return Preset(
-        RunConfig(
-            task="classify",
-            model=sized("vit-s16", classes=0, head_zero=True),
-            data=ImageData(source=""),
-            augment=ImageAugment(flip=True, normalize="half"),
-            optim=OptimConfig(lr=3e-5, weight_decay=0.1, warmup=1.0, clip=1.0),
-            epochs=10,
-            batch=32,
-        ),
-        "given weights (--init) on your images (--data.source)",
-        "Ten epochs at a small rate, for the weights of --init; without these it is a ViT-S/16 from random weights, on "
-        "images of yours: --data.source folder:PATH, FILE.npz or a set by name, which sets the number of classes. The "
-        "optimizer is that of Wortsman et al. 2022 (arXiv 2109.01903): AdamW, lr 3e-5, decay 0.1, a warm-up, cosine "
-        "to 0, gradients clipped at 1, ten epochs; their batch is 512, here it is 32, for small sets. The head starts "
-        "at 0, as in Dosovitskiy et al. 2021 (arXiv 2010.11929). Compare rates from 1e-5 to 1e-4 on validation.",
-    )
-
-
-def _sized(name: str) -> Preset:
-    model = sized(name, classes=0)
-    return Preset(
-        RunConfig(
-            task="classify",
-            model=model,
-            data=ImageData(source=""),
-            augment=ImageAugment(crop_padding=28, flip=True, normalize="half"),
-            optim=OptimConfig(lr=2.5e-4, weight_decay=0.1, warmup=8.0, clip=1.0),
-            epochs=90,
-            batch=256,
-        ),
-        f"ViT, {model.width} wide, {model.depth} blocks on {model.patch}x{model.patch} patches",
-        f"A plain ViT, {model.width} wide, {model.depth} blocks on {model.patch}x{model.patch} patches of 224x224 "
-        "pixels, from random weights, on images of yours: --data.source folder:PATH, FILE.npz or a set by name, "
-        "which sets the number of classes. The optimizer is that of Beyer et al. 2022 (arXiv 2205.01580) for "
-        "ImageNet: AdamW, warm-up of 8 epochs, cosine to 0, 90 epochs, gradients clipped at 1, decay 0.1 (theirs, "
-        "1e-4, is not multiplied by the rate 1e-3), and their rate at batch 1024 scaled to 256. Images are flipped and "
-        "shifted by up to 28 pixels, where they use RandAugment and mixup. With few images, start from weights "
-        "(--init).",
-    )
-
-
-PRESETS = {
-    "digits": _digits,
-    "numbers": _numbers,
-    "shapes": _shapes,
-    "transformer-512x6": _transformer_512x6,
-    "mnist": _mnist,
-    "mnist-stem": _mnist_stem,
-    "mnist-20x1": _mnist_20x1,
-    "cifar10-48x4": _cifar10_48x4,
-    "cifar10-48x4-distil": _cifar10_48x4_distil,
-    "cifar10-stem": _cifar10_stem,
-    "cifar10-128x6": _cifar10_128x6,
-    "cifar10-128x6-gap": _cifar10_128x6_gap,
-    "cifar10-256x6": _cifar10_256x6,
-    "cifar100-256x24": _cifar100_256x24,
-    "cifar100-768x3": _cifar100_768x3,
-    "vit-1024x6": _vit_1024x6,
-    "distil-1024x6": _distil_1024x6,
-    "finetune": _finetune,
-}
-DEFAULT, FINETUNE = "digits", "finetune"  # the preset of a command that names none, and with --init
-
-
-def preset(name: str) -> Preset:
-    """The preset with this name, one of PRESETS or `vit-SIZEPATCH`. Raises UserError with similar names if none has it.
-
-    The source of the data of `finetune` and `vit-SIZEPATCH` is empty: it must be given.
-    """
-    if name in PRESETS:
-        return PRESETS[name]()
-    if is_sized(name):
-        return _sized(name)
-    if ours := size_of(name):
-        raise UserError(f"there is no preset {name[:60]!r}; here it is {ours}")
-    raise UserError(f"there is no preset {name[:60]!r}{nearest(name, [*PRESETS, 'vit-s16', 'vit-b16', 'vit-b32'])}")
