@@ -141,6 +141,10 @@ class Ink:
         image = batch["image"].astype(jnp.float32)
         return {**batch, "image": jnp.rint(share * image + (1 - share) * image[::-1]).astype(jnp.uint8)}
 
+    def tokens(self, batch):
+        """Zeros: drawings have no ids."""
+        return 0, 0, 0
+
     def denominator(self, batch: Any) -> None:
         return None
 

@@ -81,6 +81,20 @@ def test_bar_shows_what_fits(clock):
     assert run(terminal(80), clock)[-1].endswith("took 0:50")
 
 
+def test_bar_shows_tokens_and_padding_only_where_there_is_room(clock):
+    def last(width):
+        console = terminal(width)
+        with Progress(10, 100, 1, 64, console=console, unit="sentences") as bar:
+            for step in range(1, 101):
+                clock.now += 0.5
+                bar.update(step, {"loss": 1.2345, "accuracy": 0.5}, 321.0, 4321.0, 0.216)
+        return frames(console)[-1]
+
+    assert "321 sentences/s  4,321 tokens/s, 22% padding  took" in last(160)
+    assert "321 sentences/s  took" in last(120) and "step 100/1000" in last(120)
+    assert all(len(last(width)) <= width for width in (10, 40, 60, 80, 100, 120, 140, 160))
+
+
 def test_bar_of_a_resumed_run_with_a_budget(clock):
     lines = run(terminal(160), clock, start=201, steps=50, stop=250)
     assert "epoch 2/10" in lines[0] and "step 200/250" in lines[0]

@@ -23,10 +23,12 @@ from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import LossConfig, OptimConfig, RunConfig, SentenceData, TransformerConfig, shapes
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
+from vit_jax.layers import split as parts
 from vit_jax.models import definition, start
 from vit_jax.optim import learning_rate
 from vit_jax.presets import preset
 from vit_jax.runs import Run
+from vit_jax.step import Evaluator
 from vit_jax.tasks import Evaluation
 from vit_jax.tasks.next_token import shifted, token_losses
 from vit_jax.tasks.translate import Translate
@@ -253,13 +255,13 @@ def left(folder):
     assert saved is not None and not skipped
     tree = {"model": saved.state.parameters, "moments": saved.state.moments, "ema": saved.state.ema}
     arrays = {name: np.asarray(x).tobytes() for name, x in runs.flatten(tree).items()}
-    clocks = ("sentences_per_second", "memory", "cpu_seconds")
+    clocks = ("sentences_per_second", "tokens_per_second", "memory", "cpu_seconds")
     rows = [{k: v for k, v in row.items() if k not in clocks} for row in folder.metrics()]
     return (
         arrays,
         saved.notes["best"],
         rows,
-        {k: v for k, v in folder.summary().items() if k not in ("seconds", "sample")},
+        {k: v for k, v in folder.summary().items() if k not in ("seconds", "sample", "tokens_per_second")},
     )
 
 
@@ -281,9 +283,19 @@ def test_what_a_run_leaves(trained):
     assert summary["status"] == "finished" and summary["best"].keys() == {"step", "exact_match", "loss", "weights"}
     assert summary["test"].keys() == summary["longer"].keys() == {"last", "last_ema", "best"}
     assert summary["test"]["last"].keys() == {"loss", "accuracy", "exact_match"}
-    losses = [row["loss"] for row in folder.metrics() if row["kind"] == "train"]
+    rows = [row for row in folder.metrics() if row["kind"] == "train"]
+    train, steps = Translate.open_data(TINY).splits["train"], TINY.epochs * 6
+    real = (train.source != 0).sum() + (train.target != 0).sum()
+    assert [row["step"] for row in rows[-1:]] == [steps] and all(row["tokens_per_second"] > 0 for row in rows)
+    # An epoch has rows after 4, 6, 8 and 12 steps, of 250 places of 16 + 15 ids each.
+    counts = np.diff([0, *(row["step"] for row in rows)])
+    padding = sum(row["padding"] * count for row, count in zip(rows, counts, strict=True)) / counts.sum()
+    assert padding == pytest.approx(1 - TINY.epochs * real / (steps * 250 * 31), rel=1e-9)
+    assert summary["padding"] == pytest.approx(np.mean([row["padding"] for row in rows]))
+    assert summary["tokens_per_second"] == np.median([row["tokens_per_second"] for row in rows])
+    losses = [row["loss"] for row in rows]
     assert losses[-1] < losses[0], "it learns"
-    assert sorted(p.name for p in folder.plots.iterdir()) == ["cross-attention.png", "curves.png"]
+    assert sorted(p.name for p in folder.plots.iterdir()) == ["cross-attention.png", "curves.png", "worst.txt"]
     with open(folder.samples / "sentences.tsv", encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file, delimiter="\t"))
     data = Translate.open_data(TINY)
@@ -335,6 +347,19 @@ def test_a_report_has_metrics_hypotheses_and_the_worst_sentences(trained, capsys
     assert (folder.plots / "worst.txt").read_text(encoding="utf-8").startswith("The 50 worst translations")
     with pytest.raises(UserError, match=r"--report \S+: holds files already; add --force to overwrite them"):
         evaluate.command([str(folder.path), "--report", str(tmp_path / "r")])
+
+
+def test_evaluation_in_batches_of_about_equal_length_is_that_of_all_sentences_at_once(trained):
+    """Batches of 100 are padded to three lengths; in one batch all are padded to the longest."""
+    net = vit_jax.load(str(trained[0].path))
+    data = replace(TINY.data, lengths=(4, 8, 12, 16))
+    split = Translate.open_data(replace(TINY, data=data)).splits["test"].subset(np.arange(300))
+    definition, tree = parts(net.model)
+    evaluator = Evaluator(net.run.model, definition, net.task)
+    few, whole = (evaluator.measure(tree, split, batch) for batch in (100, 300))
+    assert split.padded.min() < split.padded.max() and (np.diff(split.padded) < 0).any(), "their order is another"
+    assert np.array_equal(few.predicted, whole.predicted) and len({*map(bytes, few.predicted)}) > 1
+    assert few.metrics == pytest.approx(whole.metrics, rel=1e-6)
 
 
 # --------------------------------------------------------------------------------------- translator

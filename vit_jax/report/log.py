@@ -18,7 +18,7 @@ from ..runs import bytes_digest, check_regular, sync_folder
 # What the training step itself reports besides the loss: values of one step, where a task's metrics are means.
 STEP_METRICS = ("lr", "grad_norm", "param_norm", "update_norm")
 # Names in a row of training that a task's metrics may not have.
-RESERVED_METRICS = frozenset({"kind", "step", "epoch", "loss", "memory", "cpu_seconds", *STEP_METRICS})
+RESERVED_METRICS = frozenset({"kind", "step", "epoch", "loss", "padding", "memory", "cpu_seconds", *STEP_METRICS})
 
 
 class Log:

@@ -22,6 +22,7 @@ WINDOW = 60.0  # the speed is that of the last so many seconds of training steps
 # Layouts of the live line from wide to narrow: (least width of the bar, long labels, columns). The first one is used
 # whose bar gets at least that width on the terminal.
 LAYOUTS: tuple[tuple[int, bool, tuple[str, ...]], ...] = (
+    (24, True, ("epoch", "bar", "step", "loss", "metric", "speed", "tokens", "eta")),
     (24, True, ("epoch", "bar", "step", "loss", "metric", "speed", "eta")),
     (8, True, ("epoch", "bar", "loss", "metric", "speed", "eta")),
     (8, False, ("epoch", "bar", "loss", "metric", "speed", "eta")),
@@ -32,7 +33,7 @@ LAYOUTS: tuple[tuple[int, bool, tuple[str, ...]], ...] = (
     (0, False, ("epoch",)),
 )
 WIDEST_BAR = 60
-STYLES = {"epoch": "bold", "step": "dim", "speed": "dim", "eta": "cyan"}
+STYLES = {"epoch": "bold", "step": "dim", "speed": "dim", "tokens": "dim", "eta": "cyan"}
 
 
 class Progress:
@@ -68,6 +69,8 @@ class Progress:
         self.step = max(start - 1, 0)
         self.values: dict[str, float] = {}
         self.examples_per_second: float | None = None
+        self.tokens_per_second: float | None = None
+        self.padding: float | None = None
         self._begun = self._tick_due = time.monotonic()
         self._line_due = self._begun + PLAIN
         self._line_step = self.step
@@ -99,17 +102,27 @@ class Progress:
         elif self.step > self._line_step:
             self._print_line()
 
-    def update(self, step: int, values: dict[str, float] | None = None, speed: float | None = None) -> None:
+    def update(
+        self,
+        step: int,
+        values: dict[str, float] | None = None,
+        speed: float | None = None,
+        tokens: float | None = None,
+        padding: float | None = None,
+    ) -> None:
         """Report that `step` is done.
 
-        `values` are the loss and the task's metrics, of which the first is shown; `speed` is in examples per second.
-        None: as in the last call.
+        `values` are the loss and the task's metrics, of which the first is shown; `speed` is in examples per second,
+        `tokens` in target tokens per second, and `padding` the share of the ids of batches that are padding. None: as
+        in the last call.
         """
         self.step = step
         if values is not None:
             self.values = values
         if speed is not None:
             self.examples_per_second = speed
+        if tokens is not None:
+            self.tokens_per_second, self.padding = tokens, padding
         now = time.monotonic()
         self._stepping, self._last = self._stepping + (now - self._last if self._last >= 0 else 0.0), now
         if now >= self._tick_due:
@@ -170,6 +183,9 @@ class Progress:
             )
         if examples:
             cells["speed"] = f"{examples:,.0f} {self.unit}/s" if words else f"{examples:,.0f}/s"
+        if self.tokens_per_second is not None:
+            cells["tokens"] = f"{self.tokens_per_second:,.0f} tokens/s"
+            cells["tokens"] += f", {self.padding:.0%} padding" if self.padding is not None else ""
         if self._ended:
             cells["eta"] = f"took {_clock(time.monotonic() - self._begun)}"
         elif speed:

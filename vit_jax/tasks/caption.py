@@ -102,6 +102,11 @@ class Caption:
         """The batch with its images augmented: uint8 [B, h, w, C]."""
         return {**batch, "image": augment(batch["image"], fold(keys, 0), self.augment)}
 
+    def tokens(self, batch: Batch) -> tuple[int, int, int]:
+        """(target tokens, ends included; places for ids; how many of these are padding)."""
+        real = batch["target"] != self.words.ids.pad
+        return int(real.sum() + real.any(1).sum()), real.size, int(real.size - real.sum())
+
     def denominator(self, batch: Batch) -> Array:
         """The number of target tokens of a batch, ends included and padding excluded: []."""
         return self.shifted(batch)[2].sum()

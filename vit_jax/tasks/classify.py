@@ -91,6 +91,10 @@ class Classify:
         images, targets = mixed(images, batch["label"], fold(keys, 5), self.augment, self.classes, epoch)
         return {**batch, "image": images, "target": targets}
 
+    def tokens(self, batch: Batch) -> tuple[int, int, int]:
+        """Zeros: images have no ids."""
+        return 0, 0, 0
+
     def denominator(self, batch: Batch) -> None:
         """None: the loss is a mean over images."""
 

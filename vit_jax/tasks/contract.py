@@ -173,6 +173,12 @@ class Task(Protocol):
         part is computed: leave uint8 images uint8 where that suffices.
         """
 
+    def tokens(self, batch: Batch) -> tuple[int, int, int]:
+        """(target tokens, ends included; places for ids; how many of these are padding) of a training batch.
+
+        The batch is as the data gives it, numpy arrays. Zeros where it has no ids. For the log, of training's speed.
+        """
+
     def denominator(self, batch: Batch) -> Any:
         """What the sums of a loss are divided by, as a scalar array []: the number of tokens of a batch, for example.
 

@@ -92,6 +92,12 @@ class Translate:
         """The batch, unchanged: there is no augmentation."""
         return batch
 
+    def tokens(self, batch: Batch) -> tuple[int, int, int]:
+        """(target tokens, ends included; places for ids on both sides; how many of these are padding)."""
+        source, target = batch["source"] != self.source.ids.pad, batch["target"] != self.target.ids.pad
+        real = int(source.sum() + target.sum())
+        return int(target.sum() + source.any(1).sum()), source.size + target.size, source.size + target.size - real
+
     def denominator(self, batch: Batch) -> Array:
         """The number of target tokens of a batch, ends included and padding excluded: []."""
         return self.shifted(batch)[2].sum()

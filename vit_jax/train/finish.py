@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import statistics
 from typing import TYPE_CHECKING, Any
 
 from .. import runs
 from ..config import RunConfig, task_row
 from ..errors import Interrupted, UserError, printable
-from .loop import measure, measure_and_log, watched_split
+from .loop import TOKENS, measure, measure_and_log, watched_split
 from .session import Session
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         if not last:  # a budget ended between evaluations: a run that goes on must not find this one in its log
             last = {weights: result.metrics for weights, result in measure(s, watched, split).items()}
         summary[watched] = last
+    summary |= of_ids(s.folder.metrics())
     ended = status == "finished" and not s.run.overfit_batches
     tested = {name: split for name, split in s.setup.dataset.splits.items() if name not in ("train", "validation")}
     result, best = None, best_weights(s) if ended else None
@@ -50,6 +52,15 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     s.folder.write_summary(summary, s.log.written())
     show(s.folder, summary)
     return summary
+
+
+def of_ids(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Of a run on ids {"tokens_per_second": the median over the rows of its log, "padding": the mean}; else empty."""
+    found = {}
+    for name, middle in ((TOKENS, statistics.median), ("padding", statistics.fmean)):
+        if values := [row[name] for row in rows if row["kind"] == "train" and row.get(name) is not None]:
+            found[name] = middle(values)
+    return found
 
 
 def draw(s: Session, result: Evaluation | None, best: dict[str, Any] | None) -> str:
@@ -138,6 +149,9 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
         for weights, m in results.items():
             values = "  ".join(f"{word} {m[name]:.4f}" for name, word in headlines.items() if name in m)
             print(printable(f"{split:10} {'last' if weights == 'raw' else weights:8} {values}"))
+    if TOKENS in summary:
+        share = summary["padding"]
+        print(f"speed      {summary[TOKENS]:,.0f} target tokens a second; {share:.1%} of the batches' ids are padding")
     for note in summary.get("notes", ()):
         print(printable(f"note       {note}"))
     if best := summary.get("best"):

@@ -19,6 +19,8 @@ from .session import Caught, Session
 if TYPE_CHECKING:
     from ..tasks import Evaluation
 
+TOKENS = "tokens_per_second"  # of targets, ends included, padding not
+
 
 @contextlib.contextmanager
 def signals() -> Iterator[Caught]:
@@ -78,9 +80,10 @@ def loop(s: Session) -> str:
                 s.progress.restart()
             if ending:
                 return ending
-            s.state, metrics = s.engine.train(s.state, next(stream))
+            batch = next(stream)
+            s.state, metrics = s.engine.train(s.state, batch)
             s.step += 1
-            check_finite(s, meter.add(s.step, metrics))
+            check_finite(s, meter.add(s.step, metrics, s.task.tokens(batch)))
 
 
 def first_step(s: Session, batch: dict[str, Any]) -> Meter:
@@ -89,7 +92,7 @@ def first_step(s: Session, batch: dict[str, Any]) -> Meter:
     s.progress.say("compiling the training step ...")
     s.state, metrics = s.engine.train(s.state, batch)
     s.step += 1
-    meter.add(s.step, metrics)
+    meter.add(s.step, metrics, s.task.tokens(batch))
     check_finite(s, meter.settle())
     s.progress.say(f"first step done after {time.monotonic() - began:.1f} s, compilation included")
     meter.restart()
@@ -105,7 +108,8 @@ def after_step(s: Session, meter: Meter) -> None:
         s.cpu_seconds += meter.cpu()
         row = meter.row(s.step, s.epoch, in_turn)
         s.log.write(row | {"memory": backend.memory_peak(), "cpu_seconds": s.cpu_seconds}, in_turn)
-        s.progress.update(s.step, {name: row[name] for name in meter.means}, row[meter.speed])
+        values = {name: row[name] for name in meter.means}
+        s.progress.update(s.step, values, row[meter.speed], row.get(TOKENS), row.get("padding"))
     else:
         s.progress.update(s.step)
     s.due = evaluation_due(s)
@@ -129,30 +133,37 @@ def why_end(s: Session) -> str:
 class Meter:
     """Reads each step's metrics once the next step has been sent, so that the host never waits for the newest step.
 
-    `totals` counts the steps and sums the loss and the task's metrics since the last row of metrics.jsonl. Checkpoints
-    contain it, so that a resumed run writes the same rows as an uninterrupted one.
+    `totals` counts the steps, and the places for ids and the padding in their batches, and sums the loss and the task's
+    metrics, since the last row of metrics.jsonl. Checkpoints contain it, so that a resumed run writes the same rows as
+    an uninterrupted one.
     """
 
     def __init__(self, batch: float, unit: str, totals: dict[str, float]):
         self.batch, self.speed, self.totals = batch, f"{unit}_per_second", totals
-        self.pending: tuple[int, dict[str, Any]] | None = None
+        self.pending: tuple[int, dict[str, Any], tuple[int, int, int]] | None = None
         self.last: dict[str, float] = {}
         self.restart()
 
     def restart(self) -> None:
         """Start to measure speed and CPU time anew, without the time since the last step."""
-        self.clock, self.counted, self.cpu_clock = time.monotonic(), 0, time.process_time()
+        self.clock, self.counted, self.tokens, self.cpu_clock = time.monotonic(), 0, 0, time.process_time()
 
     def cpu(self) -> float:
         """Seconds of CPU time of this process, all its threads, since this was last asked or `restart` called."""
         before, self.cpu_clock = self.cpu_clock, time.process_time()
         return self.cpu_clock - before
 
-    def add(self, step: int, metrics: dict[str, Any]) -> tuple[int, dict[str, float]] | None:
-        """Store a step's metrics on the device, and return (step, metrics) of the step before, if any."""
+    def add(
+        self, step: int, metrics: dict[str, Any], tokens: tuple[int, int, int]
+    ) -> tuple[int, dict[str, float]] | None:
+        """Store a step's metrics on the device, and return (step, metrics) of the step before, if any.
+
+        `tokens` of its batch is what `Task.tokens` gives.
+        """
         previous = self.settle()
-        self.pending = (step, metrics)
+        self.pending = (step, metrics, tokens)
         self.counted += 1
+        self.tokens += tokens[0]
         return previous
 
     def settle(self) -> tuple[int, dict[str, float]] | None:
@@ -161,10 +172,12 @@ class Meter:
 
         if self.pending is None:
             return None
-        step, metrics = self.pending
+        step, metrics, (_, places, padding) = self.pending
         self.pending = None
         self.last = {k: float(v) for k, v in jax.device_get(metrics).items()}
-        self.totals["steps"] += 1
+        counts = {"steps": 1, **({"places": places, "padding": padding} if places else {})}
+        for name, count in counts.items():
+            self.totals[name] = self.totals.get(name, 0) + count
         for name in self.means:
             self.totals[name] = self.totals.get(name, 0.0) + self.last[name]
         return step, self.last
@@ -177,14 +190,19 @@ class Meter:
     def row(self, step: int, epoch: float, in_turn: bool) -> dict[str, Any]:
         """A row of metrics.jsonl, with the loss and the task's metrics as means over the steps since the last row.
 
+        Of batches of ids also the target tokens per second and the padding, a share of all places in these batches.
         `in_turn` is False for a row that a budget adds out of turn; then the means continue in the next row.
         """
         means = {name: self.totals[name] / self.totals["steps"] for name in self.means}
-        speed = self.counted * self.batch / max(time.monotonic() - self.clock, 1e-9) if self.counted else None
+        seconds = max(time.monotonic() - self.clock, 1e-9)
+        speeds = {self.speed: self.counted * self.batch / seconds if self.counted else None}
+        if places := self.totals.get("places"):
+            means["padding"] = self.totals["padding"] / places
+            speeds[TOKENS] = self.tokens / seconds if self.counted else None
         if in_turn:
             self.totals.update(dict.fromkeys(self.totals, 0))
         self.restart()
-        return {"kind": "train", "step": step, "epoch": epoch, **self.last, **means, self.speed: speed}
+        return {"kind": "train", "step": step, "epoch": epoch, **self.last, **means, **speeds}
 
 
 def check_finite(s: Session, step_metrics: tuple[int, dict[str, float]] | None) -> None:
