@@ -1,7 +1,7 @@
 """The search for an answer in PyTorch, one input at a time: the counterpart of vit_jax/decode.
 
 It is written for reading: rules are sets of ids, hypotheses are lists, and the cache holds copies of all that a
-hypothesis needs. V is the number of logits.
+hypothesis needs. Only `likeliest`, by which training is validated, takes whole batches. V is the number of logits.
 """
 
 from __future__ import annotations
@@ -47,6 +47,25 @@ def search(
         return int(torch.multinomial(filtered(scores, d).softmax(0), 1, generator=generator))
 
     return [one_by_one(step, cache, ids, d, longest, draw) for _ in range(d.nbest)]
+
+
+def likeliest(model: Any, memory: Tensor, padding: Tensor | None, length: int, ids: Ids) -> Tensor:
+    """The likeliest next token, one after the other: memories [B, S, D] -> int64 [B, length], without ends, padded.
+
+    `model` has `init_cache` and `decode_step`; `padding` [B, S] is that of the memories.
+    """
+    cache = model.init_cache(memory, padding, length)
+    found = torch.full((len(memory), length), ids.pad, device=memory.device)
+    read, ended = torch.full_like(found[:, 0], ids.begin), torch.zeros_like(found[:, 0], dtype=torch.bool)
+    for t in range(length):
+        logits, cache = model.decode_step(read, cache)
+        logits[:, list(ids.banned)] = -torch.inf
+        read = logits.argmax(-1)
+        ended |= read == ids.end
+        if ended.all():
+            break
+        found[:, t] = read.masked_fill(ended, ids.pad)  # a text that has ended goes on, but nothing of it is read
+    return found
 
 
 def one_by_one(step: Step, cache: Any, ids: Ids, d: Decoding, longest: int, choose: Callable[[Tensor], int]) -> Answer:

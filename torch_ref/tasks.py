@@ -18,6 +18,7 @@ from vit_jax.errors import UserError
 from vit_jax.text import Ids, Vocabulary, opened
 
 from .captioner import Captioner
+from .decode import likeliest
 from .transformer import Transformer
 from .vit import ViT
 
@@ -152,24 +153,6 @@ def classify_metrics(logits: Tensor, labels: Tensor, averaged: Tensor | None = N
     return {name: values.double().mean().item() for name, values in metrics.items()}
 
 
-def greedy(model: Transformer, source: Tensor, length: int, ids: Ids, source_pad: int) -> Tensor:
-    """The likeliest next token, one after the other: int64 [B, S] -> [B, length], without ends, padded."""
-    read = torch.full_like(source[:, :1], ids.begin)
-    ended = torch.zeros(len(source), dtype=torch.bool, device=source.device)
-    found = torch.full((len(source), length), ids.pad, device=source.device)
-    for t in range(length):
-        logits = model(source, read, source_padding=source != source_pad)[:, -1]
-        logits[:, list(ids.banned)] = -torch.inf
-        next_ = logits.argmax(-1)
-        ended |= next_ == ids.end
-        if ended.all():
-            break
-        found[:, t] = next_.masked_fill(ended, ids.pad)
-        # A sentence that has ended goes on with any token: nothing of it is read.
-        read = torch.cat([read, next_[:, None]], 1)
-    return found
-
-
 class Classify:
     """Classification of images, in batches {image: uint8 [B, h, w, C], label [B]}."""
 
@@ -230,15 +213,16 @@ class Translate:
         """For each sentence: the sum of its losses, its tokens, how many are predicted right, and its translation."""
         source, target, ids = batch["source"].long(), batch["target"].long(), self.ids
         read, labels = shifted(target, ids)
-        padding = {"source_padding": source != self.source_pad, "target_padding": real(target, ids)}
-        logits = model(source, read, **padding)
+        padding = source != self.source_pad
+        memory = model.encode(source, source_padding=padding)
+        logits = model(source, read, source_padding=padding, target_padding=real(target, ids))
         losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
         longest = cast(Any, self.run.data).lengths[-1]
         return {
             "loss": losses.double().sum(1),
             "tokens": (labels != -100).sum(1),
             "right": (logits.argmax(-1) == labels).sum(1),
-            "predicted": greedy(model, source, longest, ids, self.source_pad),
+            "predicted": likeliest(model, memory, padding, longest, ids),
         }
 
     def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
@@ -292,21 +276,8 @@ class Caption:
             "loss": losses.double().sum(1),
             "tokens": (labels != -100).sum(1),
             "right": (logits.argmax(-1) == labels).sum(1),
-            "predicted": self.captions(model, images, cast(Any, self.run.data).length),
+            "predicted": likeliest(model, model.encode(images), None, cast(Any, self.run.data).length, self.ids),
         }
-
-    def captions(self, model: Captioner, images: Tensor, length: int) -> Tensor:
-        """The likeliest next token, one after the other: normalised images to [B, length], without ends, padded."""
-        cache = model.init_cache(model.encode(images), None, length)
-        found = torch.full((len(images), length), self.ids.pad, device=images.device)
-        read, ended = torch.full_like(found[:, 0], self.ids.begin), torch.zeros_like(found[:, 0], dtype=torch.bool)
-        for t in range(length):
-            logits, cache = model.decode_step(read, cache)
-            logits[:, list(self.ids.banned)] = -torch.inf
-            read = logits.argmax(-1)
-            ended |= read == self.ids.end
-            found[:, t] = read.masked_fill(ended, self.ids.pad)
-        return found
 
     def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
         """Loss and accuracy per token, and the share of captions that are right to the last word."""
