@@ -15,6 +15,7 @@ PRESETS = {
     "digits": images.digits,
     "numbers": text.numbers,
     "shapes": text.shapes,
+    "multi30k": text.multi30k,
     "transformer-512x6": text.transformer_512x6,
     "mnist": images.mnist,
     "mnist-stem": images.mnist_stem,

@@ -1,10 +1,10 @@
-"""What a preset is."""
+"""What a preset is, and what several presets share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import RunConfig
+from ..config import OptimConfig, RunConfig
 
 
 @dataclass(frozen=True)
@@ -14,3 +14,7 @@ class Preset:
     run: RunConfig
     title: str  # a few words, for the list of all presets
     help: str = ""  # the whole text, if that is more
+
+
+# What learned most in a few epochs, from random weights: found for cifar10-stem on its validation images.
+FEW_EPOCHS = OptimConfig(name="muon", lr=4e-3, muon_lr=0.02, beta2=0.99, weight_decay=0.2, schedule="one_cycle")

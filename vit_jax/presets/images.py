@@ -6,10 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..config import DistilLoss, ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig
-from .entry import Preset
-
-# What learned most in a few epochs, from random weights: found for cifar10-stem on its validation images.
-FEW_EPOCHS = OptimConfig(name="muon", lr=4e-3, muon_lr=0.02, beta2=0.99, weight_decay=0.2, schedule="one_cycle")
+from .entry import FEW_EPOCHS, Preset
 
 
 def digits() -> Preset:

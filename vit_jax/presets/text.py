@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..config import (
     CaptionData,
     CaptionerConfig,
@@ -13,7 +15,7 @@ from ..config import (
     TransformerConfig,
     ViTConfig,
 )
-from .entry import Preset
+from .entry import FEW_EPOCHS, Preset
 
 
 def numbers() -> Preset:
@@ -66,6 +68,30 @@ def shapes() -> Preset:
         "there are scenes with pairs of colour and shape that training has never shown (unseen), and two controls, "
         "test with the pictures of others (shuffled) and with grey ones (blank). It also reports the share of the "
         "decoder's attention, at the word that names a shape, that lies on the patches of that shape.",
+    )
+
+
+def multi30k() -> Preset:
+    model = TransformerConfig(
+        width=128, heads=4, hidden=256, encoder_depth=4, decoder_depth=4, activation="relu", tie="all",
+        dropout=0.1, output_bias=False, scale_embedding=True, init="fan_in", embedding_std=0.088,
+    )  # fmt: skip
+    return Preset(
+        RunConfig(
+            task="translate",
+            model=model,
+            data=SentenceData(
+                source="pairs:en-de:multi30k", tokenizer="bpe", vocabulary=4000, tokens=1920, lengths=(16, 24, 32, 96)
+            ),
+            optim=replace(FEW_EPOCHS, beta2=0.98, weight_decay=0.1, pct_start=0.1, clip=1.0),
+            loss=LossConfig(label_smoothing=0.1),
+            epochs=8,
+            batch=64,
+        ),
+        "English to German captions of pictures, 15 minutes",
+        "Multi30k, English to German, raw text: 29,000 captions of pictures in train.en, train.de, val.en, ..., as its "
+        "authors publish them (--data.source pairs:en-de:FOLDER). 128 wide, 4+4 pre-norm blocks, one vocabulary of "
+        "4,000 parts of words for both languages and the head, and Muon for the hidden kernels.",
     )
 
 
