@@ -255,6 +255,9 @@ PLAIN_VIT: dict[str, Field] = {
     "registers": always(0), "position": always("learned"),
     "layer_scale": always(0.0), "head_width": always(0), "head_hidden": always(0), "head_activation": always("tanh"),
     "pool": always("cls"),
+    "rotary": always("none"), "rotary_pairs": always("halves"), "rotary_places": always("centres"),
+    "rotary_first": always("rows"), "rotary_base": always(100.0), "rotary_offset": always(0.0),
+    "rotary_grid": always(0),
 }  # fmt: skip
 
 __all__ = [

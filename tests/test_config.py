@@ -39,6 +39,7 @@ from vit_jax.config import (
 )
 from vit_jax.config import check as checks
 from vit_jax.config.captioner import HEADLESS
+from vit_jax.config.vit import _check_rotary
 from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, preset
 
@@ -140,6 +141,10 @@ BAD_NETWORKS = [
     (dict(distill_token=True, distill_norm=True), "distill_norm", "True", "distill_head", "False"),
     (dict(position_trained=False), "position", "learned", "position_trained", "False"),
     (dict(position="sincos2d", width=66, heads=2), "width", "66", "position", "sincos2d"),
+    (dict(rotary="axial", width=12, heads=2), "rotary", "axial", "head_width", "6"),
+    (dict(rotary_base=0.0), "rotary_base", "0.0"),
+    (dict(rotary_offset=math.inf), "rotary_offset", "inf"),
+    (dict(rotary_grid=(0, 3)), "rotary_grid", "0x3"),
     *(
         (dict([(rate, value)]), rate, str(value))
         for rate in ("dropout", "drop_path", "patch_dropout")
@@ -450,7 +455,7 @@ OF_A_RUN += [f for f in vars(augmentation).values() if inspect.isfunction(f) and
 @pytest.mark.parametrize(
     ("check", "functions", "cases", "build"),
     [
-        (check_vit, [check_vit], BAD_NETWORKS, vit_with),
+        (check_vit, [check_vit, _check_rotary], BAD_NETWORKS, vit_with),
         (check_transformer, [check_transformer], BAD_TRANSFORMERS, transformer_with),
         (check_captioner, [check_captioner, captioner._inside], BAD_CAPTIONERS, captioner_with),
         (check_run, OF_A_RUN, BAD_RUNS, run_with),
@@ -641,6 +646,7 @@ KINDS = {
         )
         for leaf in ("kernel", "bias")
     },
+    "blocks.0.attention.frequencies": "frequency",
     "blocks.0.scale1": "scale",
     "blocks.0.scale2": "scale",
     "pool.probe": "token",
@@ -700,6 +706,7 @@ def test_kind_of_every_parameter_name():
         pre_norm=True,
         layer_scale=0.1,
         qk_norm=True,
+        rotary="mixed",
         gated=True,
         pool="map",
         head_norm=True,

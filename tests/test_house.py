@@ -28,7 +28,7 @@ ORDER = [
         "division",
         "memory",
     ),
-    *("attention_core", "layers", "vit", "transformer", "resnet", "captioner", "models"),
+    *("attention_core", "rotary", "layers", "vit", "transformer", "resnet", "captioner", "models"),
     *("text", "data", "report", "augment", "muon", "optim", "decode", "tasks", "step", "checkpoint"),
     *("interop", "weights", "starting", "teacher"),
     *("compare", "train", "evaluate", "predict", "cli", "__main__"),
@@ -90,6 +90,7 @@ WAY = [
     "__main__",
 ]
 TWINS = [
+    "rotary",
     "layers",
     "vit",
     "transformer",

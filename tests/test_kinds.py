@@ -36,6 +36,7 @@ EVERYTHING = dataclasses.replace(
     layer_scale=0.1,
     qk_norm=True,
     gated=True,
+    rotary="mixed",
     pool="map",
     head_norm=True,
     head_hidden=6,
@@ -57,7 +58,7 @@ SENTENCES = TransformerConfig(
 )
 TIED = dataclasses.replace(SENTENCES, source_vocabulary=7, tie="all")
 CAPTIONS = CaptionerConfig(
-    vit=dataclasses.replace(EVERYTHING, **HEADLESS, width=12),
+    vit=dataclasses.replace(EVERYTHING, **HEADLESS, width=16),
     text=dataclasses.replace(SENTENCES, encoder_depth=0, source_vocabulary=0),
 )
 
@@ -180,7 +181,8 @@ def test_muon_updates_the_hidden_kernels_and_keeps_one_moment_of_them():
 
 
 def test_a_table_says_shape_kind_and_start_of_each():
-    assert {p.kind for p in parameters(EVERYTHING).values()} == {"kernel", "bias", "norm", "token", "position", "scale"}
+    kinds = {"kernel", "bias", "norm", "token", "position", "scale", "frequency"}
+    assert {p.kind for p in parameters(EVERYTHING).values()} == kinds
     assert {p.kind for p in parameters(SENTENCES).values()} == {"kernel", "bias", "norm", "position", "embedding"}
     for config in (EVERYTHING, SENTENCES):
         values = flatten(start(config, jax.random.key(0)))

@@ -77,6 +77,32 @@ def table_of_positions(c):
     return table
 
 
+def turned(c, x, frequencies):
+    """Queries or keys of one head [B, N, Dh], those of patches turned pair by pair as rotary positions state."""
+    (h, w), (ph, pw), width = pair(c.image), pair(c.patch), x.shape[-1]
+    rows, columns = h // ph, w // pw
+    out, first = x.copy(), x.shape[1] - rows * columns
+    for n in range(rows * columns):
+        places = []
+        for index, size, reference in zip(divmod(n, columns), (rows, columns), pair(c.rotary_grid), strict=True):
+            if c.rotary_places == "centres":
+                places.append(2 * math.pi * (2 * (index + 0.5) / size - 1))
+            else:
+                places.append((index + c.rotary_offset) * (reference / size if reference else 1))
+        places = places if c.rotary_first == "rows" else places[::-1]
+        for k in range(width // 2):
+            if c.rotary == "mixed":
+                angle = places[0] * frequencies[0, k] + places[1] * frequencies[1, k]
+            else:
+                axis, of_axis = divmod(k, width // 4)
+                angle = places[axis] * c.rotary_base ** (-4 * of_axis / width)
+            a, b = (k, k + width // 2) if c.rotary_pairs == "halves" else (2 * k, 2 * k + 1)
+            xa, xb = x[:, first + n, a], x[:, first + n, b]
+            out[:, first + n, a] = xa * math.cos(angle) - xb * math.sin(angle)
+            out[:, first + n, b] = xa * math.sin(angle) + xb * math.cos(angle)
+    return out
+
+
 def reference(c, p, images):
     """What the network computes, by the names of `ViT.capture`, in float64."""
 
@@ -95,6 +121,9 @@ def reference(c, p, images):
             qh, kh, vh = (x[..., h * width : (h + 1) * width] for x in (q, k, v))
             if qk_norm:
                 qh, kh = norm(f"{name}.query_norm", qh), norm(f"{name}.key_norm", kh)
+            if c.rotary != "none" and name != "pool":
+                own = p[f"{name}.frequencies"][:, h] if c.rotary == "mixed" else None
+                qh, kh = turned(c, qh, own), turned(c, kh, own)
             scores = np.einsum("bqd,bkd->bqk", qh, kh) / math.sqrt(width)
             scores = np.exp(scores - scores.max(-1, keepdims=True))
             maps.append(scores / scores.sum(-1, keepdims=True))
@@ -193,6 +222,8 @@ def reference(c, p, images):
 BASE = ViTConfig(image=(6, 8), channels=2, patch=(3, 2), classes=5, width=12, depth=2, heads=3, hidden=20)
 PATCHES = dict(image=(9, 6), cls_token=False, pool="mean")
 PREFIX = dict(image=(6, 6), distill_token=True, registers=1)
+ROTARY = dict(rotary="axial", position="none", head_width=8)
+INDICES = dict(**ROTARY, rotary_places="indices", rotary_pairs="neighbours")
 DEIT = dict(**PREFIX, pool="cls_distill")
 CASES = {
     "base": {},
@@ -226,6 +257,15 @@ CASES = {
     "sincos1d": dict(position="sincos1d", position_trained=False),
     "sincos1d, trained": dict(position="sincos1d"),
     "no positions": dict(position="none"),
+    "axial rotary": ROTARY,
+    "axial rotary, columns first": dict(**ROTARY, rotary_first="columns", rotary_base=7.0),
+    "axial rotary of indices, neighbours": dict(**INDICES, rotary_base=10.0),
+    "axial rotary of indices, scaled": dict(**INDICES, rotary_offset=1.0, rotary_grid=(3, 5), **PREFIX),
+    "axial rotary after q/k norm, positions, norms last": dict(
+        **ROTARY | dict(position="learned"), qk_norm=True, norm_first=False
+    ),
+    "mixed rotary": dict(**INDICES | dict(rotary="mixed", rotary_first="columns")),
+    "mixed rotary of centres, halves": dict(**ROTARY | dict(rotary="mixed"), stem_bias=False),
     "norm before the blocks": dict(pre_norm=True),
     "norms last": dict(norm_first=False, final_norm=False),
     "norms last, and a final one": dict(norm_first=False),
@@ -352,6 +392,7 @@ def test_float32_equals_the_papers(c):
         "pool=mean",
         "heads=2",
         "stem_activation=relu",
+        "rotary=axial",
     ],
 )
 def test_the_comparison_sees_a_wrong_slot(field):
@@ -363,6 +404,8 @@ def test_the_comparison_sees_a_wrong_slot(field):
 
 
 RICH = dict(
+    rotary="mixed",
+    head_width=8,
     stem_pre_norm=True,
     pre_norm=True,
     layer_scale=0.1,
@@ -402,6 +445,43 @@ def test_an_image_does_not_see_its_batch():
 def test_images_of_another_size_are_refused():
     with pytest.raises(ValueError, match=r"\(3, 8, 6, 2\) are not \[B, 6, 8, 2\]"):
         network(BASE, random_weights(BASE))(jnp.zeros((3, 8, 6, 2)))
+    unplaced = dataclasses.replace(BASE, position="none")
+    with pytest.raises(ValueError, match=r"images of 8x8 pixels are not divisible by the patch 3x2"):
+        network(unplaced, random_weights(unplaced))(jnp.zeros((3, 8, 8, 2)))
+    with pytest.raises(ValueError, match=r"\(3, 6, 8, 1\) are not \[B, 6, 8, 2\]"):
+        network(unplaced, random_weights(unplaced))(jnp.zeros((3, 6, 8, 1)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        INDICES | dict(rotary_grid=(3, 5)),
+        dict(position="sincos2d", position_trained=False),
+    ],
+)
+def test_without_stored_positions_images_of_another_size_are_those_of_its_network(fields):
+    c = dataclasses.replace(BASE, **fields)
+    other = dataclasses.replace(c, image=(12, 4))
+    weights, images = random_weights(c), random_images(other)
+    assert shapes(c) == shapes(other)
+    with jax.enable_x64(True):
+        got = network(c, weights, "float64", "float64").capture(jnp.asarray(images), names(c))
+    expected = reference(other, weights, images)
+    assert all(error(got[name], expected[name]) <= 1e-12 for name in names(c))
+
+
+def test_a_patch_that_survives_patch_dropout_keeps_its_own_angles():
+    """The attention of the patches that are kept is that of all, over fewer keys."""
+    c = dataclasses.replace(BASE, **INDICES | dict(rotary="mixed"), depth=1, patch_dropout=0.5)
+    model, images = network(c, random_weights(c)), jnp.asarray(random_images(c), "float32")
+    tape, all_of = dict.fromkeys(["tokens", "attention"]), model.capture(images, ["tokens", "attention"])
+    model.encode(images, keys(3), tape=tape)
+    for b in range(3):
+        distances = np.abs(np.asarray(all_of["tokens"])[b] - np.asarray(tape["tokens"])[b][:, None]).max(-1)
+        kept = distances.argmin(1)
+        assert len(set(kept)) == len(kept) == 5
+        few = np.asarray(all_of["attention"])[b, 0][:, kept][:, :, kept]
+        np.testing.assert_allclose(tape["attention"][b, 0], few / few.sum(-1, keepdims=True), atol=1e-5)
 
 
 # ----------------------------------------------------------------------------------------- parameters

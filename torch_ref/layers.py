@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .rotary import angles, turn
+
 Tape = dict[str, Any]  # inner values that a caller asks for: {name: None} before a forward pass, {name: tensor} after
 
 
@@ -109,7 +111,8 @@ def attention_mask(
 class Attention(nn.Module):
     """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2).
 
-    `key_width` and `value_width` are the widths of the inputs for keys and values; 0: `width`.
+    `key_width` and `value_width` are the widths of the inputs for keys and values; 0: `width`. `pairs` are the pairs of
+    values that rotary positions turn (rotary.py), whose frequencies are learned if `mixed`; empty: there are none.
     """
 
     def __init__(
@@ -128,30 +131,45 @@ class Attention(nn.Module):
         eps: float = 1e-6,
         norm_bias: bool = True,
         dropout: float = 0.0,
+        pairs: str = "",
+        mixed: bool = False,
     ):
         super().__init__()
         inner = heads * head_width
-        self.heads, self.head_width, self.dropout = heads, head_width, nn.Dropout(dropout)
+        self.heads, self.head_width, self.dropout, self.pairs = heads, head_width, nn.Dropout(dropout), pairs
         self.query = nn.Linear(width, inner, query_bias)
         self.key = nn.Linear(key_width or width, inner, key_bias)
         self.value = nn.Linear(value_width or width, inner, value_bias)
         self.query_norm = nn.LayerNorm(head_width, eps, bias=norm_bias) if qk_norm else None
         self.key_norm = nn.LayerNorm(head_width, eps, bias=norm_bias) if qk_norm else None
         self.out = nn.Linear(inner, width, out_bias)
+        self.frequencies = nn.Parameter(torch.zeros(2, heads, head_width // 2)) if mixed else None
 
     def split_heads(self, x: Tensor) -> Tensor:
         """[B, N, (H Dh)] -> [B, H, N, Dh]."""
         return x.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, tape: Tape | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        *,
+        rotary: Tensor | None = None,
+        tape: Tape | None = None,
     ) -> Tensor:
         """[B, Nq, D], [B, Nk, Dk], [B, Nk, Dv] -> [B, Nq, D].
 
         The mask is boolean and 4-D, True where to attend; ValueError on any other. A query that may attend to nothing
-        has a zero context. If `tape` has the name "attention", it receives the weights [B, H, Nq, Nk].
+        has a zero context. `rotary` is the table of rotary positions of the last tokens, as `angles` in rotary.py
+        takes it. If `tape` has the name "attention", it receives the weights [B, H, Nq, Nk].
         """
-        return self.attend(query, *self.project(key, value), mask, tape=tape)
+        k, v = self.project(key, value)
+        if rotary is not None:
+            rotary = angles(rotary, self.frequencies)
+            k = turn(k, rotary, self.pairs)
+        return self.attend(query, k, v, mask, rotary=rotary, tape=tape)
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values per head, [B, H, Nk, Dh] each; decoding caches them between steps."""
@@ -159,11 +177,22 @@ class Attention(nn.Module):
         return k if self.key_norm is None else self.key_norm(k), v
 
     def attend(
-        self, query: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, tape: Tape | None = None
+        self,
+        query: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        *,
+        rotary: Tensor | None = None,
+        tape: Tape | None = None,
     ) -> Tensor:
-        """The attention of [B, Nq, D] -> [B, Nq, D] to keys and values that `project` has given; else as a call."""
+        """The attention of [B, Nq, D] -> [B, Nq, D] to keys and values that `project` has given; else as a call.
+
+        `rotary` are the angles [..., N, Dh/2] by which the keys are turned already.
+        """
         q = self.split_heads(self.query(query))
         q = q if self.query_norm is None else self.query_norm(q)
+        q = q if rotary is None else turn(q, rotary, self.pairs)
         check_mask(mask, (len(q), self.heads, q.shape[2], k.shape[2]))
         if tape is None and not (self.training and self.dropout.p):
             context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # zero for a query without a key

@@ -6,6 +6,7 @@ Dimensions: B batch, h and w image height and width, C channels, N tokens, D wid
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from vit_jax.config import ViTConfig, check_vit, pair
 from vit_jax.config.vit import vit_captured
 
+from . import rotary
 from .layers import ACTIVATIONS, Attention, AttentionPool, Mlp, Tape, drop_path, evaluating, initialise, record
 
 
@@ -74,23 +76,25 @@ class Block(nn.Module):
             eps=c.eps,
             norm_bias=c.norm_bias,
             dropout=c.attention_dropout,
+            pairs="" if c.rotary == "none" else c.rotary_pairs,
+            mixed=c.rotary == "mixed",
         )
         self.scale1 = nn.Parameter(torch.full((c.width,), c.layer_scale)) if c.layer_scale else None
         self.norm2 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
         self.mlp = Mlp(c.width, c.hidden, c.activation, gated=c.gated, bias=c.mlp_bias, dropout=c.activation_dropout)
         self.scale2 = nn.Parameter(torch.full((c.width,), c.layer_scale)) if c.layer_scale else None
 
-    def forward(self, x: Tensor, *, tape: Tape | None = None) -> Tensor:
-        """[B, N, D] -> [B, N, D]."""
+    def forward(self, x: Tensor, *, rotary: Tensor | None = None, tape: Tape | None = None) -> Tensor:
+        """[B, N, D] -> [B, N, D]; `rotary` is that of `rotary_table`."""
         if self.norm_first:
-            x = x + self.branch(self.attend(self.norm1(x), tape), self.scale1)
+            x = x + self.branch(self.attend(self.norm1(x), rotary, tape), self.scale1)
             return x + self.branch(self.mlp(self.norm2(x)), self.scale2)
-        x = self.norm1(x + self.branch(self.attend(x, tape), self.scale1))
+        x = self.norm1(x + self.branch(self.attend(x, rotary, tape), self.scale1))
         return self.norm2(x + self.branch(self.mlp(x), self.scale2))
 
-    def attend(self, x: Tensor, tape: Tape | None) -> Tensor:
+    def attend(self, x: Tensor, rotary: Tensor | None, tape: Tape | None) -> Tensor:
         """Self-attention: [B, N, D] -> [B, N, D]."""
-        return self.attention(x, x, x, tape=tape)
+        return self.attention(x, x, x, rotary=rotary, tape=tape)
 
     def branch(self, y: Tensor, scale: Tensor | None) -> Tensor:
         """What a branch adds to its input: `y` after dropout, LayerScale (Touvron et al. 2021) and stochastic depth."""
@@ -135,7 +139,8 @@ class ViT(nn.Module):
     def forward(self, images: Tensor, *, tape: Tape | None = None) -> Tensor:
         """Normalised images [B, C, h, w], floating-point, to logits [B, K] (without a head: to features [B, D]).
 
-        Raises ValueError on images of another shape or of integers.
+        A network that stores no positions takes images of any h and w that its patch divides. Raises ValueError on
+        images of another shape or of integers.
         """
         return self.classify(self.encode(images, tape=tape), tape)
 
@@ -165,19 +170,15 @@ class ViT(nn.Module):
 
         Errors are those of a call.
         """
-        expected = (self.config.channels, *pair(self.config.image))
-        if images.ndim != 4 or images.shape[1:] != expected:
-            raise ValueError(
-                f"images {list(images.shape)} are not [B, {', '.join(map(str, expected))}], which this network takes"
-            )
+        c = self.sized(images)
         if not images.is_floating_point():
             raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
-        x = self.embed(images.to(self.patch.weight.dtype))  # [B, N, D]
+        x, table = self.embed(images.to(self.patch.weight.dtype), c)  # [B, N, D]
         record(tape, "tokens", x)
         maps = []
         for i, block in enumerate(self.blocks):
             inner: Tape | None = {"attention": None} if tape is not None and "attention" in tape else None
-            x = block(x, tape=inner)
+            x = block(x, rotary=table, tape=inner)
             record(tape, f"blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
         if maps:
@@ -186,13 +187,29 @@ class ViT(nn.Module):
         record(tape, "features", x)
         return x
 
-    def embed(self, images: Tensor) -> Tensor:
-        """The tokens that enter the blocks, prefix tokens before patches: [B, C, h, w] -> [B, N, D]."""
-        c = self.config
+    def sized(self, images: Tensor) -> ViTConfig:
+        """The config with the size of these images. Raises ValueError where the network does not take it."""
+        c, (ph, pw) = self.config, pair(self.config.patch)
+        channels, *expected = c.channels, *pair(c.image)
+        if images.ndim != 4 or images.shape[1] != channels or (c.position_stored and [*images.shape[2:]] != expected):
+            raise ValueError(
+                f"images {list(images.shape)} are not [B, {channels}, {', '.join(map(str, expected))}], "
+                "which this network takes"
+            )
+        h, w = images.shape[2:]
+        if not h * w or h % ph or w % pw:
+            raise ValueError(f"images of {h}x{w} pixels are not divisible by the patch {ph}x{pw}: give those that are")
+        return dataclasses.replace(c, image=(h, w))
+
+    def embed(self, images: Tensor, c: ViTConfig) -> tuple[Tensor, Tensor | None]:
+        """(what enters the blocks, prefix tokens before patches: [B, C, h, w] -> [B, N, D]; a `rotary_table`).
+
+        `c` is the config with the size of the images.
+        """
         patches = self.patch(self.stem(images))
-        positions = self.positions(patches)
+        positions = self.positions(c, patches)
         patches = patches if positions is None else patches + positions[:, -c.patches :]
-        patches = self.drop_patches(patches)
+        patches, table = self.drop_patches(patches, rotary_table(c, patches))
         tokens, row = [], 0
         for name, count, has_position in c.prefix:
             token = getattr(self, name)  # [1, count, D]
@@ -200,22 +217,26 @@ class ViT(nn.Module):
                 token, row = token + positions[:, row : row + count], row + count
             tokens.append(token.expand(len(images), -1, -1))
         x = self.embedding_dropout(torch.cat([*tokens, patches], dim=1))
-        return x if self.pre_norm is None else self.pre_norm(x)
+        return x if self.pre_norm is None else self.pre_norm(x), table
 
-    def positions(self, like: Tensor) -> Tensor | None:
+    def positions(self, c: ViTConfig, like: Tensor) -> Tensor | None:
         """The position embedding [1, rows, D], stored or computed; None if there is none."""
         if self.position is not None:
             return self.position
-        return None if self.config.position == "none" else sinusoids(self.config).to(like)
+        return None if c.position == "none" else sinusoids(c).to(like)
 
-    def drop_patches(self, x: Tensor) -> Tensor:
-        """Keep a random share of the patch tokens [B, N, D], in their order (PatchDropout, Liu et al. 2022)."""
+    def drop_patches(self, x: Tensor, table: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Keep a random share of the patch tokens [B, n, D], in their order (PatchDropout, Liu et al. 2022).
+
+        `table` [n, ...] has a row for each patch; that of the patches that are kept is [B, kept, ...].
+        """
         rate, (batch, n, width) = self.config.patch_dropout, x.shape
         if not self.training or not rate:
-            return x
+            return x, table
         kept = max(1, round(n * (1 - rate)))
         chosen = torch.rand(batch, n, device=x.device).topk(kept).indices.sort().values  # [B, kept]
-        return x.gather(1, chosen.unsqueeze(-1).expand(-1, -1, width))
+        x = x.gather(1, chosen.unsqueeze(-1).expand(-1, -1, width))
+        return x, None if table is None else table[chosen]
 
     def classify(self, x: Tensor, tape: Tape | None = None) -> Tensor:
         """Pool the tokens [B, N, D] and apply the head: logits [B, K], or the pooled feature [B, D] without a head."""
@@ -273,6 +294,9 @@ class ViT(nn.Module):
                         nn.init.zeros_(head.bias)
         if self.position is not None and c.position != "learned":
             self.position.copy_(sinusoids(c))
+        for name, parameter in self.named_parameters():
+            if name.endswith(".frequencies"):
+                parameter.copy_(rotary.mixed(c.heads, c.resolved_head_width, c.rotary_base))
 
 
 def _tokens(present: bool, count: int, width: int) -> nn.Parameter | None:
@@ -291,6 +315,16 @@ def sinusoids(c: ViTConfig) -> Tensor:
     if c.position == "sincos1d":
         return sincos1d(c.position_rows, c.width)
     return F.pad(sincos2d(*c.grid, c.width), (0, 0, c.position_rows - c.patches, 0))
+
+
+def rotary_table(c: ViTConfig, like: Tensor) -> Tensor | None:
+    """What rotary attention needs of each patch: axial [n, Dh/2] angles, mixed [n, 2] places; None without it."""
+    if c.rotary == "none":
+        return None
+    table = rotary.places(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, pair(c.rotary_grid))
+    if c.rotary == "axial":
+        table = rotary.axial(table, c.resolved_head_width, c.rotary_base)
+    return table.to(like.device, torch.promote_types(like.dtype, torch.float32))
 
 
 def sincos1d(length: int, width: int) -> Tensor:

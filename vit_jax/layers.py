@@ -19,6 +19,7 @@ from jax import Array
 
 from .attention_core import attention_core, dropped
 from .config import Parameter
+from .rotary import angles, turn
 from .runs import flatten
 
 Tape = dict[str, Any]  # inner values that a caller asks for: {name: None} before a forward pass, {name: array} after
@@ -224,7 +225,8 @@ def from_torch_mask(mask: Any, heads: int = 0) -> Array:
 class Attention(nnx.Module):
     """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2).
 
-    `key_width` and `value_width` are the widths of the inputs for keys and values; 0: `width`.
+    `key_width` and `value_width` are the widths of the inputs for keys and values; 0: `width`. `pairs` are the pairs of
+    values that rotary positions turn (rotary.py), whose frequencies are learned if `mixed`; empty: there are none.
     """
 
     def __init__(
@@ -243,16 +245,19 @@ class Attention(nnx.Module):
         eps: float = 1e-6,
         norm_bias: bool = True,
         dropout: float = 0.0,
+        pairs: str = "",
+        mixed: bool = False,
         dtype: Any = jnp.float32,
     ):
         inner = heads * head_width
-        self.heads, self.head_width, self.dropout = heads, head_width, dropout
+        self.heads, self.head_width, self.dropout, self.pairs = heads, head_width, dropout, pairs
         self.query = Linear(width, inner, query_bias, dtype)
         self.key = Linear(key_width or width, inner, key_bias, dtype)
         self.value = Linear(value_width or width, inner, value_bias, dtype)
         self.query_norm = LayerNorm(head_width, eps, norm_bias, dtype) if qk_norm else None
         self.key_norm = LayerNorm(head_width, eps, norm_bias, dtype) if qk_norm else None
         self.out = Linear(inner, width, out_bias, dtype)
+        self.frequencies = nnx.Param(jnp.zeros((2, heads, head_width // 2), dtype)) if mixed else None
 
     def split_heads(self, x: Array) -> Array:
         """[B, N, (H Dh)] -> [B, H, N, Dh]."""
@@ -265,15 +270,21 @@ class Attention(nnx.Module):
         value: Array,
         mask: Array | None = None,
         *,
+        rotary: Array | None = None,
         keys: Array | None = None,
         tape: Tape | None = None,
     ) -> Array:
         """[B, Nq, D], [B, Nk, Dk], [B, Nk, Dv] -> [B, Nq, D].
 
         The mask is boolean and 4-D, True where to attend; ValueError on any other. A query that may attend to nothing
-        has a zero context. If `tape` has the name "attention", it receives the weights [B, H, Nq, Nk].
+        has a zero context. `rotary` is the table of rotary positions of the last tokens, as `angles` in rotary.py
+        takes it. If `tape` has the name "attention", it receives the weights [B, H, Nq, Nk].
         """
-        return self.attend(query, *self.project(key, value), mask, keys=keys, tape=tape)
+        k, v = self.project(key, value)
+        if rotary is not None:
+            rotary = angles(rotary, None if self.frequencies is None else self.frequencies[...])
+            k = turn(k, rotary, self.pairs)
+        return self.attend(query, k, v, mask, rotary=rotary, keys=keys, tape=tape)
 
     def project(self, key: Array, value: Array) -> tuple[Array, Array]:
         """Keys and values per head, [B, H, Nk, Dh] each; decoding caches them between steps."""
@@ -287,13 +298,18 @@ class Attention(nnx.Module):
         v: Array,
         mask: Array | None = None,
         *,
+        rotary: Array | None = None,
         keys: Array | None = None,
         tape: Tape | None = None,
     ) -> Array:
-        """The attention of [B, Nq, D] -> [B, Nq, D] to keys and values that `project` has given; else as a call."""
+        """The attention of [B, Nq, D] -> [B, Nq, D] to keys and values that `project` has given; else as a call.
+
+        `rotary` are the angles [..., N, Dh/2] by which the keys are turned already.
+        """
         q = self.split_heads(self.query(query))
         q = q if self.query_norm is None else self.query_norm(q)
-        shape = (len(q), self.heads, q.shape[2], k.shape[2])
+        q = q if rotary is None else turn(q, rotary, self.pairs)
+        shape = (q.shape[0], self.heads, q.shape[2], k.shape[2])
         check_mask(mask, shape)
         kept = keep(shape, self.dropout, keys)
         context, weights = attention_core(q * self.head_width**-0.5, k, v, mask, kept, self.dropout)

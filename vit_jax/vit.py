@@ -9,6 +9,7 @@ Dimensions: B batch, h and w image height and width, C channels, N tokens, D wid
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from . import rotary
 from .config import ViTConfig, check_vit, pair
 from .config.vit import vit_captured, vit_parameters
 from .layers import (
@@ -115,6 +117,8 @@ class Block(nnx.Module):
             eps=c.eps,
             norm_bias=c.norm_bias,
             dropout=c.attention_dropout,
+            pairs="" if c.rotary == "none" else c.rotary_pairs,
+            mixed=c.rotary == "mixed",
             dtype=dtype,
         )
         self.scale1 = nnx.Param(jnp.full((c.width,), c.layer_scale, dtype)) if c.layer_scale else None
@@ -124,17 +128,19 @@ class Block(nnx.Module):
         )
         self.scale2 = nnx.Param(jnp.full((c.width,), c.layer_scale, dtype)) if c.layer_scale else None
 
-    def __call__(self, x: Array, *, keys: Array | None = None, tape: Tape | None = None) -> Array:
-        """[B, N, D] -> [B, N, D]."""
+    def __call__(
+        self, x: Array, *, rotary: Array | None = None, keys: Array | None = None, tape: Tape | None = None
+    ) -> Array:
+        """[B, N, D] -> [B, N, D]; `rotary` is that of `rotary_table`."""
         if self.norm_first:
-            x = x + self.branch(self.attend(self.norm1(x), keys, tape), self.scale1, fold(keys, 1))
+            x = x + self.branch(self.attend(self.norm1(x), rotary, keys, tape), self.scale1, fold(keys, 1))
             return x + self.branch(self.mlp(self.norm2(x), keys=fold(keys, 2)), self.scale2, fold(keys, 3))
-        x = self.norm1(x + self.branch(self.attend(x, keys, tape), self.scale1, fold(keys, 1)))
+        x = self.norm1(x + self.branch(self.attend(x, rotary, keys, tape), self.scale1, fold(keys, 1)))
         return self.norm2(x + self.branch(self.mlp(x, keys=fold(keys, 2)), self.scale2, fold(keys, 3)))
 
-    def attend(self, x: Array, keys: Array | None, tape: Tape | None) -> Array:
+    def attend(self, x: Array, rotary: Array | None, keys: Array | None, tape: Tape | None) -> Array:
         """Self-attention: [B, N, D] -> [B, N, D]."""
-        return self.attention(x, x, x, keys=fold(keys, 0), tape=tape)
+        return self.attention(x, x, x, rotary=rotary, keys=fold(keys, 0), tape=tape)
 
     def branch(self, y: Array, scale: nnx.Param[Array] | None, keys: Array | None) -> Array:
         """What a branch adds to its input: `y` after dropout, LayerScale (Touvron et al. 2021) and stochastic depth."""
@@ -198,14 +204,19 @@ class ViT(nnx.Module):
 
     @staticmethod
     def computed(c: ViTConfig) -> dict[str, np.ndarray]:
-        """Initial values [rows, D], float64, of the parameters whose start is "computed": trained sinusoids."""
-        return {"position": sinusoids(c)} if c.position_stored and c.position != "learned" else {}
+        """Initial values, float64, of parameters whose start is "computed": trained sinusoids, mixed frequencies."""
+        values = {"position": sinusoids(c)} if c.position_stored and c.position != "learned" else {}
+        if c.rotary == "mixed":
+            start = rotary.mixed(c.heads, c.resolved_head_width, c.rotary_base)
+            values |= {f"blocks.{i}.attention.frequencies": start for i in range(c.depth)}
+        return values
 
     def __call__(self, images: Array, *, keys: Array | None = None) -> Array:
         """Normalised images [B, h, w, C], floating-point, to logits [B, K] (without a head: to features [B, D]).
 
         With `keys` [B], one PRNG key per example, it is a training pass with dropout; None means evaluation. The result
-        is float32 or wider. Raises ValueError on images of another shape or of integers.
+        is float32 or wider. A network that stores no positions takes images of any h and w that its patch divides.
+        Raises ValueError on images of another shape or of integers.
         """
         return self.classify(self.encode(images, keys), keys)
 
@@ -237,19 +248,15 @@ class ViT(nnx.Module):
 
         `keys` and errors are those of a call.
         """
-        expected = (*pair(self.config.image), self.config.channels)
-        if images.ndim != 4 or images.shape[1:] != expected:
-            raise ValueError(
-                f"images {images.shape} are not [B, {', '.join(map(str, expected))}], which this network takes"
-            )
+        c = self.sized(images)
         if not jnp.issubdtype(images.dtype, jnp.floating):
             raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
-        x = self.embed(images.astype(self.dtype), keys)  # [B, N, D]
+        x, table = self.embed(images.astype(self.dtype), c, keys)  # [B, N, D]
         record(tape, "tokens", x)
         maps = []
         for i, block in enumerate(self.blocks):
             inner: Tape | None = {"attention": None} if tape is not None and "attention" in tape else None
-            x = block(x, keys=fold(keys, 3 + i), tape=inner)
+            x = block(x, rotary=table, keys=fold(keys, 3 + i), tape=inner)
             record(tape, f"blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
         if maps:
@@ -258,39 +265,59 @@ class ViT(nnx.Module):
         record(tape, "features", x)
         return x
 
-    def embed(self, images: Array, keys: Array | None) -> Array:
-        """The tokens that enter the blocks, prefix tokens before patches: [B, h, w, C] -> [B, N, D]."""
-        c, x = self.config, images
+    def sized(self, images: Array) -> ViTConfig:
+        """The config with the size of these images. Raises ValueError where the network does not take it."""
+        c, (ph, pw) = self.config, pair(self.config.patch)
+        *expected, channels = *pair(c.image), c.channels
+        if images.ndim != 4 or images.shape[3] != channels or (c.position_stored and [*images.shape[1:3]] != expected):
+            raise ValueError(
+                f"images {images.shape} are not [B, {', '.join(map(str, expected))}, {channels}], "
+                "which this network takes"
+            )
+        h, w = images.shape[1:3]
+        if not h * w or h % ph or w % pw:
+            raise ValueError(f"images of {h}x{w} pixels are not divisible by the patch {ph}x{pw}: give those that are")
+        return dataclasses.replace(c, image=(h, w))
+
+    def embed(self, images: Array, c: ViTConfig, keys: Array | None) -> tuple[Array, Array | None]:
+        """(what enters the blocks, prefix tokens before patches: [B, h, w, C] -> [B, N, D]; a `rotary_table`).
+
+        `c` is the config with the size of the images.
+        """
+        x = images
         for convolution in self.stem:
             x = convolution(x)
         patches = self.patch(x)
-        positions = self.positions(patches.dtype)
+        positions = self.positions(c, patches.dtype)
         patches = patches if positions is None else patches + positions[len(positions) - c.patches :]
-        patches = self.drop_patches(patches, fold(keys, 1))
+        patches, table = self.drop_patches(patches, rotary_table(c, wide(self.dtype)), fold(keys, 1))
         tokens, row = [], 0
         for name, count, has_position in c.prefix:
             token = getattr(self, name)[...].astype(patches.dtype).reshape(count, c.width)
             if has_position and positions is not None:
                 token, row = token + positions[row : row + count], row + count
-            tokens.append(jnp.broadcast_to(token, (len(images), count, c.width)))
+            tokens.append(jnp.broadcast_to(token, (images.shape[0], count, c.width)))
         x = jnp.concatenate([*tokens, patches], axis=1) if tokens else patches
         x = dropout(x, c.embedding_dropout, fold(keys, 0))
-        return x if self.pre_norm is None else self.pre_norm(x)
+        return x if self.pre_norm is None else self.pre_norm(x), table
 
-    def positions(self, dtype: Any) -> Array | None:
+    def positions(self, c: ViTConfig, dtype: Any) -> Array | None:
         """The position embedding [rows, D], stored or computed; None if there is none."""
         if self.position is not None:
             return self.position[...].astype(dtype)
-        return None if self.config.position == "none" else jnp.asarray(sinusoids(self.config), dtype)
+        return None if c.position == "none" else jnp.asarray(sinusoids(c), dtype)
 
-    def drop_patches(self, x: Array, keys: Array | None) -> Array:
-        """Keep a random share of the patch tokens [B, N, D], in their order (PatchDropout, Liu et al. 2022)."""
+    def drop_patches(self, x: Array, table: Array | None, keys: Array | None) -> tuple[Array, Array | None]:
+        """Keep a random share of the patch tokens [B, n, D], in their order (PatchDropout, Liu et al. 2022).
+
+        `table` [n, ...] has a row for each patch; that of the patches that are kept is [B, kept, ...].
+        """
         rate, n = self.config.patch_dropout, x.shape[1]
         if keys is None or not rate:
-            return x
+            return x, table
         kept = max(1, round(n * (1 - rate)))
         chosen = jax.vmap(lambda key: jnp.sort(jax.random.permutation(key, n)[:kept]))(keys)  # [B, kept]
-        return jnp.take_along_axis(x, chosen[..., None], axis=1)
+        return jnp.take_along_axis(x, chosen[..., None], axis=1), None if table is None else table[chosen]
 
     def classify(self, x: Array, keys: Array | None, tape: Tape | None = None) -> Array:
         """Pool the tokens [B, N, D] and apply the head: logits [B, K], or the pooled feature [B, D] without a head."""
@@ -347,6 +374,15 @@ def sinusoids(c: ViTConfig) -> np.ndarray:
         return sincos1d(c.position_rows, c.width)
     grid = sincos2d(*c.grid, c.width)
     return np.concatenate([np.zeros((c.position_rows - c.patches, c.width)), grid])
+
+
+def rotary_table(c: ViTConfig, dtype: Any) -> Array | None:
+    """What rotary attention needs of each patch: axial [n, Dh/2] angles, mixed [n, 2] places; None without it."""
+    if c.rotary == "none":
+        return None
+    places = rotary.places(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, pair(c.rotary_grid))
+    table = places if c.rotary == "mixed" else rotary.axial(places, c.resolved_head_width, c.rotary_base)
+    return jnp.asarray(table, dtype)
 
 
 def sincos1d(length: int, width: int) -> np.ndarray:

@@ -137,6 +137,9 @@ NUMBERS: dict[type, dict[str, tuple[Any, ...]]] = {
         activation_dropout=(0.2,),
         head_dropout=(0.2,),
         drop_path=(0.2,),
+        rotary_base=(7.0,),
+        rotary_offset=(1.0,),
+        rotary_grid=((3, 5),),
         init_std=(0.1,),
         token_std=(1.0,),
         position_std=(1.0,),
@@ -164,6 +167,10 @@ NUMBERS: dict[type, dict[str, tuple[Any, ...]]] = {
     ),
 }
 
+# Two frequencies for each axis, so that the base counts.
+ROTARY: dict[str, Any] = dict(rotary="axial", head_width=8)
+INDICES: dict[str, Any] = dict(**ROTARY, rotary_places="indices")
+
 # What a value needs beside it to be valid, or to be used at all.
 COMPANIONS: dict[type, dict[tuple[str, Any], dict[str, Any]]] = {
     ViTConfig: {
@@ -182,6 +189,13 @@ COMPANIONS: dict[type, dict[tuple[str, Any], dict[str, Any]]] = {
         **{("head_activation", value): dict(head_hidden=6) for value in ("none", "tanh", "relu")},
         ("head_bias", False): dict(distill_token=True, distill_head=True, pool="cls_distill"),
         ("gated", True): dict(activation="silu"),
+        **{("rotary", value): dict(head_width=8) for value in ("axial", "mixed")},
+        **{("rotary_pairs", value): ROTARY for value in ("halves", "neighbours")},
+        **{("rotary_places", value): ROTARY for value in ("centres", "indices")},
+        **{("rotary_first", value): ROTARY for value in ("rows", "columns")},
+        ("rotary_base", 7.0): ROTARY,
+        ("rotary_offset", 1.0): INDICES,
+        ("rotary_grid", (3, 5)): INDICES,
         ("init_std", 0.1): dict(init="normal"),
     },
     TransformerConfig: {
@@ -193,6 +207,8 @@ COMPANIONS: dict[type, dict[tuple[str, Any], dict[str, Any]]] = {
         ("position_std", 1.0): dict(position="learned"),
     },
 }
+
+MIXED: dict[str, Any] = dict(rotary="mixed", rotary_pairs="neighbours", rotary_first="columns")
 
 # Slots that say how weights start: their cases are compared from those very weights.
 STARTS = {"init", "attention_init", "init_std", "token_std", "position_std", "embedding_std", "head_zero"}
@@ -238,6 +254,18 @@ def combinations() -> list[Case]:
         Case(
             "all prefix tokens, mean of patches",
             replace(v, distill_token=True, registers=2, register_position=True, cls_position=False, pool="mean"),
+        ),
+        Case(
+            "DINOv3: rotary positions of centres, registers, no key bias",
+            replace(v, **ROTARY, position="none", registers=2, key_bias=False, layer_scale=0.1, eps=1e-5),
+        ),
+        Case(
+            "EVA-02: rotary positions of scaled indices beside learned ones, q/k norm",
+            replace(v, **INDICES, rotary_pairs="neighbours", rotary_grid=4, rotary_base=1e4, qk_norm=True),
+        ),
+        Case(
+            "RoPE-ViT: mixed rotary positions, columns first",
+            replace(v, **INDICES | MIXED),
         ),
         Case("map pooling, gated, odd heads", replace(v, pool="map", gated=True, activation="silu", head_width=3)),
         Case(

@@ -18,14 +18,14 @@ import optax
 
 from convert import rules
 from convert.verify.checks import Check
-from vit_jax import captioner, layers, optim, transformer, vit
+from vit_jax import captioner, layers, optim, rotary, transformer, vit
 from vit_jax.decode import beam
 from vit_jax.decode.rules import Rules
 from vit_jax.layers import Attention, LayerNorm, Linear, Mlp
 from vit_jax.tasks import next_token, translate
 
 from . import dropping, losses, searches, torch_nn, training, twins
-from .cases import CAPTIONER, TRANSFORMER, VIT
+from .cases import CAPTIONER, INDICES, MIXED, ROTARY, TRANSFORMER, VIT
 from .weights import inputs, weights
 
 T = TRANSFORMER
@@ -34,6 +34,11 @@ POST = replace(VIT, norm_first=False)
 SCALED = replace(T, scale_embedding=True)
 STEM = replace(VIT, image=(8, 6), patch=(4, 2), stem=(6,), stem_kernel=3)
 GATED = replace(VIT, gated=True, activation="silu", layer_scale=0.1)
+CENTRES = replace(VIT, **ROTARY, position="none")
+SCALED_INDICES = replace(
+    VIT, **INDICES, rotary_offset=1.0, rotary_grid=(3, 5), rotary_pairs="neighbours", qk_norm=True, position="none"
+)
+LEARNED = replace(VIT, **INDICES | MIXED)
 PATCHES = replace(CAPTIONER, memory="patches")
 VECTORS = replace(CAPTIONER, memory="vectors", memory_width=5)
 
@@ -219,6 +224,32 @@ def next_memory(f: Any, self: Any, x: Any, pair: Any, *args: Any) -> Any:
     return f(self, x, tuple(jnp.roll(y, 1, axis=0) for y in pair), *args)
 
 
+def other_pairs(f: Any, x: Any, angles: Any, pairs: str) -> Any:
+    return f(x, angles, "neighbours" if pairs == "halves" else "halves")
+
+
+def prefix_turned(f: Any, x: Any, angles: Any, pairs: str) -> Any:
+    prefix = x.shape[2] - angles.shape[-2]
+    return f(x, jnp.concatenate([angles[..., :prefix, :], angles], axis=-2), pairs)
+
+
+def keys_not_turned(f: Any, self: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    kwargs["rotary"] = layers.angles(kwargs["rotary"], None)
+    return self.attend(query, *self.project(key, value), *args, **kwargs)
+
+
+def turned_before_norms(f: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    angles, turn = layers.angles(kwargs["rotary"], None), layers.turn
+    first, second = ((lambda x, norm=n: norm(turn(x, angles, self.pairs))) for n in (self.query_norm, self.key_norm))
+    unturned = mock.patch.object(layers, "turn", lambda x, *_: x)
+    with attribute(self, "query_norm", first), attribute(self, "key_norm", second), unturned:
+        return f(self, *args, **kwargs)
+
+
+def other_axis_first(f: Any, grid: Any, kind: str, first: str, *args: Any) -> Any:
+    return f(grid, kind, "columns" if first == "rows" else "rows", *args)
+
+
 @dataclass(frozen=True)
 class Fault:
     """A fault, and the comparison that must see it."""
@@ -304,6 +335,64 @@ def faults() -> list[Fault]:
             wrapped(vit.Block, "branch", lambda f, self, y, scale, keys: f(self, y, None, keys)),
             "forward",
             forward(GATED),
+        ),
+        Fault("rotary pairs of the other kind", wrapped(layers, "turn", other_pairs), "forward", forward(CENTRES)),
+        Fault(
+            "rotary axes in the other order", wrapped(rotary, "places", other_axis_first), "forward", forward(CENTRES)
+        ),
+        Fault(
+            "rotary angles of the other sign",
+            wrapped(layers, "turn", lambda f, x, angles, pairs: f(x, -angles, pairs)),
+            "forward",
+            forward(CENTRES),
+        ),
+        Fault(
+            "rotary base a hundredth larger",
+            wrapped(rotary, "frequencies", lambda f, width, base: f(width, base * 1.01)),
+            "forward",
+            forward(CENTRES),
+        ),
+        Fault(
+            "rotary angles in bfloat16",
+            wrapped(
+                layers, "angles", lambda f, table, learned: f(table.astype(jnp.bfloat16).astype(table.dtype), learned)
+            ),
+            "forward",
+            forward(CENTRES),
+        ),
+        Fault(
+            "rotary indices for centres",
+            wrapped(rotary, "places", lambda f, grid, kind, *args: f(grid, "indices", *args)),
+            "forward",
+            forward(CENTRES),
+        ),
+        Fault(
+            "rotary offset left out",
+            wrapped(
+                rotary, "places", lambda f, grid, kind, first, offset, reference: f(grid, kind, first, 0.0, reference)
+            ),
+            "forward",
+            forward(SCALED_INDICES),
+        ),
+        Fault(
+            "rotary indices not scaled to the reference grid",
+            wrapped(rotary, "places", lambda f, grid, kind, first, offset, reference: f(grid, kind, first, offset)),
+            "forward",
+            forward(SCALED_INDICES),
+        ),
+        Fault("prefix tokens turned", wrapped(layers, "turn", prefix_turned), "forward", forward(CENTRES)),
+        Fault("keys not turned", wrapped(Attention, "__call__", keys_not_turned), "forward", forward(CENTRES)),
+        Fault(
+            "turned before q/k norm",
+            wrapped(Attention, "__call__", turned_before_norms),
+            "forward",
+            forward(SCALED_INDICES),
+        ),
+        Fault(
+            "learned rotary frequencies of the other axis",
+            wrapped(layers, "angles", lambda f, table, learned: f(table, learned[::-1])),
+            "forward",
+            forward(LEARNED),
         ),
         Fault("gate and fc1 swapped", wrapped(Mlp, "__call__", swapped("gate", "fc1")), "forward", forward(GATED)),
         Fault(

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 Size = int | tuple[int, int]
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu"]
-Kind = Literal["kernel", "bias", "norm", "token", "position", "scale", "embedding"]
+Decaying = Literal["kernel", "bias", "norm", "token", "position", "scale", "embedding"]  # kinds that can decay
+Kind = Literal[Decaying, "frequency"]
 
 DEEPEST = 1000  # blocks: as many as the deepest Transformer that was published (Wang et al. 2022, arXiv 2203.00555)
 

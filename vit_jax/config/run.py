@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .fields import Kind, ModelConfig, execution, identity
+from .fields import Decaying, ModelConfig, execution, identity
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class OptimConfig:
     lion_beta2: float = identity(0.99, "lion: decay of the moment")
     eps: float = identity(1e-8, "adam, adamw and muon's adamw: epsilon")
     weight_decay: float = identity(0.0, "weight decay")
-    decay: tuple[Kind, ...] = identity(
+    decay: tuple[Decaying, ...] = identity(
         ("kernel",), "kinds of parameters that decay: kernel bias norm token position scale embedding"
     )
     layer_decay: float = identity(

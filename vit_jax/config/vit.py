@@ -53,6 +53,27 @@ class ViTConfig(ModelConfig):
     distill_position: bool = identity(True, "the distillation token has a position")
     register_position: bool = identity(False, "the registers have positions")
 
+    rotary: Literal["none", "axial", "mixed"] = identity(
+        "none",
+        "rotary positions, by which attention turns the queries and keys of patches: none; axial, computed, half of "
+        "the angles for rows and half for columns (EVA-02, DINOv3); mixed, with frequencies that each head learns for "
+        "both axes (RoPE-ViT)",
+    )
+    rotary_pairs: Literal["halves", "neighbours"] = identity(
+        "halves", "values of a head that are turned together: k and k + Dh/2 (halves), or 2k and 2k + 1 (neighbours)"
+    )
+    rotary_places: Literal["centres", "indices"] = identity(
+        "centres",
+        "places of patches on an axis: of their centres, from -2 pi at one edge of the image to 2 pi at the other; or "
+        "indices 0, 1, 2, ...",
+    )
+    rotary_first: Literal["rows", "columns"] = identity("rows", "the axis of the first half of the angles")
+    rotary_base: float = identity(100.0, "T: frequency k of an axis is T^(-4k / Dh); of mixed ones, at the start")
+    rotary_offset: float = identity(0.0, "added to indices")
+    rotary_grid: Size = identity(
+        0, "rows and columns of patches to which indices are scaled (those of pretraining), if not the image's; 0: none"
+    )
+
     pre_norm: bool = identity(False, "LayerNorm before the first block (CLIP)")
     norm_first: bool = identity(True, "LayerNorm before attention and mlp (pre-norm), else after the sum (post-norm)")
     final_norm: bool = identity(True, "LayerNorm after the last block")
@@ -216,6 +237,7 @@ def check_vit(c: ViTConfig) -> ViTConfig:
             "model.position is learned but model.position_trained is False: "
             "choose sincos2d or sincos1d for fixed positions"
         )
+    _check_rotary(c)
     if c.position == "sincos2d" and c.width % 4:
         raise UserError(
             f"model.width {c.width} is not divisible by 4, which model.position sincos2d needs: change one of them"
@@ -225,6 +247,21 @@ def check_vit(c: ViTConfig) -> ViTConfig:
         if (f.name.endswith("dropout") or f.name == "drop_path") and not 0 <= value < 1:
             raise UserError(f"model.{f.name} is {value}: give a rate of at least 0 and below 1")
     return c
+
+
+def _check_rotary(c: ViTConfig) -> None:
+    if c.rotary != "none" and c.resolved_head_width % 4:
+        raise UserError(
+            f"model.rotary is {c.rotary}, which needs heads of a width that is divisible by 4, not "
+            f"{c.resolved_head_width}: change model.heads or model.head_width"
+        )
+    if not 0 < c.rotary_base < math.inf:
+        raise UserError(f"model.rotary_base is {c.rotary_base}: give a positive number, such as 100 or 10000")
+    if not abs(c.rotary_offset) < math.inf:
+        raise UserError(f"model.rotary_offset is {c.rotary_offset}: give a finite number, such as 0 or 1")
+    rows, columns = pair(c.rotary_grid)
+    if min(rows, columns) < 0 or bool(rows) != bool(columns):
+        raise UserError(f"model.rotary_grid is {rows}x{columns}: give positive numbers of rows and columns, or 0")
 
 
 def normal_vit(c: ViTConfig) -> ViTConfig:
@@ -238,7 +275,7 @@ def normal_vit(c: ViTConfig) -> ViTConfig:
         changed["position"] = "learned"  # the initial values matter to training only
     if c.pool == "mean_all" and not c.prefix:
         changed["pool"] = "mean"
-    for name in ("image", "patch"):
+    for name in ("image", "patch", "rotary_grid"):
         rows, columns = pair(getattr(c, name))
         changed[name] = rows if rows == columns else (rows, columns)
     used = {
@@ -247,6 +284,9 @@ def normal_vit(c: ViTConfig) -> ViTConfig:
     }  # fmt: skip
     if c.position == "none":
         used |= dict.fromkeys(("cls_position", "distill_position", "register_position", "position_trained"), False)
+    used |= dict.fromkeys(("rotary_pairs", "rotary_places", "rotary_first"), c.rotary != "none")
+    used |= dict.fromkeys(("rotary_offset", "rotary_grid"), c.rotary != "none" and c.rotary_places == "indices")
+    used["rotary_base"] = c.rotary == "axial"  # of learned frequencies it is the start
     if c.layer_scale:
         changed["layer_scale"] = 1.0  # the initial value matters to training only
     defaults = {f.name: f.default for f in dataclasses.fields(c)}
@@ -294,6 +334,9 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
             c.out_bias,
             norm=c.resolved_head_width if c.qk_norm else 0,
         )
+        if c.rotary == "mixed":
+            shape = (2, c.heads, c.resolved_head_width // 2)
+            table[f"{block}.attention.frequencies"] = Parameter(shape, "frequency", Start("computed"))
         if c.layer_scale:
             table[f"{block}.scale1"] = Parameter((d,), "scale", scale)
         table.norm(f"{block}.norm2", d)

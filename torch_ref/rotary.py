@@ -1,0 +1,65 @@
+"""Rotary positions on a grid (Su et al. 2021, Heo et al. 2024) in PyTorch: the counterpart of vit_jax/rotary.py.
+
+A pair of values is a complex number here, and turning it is a product with exp(i angle).
+Dimensions: B batch, H heads, N tokens, n patches (the last of the tokens), Dh head width.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def places(
+    grid: tuple[int, int], kind: str, first: str, offset: float = 0.0, reference: tuple[int, int] = (0, 0)
+) -> Tensor:
+    """The places of the patches of a grid on the first and the second axis [n, 2], float64, row by row."""
+    index = torch.cartesian_prod(*map(torch.arange, grid)).view(-1, 2).double()
+    size = torch.tensor(grid).double()
+    if kind == "centres":
+        at = math.pi * ((4 * index + 2) / size - 2)
+    else:
+        at = (index + offset) * torch.where(torch.tensor(reference) > 0, torch.tensor(reference), size) / size
+    return at if first == "rows" else at.flip(-1)
+
+
+def frequencies(width: int, base: float) -> Tensor:
+    """The frequencies of one axis [Dh/4], float64: base^(-4k / Dh)."""
+    return torch.exp(-math.log(base) * torch.arange(width // 4).double() * 4 / width)
+
+
+def axial(places: Tensor, width: int, base: float) -> Tensor:
+    """Axial angles [n, Dh/2], float64, of places [n, 2]: those of the first axis, then those of the second."""
+    return (places.unsqueeze(-1) * frequencies(width, base)).flatten(1)
+
+
+def mixed(heads: int, width: int, base: float) -> Tensor:
+    """Initial mixed frequencies [2, H, Dh/2], float64: those of two axes at right angles, which each head turns."""
+    along = torch.polar(torch.ones(heads).double(), torch.arange(heads).double() * (math.pi / heads))
+    turned = torch.outer(along, frequencies(width, base).to(along.dtype))
+    return torch.view_as_real(torch.cat([turned, 1j * turned], 1)).movedim(-1, 0)
+
+
+def angles(table: Tensor, frequencies: Tensor | None) -> Tensor:
+    """Angles [..., H or 1, n, Dh/2] from those of a table [..., n, Dh/2], or from places [..., n, 2].
+
+    `frequencies` are the learned ones [2, H, Dh/2]; None where the table has angles.
+    """
+    if frequencies is None:
+        return table.unsqueeze(-3)
+    return torch.einsum("...na,ahf->...hnf", table, frequencies.to(table.dtype))
+
+
+def turn(x: Tensor, angles: Tensor, pairs: str) -> Tensor:
+    """Queries or keys [B, H, N, Dh] with those of the last n tokens turned; computed in the dtype of the angles.
+
+    `pairs`: the values k and k + Dh/2 are a pair (halves), or 2k and 2k + 1 (neighbours).
+    """
+    prefix, patches = x.split([x.shape[2] - angles.shape[-2], angles.shape[-2]], dim=2)
+    patches = patches.to(angles.dtype)
+    real, imaginary = patches.chunk(2, -1) if pairs == "halves" else (patches[..., ::2], patches[..., 1::2])
+    turned = torch.complex(real.contiguous(), imaginary.contiguous()) * torch.polar(torch.ones_like(angles), angles)
+    parts = torch.cat([turned.real, turned.imag], -1) if pairs == "halves" else torch.view_as_real(turned).flatten(-2)
+    return torch.cat([prefix, parts.to(x.dtype)], dim=2)

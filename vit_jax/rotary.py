@@ -1,0 +1,81 @@
+"""Rotary positions on a grid: queries and keys of patches are turned by angles that depend on their row and column.
+
+The values of a head are taken in pairs, and pair k is turned by the angle x f_k + y g_k, where x and y are the places
+of the patch on the two axes (Su et al. 2021, arXiv 2104.09864, in two dimensions). Axial: the frequencies are computed,
+g is 0 in the first half of the pairs and f in the second. Mixed: both are learned, for each block and head (Heo et al.
+2024, arXiv 2403.13298). The product of a query and a key then depends on the difference of their places.
+
+Dimensions: B batch, H heads, N tokens, n patches (the last of the tokens), Dh head width.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+
+def places(
+    grid: tuple[int, int], kind: str, first: str, offset: float = 0.0, reference: tuple[int, int] = (0, 0)
+) -> np.ndarray:
+    """The places of the patches of a grid on the first and the second axis [n, 2], float64, row by row.
+
+    `kind`: of their centres, from -2 pi at one edge of the image to 2 pi at the other (centres); or the numbers of
+    their rows and columns plus `offset`, scaled to those of a `reference` grid where it is not 0 (indices). `first` is
+    rows or columns.
+    """
+    axes: list[np.ndarray] = []
+    for size, scaled in zip(grid, reference, strict=True):
+        if kind == "centres":
+            axes.append(2 * math.pi * ((np.arange(size) + 0.5) * 2 / size - 1))
+        else:
+            axes.append((np.arange(size) + offset) * ((scaled or size) / size))
+    rows, columns = (axis.reshape(-1) for axis in np.meshgrid(*axes, indexing="ij"))
+    return np.stack([rows, columns] if first == "rows" else [columns, rows], axis=-1)
+
+
+def frequencies(width: int, base: float) -> np.ndarray:
+    """The frequencies of one axis [Dh/4], float64: base^(-4k / Dh)."""
+    return base ** (-4.0 * np.arange(width // 4) / width)
+
+
+def axial(places: np.ndarray, width: int, base: float) -> np.ndarray:
+    """Axial angles [n, Dh/2], float64, of places [n, 2]: those of the first axis, then those of the second."""
+    return np.concatenate([axis[:, None] * frequencies(width, base) for axis in places.T], axis=1)
+
+
+def mixed(heads: int, width: int, base: float) -> np.ndarray:
+    """Initial mixed frequencies [2, H, Dh/2], float64: those of two axes at right angles, which each head turns.
+
+    Heo et al. draw the direction of each head at random; here the heads share half a turn evenly.
+    """
+    size, along = frequencies(width, base), np.pi * np.arange(heads)[:, None] / heads
+    return np.stack([np.concatenate([size * f(along), size * f(along + np.pi / 2)], 1) for f in (np.cos, np.sin)])
+
+
+def angles(table: Array, frequencies: Array | None) -> Array:
+    """Angles [..., H or 1, n, Dh/2] from those of a table [..., n, Dh/2], or from places [..., n, 2].
+
+    `frequencies` are the learned ones [2, H, Dh/2]; None where the table has angles.
+    """
+    table = table[..., None, :, :]
+    if frequencies is None:
+        return table
+    first, second = frequencies.astype(table.dtype)[:, :, None]  # [H, 1, Dh/2] each
+    return table[..., :1] * first + table[..., 1:] * second
+
+
+def turn(x: Array, angles: Array, pairs: str) -> Array:
+    """Queries or keys [B, H, N, Dh] with those of the last n tokens turned; computed in the dtype of the angles.
+
+    `pairs`: the values k and k + Dh/2 are a pair (halves), or 2k and 2k + 1 (neighbours).
+    """
+    first, axis = x.shape[2] - angles.shape[-2], -2 if pairs == "halves" else -1
+    patches = x[:, :, first:].astype(angles.dtype)
+    split = patches.reshape(*patches.shape[:-1], *((2, -1) if pairs == "halves" else (-1, 2)))
+    a, b = jnp.moveaxis(split, axis, 0)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis).reshape(patches.shape).astype(x.dtype)
+    return jnp.concatenate([x[:, :, :first], turned], axis=2) if first else turned
