@@ -119,6 +119,7 @@ class Layout:
     read_side: Callable[[Mapping[str, Json]], Facts] = lambda files: Facts()
     write_side: Callable[[Any, Facts], dict[str, Json]] = lambda config, facts: {}
     outside: tuple[str, ...] = ()
+    tokenizer: bool = False  # whether its library keeps a tokenizer beside the weights
     extras: tuple[str, ...] = ()  # the keys of Facts.extra that write_side cannot do without: --set may give them
     proven: str = ""  # the third party whose forward pass was compared, in tests/parity; empty: none was
 

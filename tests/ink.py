@@ -126,6 +126,10 @@ class Ink:
     def from_run(cls, run: RunConfig, metadata: Any) -> Ink:
         return cls(run.data.threshold, tuple(metadata["preprocess"]["mean"]), tuple(metadata["preprocess"]["std"]))
 
+    @classmethod
+    def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:
+        return {}
+
     def load_frozen(self, teacher: Any) -> Ink:
         return replace(self, frozen={"threshold": np.float32(self.threshold)})
 

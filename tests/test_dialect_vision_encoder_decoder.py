@@ -19,6 +19,7 @@ from convert.layout import Facts
 from convert.recognise.config import resolve
 from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, normal, shapes
 from vit_jax.errors import UserError
+from vit_jax.text import made_one
 
 LAYOUT = LAYOUTS["vision-encoder-decoder"]
 CONFIG = CaptionerConfig(
@@ -60,7 +61,8 @@ def test_side_files_state_the_whole_config():
     files = LAYOUT.write_side(normal(CONFIG), Facts(preprocess=PREPROCESS, extra=IDS))
     assert set(files) == {"config.json", "generation_config.json", "preprocessor_config.json"}
     facts = LAYOUT.read_side(files)
-    assert facts.extra == IDS and facts.preprocess["mean"] == [0.5] * 3
+    searched = {**IDS, "max_new_tokens": 9}  # as many as the decoder has positions
+    assert facts.extra == {**IDS, "generation": searched} and facts.preprocess["mean"] == [0.5] * 3
     names = {name: array.shape for name, array in tensors().items()}
     assert normal(resolve(LAYOUT, names, [("its config.json", facts.config)], "x")) == normal(CONFIG)
     with pytest.raises(UserError, match=r"x: its tensors cannot tell vit.image, .*--set vit.image=\.\.\."):
@@ -131,3 +133,89 @@ def test_a_folder_is_converted_there_and_back_with_all_that_it_holds(folder, tmp
     assert code == 0 and "vision-encoder-decoder" in shown.out and "Captioner" in shown.out
     net = vit_jax.load(folder)
     assert net.lacks == ("words",) and normal(net.model.config) == normal(CONFIG)
+
+
+# ------------------------------------------------------------------------------------ with a tokenizer
+
+# GPT-2's two files, for the letters a to h. Its one special token begins, ends and pads.
+VOCABULARY = {"<|endoftext|>": 0, **{piece: i for i, piece in enumerate("abcdefgh", 1)}, "ab": 9, "abc": 10}
+MERGES = "#version: 0.2\na b\nab c\n"
+END = {name: "<|endoftext|>" for name in ("bos_token", "eos_token", "unk_token")}
+
+
+@pytest.fixture
+def speaking(folder):
+    """The folder with a tokenizer and settings of a search, as vit-gpt2-image-captioning has them."""
+    pytest.importorskip("tokenizers")
+    (folder / "vocab.json").write_text(json.dumps(VOCABULARY))
+    (folder / "merges.txt").write_text(MERGES)
+    (folder / "special_tokens_map.json").write_text(json.dumps(END))
+    ids = {name: 0 for name in (*IDS, "bos_token_id")}
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | ids))
+    (folder / "generation_config.json").write_text(json.dumps({**ids, "max_length": 8, "num_beams": 2}))
+    return folder
+
+
+def test_a_folder_with_a_tokenizer_says_captions(speaking, tmp_path):
+    """Also after a conversion to our own layout and back, with the tokenizer in the other of its two forms."""
+    net = vit_jax.load(speaking)
+    assert (net.task.decoding.beam, net.task.decoding.max_length) == (2, 7)
+    ids = net.task.words.ids
+    assert (ids.pad, ids.begin, ids.end) == (0, 0, 0) and ids.banned == ()
+    assert net.task.words.encode("abcab").tolist() == [10, 9] and net.task.words.decode([10, 9, 0, 3]) == "abcab"
+    pixels = np.random.default_rng(0).integers(0, 255, (3, 8, 8, 3), dtype=np.uint8)
+    said = net.predict(pixels)
+    assert len(said) == 3 and all(set(each) <= set("abcdefgh") for each in said) and any(said)
+    vit_jax.export(net, tmp_path / "run")
+    vit_jax.export(vit_jax.load(tmp_path / "run"), tmp_path / "back", to=LAYOUT.name)
+    again = vit_jax.load(tmp_path / "back")
+    assert (tmp_path / "back/tokenizer.json").is_file() and not (tmp_path / "back/vocab.json").exists()
+    assert again.task.words.kept["size"] == 11 and again.task.words.ids == ids
+    assert (tmp_path / "back/preprocessor_config.json").is_file() and again.preprocess == net.preprocess
+    stated = json.loads((tmp_path / "back/generation_config.json").read_text())
+    assert stated == {name: 0 for name in IDS}
+    before, after = load_file(speaking / "model.safetensors"), load_file(tmp_path / "back/model.safetensors")
+    assert len(after) > 40 and all((before[name] == x).all() for name, x in after.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab.json": None}, "has merges.txt but no vocab.json; put it there"),
+        ({"merges.txt": "#version: 0.2\nab\n"}, "merges.txt: is no tokenizer that can be read"),
+        ({"merges.txt": "#version: 0.2\nx y\n"}, "merges.txt: is no tokenizer that can be read"),
+        ({"vocab.json": "{"}, "vocab.json: cannot be read as JSON"),
+        ({"added_tokens.json": '{"<pad>": 20}'}, "merges.txt: is no tokenizer that can be read .the id of '<pad>'"),
+        ({"added_tokens.json": '{"<pad>": 11}'}, "has ids for 12, and the network for 11; put there the one"),
+    ],
+)
+def test_a_damaged_tokenizer_is_refused_in_one_sentence(speaking, changes, message):
+    for name, content in changes.items():
+        (speaking / name).unlink(missing_ok=True)
+        if content is not None:
+            (speaking / name).write_text(content)
+    with pytest.raises(UserError, match=message) as caught:
+        vit_jax.load(speaking)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_merges_give_the_ids_of_the_library(tmp_path):
+    """On texts with spaces, capitals and letters of several bytes, of which only some are merged."""
+    transformers, tokenizers = (pytest.importorskip(name) for name in ("transformers", "tokenizers"))
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    pieces = [*alphabet, "an", "\u0120a", "\u0120an", "dog", "do", "\u0120dog", "<|endoftext|>"]
+    merges = ["a n", "\u0120 a", "\u0120a n", "d o", "do g", "\u0120 dog"]
+    (tmp_path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
+    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(END))
+    theirs = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
+    ours = made_one(str(tmp_path), 0, ())
+    texts = ["an annoyed dog", " a dog", "Dogs  and\ncats", "ein Häuschen 🦊", "do-g."]
+    for text in texts:
+        ids = ours.encode(text)
+        assert ids.tolist() == theirs.encode(text)
+        assert ours.decode(ids) == theirs.decode(ids) == text
+    assert {len(pieces) - 2, len(alphabet) + 2} & {int(i) for text in texts for i in ours.encode(text)}
+    assert (ours.ids.pad, ours.ids.begin, ours.ids.end) == (len(pieces) - 1,) * 3

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from vit_jax.config import DistilLoss, LossConfig, RunConfig, nearest, network_of
 from vit_jax.data import open_captions, open_images, open_sentences
 from vit_jax.errors import UserError
-from vit_jax.text import Ids, Vocabulary, opened
+from vit_jax.text import Ids, opened, opened_one
 
 from .captioner import Captioner
 from .decode import likeliest
@@ -249,7 +249,7 @@ class Caption:
     def __init__(self, run: RunConfig, metadata: Mapping[str, Any]):
         preprocess = metadata["preprocess"]
         self.run, self.mean, self.std = run, tuple(preprocess["mean"]), tuple(preprocess["std"])
-        self.ids = Vocabulary(metadata["words"]).ids
+        self.ids = opened_one("words", metadata).ids
 
     @staticmethod
     def open_data(run: RunConfig) -> Any:

@@ -236,6 +236,7 @@ def exported(
     """
     from convert.plan.plan import plan
     from convert.recognise.reading import Options, read
+    from convert.recognise.tokenizer import special_ids
     from convert.write.write import write
 
     try:
@@ -243,6 +244,7 @@ def exported(
         with reading.source:
             if files:
                 reading.source.beside = lambda: dict(files)
+                reading.facts = replace(reading.facts, extra={**special_ids(reading.source), **reading.facts.extra})
             # Weights alone: a run's optimizer belongs to the step that training goes on from.
             reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
             reading.facts = _with(reading.facts, stated, reading.config)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,15 +17,15 @@ import numpy as np
 from .checkpoint import Checkpoints
 from .config import NETWORKS, ModelConfig, RunConfig, TaskRow, network_of, replaced, shapes, task_row, untrained
 from .config.decoding import from_generation_config
-from .config.sentences import size_of_side
+from .config.sentences import is_side, size_of_side
 from .errors import UserError, printable
 from .interop import convert_first, converted, exported, in_load, stated_by
 from .layers import merge, split
 from .models import definition, described
 from .runs import Run, find, flatten, is_foreign, mean_of, unflatten
-from .tasks import Predictor, Trained, searching, task_of
-from .text import kept, made
+from .tasks import TASKS, Predictor, Trained, searching, task_of
 
+NO_ID = -1  # of a token that no file states
 STATED = ("layout", "model", "key", "fields")  # what `load` may be told of other weights
 
 
@@ -146,16 +146,20 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
         if name not in metadata and entry.of_head and entry.default is not None:
             metadata[name] = entry.default(config)[0]
     beside = row.beside_weights(given.folder)
-    if row.takes == "texts" and beside:
+    if beside:
         run = replaced(run, beside)
         metadata |= _tokenizer_beside(path, row, run)
     # For texts, only a run or a tokenizer beside the weights states how they become words.
-    lacks = tuple(name for name in row.metadata if name not in metadata or (row.takes == "texts" and not beside))
+    lacks = tuple(
+        name
+        for name, entry in row.metadata.items()
+        if name not in metadata or (not beside and (row.takes == "texts" or entry.in_files(metadata[name])))
+    )
     if lacks:
         return BareNetwork(_network(run, tree), run, lacks)
     task = task_of(run, metadata)
     if stated := facts.extra.get("generation"):
-        decoding, lacking = from_generation_config(stated, facts.extra["eos_token_id"])
+        decoding, lacking = from_generation_config(stated, facts.extra.get("eos_token_id", NO_ID))
         task = searching(task, vars(decoding))
         for name in lacking:
             print(
@@ -167,19 +171,20 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
 
 def _tokenizer_beside(path: str, row: TaskRow, run: RunConfig) -> dict[str, Any]:
     """The metadata of the tokenizer that lies beside weights. Raises UserError where it is not that of the network."""
-    c, data = cast(Any, (run.model, run.data))  # of the types that the row names
-    metadata = kept(*made(data.tokenizer, 0, (), (), c.one_embedding))
-    for name, entry in row.metadata.items():
-        if not entry.fits(metadata[name], run.model):
+    metadata = TASKS[run.task].metadata_beside(run)
+    for name in row.metadata.keys() & metadata.keys():
+        if not row.metadata[name].fits(metadata[name], run.model):
+            both = [f"{i.size:,}" for i in network_of(run.model).inputs(run.model) if i.kind == "ids"]
             raise UserError(
                 f"{path}: the tokenizer beside it has ids for {_sizes(metadata[name])}, and the network for "
-                f"{c.source_vocabulary:,} and {c.target_vocabulary:,}; put there the one that it was trained with"
+                f"{' and '.join(both)}; put there the one that it was trained with"
             )
     return metadata
 
 
-def _sizes(vocabulary: Mapping[str, Any]) -> str:
-    return " and ".join(f"{size_of_side(side):,}" for side in vocabulary.values())
+def _sizes(vocabulary: Any) -> str:
+    sides = [vocabulary] if is_side(vocabulary) else vocabulary.values()
+    return " and ".join(f"{size_of_side(side):,}" for side in sides)
 
 
 def weights(

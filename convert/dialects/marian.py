@@ -328,6 +328,7 @@ def layout(
         fields=fields(style, **special),
         rows=functools.partial(rows, style=style),
         signature=signature(style, embedding_norm=embedding_norm, final_norm=final_norm),
+        tokenizer=True,
         extras=IDS,
         read_side=lambda given: facts(out, given, model_type, ids, style.base),
         write_side=lambda c, known: files(out, c, known, model_type, architecture, style.base),

@@ -152,6 +152,10 @@ def cannot_hold(c: CaptionerConfig) -> list[str]:
 
 # -------------------------------------------------------------------------------------- side files
 
+GENERATION = "generation_config.json"
+# Settings of generation that older folders have in config.json; the ids are read apart.
+OLD = ("max_length", "min_length", "num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size")
+USUAL_LENGTH, USUAL_POSITIONS = 20, 1024  # of transformers: tokens of a search, n_positions of GPT-2
 IDS = ("pad_token_id", "eos_token_id", "decoder_start_token_id", "bos_token_id")
 # Settings of GPT-2 that change its function, with the value at which they do not.
 PLAIN = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
@@ -175,10 +179,24 @@ def read_side(files: Mapping[str, Json]) -> Facts:
                 f"config.json: {name} is {decoder[name]!r}, which no network here has; it cannot be converted"
             )
     images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
-    generation = files.get("generation_config.json", {})
+    generation = files.get(GENERATION, {})
     ids = {name: generation.get(name, config.get(name, decoder.get(name))) for name in IDS}
     extra = {name: value for name, value in ids.items() if value is not None}
+    extra |= {"generation": _searched(config, generation)} if files.keys() & {"config.json", GENERATION} else {}
     return Facts(stated(LAYOUTS[0], config) if config else {}, images, extra=extra, notes=notes)
+
+
+def _searched(config: Json, generation: Json) -> Json:
+    """The settings of the search that `generate` of transformers makes where nothing else is asked for.
+
+    It ends after 20 tokens unless the folder says otherwise, or the decoder has fewer positions.
+    """
+    old = {name: config[name] for name in OLD if name in config}
+    found = old | {name: value for name, value in generation.items() if value is not None}
+    if not found.keys() & {"max_length", "max_new_tokens"}:
+        positions = config.get("decoder", {}).get("n_positions", USUAL_POSITIONS)
+        found["max_new_tokens"] = min(USUAL_LENGTH, positions) if isinstance(positions, int) else USUAL_LENGTH
+    return found
 
 
 def write_side(c: CaptionerConfig, facts: Facts) -> dict[str, Json]:
@@ -205,7 +223,8 @@ def write_side(c: CaptionerConfig, facts: Facts) -> dict[str, Json]:
         **ids,
     }
     images = processor(facts.preprocess) if facts.preprocess else None
-    files = {"config.json": config} | ({"generation_config.json": ids} if ids else {})
+    generation = ids | facts.extra.get("generation", {})
+    files = {"config.json": config} | ({GENERATION: generation} if generation else {})
     return files | ({"preprocessor_config.json": images} if images else {})
 
 
@@ -227,6 +246,7 @@ LAYOUTS = (
             r"decoder\.transformer\.h\.\d+\.(attn|crossattention)\.(masked_)?bias",  # masks, of older versions
             r"encoder\.embeddings\.mask_token",
         ),
+        tokenizer=True,
         read_side=read_side,
         write_side=write_side,
         proven="transformers 5.23.0",

@@ -62,7 +62,7 @@ def write(
         known = aside.submit(source_hash, plan.reading.source)  # while the weights are written: neither waits
         notes, sums = write_all(plan, workspace / goal.name, provenance, known, progress, state)
         sides = plan.layout.write_side(plan.config, plan.facts) if goal.folder and not weights_only else {}
-        carried = tokenizer_beside(plan) if sides and plan.layout.extras else {}
+        carried = tokenizer_beside(plan) if sides and plan.layout.tokenizer else {}
         for name, file in carried.items():
             (workspace / name).write_bytes(file)
         for name, content in (sides | own_side(goal, provenance, sums, [*sides, *carried])).items():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from .fields import identity
 from .images import ImageData
-from .sentences import numbered_words
+from .sentences import WORDS, is_side, numbered_words, size_of_side
 
 SHAPES = "shapes"  # the data.source of scenes that are drawn here
 
@@ -23,14 +24,34 @@ class CaptionData(ImageData):
     )
     drawn: int = identity(60_000, "shapes: number of scenes to train on")
     length: int = identity(12, "most tokens of a caption, <eos> included; longer captions are refused")
+    tokenizer: str = identity(
+        WORDS,
+        "words, in lower case; bpe or unigram, trained on the captions of train (extra: text); or the folder of a "
+        "tokenizer of Hugging Face (tokenizer.json, or vocab.json and merges.txt), or of a run's, which is "
+        "RUN/tokenizer",
+    )
+    vocabulary: int = identity(8000, "bpe, unigram: most ids of the tokenizer")
 
 
-def other_caption_words(given: Sequence[str], wanted: Sequence[str]) -> str:
+def are_words(value: Any) -> bool:
+    """Whether a JSON value has the form of a run's `words`: a list, or {"size": ids, "tokenizer": digest of files}."""
+    return is_side(value)
+
+
+def are_in_files(value: Any) -> bool:
+    """Whether a run's `words` are those of a tokenizer, whose files it keeps."""
+    return isinstance(value, Mapping)
+
+
+def other_caption_words(given: Any, wanted: Any) -> str:
     """A clause naming the first difference between two equally large vocabularies; else empty.
 
     It is empty too if either has no words, only `numbered_words`.
     """
-    if len(given) != len(wanted) or list(given) == list(wanted) or numbered_words(len(wanted)) in (given, wanted):
+    size = size_of_side(wanted)
+    if size_of_side(given) != size or given == wanted or numbered_words(size) in (given, wanted):
         return ""
+    if isinstance(given, Mapping) or isinstance(wanted, Mapping):
+        return "its tokenizer is another than here"
     i = next(i for i, pair in enumerate(zip(given, wanted, strict=True)) if pair[0] != pair[1])
     return f"its id {i} is {given[i]!r} and here it is {wanted[i]!r}"

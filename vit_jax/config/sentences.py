@@ -17,7 +17,12 @@ GIVEN = "pairs"  # the data.source of a run whose sentences were given in Python
 WORDS, TRAINED = "words", ("bpe", "unigram")  # values of data.tokenizer that are no folder
 FOLDER = "tokenizer"  # of a run, for the files of its tokenizer
 LEAST = 512  # ids of a tokenizer that is trained: all bytes, the special ones, and some to learn
-KINDS = ("tokenizer.json", "source/tokenizer.json", "source.spm")  # files by which a folder has a tokenizer
+KINDS = (
+    "tokenizer.json",
+    "source/tokenizer.json",
+    "source.spm",
+    "merges.txt",
+)  # files by which a folder has a tokenizer
 
 
 @dataclass(frozen=True)
@@ -72,10 +77,11 @@ def is_vocabulary(value: Any) -> bool:
 
     Each is a list of words, or of other tokenizers {"size": ids, "tokenizer": digest of its files}.
     """
-    return isinstance(value, dict) and value.keys() == set(SIDES) and all(map(_is_side, value.values()))
+    return isinstance(value, dict) and value.keys() == set(SIDES) and all(map(is_side, value.values()))
 
 
-def _is_side(value: Any) -> bool:
+def is_side(value: Any) -> bool:
+    """Whether a JSON value has the form of one side of a vocabulary."""
     if not isinstance(value, dict):
         return are_texts(value)
     return value.keys() == {"size", "tokenizer"} and type(value["size"]) is int and isinstance(value["tokenizer"], str)

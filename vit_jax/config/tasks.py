@@ -17,7 +17,7 @@ from ..errors import UserError
 from . import images, sentences
 from .augmentation import ImageAugment, check_augment
 from .captioner import CaptionerConfig
-from .captions import SHAPES, CaptionData, other_caption_words
+from .captions import SHAPES, CaptionData, are_in_files, are_words, other_caption_words
 from .distil import DistilLoss, Teacher
 from .dotted import leaves, replaced, value_at
 from .fields import ModelConfig, are_texts, pair
@@ -248,13 +248,7 @@ def _check_sentences(model: TransformerConfig, data: SentenceData, run: RunConfi
     NETWORKS["transformer"].check(replace(model, **sizes))
     if not data.lengths or data.lengths[0] < 2 or list(data.lengths) != sorted(set(data.lengths)):
         raise UserError(f"data.lengths is {list(data.lengths)}: give ascending numbers of at least 2")
-    if not data.tokenizer:
-        raise UserError("data.tokenizer is empty: give words, bpe, unigram or the folder of a tokenizer")
-    if data.tokenizer in TRAINED and data.vocabulary < LEAST:
-        raise UserError(
-            f"data.vocabulary is {data.vocabulary}, but a tokenizer of {data.tokenizer} begins with all bytes: "
-            f"give at least {LEAST}"
-        )
+    _check_tokenizer(data)
     if data.tokens < data.lengths[-1]:
         raise UserError(
             f"data.tokens is {data.tokens}, which is less than one sentence of {data.lengths[-1]} tokens, "
@@ -267,6 +261,16 @@ def _check_sentences(model: TransformerConfig, data: SentenceData, run: RunConfi
         )
     if not model.causal:
         raise UserError("model.causal is False, so a token could attend to the ones that it predicts: set it to True")
+
+
+def _check_tokenizer(data: SentenceData | CaptionData) -> None:
+    if not data.tokenizer:
+        raise UserError("data.tokenizer is empty: give words, bpe, unigram or the folder of a tokenizer")
+    if data.tokenizer in TRAINED and data.vocabulary < LEAST:
+        raise UserError(
+            f"data.vocabulary is {data.vocabulary}, but a tokenizer of {data.tokenizer} begins with all bytes: "
+            f"give at least {LEAST}"
+        )
 
 
 def _untrained_sentences(model: TransformerConfig) -> RunConfig:
@@ -315,6 +319,7 @@ def _check_captions(model: CaptionerConfig, data: CaptionData, run: RunConfig) -
         raise UserError("augment.flip is True, but captions of data.source shapes say what is left: set it to False")
     if data.length < 2:
         raise UserError(f"data.length is {data.length}: give at least 2")
+    _check_tokenizer(data)
     if data.drawn < 1:
         raise UserError(f"data.drawn is {data.drawn}: give a positive number")
     if 0 < model.text.max_length < data.length:
@@ -406,15 +411,18 @@ TASKS: dict[str, TaskRow] = {
         metadata={
             "preprocess": MetadataEntry(is_preprocess, fits=lambda value, model: fits_network(value, pixels(model))),
             "words": MetadataEntry(
-                are_texts,
-                fits=lambda value, model: len(value) == model.text.target_vocabulary == model.text.outputs,
+                are_words,
+                fits=lambda value, model: size_of_side(value) == model.text.target_vocabulary == model.text.outputs,
                 default=_default_words,
                 conflict=other_caption_words,
+                in_files=are_in_files,
             ),
         },
         untrained=_untrained_captions,
         prepared=PREPARED,
         prepared_as=_prepared_images,
+        from_its_folder=from_its_folder,
+        beside_weights=beside_weights,
     ),
 }
 TASKS["distil"] = replace(TASKS["classify"], check=_check_distil, loss=DistilLoss, teacher=_check_teacher)

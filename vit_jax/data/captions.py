@@ -12,9 +12,10 @@ import numpy as np
 
 from ..config import CaptionData, Size, pair
 from ..config.captions import SHAPES
+from ..config.sentences import WORDS
 from ..errors import UserError
 from ..runs import array_digest, text_digest
-from ..text import Vocabulary, closed, counted
+from ..text import Tokenizer, closed, kept_one, made_one
 from ..text import words as words_of
 from . import shapes
 from .captioned import COCO, FOLDER, read_captioned
@@ -111,7 +112,7 @@ class CaptionedImages:
     """A set of images with captions, as the `Data` of a run (see contract.py)."""
 
     name: str
-    vocabulary: Vocabulary
+    vocabulary: Tokenizer
     splits: dict[str, Captions]  # train, then validation, test and others where there are any
     preprocess: Preprocess
     identity: dict[str, Any]
@@ -128,7 +129,7 @@ class CaptionedImages:
 
     def metadata(self) -> dict[str, Any]:
         """The preprocessing and the words, for config.json."""
-        return {"preprocess": self.preprocess.to_dict(), "words": list(self.vocabulary.entries)}
+        return {"preprocess": self.preprocess.to_dict(), **kept_one("words", self.vocabulary)}
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -187,8 +188,9 @@ def open_captions(
             "coco:FILE.json:FOLDER"
         )
     if words not in (0, len(opened.vocabulary)):
+        whose = f"data.source {data.source}" if data.tokenizer == WORDS else f"data.tokenizer {data.tokenizer}"
         raise UserError(
-            f"model.text.outputs is {words} but data.source {data.source} has {len(opened.vocabulary)} ids: "
+            f"model.text.outputs is {words} but {whose} has {len(opened.vocabulary)} ids: "
             "give --model.text.outputs 0 and --model.text.target-vocabulary 0"
         )
     if normalize != "given":
@@ -196,9 +198,10 @@ def open_captions(
     return replace(opened, preprocess=replace(preprocess, mean=mean, std=std))
 
 
-def _padded(vocabulary: Vocabulary, captions: Sequence[str], length: int) -> np.ndarray:
+def _padded(vocabulary: Tokenizer, captions: Sequence[str], length: int) -> np.ndarray:
     """The ids of captions, int32 [n, length], none of which is longer, padded."""
-    known = {said: vocabulary.encode(said) for said in dict.fromkeys(captions)}
+    different = list(dict.fromkeys(captions))
+    known = dict(zip(different, vocabulary.encode_all(different), strict=True))
     out = np.full((len(captions), length), vocabulary.ids.pad, np.int32)
     for row, said in zip(out, captions, strict=True):
         row[: len(known[said])] = known[said]
@@ -210,14 +213,19 @@ def _padded(vocabulary: Vocabulary, captions: Sequence[str], length: int) -> np.
 
 def _scenes(data: CaptionData, preprocess: Preprocess, grid: tuple[int, int]) -> CaptionedImages:
     """Drawn scenes, and two controls. Raises UserError."""
-    if data.length <= shapes.LONGEST:
+    if data.tokenizer == WORDS and data.length <= shapes.LONGEST:
         raise UserError(
             f"data.length is {data.length}, but captions of data.source {data.source} have up to {shapes.LONGEST} "
             f"words and an end: give at least {shapes.LONGEST + 1}"
         )
-    vocabulary = closed(shapes.WORDS)
     counts = {"train": data.drawn, **SPLITS}
     scenes = {name: shapes.draw(n, i, unseen=name == "unseen") for i, (name, n) in enumerate(counts.items())}
+    if data.tokenizer == WORDS:
+        vocabulary: Tokenizer = closed(shapes.WORDS)
+    else:
+        vocabulary = made_one(data.tokenizer, data.vocabulary, scenes["train"].captions)
+        for name, some in scenes.items():
+            _check_lengths(data, vocabulary, [(f"{name}[{i}]", said) for i, said in enumerate(some.captions)])
     splits = {name: _split(name, some, vocabulary, data, preprocess, grid) for name, some in scenes.items()}
     content = [[array_digest(some.pixels), array_digest(splits[name].target)] for name, some in scenes.items()]
     test = scenes["test"]
@@ -236,12 +244,12 @@ def _scenes(data: CaptionData, preprocess: Preprocess, grid: tuple[int, int]) ->
     )
 
 
-def _identity(name: str, vocabulary: Vocabulary, splits: Mapping[str, Captions], content: list[Any]) -> dict[str, Any]:
+def _identity(name: str, vocabulary: Tokenizer, splits: Mapping[str, Captions], content: list[Any]) -> dict[str, Any]:
     """`CaptionedImages.identity`."""
     return {
         "name": name,
         "sizes": {each: len(split) for each, split in splits.items()},
-        "vocabulary": text_digest(list(vocabulary.entries)),
+        "vocabulary": text_digest(vocabulary.kept),
         "content": text_digest(content),
     }
 
@@ -249,7 +257,7 @@ def _identity(name: str, vocabulary: Vocabulary, splits: Mapping[str, Captions],
 def _split(
     name: str,
     scenes: shapes.Scenes,
-    vocabulary: Vocabulary,
+    vocabulary: Tokenizer,
     data: CaptionData,
     preprocess: Preprocess,
     grid: tuple[int, int],
@@ -260,8 +268,9 @@ def _split(
     images = Images(Arrays(scenes.pixels, np.zeros(n, np.int32), name), preprocess, True, data.threads)
     h, w = preprocess.image
     whole = h == w and data.size in (0, h)  # no part of a scene is cropped away
-    boxes, words = (scenes.boxes, scenes.words) if whole else (None, None)
-    return Captions(images, np.arange(n), target, boxes, words, grid)
+    boxes, words = (scenes.boxes, scenes.words) if whole and data.tokenizer == WORDS else (None, None)
+    references = [[said] for said in scenes.captions] if vocabulary.open else ()
+    return Captions(images, np.arange(n), target, boxes, words, grid, references)
 
 
 # -------------------------------------------------------------------------------------------- files
@@ -293,10 +302,11 @@ def _files(data: CaptionData, preprocess: Preprocess, seed: int) -> CaptionedIma
             )
         train, parts[name] = train[stay], train[held]
     said = {row: captioned[paths[row]] for row in range(len(paths))}
-    _check_lengths(data, [(paths[row], caption) for row, several in said.items() for caption in several])
-    vocabulary = counted([caption for row in train for caption in said[int(row)]])
     rows = np.repeat(train, [len(said[int(row)]) for row in train])
     captions = [caption for row in train for caption in said[int(row)]]
+    _check_words(data, said, paths)
+    vocabulary = made_one(data.tokenizer, data.vocabulary, captions)
+    _check_lengths(data, vocabulary, [(paths[row], caption) for row, several in said.items() for caption in several])
     splits = {"train": Captions(images, rows, _padded(vocabulary, captions, data.length - 1))}
     for name in ("validation", "test"):  # an image is one example, with all its captions as references
         if name in parts:
@@ -305,31 +315,34 @@ def _files(data: CaptionData, preprocess: Preprocess, seed: int) -> CaptionedIma
             splits[name] = Captions(images, parts[name], target, references=several)
     content = [loaded.digest, *(array_digest(split.target) for split in splits.values()), list(map(said.get, said))]
     name = data.source.partition(":")[0]
-    unknown = vocabulary.ids.unknown
-    share = float((splits["train"].target == unknown).sum() / (splits["train"].target != vocabulary.ids.pad).sum())
-    remarks = (
+    remarks = [
         f"{len(paths):,} images with {sum(map(len, said.values())):,} captions; validation and test have each image "
-        "once, with all its captions as references",
-        f"{share:.1%} of the words to train on occur only once, and are <unk>",
-    )
-    return CaptionedImages(name, vocabulary, splits, preprocess, _identity(name, vocabulary, splits, content), remarks)
+        "once, with all its captions as references"
+    ]
+    if data.tokenizer == WORDS:
+        ids, target = vocabulary.ids, splits["train"].target
+        share = float((target == ids.unknown).sum() / (target != ids.pad).sum())
+        remarks.append(f"{share:.1%} of the words to train on occur only once, and are <unk>")
+    identity = _identity(name, vocabulary, splits, content)
+    return CaptionedImages(name, vocabulary, splits, preprocess, identity, tuple(remarks))
 
 
-def _check_lengths(data: CaptionData, captions: Sequence[tuple[str, str]]) -> None:
-    """Raise UserError where captions (image, caption) have no words, or more than there is room for."""
-    long: list[str] = []
-    longest = 0
-    for path, caption in captions:
-        count = len(words_of(caption))
-        if not count:
-            raise UserError(
-                f"data.source {data.source}: the caption {caption[:40]!r} of {path} has no words; write one"
-            )
-        if count >= data.length:
-            long.append(path)
-            longest = max(longest, count)
+def _check_words(data: CaptionData, captions: Mapping[int, Sequence[str]], paths: Sequence[str]) -> None:
+    """Raise UserError where a caption of an image has no words."""
+    for row, several in captions.items():
+        for caption in several:
+            if not words_of(caption):
+                raise UserError(
+                    f"data.source {data.source}: the caption {caption[:40]!r} of {paths[row]} has no words; write one"
+                )
+
+
+def _check_lengths(data: CaptionData, vocabulary: Tokenizer, captions: Sequence[tuple[str, str]]) -> None:
+    """Raise UserError where captions (image, caption) have more tokens than there is room for."""
+    lengths = [len(ids) for ids in vocabulary.encode_all([caption for _, caption in captions])]
+    long = [path for (path, _), length in zip(captions, lengths, strict=True) if length >= data.length]
     if long:
         raise UserError(
             f"data.length is {data.length}, but {len(long)} captions of data.source {data.source} are longer, such as "
-            f"one of {long[0]}: give {longest + 1}, or shorten them"
+            f"one of {long[0]}: give {max(lengths) + 1}, or shorten them"
         )

@@ -24,7 +24,7 @@ from ..errors import UserError
 from ..layers import fold
 from ..models import described
 from ..runs import Run
-from ..text import Vocabulary
+from ..text import Tokenizer, kept_one, made_one, opened_one
 from .caption_score import bleu4, cider_d, plain
 from .classify_pictures import save_samples, visible
 from .contract import Answer, Batch, Evaluation, Trained
@@ -49,7 +49,7 @@ class Caption:
     std: tuple[float, ...]
     label_smoothing: float
     length: int  # most tokens of a caption, its end included
-    words: Vocabulary
+    words: Tokenizer
     decoding: Decoding = field(default_factory=Decoding)  # how captions are searched for
 
     unit: ClassVar[str] = "images"
@@ -74,8 +74,14 @@ class Caption:
             std,
             run.loss.label_smoothing,
             data.length,
-            Vocabulary(metadata["words"]),
+            opened_one("words", metadata),
         )
+
+    @classmethod
+    def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:
+        """The tokenizer beside weights, as a run keeps it."""
+        data = cast(CaptionData, run.data)
+        return kept_one("words", made_one(data.tokenizer, data.vocabulary, ()))
 
     def load_frozen(self, teacher: Teacher | None) -> Caption:
         """The task itself: its loss has no frozen arrays."""
@@ -91,7 +97,7 @@ class Caption:
 
     def searching(self, changes: Mapping[str, Any]) -> Caption:
         """The task with other settings of its search. Raises UserError."""
-        return replace(self, decoding=changed(self.decoding, changes, self.length, "words"))
+        return replace(self, decoding=changed(self.decoding, changes, self.length, self.words.unit))
 
     @property
     def search(self) -> Search:
@@ -273,7 +279,7 @@ class Describer:
 
     def __repr__(self) -> str:
         size = "x".join(map(str, (*self.preprocess.image, self.preprocess.channels)))
-        words = f"{len(self.task.words):,} words, captions of up to {self.task.length}"
+        words = f"{len(self.task.words):,} {self.task.words.unit}, captions of up to {self.task.length}"
         return f"Describer({described(self.run.model)}; images {size}; {words})"
 
     def pixels(self, images: Any) -> np.ndarray:
@@ -336,7 +342,7 @@ class Describer:
     @property
     def metadata(self) -> dict[str, Any]:
         """The preprocessing and the words, as config.json has them."""
-        return {"preprocess": self.preprocess.to_dict(), "words": list(self.task.words.entries)}
+        return {"preprocess": self.preprocess.to_dict(), **kept_one("words", self.task.words)}
 
     @property
     def layers(self) -> int:

@@ -68,6 +68,11 @@ class Classify:
         loss = run.loss
         return cls(augment, mean, std, loss.spread_over_all(c.classes), loss_name=loss.name, classes=c.classes)
 
+    @classmethod
+    def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:
+        """None: no files beside weights belong to it."""
+        return {}
+
     def load_frozen(self, teacher: Teacher | None) -> Self:
         """The task itself: its loss has no frozen arrays."""
         return self

@@ -146,6 +146,14 @@ class Task(Protocol):
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Self:
         """The task of a run. `metadata` has the entries of `Data.metadata`, among others if it is a config.json."""
 
+    @classmethod
+    def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:
+        """Entries of `Data.metadata` of what lies beside weights from elsewhere, such as a tokenizer.
+
+        Called where `beside_weights` of the task's row has found something, which the fields of `run` name. Raises
+        UserError.
+        """
+
     def load_frozen(self, teacher: Teacher | None) -> Self:
         """A copy of the task with `frozen` filled, or the task itself. Called for training and evaluation only.
 

@@ -22,7 +22,7 @@ from ..errors import UserError
 from ..layers import merge, split
 from ..models import described
 from ..runs import Run
-from ..text import Tokenizer, kept, opened
+from ..text import Tokenizer, kept, made, opened
 from ..transformer import Transformer
 from .contract import Answer, Batch, Evaluation, Trained
 from .generated import Search, answer, changed, compiled, header, value
@@ -66,6 +66,12 @@ class Translate:
         source, target = opened(metadata)
         smoothing = run.loss.spread_over_all(len(target))
         return cls(smoothing, cast(SentenceData, run.data).lengths[-1], source, target)
+
+    @classmethod
+    def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:
+        """The tokenizers beside weights, as a run keeps them."""
+        c, data = cast(Any, (run.model, run.data))  # of the types that the task's row names
+        return kept(*made(data.tokenizer, 0, (), (), c.one_embedding))
 
     def load_frozen(self, teacher: Teacher | None) -> Translate:
         """The task itself: its loss has no frozen arrays."""

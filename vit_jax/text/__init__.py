@@ -7,8 +7,23 @@ Read ids (those with a meaning of their own) and tokenizer (the interface) first
 
 from .ids import Ids
 from .library import needed
-from .record import digest, kept, made, opened
+from .record import digest, kept, kept_one, made, made_one, opened, opened_one
 from .tokenizer import Tokenizer
 from .vocabulary import Vocabulary, closed, counted, words
 
-__all__ = ["Ids", "Tokenizer", "Vocabulary", "closed", "counted", "digest", "kept", "made", "needed", "opened", "words"]
+__all__ = [
+    "Ids",
+    "Tokenizer",
+    "Vocabulary",
+    "closed",
+    "counted",
+    "digest",
+    "kept",
+    "kept_one",
+    "made",
+    "made_one",
+    "needed",
+    "opened",
+    "opened_one",
+    "words",
+]

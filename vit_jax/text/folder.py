@@ -1,8 +1,8 @@
 """The files of a tokenizer: read from a folder, and opened as the tokenizers of source and target.
 
-Three kinds are known: a tokenizer.json for both sides; one in each of the folders source/ and target/; and source.spm,
-target.spm and vocab.json, with target_vocab.json where the vocabularies are separate. ids.json, which a run adds,
-states the ids with a meaning of their own.
+Three kinds are known: a tokenizer.json for both sides, or GPT-2's vocab.json and merges.txt, of which it is made; one
+in each of the folders source/ and target/; and source.spm, target.spm and vocab.json, with target_vocab.json where the
+vocabularies are separate. ids.json, which a run adds, states the ids with a meaning of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..config.sentences import SIDES
 from ..errors import UserError
 from ..runs import bytes_digest, check_regular, text_digest
 from .ids import Ids
-from .pieces import PIECES, Pieces, open_pieces
+from .pieces import PIECES, Pieces, from_merges, open_pieces
 from .sentence_pieces import SentencePieces
 from .stated import check_ids, stated_ids, token_text
 from .tokenizer import Tokenizer
@@ -32,27 +32,48 @@ SPM, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.j
 KNOWN = (IDS, PIECES, *TOKENS, *SPM, *VOCABULARIES, *(f"{side}/{name}" for side in SIDES for name in (PIECES, *TOKENS)))
 MARIAN = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}  # unless tokenizer_config.json names others
 LARGEST = 64 << 20  # bytes of a file
+MERGES, ADDED = "merges.txt", "added_tokens.json"
 FORMS = f"a folder with {PIECES}, or with {', '.join(SPM)} and {VOCABULARIES[0]}"
 
 
-def read_folder(path: str) -> dict[str, bytes]:
+def read_folder(path: str, alone: bool = False) -> dict[str, bytes]:
     """The files of the tokenizer in a folder, with an ids.json; a tokenizer.json stands for its folder.
 
-    Raises UserError.
+    `alone` as of `stated_ids`. Raises UserError.
     """
     folder, where = Path(path).expanduser(), f"data.tokenizer {path}"
     folder = folder.parent if folder.name == PIECES else folder
     if not folder.is_dir():
         raise UserError(f"{where}: there is no such folder; give words, bpe, unigram or {FORMS}")
     files = {name: _content(folder / name) for name in KNOWN if (folder / name).exists()}
+    if PIECES not in files and (folder / MERGES).exists():
+        files = _of_merges(folder, files, where)
     if not files.keys() & {PIECES, f"{SIDES[0]}/{PIECES}", SPM[0]}:
         raise UserError(f"{where}: has no tokenizer; give words, bpe, unigram or {FORMS}")
     if IDS in files:
         return files
     model: dict[str, Any] = {}
     for name in MODEL:
-        model |= _parsed(_content(folder / name), f"{where}: {name}") if (folder / name).exists() else {}
-    return with_ids(files, model, where)
+        stated = _parsed(_content(folder / name), f"{where}: {name}") if (folder / name).exists() else {}
+        inner = stated.get("decoder")  # of a model of two others
+        known = {key: value for key, value in stated.items() if value is not None or not isinstance(inner, dict)}
+        model |= {**(inner if isinstance(inner, dict) else {}), **known}
+    return with_ids(files, model, where, alone)
+
+
+def _of_merges(folder: Path, files: Files, where: str) -> dict[str, bytes]:
+    """The files with a tokenizer.json in place of the vocab.json and merges.txt in a folder."""
+    name = VOCABULARIES[0]
+    if name not in files:
+        raise UserError(f"{where}: has {MERGES} but no {name}; put it there")
+    added = _parsed(_content(folder / ADDED), f"{where}: {ADDED}") if (folder / ADDED).exists() else {}
+    tokens = _tokens(files, SIDES[1], where)
+    specials = [text for key, value in tokens.items() if key.endswith("_token") and (text := token_text(value))]
+    made = from_merges(
+        _parsed(files[name], f"{where}: {name}"), _content(folder / MERGES), added, specials,
+        tokens.get("add_prefix_space") is True, f"{where}: {MERGES}",
+    )  # fmt: skip
+    return {**{key: x for key, x in files.items() if key != name}, PIECES: made}
 
 
 def has_two(files: Files) -> bool:
@@ -78,8 +99,11 @@ def _parsed(content: bytes, where: str) -> dict[str, Any]:
     return value
 
 
-def with_ids(files: Files, model: Mapping[str, Any], where: str) -> dict[str, bytes]:
-    """The files with an ids.json, by what their tokenizer and the `model` state. Raises UserError."""
+def with_ids(files: Files, model: Mapping[str, Any], where: str, alone: bool = False) -> dict[str, bytes]:
+    """The files with an ids.json, by what their tokenizer and the `model` state; `alone` as of `stated_ids`.
+
+    Raises UserError.
+    """
     sides = []
     for side in SIDES:
         own, tokens = _of(files, side), _tokens(files, side, where)
@@ -88,7 +112,7 @@ def with_ids(files: Files, model: Mapping[str, Any], where: str) -> dict[str, by
             tokens = {"bos_token": tokens["pad_token"], **tokens}  # Marian begins with padding
         else:
             number = open_pieces(own.get(PIECES, b""), f"{where}: {PIECES}").token_to_id
-        sides.append(stated_ids(model, tokens, number, where))
+        sides.append(stated_ids(model, tokens, number, where, alone))
     content = {side: dataclasses.asdict(ids) for side, ids in zip(SIDES, sides, strict=True)}
     return {**files, IDS: json.dumps(content, indent=1).encode()}
 

@@ -100,6 +100,38 @@ def open_pieces(content: bytes, where: str, literal: bool = False) -> Any:
     return tokenizer
 
 
+def from_merges(
+    vocabulary: Mapping[str, Any], merges: bytes, added: Mapping[str, Any], specials: Sequence[str], space: bool,
+    where: str,
+) -> bytes:  # fmt: skip
+    """The tokenizer.json of GPT-2's bytes in pairs (Radford et al. 2019), as older folders have it in two files.
+
+    Args:
+        vocabulary: {piece: id}, the vocab.json.
+        merges: the merges.txt: a pair of pieces a line, the most frequent first, after a line with its version.
+        added: {token: id} of those that follow the vocabulary.
+        specials: tokens with a meaning of their own.
+        space: whether a text is read as if it began with a space.
+        where: names the merges in messages.
+    Raises UserError where they are damaged.
+    """
+    with needed("tokenizers"):
+        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    with broken(where):
+        lines = [line for line in merges.decode("utf-8").split("\n") if line and not line.startswith("#version")]
+        pairs = [(first, second) for first, second in (line.rstrip("\r").split(" ") for line in lines)]
+        tokenizer = Tokenizer(models.BPE(dict(vocabulary), pairs))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+        tokenizer.decoder = decoders.ByteLevel()
+        in_order = sorted(added, key=lambda token: int(added[token]))
+        for token in [*in_order, *dict.fromkeys(specials)]:
+            tokenizer.add_special_tokens([AddedToken(token, normalized=False)])
+            if tokenizer.token_to_id(token) != added.get(token, tokenizer.token_to_id(token)):
+                raise ValueError(f"the id of {token!r} is not {added[token]}")
+    text: str = tokenizer.to_str()
+    return text.encode()
+
+
 def train_pieces(kind: str, sentences: Iterator[str], size: int) -> dict[str, bytes]:
     """The files of a new tokenizer of `kind`, "bpe" or "unigram", with at most `size` ids: {name: content}.
 

@@ -59,10 +59,39 @@ def opened(metadata: Mapping[str, Any]) -> Pair:
     source, target = (metadata["vocabulary"][side] for side in SIDES)
     if isinstance(source, list):
         return Vocabulary(source), Vocabulary(target)
+    return _in_files(metadata)
+
+
+def _in_files(metadata: Mapping[str, Any]) -> Pair:
+    """The tokenizers in the files of a run."""
     files = {name.removeprefix(f"{FOLDER}/"): content for name, content in metadata.get("files", {}).items()}
     if not files:
         raise UserError("the files of its tokenizer are not there; give the folder of the run, which keeps them")
     return open_files(files, FOLDER)
+
+
+def made_one(kind: str, size: int, sentences: Sequence[str]) -> Tokenizer:
+    """The tokenizer of a run whose only texts are these, which it generates; arguments as of `made`. Raises UserError.
+
+    Its padding may be the same id as its end, as it is of GPT-2.
+    """
+    if kind == WORDS:
+        return counted(sentences)
+    where = f"data.tokenizer {kind}"
+    files = with_ids(train_pieces(kind, iter(sentences), size), {}, where) if kind in TRAINED else {}
+    return open_files(files or read_folder(kind, alone=True), where)[1]
+
+
+def kept_one(name: str, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The metadata of such a run, from which `opened_one` makes its tokenizer again: as of `kept`, but under `name`."""
+    files = {f"{FOLDER}/{path}": x for path, x in tokenizer.files.items()}
+    return {name: tokenizer.kept, **({"files": files} if files else {})}
+
+
+def opened_one(name: str, metadata: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer of such a run, from its metadata. Raises UserError."""
+    kept = metadata[name]
+    return Vocabulary(kept) if isinstance(kept, list) else _in_files(metadata)[1]
 
 
 def digest(source: Tokenizer, target: Tokenizer) -> str:

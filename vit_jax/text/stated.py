@@ -11,8 +11,10 @@ from .ids import Ids
 Stated = Mapping[str, Any]  # the JSON of one or several files
 
 
-def stated_ids(model: Stated, tokens: Stated, number: Callable[[str], int | None], where: str) -> Ids:
-    """The ids of a target.
+def stated_ids(
+    model: Stated, tokens: Stated, number: Callable[[str], int | None], where: str, alone: bool = False
+) -> Ids:
+    """The ids of a target; with `alone` there is no source, and the end may also pad, as it does where nothing else is.
 
     `model` is config.json and over it generation_config.json, empty without a model; `tokens` {"pad_token": text, ...}
     of the tokenizer; `number` gives the id of a token. Raises UserError where padding, begin or end is not stated.
@@ -27,11 +29,12 @@ def stated_ids(model: Stated, tokens: Stated, number: Callable[[str], int | None
     pad, end = one("pad_token_id", "pad_token"), one("eos_token_id", "eos_token")
     begin = one("decoder_start_token_id") if model else None
     begin = one("bos_token_id", "bos_token") if begin is None else begin
+    pad = end if alone and pad is None else pad
     for name, value in (("pad", pad), ("bos", begin), ("eos", end)):
         if value is None:
             raise UserError(f"{where}: states no {name}_token; add it to its tokenizer_config.json")
     assert pad is not None and begin is not None and end is not None
-    if pad == end:
+    if pad == end and not alone:
         raise UserError(f"{where}: pads with its end, id {end}; give it a pad_token of its own")
     words = model.get("bad_words_ids") or []
     banned = tuple(word[0] for word in words if isinstance(word, list) and len(word) == 1 and type(word[0]) is int)
