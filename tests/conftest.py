@@ -86,6 +86,17 @@ def quick_compilation() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_corpora(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No corpus that other code has encoded is taken from the user's cache."""
+    from vit_jax.data import cached
+
+    folder = tmp_path_factory.mktemp("corpora")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cached, "cache_folder", lambda name: folder / name)
+        yield
+
+
 Door = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

@@ -124,7 +124,8 @@ def test_whole_counts_every_example_once(batch):
     assert len(split) == 144
     made = list(evaluation_batches(split, batch))
     assert all(b["image"].shape == (batch, 8, 8, 1) and b["label"].shape == (batch,) for b, _ in made)
-    np.testing.assert_array_equal(np.concatenate([b["image"][:real] for b, real in made]), split.take(np.arange(144)))
-    np.testing.assert_array_equal(np.concatenate([b["label"][:real] for b, real in made]), split.labels)
-    last, real = made[-1]
+    np.testing.assert_array_equal(np.concatenate([b["image"][: len(i)] for b, i in made]), split.take(np.arange(144)))
+    np.testing.assert_array_equal(np.concatenate([b["label"][: len(i)] for b, i in made]), split.labels)
+    assert np.concatenate([i for _, i in made]).tolist() == list(range(144))
+    last, real = made[-1][0], len(made[-1][1])
     assert (last["image"][real:] == last["image"][real - 1]).all() and not our_threads()

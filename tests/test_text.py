@@ -253,13 +253,20 @@ def test_a_target_is_padded_with_room_for_its_end():
     assert (split.padded >= needed).all() and (needed > split.padded - 4).all()
 
 
-def test_a_split_is_read_whole_in_one_shape():
-    split = the_numbers().splits["longer"]
-    shapes, seen = set(), []
-    for batch, real in evaluation_batches(split, 128):
-        shapes.add((batch["source"].shape, batch["target"].shape))
-        seen.append(batch["source"][:real])
-    assert shapes == {((128, 16), (128, 15))} and np.array_equal(np.concatenate(seen), split.source)
+def test_a_split_is_read_whole_in_a_shape_for_each_length():
+    """Each pair once, the short ones first, and padded to no more than a length that one of its batch needs."""
+    split = the_numbers().splits["test"]
+    shapes, seen = [], []
+    for batch, indices in evaluation_batches(split, 128):
+        (rows, length), real = batch["source"].shape, len(indices)
+        assert rows == 128 and batch["target"].shape == (128, length - 1) and length == split.padded[indices].max()
+        assert np.array_equal(batch["source"][:real], split.source[indices, :length])
+        assert np.array_equal(batch["target"][:real], split.target[indices, : length - 1])
+        assert not split.source[indices, length:].any() and not split.target[indices, length - 1 :].any()
+        shapes.append(length)
+        seen += indices.tolist()
+    assert sorted(seen) == list(range(len(split))) and shapes == sorted(shapes)
+    assert 1 < len({*shapes}) <= len(RUN.data.lengths) and len(shapes) == -(-len(split) // 128)
 
 
 # ------------------------------------------------------------------------------------ pairs in files
@@ -359,7 +366,7 @@ def test_pairs_of_two_files_and_of_a_table(folder, tmp_path):
 @pytest.mark.parametrize(
     "source, content, says",
     [
-        ("pairs:{0}/a", b"", "give pairs:FROM-TO:FOLDER, such as pairs:en-de:multi30k, or pairs:FROM"),
+        ("pairs:{0}/a", b"", "give pairs:FROM-TO:FOLDER, pairs:FILE,FILE or tsv:FILE, such as pairs:en-de:multi30k"),
         ("pairs:{0}/a,{0}/b,{0}/c", b"", "give pairs:FROM-TO:FOLDER"),
         ("pairs:{0}/t.tsv,{0}/none", b"a\n", r"none cannot be read \(No such file or directory\); give UTF-8"),
         ("pairs:{0}/t.tsv,{0}", b"a\n", r"cannot be read \(Is a directory\)"),

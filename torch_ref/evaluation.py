@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
@@ -28,12 +29,15 @@ def measure(trainer: Trainer, model: Model, split: Any) -> Metrics:
     """
     model.eval()
     parts: dict[str, list[Tensor]] = {}
-    for batch, real in evaluation_batches(split, trainer.run.batch):
+    order: list[np.ndarray] = []
+    for batch, indices in evaluation_batches(split, trainer.run.batch):
         with trainer.precision():
             out = trainer.task.outputs(model, tensors(batch, trainer.device), trainer.dtype)
         for name, values in out.items():
-            parts.setdefault(name, []).append(values[:real].cpu())
-    metrics = trainer.task.metrics(split, {name: torch.cat(values) for name, values in parts.items()})
+            parts.setdefault(name, []).append(values[: len(indices)].cpu())
+        order.append(indices)
+    places = torch.from_numpy(np.argsort(np.concatenate(order)))
+    metrics = trainer.task.metrics(split, {name: torch.cat(values)[places] for name, values in parts.items()})
     if not math.isfinite(metrics["loss"]):
         raise CheckFailed(f"the loss of an evaluation is {metrics['loss']} at step {trainer.done}; lower --optim.lr")
     return metrics

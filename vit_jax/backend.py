@@ -88,10 +88,10 @@ def precision_kept() -> Iterator[None]:
         jax.config.update("jax_enable_x64", before)
 
 
-def cache_folder() -> Path:
-    """The folder of the compilation cache, which later processes reuse."""
+def cache_folder(name: str = "xla") -> Path:
+    """The folder of a cache that later processes reuse: "xla" of compiled programs, "corpora" of sentences as ids."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "vit-jax" / "xla"
+    return Path(base) / "vit-jax" / name
 
 
 def _keep_freed_memory(arenas: int) -> None:

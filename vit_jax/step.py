@@ -115,10 +115,12 @@ class Evaluator:
 
     def measure(self, parameters: Tree, split: Any, batch: int) -> Evaluation:
         """Evaluate parameters (on the devices) on all examples of a split, each once, `batch` at a time."""
-        parts = []
-        for examples, real in evaluation_batches(split, batch):
-            parts.append({k: v[:real] for k, v in self.outputs(parameters, examples).items()})
-        out = {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
+        parts, order = [], []
+        for examples, indices in evaluation_batches(split, batch):
+            parts.append({k: v[: len(indices)] for k, v in self.outputs(parameters, examples).items()})
+            order.append(indices)
+        places = np.argsort(np.concatenate(order))
+        out = {k: np.concatenate([p[k] for p in parts])[places] for k in parts[0]}
         return self.task.score(self.config, split, out)
 
 

@@ -2,8 +2,8 @@
 
 Read contract (the interface) first; then, for images, images (one image), identity (what makes two the same), sources
 (sets of images), pixels (decoded), order (which examples a step takes), splits (train, validation, test) and other
-(only to evaluate on); for sentences, numbers, pairs (files) and sentences; for images with captions, shapes and
-captions; last, batches.
+(only to evaluate on); for sentences, numbers, pairs (files), flat (all ids in one array), encode (texts to ids), cached
+(on disk) and sentences; for images with captions, shapes and captions; last, batches.
 """
 
 from .batches import batches, evaluation_batches

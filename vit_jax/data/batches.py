@@ -22,16 +22,18 @@ def batches(split: Split, order: Order, start: int, stop: int) -> Generator[Batc
     return _ahead(lambda step: split.batch(order.indices(step)), range(start, stop))
 
 
-def evaluation_batches(split: Split, batch: int) -> Generator[tuple[Batch, int], None, None]:
-    """Batches of a whole split in order, each of size `batch`, with the number of examples that count.
+def evaluation_batches(split: Split, batch: int) -> Generator[tuple[Batch, np.ndarray], None, None]:
+    """Batches of a whole split, each of size `batch`, with the numbers of the examples in it, int64 [k].
 
-    The last batch is filled up with copies of the last example, which do not count.
+    They come in order, or, where examples have lengths, the short ones first: then those of a batch are about equally
+    long, and padded little. The last batch is filled up with copies of its last example, so k may be less than `batch`.
     """
-    last = len(split) - 1
+    lengths = getattr(split, "longest", None)
+    every = np.arange(len(split)) if lengths is None else np.argsort(lengths, kind="stable")
 
-    def make(start: int) -> tuple[Batch, int]:
-        indices = np.minimum(np.arange(start, start + batch), last)
-        return split.examples(indices), min(batch, len(split) - start)
+    def make(start: int) -> tuple[Batch, np.ndarray]:
+        indices = every[start : start + batch]
+        return split.examples(np.pad(indices, (0, batch - len(indices)), mode="edge")), indices
 
     return _ahead(make, range(0, len(split), batch))
 

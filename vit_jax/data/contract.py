@@ -1,7 +1,7 @@
 """The interface of a run's data. The training loop and the evaluation step use nothing else and name no kind of data.
 
 `Task.open_data` returns a `Data`; training asks its `order` which examples each step takes, and evaluation goes through
-a whole `Split` in order. All arrays are numpy arrays on the host; n is the number of examples of a split.
+a whole `Split`. All arrays are numpy arrays on the host; n is the number of examples of a split.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def not_given(source: str, form: str) -> UserError:
 
 
 class Split(Protocol):
-    """The examples of one split, numbered 0..n-1."""
+    """The examples of one split, numbered 0..n-1.
+
+    Where examples have lengths, it also has them as `longest`, int [n], by which evaluation orders them.
+    """
 
     def __len__(self) -> int:
         """n."""
@@ -62,7 +65,7 @@ class Split(Protocol):
         """
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """The same examples for evaluation, {name: [k, ...]}: exactly one row per index, and always the same shapes."""
+        """The same examples for evaluation, {name: [k, ...]}: exactly one row per index, and of few shapes."""
 
 
 class Order(Protocol):

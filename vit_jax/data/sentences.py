@@ -2,81 +2,105 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.metadata
+import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..config import SentenceData
-from ..config.sentences import GIVEN, WORDS
+from ..config.sentences import GIVEN, TRAINED, WORDS
 from ..errors import UserError
-from ..runs import array_digest, text_digest
+from ..runs import text_digest
 from ..text import Tokenizer, closed, digest, kept, made, needed
-from . import numbers
+from . import cached, numbers
 from .contract import Given, not_given
+from .encode import Encoder, cut_remark
+from .flat import Flat, gathered
 from .order import SHUFFLE, TEST, VALIDATION, TokenOrder, hold_out, permutation
-from .pairs import FORMS, Pairs, are_in_files, read_pairs
+from .pairs import FORMS, Chosen, InFiles, Pairs, are_in_files, read_pairs
 
 
 class Sentences:
-    """The n pairs of one split as ids, padded.
+    """The n pairs of one split as ids.
 
     Args:
-        source: int32 [n, L], L = lengths[-1].
-        target: int32 [n, L-1], without begin and end.
+        flat_source: sentences of at most L ids, L = lengths[-1].
+        flat_target: sentences of at most L-1, without begin and end.
         lengths: the lengths to which sentences are padded, ascending.
         tokens: tokens of a training batch, padding included.
         title: the split's name, for messages.
         pads: what sources and targets are padded with.
-        references: the targets as texts, of which translations are scored.
+        texts: gives the targets as texts, of which translations are scored; called where they are needed.
     """
 
     def __init__(
         self,
-        source: np.ndarray,
-        target: np.ndarray,
+        flat_source: Flat,
+        flat_target: Flat,
         lengths: Sequence[int],
         tokens: int,
         title: str,
         pads: tuple[int, int],
-        references: Sequence[str] = (),
+        texts: Callable[[], Sequence[str]],
     ):
-        self.source, self.target, self.lengths, self.tokens, self.title = source, target, tuple(lengths), tokens, title
-        self.pads, self.references = pads, references
+        self.flat_source, self.flat_target, self.lengths, self.tokens = flat_source, flat_target, tuple(lengths), tokens
+        self.title, self.pads, self.texts = title, pads, texts
         # + 1: the decoder's inputs begin with a begin, and its labels end with an end.
-        longest = np.maximum((source != pads[0]).sum(1), (target != pads[1]).sum(1) + 1)
+        self.longest: np.ndarray = np.maximum(flat_source.lengths, flat_target.lengths + 1)  # int [n]
         # int [n], the length that each pair is padded to.
-        self.padded: np.ndarray = np.array(self.lengths)[np.searchsorted(self.lengths, longest)]
+        self.padded: np.ndarray = np.array(self.lengths, np.int32)[np.searchsorted(self.lengths, self.longest)]
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.flat_source)
+
+    @property
+    def source(self) -> np.ndarray:
+        """All sources, padded: int32 [n, L]. Of a large split more than its batches ever need at once."""
+        return self.flat_source.padded(np.arange(len(self)), self.lengths[-1], self.pads[0])
+
+    @property
+    def target(self) -> np.ndarray:
+        """All targets, padded: int32 [n, L-1]."""
+        return self.flat_target.padded(np.arange(len(self)), self.lengths[-1] - 1, self.pads[1])
+
+    @functools.cached_property
+    def references(self) -> Sequence[str]:
+        """The targets as texts."""
+        return self.texts()
 
     def subset(self, indices: np.ndarray) -> Sentences:
         """A split of only these pairs."""
-        few = self.of(self.source[indices], self.target[indices])
-        few.references = [self.references[i] for i in indices] if self.references else ()
+        few = self.of(self.flat_source.take(indices), self.flat_target.take(indices))
+        few.texts = lambda: [self.references[i] for i in indices]
         return few
 
-    def of(self, source: np.ndarray, target: np.ndarray) -> Sentences:
+    def of(self, source: Flat, target: Flat) -> Sentences:
         """A split of other ids in the place of these, with the same references."""
-        return Sentences(source, target, self.lengths, self.tokens, self.title, self.pads, self.references)
+        return Sentences(source, target, self.lengths, self.tokens, self.title, self.pads, self.texts)
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """{"source": int32 [k, L], "target": int32 [k, L-1]}."""
-        return {"source": self.source[indices], "target": self.target[indices]}
+        """{"source": int32 [k, l], "target": int32 [k, l-1]}, where l is the greatest padded length of these pairs."""
+        length = int(self.padded[indices].max())
+        return {
+            "source": self.flat_source.padded(indices, length, self.pads[0]),
+            "target": self.flat_target.padded(indices, length - 1, self.pads[1]),
+        }
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """{"source": int32 [B, l], "target": int32 [B, l-1]}, where l is the greatest padded length of these pairs.
 
         B = tokens // l: rows of padding fill the batch up, so that there is one shape per length.
         """
-        length = int(self.padded[indices].max())
-        fill = ((0, self.tokens // length - len(indices)), (0, 0))
-        pairs = zip((self.source[indices, :length], self.target[indices, : length - 1]), self.pads, strict=True)
-        source, target = (np.pad(ids, fill, constant_values=pad) for ids, pad in pairs)
-        return {"source": source, "target": target}
+        found = self.examples(indices)
+        fill = ((0, self.tokens // found["source"].shape[1] - len(indices)), (0, 0))
+        pairs = zip(found.items(), self.pads, strict=True)
+        return {name: np.pad(ids, fill, constant_values=pad) for (name, ids), pad in pairs}
 
     def name(self, i: int) -> str:
         """The name of pair i in messages."""
@@ -156,20 +180,23 @@ def open_sentences(
         given: pairs from Python, in place of `data.source`.
     Raises UserError.
     """
-    texts, (source, target) = _open_pairs(data, one_vocabulary, seed, given)
+    texts, (source, target), corpus = _open_pairs(data, one_vocabulary, seed, given)
     if target.files:
         with needed("sacrebleu"):  # which chooses the best checkpoint
             import sacrebleu  # noqa: F401
     _check_sizes(data, wanted or {}, source, target)
-    splits, cuts = {}, []
+    splits, cuts, content = {}, [], []
     for name, pairs in texts.items():
-        splits[name], cut = _encoded(data, pairs, name, source, target)
-        cuts += [cut] if cut else []
+        in_cache = corpus if name == "train" else None
+        found = in_cache or _encoded(data, pairs, name, source, target)
+        splits[name] = _split(data, pairs, name, found)
+        cuts += [cut] if (cut := cut_remark(name, found.cut, len(pairs), data.lengths[-1])) else []
+        content.append([*found.digests])
     identity: dict[str, Any] = {
         "name": data.source.partition(":")[0],
         "sizes": {name: len(split) for name, split in splits.items()},
         "vocabulary": digest(source, target),
-        "content": text_digest([[array_digest(split.source), array_digest(split.target)] for split in splits.values()]),
+        "content": text_digest(content),
     }
     remarks = tuple(cuts) + tuple(
         f"{name}: always giving the most frequent target has an exact match of {splits[name].chance:.4f}"
@@ -178,8 +205,8 @@ def open_sentences(
     )
     if data.shuffle_sources:
         train = splits["train"]
-        shuffled = train.source[permutation(len(train), SHUFFLE, seed)]
-        splits["train"] = train.of(shuffled, train.target)
+        shuffled = train.flat_source.take(permutation(len(train), SHUFFLE, seed))
+        splits["train"] = train.of(shuffled, train.flat_target)
         remarks += ("a control: the sources of train are shuffled among its targets, so they carry no information",)
     return Texts(identity["name"], source, target, splits, identity, remarks)
 
@@ -198,31 +225,82 @@ def open_other_pairs(
     name = wanted or next((name for name in ("test", "validation") if name in found), next(iter(found)))
     if name not in found:
         raise UserError(f"there is no split {name!r}: data has {', '.join(found)}; choose one of them")
-    pairs, cut = _encoded(data, found[name], name, source, target)
-    return name, pairs, sum(map(len, found.values())), (cut,) if cut else ()
+    corpus = _encoded(data, found[name], name, source, target)
+    cut = cut_remark(name, corpus.cut, len(found[name]), data.lengths[-1])
+    return name, _split(data, found[name], name, corpus), sum(map(len, found.values())), (cut,) if cut else ()
 
 
 def _open_pairs(
     data: SentenceData, one: bool, seed: int, given: Given | None
-) -> tuple[dict[str, Pairs], tuple[Tokenizer, Tokenizer]]:
-    """({split: pairs}, (source tokenizer, target tokenizer)); with `one`, both have the same ids."""
+) -> tuple[dict[str, Pairs], tuple[Tokenizer, Tokenizer], cached.Corpus | None]:
+    """({split: pairs}, (source tokenizer, target tokenizer), the ids of train where they are in the cache).
+
+    With `one`, both tokenizers have the same ids.
+    """
     found = _found(data, given)
     if "train" not in found:
         raise UserError(f"data: has no train split, only {', '.join(found)}; give one to train on")
     pairs = _with_held_out(data, found, seed)
     if given is None and data.source == "numbers" and data.tokenizer == WORDS:
         both = closed((*numbers.ENGLISH, *numbers.GERMAN))
-        return pairs, (both, both) if one else (closed(numbers.ENGLISH), closed(numbers.GERMAN))
+        return pairs, (both, both) if one else (closed(numbers.ENGLISH), closed(numbers.GERMAN)), None
     if given is not None and data.tokenizer == "unigram":
         raise UserError(
             "data.tokenizer is unigram, which no two trainings make alike to the last digit, so a run on data given in "
             "Python could not go on with it: give bpe, or the folder of a tokenizer"
         )
-    left, right = ([pair[side] for pair in pairs["train"]] for side in (0, 1))
-    return pairs, made(data.tokenizer, data.vocabulary, left, right, one)
+    train = pairs["train"]
+
+    def tokenizers() -> tuple[Tokenizer, Tokenizer]:
+        left, right = (map(operator.itemgetter(side), train) for side in (0, 1))
+        return made(data.tokenizer, data.vocabulary, left, right, one)
+
+    files = found["train"]
+    if not isinstance(files, InFiles):
+        return pairs, tokenizers(), None
+    # What decides the ids of train. A tokenizer that is trained is decided by the same.
+    own = None if data.tokenizer in (WORDS, *TRAINED) else tokenizers()
+    kind = [data.tokenizer, data.vocabulary] if own is None else digest(*own)
+    held = {name: getattr(data, name) for name in ("test", "validation") if name in pairs and name not in found}
+    key = {"form": data.source.partition(":")[0], "files": files.digests, "held": held, "seed": seed if held else 0}
+    key |= {"tokenizer": kind, "one": one, "longest": data.lengths[-1], "cut": data.cut, "versions": _versions()}
+    corpus, sides = _cached(data, train, key, (lambda: own) if own is not None else tokenizers)
+    return pairs, sides, corpus
 
 
-def _found(data: SentenceData, given: Given | None) -> dict[str, Pairs]:
+def _cached(
+    data: SentenceData, train: Pairs, key: Mapping[str, Any], tokenizers: Callable[[], tuple[Tokenizer, Tokenizer]]
+) -> tuple[cached.Corpus | None, tuple[Tokenizer, Tokenizer]]:
+    """(the corpus of train in the cache, its tokenizers); without the corpus where it cannot be written there."""
+    folder = cached.place(key)
+    corpus = cached.find(folder)
+    if corpus is None:
+        sides = tokenizers()
+        try:
+            cached.build(
+                folder, sides, Encoder(data, train, "train", *sides), lambda *both: _digests(data, sides, *both)
+            )
+        except OSError:  # a full disk, or a home that cannot be written: then all is in memory
+            return None, sides
+        corpus = cached.find(folder)
+        if corpus is None:
+            return None, sides
+    if data.tokenizer in TRAINED:
+        # A run keeps the tokenizer that was trained for it, and when it goes on looks for what that has encoded.
+        cached.also(cached.place({**key, "tokenizer": digest(*corpus.sides)}), folder)
+    return corpus, corpus.sides
+
+
+def _versions() -> list[str]:
+    """The versions of what makes ids of texts."""
+    found = []
+    for name in ("vit-jax", "tokenizers", "sentencepiece"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(name)}")
+    return found
+
+
+def _found(data: SentenceData, given: Given | None) -> Mapping[str, Pairs]:
     """{split: pairs} as they were given in Python, or as `data.source` has them. Raises UserError."""
     if given is not None:
         return _given(given)
@@ -251,19 +329,23 @@ def _given(given: Given) -> dict[str, Pairs]:
     return {name: [(source, target) for source, target in pairs] for name, pairs in found.items()}
 
 
-def _with_held_out(data: SentenceData, pairs: dict[str, Pairs], seed: int) -> dict[str, Pairs]:
+def _with_held_out(data: SentenceData, pairs: Mapping[str, Pairs], seed: int) -> dict[str, Pairs]:
     """The splits of a source, and those that it lacks, held out from train: test independently of the seed."""
     for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
         if name in pairs or not share:
             continue
         train = pairs["train"]
-        stay, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
+        _, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
         if not len(held):
+            for _ in train:  # a file that has other than pairs is said to have that first
+                pass
             raise UserError(
                 f"data.{name} {share} of {len(train)} pairs leaves {name} empty: "
                 "give a larger share, or 0 for no such split"
             )
-        pairs = {**pairs, "train": [train[i] for i in stay], name: [train[i] for i in held]}
+        mask = np.zeros(len(train), bool)
+        mask[held] = True
+        pairs = {**pairs, "train": Chosen(train, ~mask), name: Chosen(train, mask)}
     order = ("train", "validation", "test", *pairs)
     return {name: pairs[name] for name in dict.fromkeys(order) if name in pairs}
 
@@ -281,30 +363,29 @@ def _check_sizes(data: SentenceData, wanted: Mapping[str, int], source: Tokenize
             )
 
 
-def _encoded(
-    data: SentenceData, pairs: Pairs, split: str, source: Tokenizer, target: Tokenizer
-) -> tuple[Sentences, str]:
-    """(the pairs of a split as ids, a remark where sentences were cut).
+def _encoded(data: SentenceData, pairs: Pairs, split: str, source: Tokenizer, target: Tokenizer) -> cached.Corpus:
+    """The pairs of a split as ids, in memory. Raises UserError as `Encoder` does."""
+    encoder = Encoder(data, pairs, split, source, target)
+    rows = [*encoder]
+    flat = [
+        gathered((row for some in rows for row in some[side]), len(tokenizer))
+        for side, tokenizer in enumerate((source, target))
+    ]
+    sides = source, target
+    return cached.Corpus(sides, flat[0], flat[1], encoder.cut, _digests(data, sides, *flat))
 
-    Raises UserError naming the first sentence that is empty, or too long and not to be cut.
-    """
-    sides, longest = (source, target), data.lengths[-1]
-    rooms = longest, longest - 1  # the decoder says an end, too
-    arrays = [np.full((len(pairs), room), side.ids.pad, np.int32) for side, room in zip(sides, rooms, strict=True)]
-    cut = 0
-    for ids, room, tokenizer, texts in zip(arrays, rooms, sides, zip(*pairs, strict=True), strict=True):
-        where = f"data.source {data.source}: {split}"
-        if (empty := next((i for i, text in enumerate(texts) if not text.strip()), None)) is not None:
-            raise UserError(f"{where}[{empty}] {texts[empty]!r} is empty; mend it, or leave the pair out")
-        for i, found in enumerate(tokenizer.encode_all(texts)):
-            if len(found) > room and not data.cut:
-                raise UserError(
-                    f"{where}[{i}] {texts[i][:40]!r} has {len(found)} {tokenizer.unit}, which is more than {room}; "
-                    "mend it, raise the last of --data.lengths, or add --data.cut to cut all such sentences"
-                )
-            cut += len(found) > room
-            its = tokenizer.cut(found, room) if len(found) > room else found
-            ids[i, : len(its)] = its
-    remark = f"{split}: {cut:,} of {2 * len(pairs):,} sentences are longer than {longest} and were cut" if cut else ""
-    pads, references = (source.ids.pad, target.ids.pad), [pair[1].strip() for pair in pairs]
-    return Sentences(arrays[0], arrays[1], data.lengths, data.tokens, split, pads, references), remark
+
+def _digests(data: SentenceData, sides: tuple[Tokenizer, Tokenizer], source: Flat, target: Flat) -> tuple[str, str]:
+    """What identifies the ids of a split: the digests of the padded arrays of both sides."""
+    longest = data.lengths[-1]
+    return source.digest(longest, sides[0].ids.pad), target.digest(longest - 1, sides[1].ids.pad)
+
+
+def _split(data: SentenceData, pairs: Pairs, name: str, corpus: cached.Corpus) -> Sentences:
+    source, target = corpus.sides
+
+    def texts() -> list[str]:
+        return [text.strip() for _, text in pairs]
+
+    pads = source.ids.pad, target.ids.pad
+    return Sentences(corpus.source, corpus.target, data.lengths, data.tokens, name, pads, texts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .beside import read_files
 from .choice import check_place, choose, find, is_foreign, mean_of, same_data, same_identity
-from .digests import array_digest, bytes_digest, flatten, text_digest, unflatten
+from .digests import array_digest, bytes_digest, flatten, parts_digest, text_digest, unflatten
 from .files import check_regular, make_folder, read_json, shown, sync_file, sync_folder, write_json, write_text
 from .folder import Run
 from .locks import locked, try_lock
@@ -29,6 +29,7 @@ __all__ = [
     "locked",
     "make_folder",
     "mean_of",
+    "parts_digest",
     "read_files",
     "read_json",
     "record_of",

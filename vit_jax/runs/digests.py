@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,15 @@ import numpy as np
 
 def array_digest(array: np.ndarray) -> str:
     """BLAKE2b of an array's dtype, shape and little-endian bytes in C order, as 32 hexadecimal digits."""
-    array = np.ascontiguousarray(array).reshape(array.shape)  # ascontiguousarray makes 0-d arrays 1-d
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    digest = hashlib.blake2b(f"{array.dtype.name}|{list(array.shape)}|".encode(), digest_size=16)
-    digest.update(array.reshape(-1).view(np.uint8))
+    return parts_digest(array.dtype, array.shape, [array])
+
+
+def parts_digest(dtype: np.dtype, shape: Sequence[int], parts: Iterable[np.ndarray]) -> str:
+    """The `array_digest` of the array of this dtype and shape that its parts, in C order, make up."""
+    digest = hashlib.blake2b(f"{dtype.name}|{list(shape)}|".encode(), digest_size=16)
+    for part in parts:
+        little = part.astype(dtype.newbyteorder("<")) if part.dtype.byteorder == ">" else part
+        digest.update(np.ascontiguousarray(little).reshape(-1).view(np.uint8))
     return digest.hexdigest()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..config.sentences import FOLDER, SIDES, TRAINED, WORDS
@@ -17,14 +17,14 @@ from .vocabulary import Vocabulary, counted
 Pair = tuple[Tokenizer, Tokenizer]
 
 
-def made(kind: str, size: int, sources: Sequence[str], targets: Sequence[str], one: bool) -> Pair:
+def made(kind: str, size: int, sources: Iterable[str], targets: Iterable[str], one: bool) -> Pair:
     """The tokenizers (source, target) of a run that is trained on these sentences.
 
     `kind` is words, bpe or unigram, of at most `size` ids, or the path of a folder. With `one` both sides have the same
     ids; words are then the same object. Raises UserError.
     """
     if kind == WORDS and one:
-        both = counted([*sources, *targets])
+        both = counted(itertools.chain(sources, targets))
         return both, both
     if kind == WORDS:
         return counted(sources), counted(targets)
