@@ -75,6 +75,15 @@ def within(rows: Iterable[Row], names: Collection[str]) -> list[Row]:
     return found
 
 
+def _check_steps(c: OptimConfig, what: str) -> None:
+    """Raise UserError where the parameters of a run do not all count the same steps."""
+    if c.freeze and c.freeze_epochs:
+        raise UserError(
+            f"{what}: its optim.freeze_epochs is {c.freeze_epochs:g}, so parameters of its optimizer count different "
+            f"steps, which is not converted; {WEIGHTS_ONLY}"
+        )
+
+
 def _zeros(tensor: Tensor) -> Tensor:
     return dataclasses.replace(tensor, read=lambda: np.zeros(tensor.shape, tensor.dtype))
 
@@ -99,6 +108,7 @@ def from_torch(
     no names, the parameters that decay come first, as torch_ref orders them. Raises UserError where the state is not
     that of `c`, or its parameters cannot be identified.
     """
+    _check_steps(c, what)
     states, groups = _opened(saved, what)
     rows = within(moving(rows, weights), trained(c, table))
     names = _names(groups, rows, weights, c, table, what, grouped)
@@ -418,6 +428,7 @@ def to_torch(
     names: parameters that decay, then the others, layer by layer where rates differ. Before the first step there is no
     state, as in torch. The paths of the parameters' steps are under the role `step`.
     """
+    _check_steps(c, "the source")
     moved = within(moving(rows, specs), trained(c, table))
     order = registered(parameter_order(moved, specs))
     kept = _kept(moved, order, c, table)

@@ -243,6 +243,9 @@ BAD_CAPTIONS = [
     (dict(augment=dict(flip=True)), "augment.flip", "True", "shapes"),
     (dict(data=dict(length=1)), "data.length", "1"),
     (dict(data=dict(drawn=0)), "data.drawn", "0"),
+    (dict(data=dict(tokenizer="")), "data.tokenizer", "empty", "words"),
+    (dict(data=dict(tokenizer="bpe", vocabulary=300)), "data.vocabulary", "300", "512"),
+    (dict(init_encoder="x.pt", init="y.pt"), "init_encoder", "x.pt", "init", "y.pt"),
 ]
 
 BAD_RUNS = [
@@ -275,6 +278,7 @@ BAD_RUNS = [
     (dict(new_head=True), "new_head", "True", "init"),
     (dict(init_resize="timm"), "init_resize", "timm", "init"),
     (dict(init_channels="timm"), "init_channels", "timm", "init"),
+    (dict(init_encoder="x.pt"), "init_encoder", "x.pt", "ViT", "init"),
     (dict(augment=dict(mean=(0.5,))), "augment.mean", "0.5", "augment.normalize", "set", "given"),
     (dict(augment=dict(normalize="given")), "augment.mean", "empty", "3 numbers"),
     (dict(augment=dict(normalize="given", mean=(0.5,) * 3, std=(0.0,) * 3)), "augment.std", "0.0 0.0 0.0", "above 0"),
@@ -298,6 +302,8 @@ BAD_RUNS = [
     (dict(task="translate", loss=dict(name="binary")), "loss.name", "binary", "translate", "cross_entropy"),
     (dict(optim=dict(freeze=("bloks.*",))), "optim.freeze", "'bloks.*'", "no parameter", "blocks.*", "position"),
     (dict(optim=dict(freeze=("blocks.*", "*"))), "optim.freeze", "blocks.* *", "all"),
+    (dict(optim=dict(freeze=("blocks.*",), freeze_epochs=-1.0)), "optim.freeze_epochs", "-1.0"),
+    (dict(optim=dict(freeze_epochs=2.0)), "optim.freeze_epochs", "2", "optim.freeze"),
     (dict(optim=dict(name="muon", freeze=("norm.*", "b*"))), "optim.name", "hidden kernels", "optim.freeze norm.* b*"),
     (dict(optim=dict(muon_lr=0.0)), "optim.muon_lr", "0.0"),
     (dict(optim=dict(muon_momentum=1.0)), "optim.muon_momentum", "1.0"),

@@ -19,9 +19,14 @@ from .muon import Muon
 
 
 def freeze(model: nn.Module, names: Mapping[str, str], c: OptimConfig) -> None:
-    """Switch off the gradients of what a pattern of `freeze` matches; `names` {torch's: vit_jax's} are the model's."""
+    """Switch off the gradients of what is frozen for the whole run; `names` {torch's: vit_jax's} are the model's."""
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(not any(fnmatch.fnmatchcase(names[name], pattern) for pattern in c.freeze))
+        parameter.requires_grad_(bool(c.freeze_epochs) or not frozen(names[name], c))
+
+
+def frozen(name: str, c: OptimConfig) -> bool:
+    """Whether a pattern of `freeze` matches vit_jax's name of a parameter."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in c.freeze)
 
 
 def groups(model: nn.Module, c: OptimConfig) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from vit_jax.config import RunConfig, differences, from_dict, moments, parameter
 from vit_jax.errors import UserError
 from vit_jax.runs import sync_file, sync_folder
 
-from .optim import freeze, make_optimizer, make_schedule
+from .optim import freeze, frozen, make_optimizer, make_schedule
 from .tasks import task_of
 from .weights import Model, build, load, named, names
 
@@ -42,6 +42,10 @@ class Trainer:
         freeze(self.model, names(self.model), run.optim)
         self.optimizer = make_optimizer(self.model, run.optim)
         self.length = (steps, epoch)
+        ours = names(self.model)
+        late = run.optim.freeze_epochs and run.optim.freeze
+        self.late = [p for name, p in self.model.named_parameters() if late and frozen(ours[name], run.optim)]
+        self.release = round(run.optim.freeze_epochs * epoch)  # the first step at which `late` trains
         self.schedule = make_schedule(self.optimizer, run.optim, *self.length)
         self.done = 0  # number of updates
         self.average = AveragedModel(self.model, multi_avg_fn=averaging(run)) if run.ema else None
@@ -93,6 +97,9 @@ class Trainer:
         self.optimizer.zero_grad()
         loss = self.loss(batch)
         loss.backward()
+        if self.done < self.release:
+            for parameter in self.late:
+                parameter.grad = None  # which the optimizer skips, and begins to count steps at the first that is there
         if self.run.optim.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.run.optim.clip)
         if self.average is not None and not self.done:

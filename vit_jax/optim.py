@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from .config import OptimConfig, Parameter, moments, muon_kernels, rate_scales, trained
+from .config import OptimConfig, Parameter, held, moments, muon_kernels, rate_scales, trained
 from .muon import muon
 from .runs import flatten, unflatten
 
@@ -83,7 +83,7 @@ class Optimizer:
     Trees are nested dicts of arrays. `steps` is the length of the run and `epoch` that of an epoch, in steps. `table`
     has the network's parameters by dotted name: the kind of a parameter decides whether it decays, its layer how its
     rate is scaled, its `muon` whether Muon may update it. Parameters that `config.freeze` names are in none of the
-    trees of `update`: `parted` separates them.
+    trees of `update`: `parted` separates them. With `config.freeze_epochs` they are, and do not change until then.
     """
 
     def __init__(self, config: OptimConfig, steps: int, epoch: int, table: Mapping[str, Parameter]):
@@ -93,6 +93,8 @@ class Optimizer:
         self.trained = frozenset(trained(config, table))
         self.scales = rate_scales(config, table)
         self.kernels = muon_kernels(config, table)
+        self.held = held(config, table)
+        self.release = round(config.freeze_epochs * epoch)  # the first step at which these train
 
     def parted(self, parameters: Tree) -> tuple[Tree, Tree]:
         """(the parameters that train, those that are frozen). Raises ValueError on one that is not in the table."""
@@ -117,12 +119,13 @@ class Optimizer:
         beta: Any = self.momentum
         if callable(beta):
             beta = beta(step).astype(jax.tree.leaves(parameters)[0].dtype)
+        gradients = self.released(gradients, step)
         if c.clip:
             gradients = clip(gradients, c.clip)
         if c.name not in DECOUPLED:
-            gradients = self.decayed(gradients, parameters)
+            gradients = self.released(self.decayed(gradients, parameters), step)
         if c.name in ("adam", "adamw"):
-            updates, moments = adam(c, gradients, moments, step, beta)
+            updates, moments = self.adam(gradients, moments, step, beta)
         elif c.name == "muon":
             updates, moments = self.muon_and_adam(gradients, moments, step, beta)
         elif c.name == "lion":
@@ -139,7 +142,28 @@ class Optimizer:
             updates = self.decayed(updates, parameters)
         rate = self.rate(step)
         scaled = {name: -rate.astype(u.dtype) * self.scales[name] * u for name, u in flatten(updates).items()}
-        return unflatten(scaled), moments
+        return self.released(unflatten(scaled), step), moments
+
+    def released(self, tree: Tree, step: Array) -> Tree:
+        """The tree with zeros in place of what does not train at this step, but will."""
+        flat = flatten(tree)
+        off = {name: jnp.where(step < self.release, 0, flat[name]) for name in self.held & flat.keys()}
+        return unflatten(flat | off) if off else tree
+
+    def adam(self, gradients: Tree, moments: Tree, step: Array, beta: Any) -> tuple[Tree, Tree]:
+        """Adam's directions and new moments; those of what was frozen count steps from its release."""
+        if not self.held:
+            return adam(self.config, gradients, moments, step, beta)
+        flat, kept = flatten(gradients), {role: flatten(its) for role, its in moments.items()}
+        updates: dict[str, Any] = {}
+        new: dict[str, dict[str, Any]] = {role: {} for role in kept}
+        for late, count in ((False, step), (True, jnp.maximum(step - self.release, 0))):
+            names = [name for name in flat if (name in self.held) is late]
+            own = {role: {name: its[name] for name in names} for role, its in kept.items()}
+            found, its_new = adam(self.config, {name: flat[name] for name in names}, own, count, beta)
+            updates |= found
+            new = {role: new[role] | its_new[role] for role in kept}
+        return unflatten(updates), {role: unflatten(its) for role, its in new.items()}
 
     def muon_and_adam(self, gradients: Tree, moments: Tree, step: Array, beta: Any) -> tuple[Tree, Tree]:
         """Muon's directions for its kernels and Adam's for all other parameters, and the new moments."""
@@ -148,9 +172,10 @@ class Optimizer:
         momentum = beta if callable(self.momentum) else self.config.muon_momentum
         turned, kernels_mu = muon(kernels, {n: mu[n] for n in kernels}, momentum)
         own = {"mu": {n: mu[n] for n in others}, "nu": flatten(moments.get("nu", {}))}
-        updates, new = adam(self.config, others, own, step, beta)
-        found = {"mu": kernels_mu | new["mu"], "nu": new["nu"]}
-        return unflatten(turned | updates), {role: unflatten(its) for role, its in found.items() if its}
+        trees = {role: unflatten(its) for role, its in own.items()}
+        updates, new = self.adam(unflatten(others), trees, step, beta)
+        found = {"mu": kernels_mu | flatten(new["mu"]), "nu": flatten(new["nu"])}
+        return unflatten(turned | flatten(updates)), {role: unflatten(its) for role, its in found.items() if its}
 
     def decayed(self, updates: Tree, parameters: Tree) -> Tree:
         """updates + weight_decay * parameters for the kinds of parameter in `decay`, else the updates unchanged."""

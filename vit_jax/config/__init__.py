@@ -13,7 +13,7 @@ from .check import check_run
 from .distil import DistilLoss, Teacher
 from .dotted import leaves, replaced, value_at
 from .fields import Activation, Kind, ModelConfig, Size, pair
-from .groups import moments, muon_kernels, rate_scales, trained
+from .groups import held, moments, muon_kernels, rate_scales, trained
 from .images import ImageData
 from .nearest import nearest, similar
 from .networks import (
@@ -93,6 +93,7 @@ __all__ = [
     "flops",
     "from_dict",
     "function_fields",
+    "held",
     "is_sized",
     "leaves",
     "metadata_checks",

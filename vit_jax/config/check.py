@@ -83,9 +83,25 @@ def check_numbers(run: RunConfig) -> None:
         )
     if run.patience and not run.data.validation:
         raise UserError(f"patience is {run.patience} but data.validation is 0: early stopping needs a validation split")
+    check_encoder(run)
     for name in ("new_head", "init_resize", "init_channels"):
         if getattr(run, name) not in (False, "none") and not run.init:
             raise UserError(f"{name} is {getattr(run, name)} but init is empty: name the weights to start from")
+
+
+def check_encoder(run: RunConfig) -> None:
+    """Raise UserError where a run has `init_encoder`, but no encoder that could start from it."""
+    if not run.init_encoder:
+        return
+    row = network_of(run.model)
+    if not row.encoder:
+        raise UserError(
+            f"init_encoder is {run.init_encoder}, but a {row.name} has no encoder of its own: give the weights as init"
+        )
+    if run.init:
+        raise UserError(
+            f"init_encoder is {run.init_encoder} and init is {run.init}, which has an encoder: leave one of them out"
+        )
 
 
 def _check_optimizer(run: RunConfig) -> None:
@@ -109,7 +125,7 @@ def _check_optimizer(run: RunConfig) -> None:
             raise UserError(f"optim.{name} is {getattr(run.optim, name)}: give a number of at least 0 and below 1")
     if not 0 < run.optim.layer_decay <= 1:
         raise UserError(f"optim.layer_decay is {run.optim.layer_decay}: give a number above 0 and of at most 1")
-    if run.optim.layer_decay == 1 and not run.optim.freeze and run.optim.name != "muon":
+    if run.optim.layer_decay == 1 and not (run.optim.freeze or run.optim.freeze_epochs) and run.optim.name != "muon":
         return
     table = parameters(with_data(run.model))
     if run.optim.layer_decay != 1 and not any(parameter.layer for parameter in table.values()):

@@ -18,9 +18,15 @@ from .tree import Parameter
 def trained(c: OptimConfig, table: Mapping[str, Parameter]) -> tuple[str, ...]:
     """The names of the parameters that train, in the table's order: those that no pattern of `freeze` matches.
 
-    A pattern is matched with the whole dotted name; * stands for any characters, dots included (fnmatch).
+    With `freeze_epochs` all, as they do in the end. A pattern is matched with the whole dotted name; * stands for any
+    characters, dots included (fnmatch).
     """
-    return tuple(name for name in table if not _matches(name, c.freeze))
+    return tuple(name for name in table if c.freeze_epochs or not _matches(name, c.freeze))
+
+
+def held(c: OptimConfig, table: Mapping[str, Parameter]) -> frozenset[str]:
+    """The names of the parameters that train only after `freeze_epochs`; none if `freeze` holds for the whole run."""
+    return frozenset(name for name in table if c.freeze_epochs and _matches(name, c.freeze))
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -55,7 +61,17 @@ def rate_scales(c: OptimConfig, table: Mapping[str, Parameter]) -> dict[str, flo
 
 
 def check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
-    """Raise UserError if a pattern of `freeze` matches no parameter of the table, or if none is left to train."""
+    """Raise UserError if a pattern of `freeze` matches no parameter of the table, or if none is left to train.
+
+    And if `freeze_epochs` is negative, or there is nothing that it could release.
+    """
+    if not c.freeze_epochs >= 0:
+        raise UserError(f"optim.freeze_epochs is {c.freeze_epochs}: give 0 or more")
+    if c.freeze_epochs and not c.freeze:
+        raise UserError(
+            f"optim.freeze_epochs is {c.freeze_epochs:g} but optim.freeze is empty, so nothing is frozen: "
+            "name parameters in optim.freeze, or leave the epochs out"
+        )
     first = dict.fromkeys(name.partition(".")[0] + ".*" * ("." in name) for name in table)
     for pattern in c.freeze:
         if not any(_matches(name, (pattern,)) for name in table):
@@ -63,7 +79,7 @@ def check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
                 f"optim.freeze has {pattern!r}, which matches no parameter{similar(pattern, list(table))}; give "
                 f"patterns of this network's names, such as {' '.join(first)}"
             )
-    if not trained(c, table):
+    if all(_matches(name, c.freeze) for name in table):
         raise UserError(
             f"optim.freeze is {' '.join(c.freeze)}, which matches all {len(table)} parameters: leave out a pattern, "
             "so that some are trained"

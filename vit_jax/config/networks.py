@@ -86,6 +86,9 @@ class NetworkRow:
     from_data: tuple[str, ...] = ()  # sizes that the data of a run determines
     heads: tuple[str, ...] = ()  # prefixes of the names of the head's parameters, which --new-head draws at random
     head_fields: tuple[str, ...] = ()  # fields that may then differ
+    # The field that is the config of an encoder, whose parameters begin with the same name, and which --init-encoder
+    # starts: the config has a property `encoder`, what of it counts. Empty: there is none.
+    encoder: str = ""
     # What each recipe of fine-tuning (starting/recipes.py) trains, {its name: patterns of names}; empty: it has none.
     recipes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unseen: frozenset[str] = frozenset()  # fields that no name or shape of a parameter depends on
@@ -274,6 +277,7 @@ NETWORKS["captioner"] = NetworkRow(
     ),
     jax="vit_jax.captioner:Captioner",
     torch="torch_ref.captioner:Captioner",
+    encoder="vit",
     depths=("vit.depth", "text.decoder_depth"),
     activations=lambda c: 0 if c.encoder is None else _vit_activations(c.encoder),
     largest=lambda c: 0 if c.encoder is None else _vit_largest(c.encoder),

@@ -65,6 +65,11 @@ class OptimConfig:
         "patterns of dotted names of parameters that do not train (no update, decay, moment or average), such as "
         "'patch.*' 'blocks.[0-5].*'; * matches any characters; empty: all train",
     )
+    freeze_epochs: float = identity(
+        0.0,
+        "epochs for which freeze holds, of which a part counts too; then these parameters train as well, with moments "
+        "that begin there; 0: for the whole run",
+    )
     clip: float = identity(
         0.0,
         "largest global gradient norm c, over what trains: gradients are scaled by min(1, c/(norm+1e-6)); 0: off",
@@ -160,6 +165,12 @@ class RunConfig:
         "start from the weights of this run (a folder or name), of a file or folder of any layout in "
         "`python -m convert formats`, or of hf://owner/name; in vit_jax.train they decide the network and how inputs "
         "are prepared; empty: random",
+    )
+    init_encoder: str = identity(
+        "",
+        "of a captioner: start its encoder from an image network (a ViT) in any place that init may name, which "
+        "decides the fields of model.vit and how images are prepared; all else is drawn anew; optim.freeze 'vit.*' "
+        "keeps it as it is, with optim.freeze-epochs for so long; empty: random",
     )
     new_head: bool = identity(False, "with init: start with a new, random head, as for other classes")
     init_resize: Literal["none", "timm", "hf", "dino", "torchvision", "google", "flexi"] = identity(

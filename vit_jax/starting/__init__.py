@@ -16,8 +16,10 @@ import numpy as np
 
 from .. import presets
 from ..config import RunConfig, flat, network_of, replaced, task_row, untrained, with_fields
+from ..config.check import check_encoder
 from ..errors import printable
 from ..interop import network_in, stated_by
+from . import encoder
 from .again import check_same, check_unchanged, resumable
 from .fitting import OtherNetwork, change_for, check_fit, check_metadata, decided, told
 from .opening import RULES, Unfit, digest, opened_for, place_of, text, worded
@@ -32,6 +34,7 @@ __all__ = [
     "check_same",
     "check_unchanged",
     "filled",
+    "filled_encoder",
     "preset",
     "resumable",
     "says",
@@ -56,12 +59,23 @@ def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None, *
     known = flat(run)
     stated = {field if "." in field or field in known else f"model.{field}": x for field, x in (fields or {}).items()}
     run = with_fields(run, stated)
+    if run.init_encoder:
+        run = filled_encoder(run, {field: flat(run)[field][0] for field in stated})
     if init:
         stated = {field: flat(run)[field][0] for field in stated}  # with a config's own types
         run = filled(replace(run, init=init), stated, own=name != presets.FINETUNE)
     if tune != "none":
         run = tuned(run, tune, stated)
     return replace(found, run=run)
+
+
+def filled_encoder(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
+    """The run with the fields that the weights `run.init_encoder` decide, and over them those that the user states.
+
+    Raises UserError where they contradict each other.
+    """
+    check_encoder(run)
+    return encoder.filled(run, stated)
 
 
 def base(init: str, folder: str = "runs") -> RunConfig:
@@ -116,17 +130,24 @@ class Started:
 
 
 def check(run: RunConfig) -> None:
-    """Raise UserError where a run cannot start from `run.init`, as far as headers tell and without its data."""
+    """Raise UserError where a run cannot start from `run.init`, as far as headers tell and without its data.
+
+    Or from `run.init_encoder`.
+    """
+    if run.init_encoder:
+        return encoder.check(run)
     with opened_for(run, told(run.model)) as weights:
         check_fit(run, weights.config, change_for(run, weights))
 
 
 def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
-    """The parameters that a run begins with, from `run.init`.
+    """The parameters that a run begins with, from `run.init` or `run.init_encoder`.
 
     The run has the sizes of its data, and `metadata` is that of the data. Raises UserError naming the first field or
     metadata that does not fit the weights.
     """
+    if run.init_encoder:
+        return Started(*encoder.start(run))
     with opened_for(run, told(run.model)) as weights:
         change = change_for(run, weights)
         check_fit(run, weights.config, change)

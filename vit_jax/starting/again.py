@@ -54,8 +54,9 @@ def check_same(folder: Run, record: dict[str, Any]) -> None:
     """Raise UserError where a run that has saved nothing yet began from other weights than those of `record`."""
     then = _init_of(folder).get("digest", record["digest"])
     if then != record["digest"]:
+        began = folder.config()
         raise UserError(
-            f"{folder}: its init {folder.config().init} has changed since it began; "
+            f"{folder}: its init {began.init or began.init_encoder} has changed since it began; "
             "restore that, or start anew under another --name"
         )
 

@@ -36,17 +36,20 @@ def opened_for(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[Weights
 
 
 @contextlib.contextmanager
-def worded(init: str) -> Iterator[None]:
-    """Say of an error that it is about `init`, in flags of training."""
+def worded(init: str, field: str = "init", part: str = "") -> Iterator[None]:
+    """Say of an error that it is about `init`, in flags of training.
+
+    `field` is that of the run; the network's fields begin with `part`.
+    """
     try:
         yield
     except UserError as error:
         if isinstance(error, Unstated):
-            raise Unfit(f"init {init}: {_untold(init, error.fields)}") from error
+            raise Unfit(f"{field} {init}: {_untold(init, [f'{part}{name}' for name in error.fields])}") from error
         what = str(convert_first(error, init))
         path, _, rest = what.partition(": ")
         what = rest if rest and (path == init or os.path.exists(path)) else what
-        raise Unfit(f"init {init}: {what}") from error
+        raise Unfit(f"{field} {init}: {what}") from error
 
 
 def place_of(init: str, folder: str) -> str:

@@ -93,6 +93,7 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
             )
     else:
         values, beside = read_config(file) if file else ({}, "")
+        encoder = flags.value_of(words, "init-encoder") or str(values.get("init_encoder", ""))
         if not any(word.partition("=")[0] == "--init" for word in words):  # --init "" is none, whatever the file has
             init = str(values.get("init", ""))
         name = named or (FINETUNE if init else _of_task(values.get("task")))
@@ -102,6 +103,10 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
             called = flags.value_of(words, "name") or str(values.get("name", "")) or named or _name_of(file, beside)
             with starting.resumable(init, place, called or name):
                 base = _filled_in(replace(base, init=init, dir=place), name, words, values, file)
+        elif encoder and not helping:
+            place = flags.value_of(words, "dir") or str(values.get("dir", RunConfig.dir))
+            over = replace(overlaid(base, values, file) if file else base, init_encoder=encoder, dir=place)
+            base = starting.filled_encoder(over, _stated(over, words, values)[1])
         elif file:
             base = overlaid(base, values, file)
         name = named or _name_of(file, beside) or name
@@ -126,10 +131,8 @@ def _filled_in(run: RunConfig, name: str, words: list[str], values: dict[str, An
     if name == FINETUNE:
         run = replace(starting.base(run.init, run.dir), init=run.init, dir=run.dir)
         _check_task(run, values.get("task"), file)
-    over = overlaid(run, values, file) if file else run
-    options = _parsed(over, words, prog="")
+    options, stated = _stated(overlaid(run, values, file) if file else run, words, values)
     in_file, in_words = {*unnested(values)}, {*flags.given(words, options)}
-    stated = {field: value for field, (value, _) in flat(options.run()).items() if field in in_file | in_words}
     try:
         filled = starting.filled(run, stated, own=name != FINETUNE)
         return filled if options.tune == "none" else starting.tuned(filled, options.tune, stated)
@@ -141,6 +144,13 @@ def _filled_in(run: RunConfig, name: str, words: list[str], values: dict[str, An
             f'--config {file}: its network is "{wanted}" and init {run.init} holds "{given}"; to train the latter, '
             f'give a copy of {file} without "model", to train the former from random weights, give --init ""'
         ) from error
+
+
+def _stated(run: RunConfig, words: list[str], values: dict[str, Any]) -> tuple[Options, dict[str, Any]]:
+    """(the options that words give over a run, {field: value} of those that the user states, here or in a --config)."""
+    options = _parsed(run, words, prog="")
+    named = {*unnested(values), *flags.given(words, options)}
+    return options, {field: value for field, (value, _) in flat(options.run()).items() if field in named}
 
 
 def _check_task(run: RunConfig, task: object, file: str) -> None:

@@ -32,6 +32,6 @@ def ready(
             starting.check_unchanged(run, check_name(run.name or preset))
         folder = runs.choose(run, run.name or preset, named=bool(run.name), seeds=seeds, data=data)
     runs.check_place(folder.path)
-    if run.init and not folder.complete_steps():
+    if (run.init or run.init_encoder) and not folder.complete_steps():
         starting.check(run)
     return folder

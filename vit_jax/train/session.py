@@ -16,6 +16,7 @@ from ..config import (
     RunConfig,
     Teacher,
     check_run,
+    held,
     moments,
     muon_kernels,
     network_of,
@@ -337,10 +338,10 @@ def starting_state(
 def starting_parameters(setup: Setup, folder: runs.Run | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """(parameters that the weights of `init` give, {dotted name: array}, the entry `init` of config.json).
 
-    Both are empty for a run without `init`. Prints what the weights are. Raises UserError where they do not fit, or are
-    not those that the run in the folder began with.
+    Both are empty for a run without `init` or `init_encoder`. Prints what the weights are. Raises UserError where they
+    do not fit, or are not those that the run in the folder began with.
     """
-    if not setup.run.init:
+    if not (setup.run.init or setup.run.init_encoder):
         return {}, {}
     started = starting.start(setup.run, setup.dataset.metadata())
     if folder is not None and folder.exists():
@@ -420,7 +421,11 @@ def announce(setup: Setup) -> None:
     versions = environment["versions"]
     print(f"model    {what}")
     print(f"         {count:,} parameters, {cost}")
-    if run.optim.freeze:
+    if late := held(run.optim, table):
+        first = setup.engine.optimizer.release + 1
+        size = sum(math.prod(table[name].shape) for name in late)
+        print(f"         {size:,} of them train from step {first} on, in {len(late)} of {len(table)} tensors")
+    elif run.optim.freeze:
         print(f"         {training:,} of them train, in {len(trained(run.optim, table))} of {len(table)} tensors")
     if run.optim.name == "muon":
         print(f"         {by_rule(run)}")
