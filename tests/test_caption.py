@@ -246,7 +246,7 @@ def test_other_commands_know_such_a_run(trained, inside, working_folder):
 
 def test_other_data_and_mirror_images_are_refused(trained):
     for options, message in (
-        (dict(source="folder:x"), "a network that writes captions is evaluated on its own data"),
+        (dict(source="folder:x"), "data.source is folder:x, which has no captions: give shapes, captions:FOLDER"),
         (dict(flip=True), "flip: is for images, and shapes is of the task caption"),
     ):
         with pytest.raises(UserError, match=message):

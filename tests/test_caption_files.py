@@ -9,7 +9,7 @@ from PIL import Image
 
 import vit_jax
 from vit_jax.config import CaptionData, CaptionerConfig, ImageAugment, RunConfig, TransformerConfig, ViTConfig, to_dict
-from vit_jax.data import open_captions, shapes
+from vit_jax.data import Given, open_captions, open_other_captions, shapes
 from vit_jax.data.captioned import read_captioned
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
@@ -122,6 +122,60 @@ def test_what_cannot_be_trained_on_is_refused(folder, tmp_path):
     assert sum(map(len, left.splits.values())) == 3
 
 
+# -------------------------------------------------------------------------- other data, and from Python
+
+
+def given_(data, **fields):
+    return open_captions(CaptionData(length=14, **fields), 32, 3, (4, 4), seed=1, given=Given(data))
+
+
+def test_what_python_gives_is_what_files_hold(folder):
+    """The same images and captions as arrays: the same splits, pixels, captions and vocabulary."""
+    read = read_captioned(f"captions:{folder}")
+    pixels, said = np.stack([np.asarray(Image.open(path)) for path in read]), list(read.values())
+    files, arrays = open_(f"captions:{folder}"), given_((pixels, said))
+    assert files.vocabulary.kept == arrays.vocabulary.kept and files.splits.keys() == arrays.splits.keys()
+    for one, two in zip(files.splits.values(), arrays.splits.values(), strict=True):
+        assert (one.target == two.target).all() and one.references == two.references
+        assert (one.take(np.arange(len(one))) == two.take(np.arange(len(two)))).all()
+    parts = given_({"train": (pixels[:16], said[:16]), "test": (pixels[16:], said[16:])}, validation=0.0)
+    assert {name: len(split) for name, split in parts.splits.items()} == {"train": 32, "test": 8}
+    assert list(parts.splits["test"].references) == said[16:] and parts.identity != arrays.identity
+
+
+def test_other_images_are_measured_by_the_words_of_the_network(folder):
+    known = open_(f"captions:{folder}")
+    read = read_captioned(f"captions:{folder}")
+    other = open_other_captions(
+        CaptionData(source=f"captions:{folder}", length=14), "", known.preprocess, known.vocabulary, 1
+    )
+    assert (other.name, len(other.split), other.total) == ("all", N, sum(map(len, known.splits.values())))
+    assert list(other.split.references) == list(read.values())
+    assert known.vocabulary.decode(other.split.target[0]).startswith("a ")
+    with pytest.raises(UserError, match=r"there is no split 'test': the data has all"):
+        open_other_captions(CaptionData(source=f"captions:{folder}"), "test", known.preprocess, known.vocabulary, 1)
+    with pytest.raises(UserError, match=r"data.source is shapes, but there are captions of one's own to give"):
+        open_other_captions(CaptionData(), "", known.preprocess, known.vocabulary, 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (np.zeros((3, 4, 4, 3), np.uint8), "data: train is a ndarray; give a pair, .images, captions."),
+        ((np.zeros((3, 4, 4, 3), np.uint8), ["a", "b"]), "train has 3 images and captions of 2"),
+        ((np.zeros((2, 4, 4, 3), np.uint8), ["a", 5]), "captions of train are no texts"),
+        ((np.zeros((2, 4, 4, 3), np.uint8), ["a", []]), "captions of train are no texts"),
+        ((np.zeros((2, 4, 4, 3)), ["a", "b"]), "images of train is float64; store pixels as uint8"),
+        ({"test": (np.zeros((2, 4, 4, 3), np.uint8), ["a", "b"])}, "has no train split, only test"),
+        (None, "data.source captions: the data of this run was given in Python"),
+    ],
+)
+def test_what_python_cannot_give_is_refused(data, message):
+    with pytest.raises(UserError, match=message) as caught:
+        open_("captions") if data is None else given_(data)
+    assert "\n" not in str(caught.value)
+
+
 # ------------------------------------------------------------------------------------------- scores
 
 
@@ -194,6 +248,11 @@ def test_a_run_on_ones_own_images(folder, working_folder, inside):
     assert done.returncode == 0 and done.stdout.startswith(f"{folder}/images/0.png: ")
     done = inside("evaluate", "own", "--csv", "own.csv", cwd=working_folder)
     assert done.returncode == 0 and "cider_d" in done.stdout
+    done = inside("evaluate", "own", "--data.source", f"coco:{folder}/coco.json:{folder}", cwd=working_folder)
+    assert done.returncode == 0 and "the data that the run was trained on, with the run's splits" in done.stdout
+    pixels = np.zeros((2, 32, 32, 3), np.uint8)
+    _, found = vit_jax.evaluate(working_folder / "runs/own", data=(pixels, ["a red circle", ["a dog", "a cat"]]))
+    assert len(found.predicted) == 2 and "bleu4" in found.metrics
     (folder / "images/0.png").write_bytes((folder / "images/1.png").read_bytes())
     done = inside("evaluate", "own", cwd=working_folder)
     assert done.returncode == 2 and "is not the data that this run was trained on" in done.stderr

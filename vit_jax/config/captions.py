@@ -11,6 +11,7 @@ from .images import ImageData
 from .sentences import WORDS, is_side, numbered_words, size_of_side
 
 SHAPES = "shapes"  # the data.source of scenes that are drawn here
+GIVEN = "captions"  # the data.source of a run whose images and captions were given in Python
 
 
 @dataclass(frozen=True)

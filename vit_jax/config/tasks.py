@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from ..errors import UserError
-from . import images, sentences
+from . import captions, images, sentences
 from .augmentation import ImageAugment, check_augment
 from .captioner import CaptionerConfig
 from .captions import SHAPES, CaptionData, are_in_files, are_words, other_caption_words
@@ -421,6 +421,7 @@ TASKS: dict[str, TaskRow] = {
         untrained=_untrained_captions,
         prepared=PREPARED,
         prepared_as=_prepared_images,
+        given=captions.GIVEN,
         from_its_folder=from_its_folder,
         beside_weights=beside_weights,
     ),

@@ -7,7 +7,7 @@ Read contract (the interface) first; then, for images, images (one image), ident
 """
 
 from .batches import batches, evaluation_batches
-from .captions import CaptionedImages, Captions, open_captions
+from .captions import CaptionedImages, Captions, open_captions, open_other_captions
 from .contract import Data, Given
 from .images import Preprocess, open_image
 from .inputs import listed, prepared
@@ -35,6 +35,7 @@ __all__ = [
     "open_captions",
     "open_image",
     "open_images",
+    "open_other_captions",
     "open_other_images",
     "open_other_pairs",
     "open_sentences",

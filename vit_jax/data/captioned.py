@@ -9,14 +9,61 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ..config.captions import GIVEN
 from ..errors import UserError
 from ..runs import check_regular
+from .contract import Given, not_given
+from .sources import Arrays, Examples
+from .sources.arrays import arrays_split
+from .sources.folders import Files
 
 FOLDER, COCO = "captions:", "coco:"  # begin a data.source
 TABLE, HEADER = "captions.csv", "image,caption"
 LARGEST = 1 << 30  # bytes of a table or of annotations
 
 Captioned = dict[str, list[str]]  # {path of an image: its captions}, in the order of the file
+Found = dict[str, tuple[Examples, list[list[str]]]]  # {split: (its images, the captions of each)}
+
+
+def found(source: str, given: Given | None = None) -> Found:
+    """Images with captions by split: those `given` in Python, or those of a source, which are all train.
+
+    Raises UserError.
+    """
+    if given is not None:
+        return _given(given)
+    if source == GIVEN:
+        raise not_given(GIVEN, "(images, captions)")
+    captioned = read_captioned(source)
+    paths = list(captioned)
+    return {"train": (Files(paths, np.zeros(len(paths), np.int32)), [captioned[path] for path in paths])}
+
+
+def _given(given: Given) -> Found:
+    """The same of (images, captions), or {split: (images, captions)}, a caption being a text or several."""
+    if given.class_names:
+        raise UserError("class_names: captions have no classes; leave them out")
+    out: Found = {}
+    for name, value in given.splits(("train", "validation", "test")).items():
+        if not isinstance(value, (tuple, list)) or len(value) != 2:
+            raise UserError(f"data: {name} is a {type(value).__name__}; give a pair, (images, captions)")
+        pixels, captions = np.asarray(value[0]), value[1]
+        several = [
+            [each] if isinstance(each, str) else list(each) if isinstance(each, (list, tuple)) else []
+            for each in captions
+        ]
+        if not all(each and all(isinstance(text, str) for text in each) for each in several):
+            raise UserError(f"data: captions of {name} are no texts; give each image a text, or a list of texts")
+        if len(several) != len(pixels):
+            raise UserError(
+                f"data: {name} has {len(pixels)} images and captions of {len(several)}; give each image its own"
+            )
+        labels = np.zeros(len(pixels), np.int32)
+        images: Arrays = arrays_split("data", f"images of {name}", pixels, labels, "")
+        out[name] = images, several
+    return out
 
 
 def read_captioned(source: str) -> Captioned:

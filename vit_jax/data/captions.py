@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..config import CaptionData, Size, pair
-from ..config.captions import SHAPES
+from ..config.captions import GIVEN, SHAPES
 from ..config.sentences import WORDS
 from ..errors import UserError
 from ..runs import array_digest, text_digest
 from ..text import Tokenizer, closed, kept_one, made_one
 from ..text import words as words_of
 from . import shapes
-from .captioned import COCO, FOLDER, read_captioned
+from .captioned import COCO, FOLDER, Found, found
+from .contract import Given
 from .images import Preprocess
 from .order import SHUFFLE, TEST, VALIDATION, Order, hold_out, permutation
+from .other import Other
 from .pixels import Images
-from .sources import Arrays
-from .sources.folders import Files
+from .sources import Arrays, Examples
+from .sources.folders import WHOLE
 from .splits import statistics
 
 # {split of the drawn scenes: how many it has}; how many there are to train on, the config says.
@@ -162,6 +165,7 @@ def open_captions(
     std: tuple[float, ...] = (),
     words: int = 0,
     seed: int = 0,
+    given: Given | None = None,
 ) -> CaptionedImages:
     """Open, check and split images with captions.
 
@@ -173,20 +177,16 @@ def open_captions(
         normalize: `augment.normalize`; `mean` and `std` are those of "given".
         words: the number of ids of the network; 0: that of the data.
         seed: determines the validation split.
+        given: images and captions from Python, in place of `data.source`.
     Raises UserError.
     """
     preprocess = Preprocess(
         pair(image), channels, data.fit, data.size, data.interpolation, data.background, mean=(), std=()
     )
-    if data.source == SHAPES:
+    if data.source == SHAPES and given is None:
         opened = _scenes(data, preprocess, grid)
-    elif data.source.startswith((FOLDER, COCO)):
-        opened = _files(data, preprocess, seed)
     else:
-        raise UserError(
-            f"data.source is {data.source}, which has no captions: give {SHAPES}, captions:FOLDER or "
-            "coco:FILE.json:FOLDER"
-        )
+        opened = _split_up(data, preprocess, seed, _found(data, given))
     if words not in (0, len(opened.vocabulary)):
         whose = f"data.source {data.source}" if data.tokenizer == WORDS else f"data.tokenizer {data.tokenizer}"
         raise UserError(
@@ -196,6 +196,40 @@ def open_captions(
     if normalize != "given":
         mean, std = statistics(normalize, data.source, preprocess, opened.splits["train"])
     return replace(opened, preprocess=replace(preprocess, mean=mean, std=std))
+
+
+def open_other_captions(
+    data: CaptionData, wanted: str, preprocess: Preprocess, vocabulary: Tokenizer, seed: int, given: Given | None = None
+) -> Other:
+    """Images with captions that a trained network is only evaluated on, in `data.source` or `given`.
+
+    Each image is one example with all its captions. `wanted` is the split; empty: test, else validation, else all.
+    Raises UserError, also where a closed vocabulary lacks their words.
+    """
+    if data.source == SHAPES and given is None:
+        raise UserError(f"data.source is {SHAPES}, but there are captions of one's own to give: captions:FOLDER")
+    there = _found(data, given)
+    if [*there] == ["train"]:
+        there = {WHOLE: there["train"]}
+    name = wanted or next((each for each in ("test", "validation") if each in there), next(iter(there)))
+    if name not in there:
+        raise UserError(f"there is no split {name!r}: the data has {', '.join(there)}; choose one of them")
+    read = _read(data, preprocess, *there[name])
+    _check(data, vocabulary, read)
+    total = 0  # examples of all splits, as a run on this data would have them
+    with contextlib.suppress(UserError):
+        total = sum(map(len, _split_up(data, preprocess, seed, _found(data, given)).splits.values()))
+    return Other(name, _each_image(data, read, read.rows, vocabulary), total, ())
+
+
+def _found(data: CaptionData, given: Given | None) -> Found:
+    """The images and captions, by split, that are in `data.source` or `given`."""
+    if given is None and data.source != GIVEN and not data.source.startswith((FOLDER, COCO)):
+        raise UserError(
+            f"data.source is {data.source}, which has no captions: give {SHAPES}, captions:FOLDER or "
+            "coco:FILE.json:FOLDER"
+        )
+    return found(data.source, given)
 
 
 def _padded(vocabulary: Tokenizer, captions: Sequence[str], length: int) -> np.ndarray:
@@ -276,23 +310,42 @@ def _split(
 # -------------------------------------------------------------------------------------------- files
 
 
-def _files(data: CaptionData, preprocess: Preprocess, seed: int) -> CaptionedImages:
-    """Images with captions in files. What is held out is drawn by image. Raises UserError."""
-    captioned = read_captioned(data.source)
-    paths = list(captioned)
-    examples = Files(paths, np.zeros(len(paths), np.int32))
-    room = len(paths) * math.prod(preprocess.image) * preprocess.channels <= data.memory * 1e9
+class _Read(NamedTuple):
+    """Images that were decoded once, and their captions."""
+
+    images: Images
+    digest: str
+    rows: np.ndarray  # int [n]: those that can be read
+    captions: Sequence[Sequence[str]]  # of every image, also of those that cannot be read
+
+    def several(self, rows: np.ndarray) -> list[Sequence[str]]:
+        """The captions of each of these images."""
+        return [self.captions[row] for row in rows]
+
+
+def _read(data: CaptionData, preprocess: Preprocess, examples: Examples, captions: Sequence[Sequence[str]]) -> _Read:
+    """Decode the images of a split. Raises UserError on those that cannot be read, unless they are to be left out."""
+    room = len(captions) * math.prod(preprocess.image) * preprocess.channels <= data.memory * 1e9
     images = Images(examples, preprocess, room, data.threads)
     loaded = images.load()
     if loaded.unreadable and not data.skip_unreadable:
-        listed = ", ".join(paths[row] for row in list(loaded.unreadable)[:5])
+        listed = ", ".join(examples.name(row) for row in list(loaded.unreadable)[:5])
         raise UserError(
             f"data.source {data.source}: {len(loaded.unreadable)} unreadable images: {listed}; replace or remove them, "
             "or leave them out with --data.skip-unreadable"
         )
-    train, parts = np.delete(np.arange(len(paths)), list(loaded.unreadable)), {}
+    return _Read(images, loaded.digest, np.delete(np.arange(len(captions)), list(loaded.unreadable)), captions)
+
+
+def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found) -> CaptionedImages:
+    """The splits of images with captions. What is missing is held out of train, by image. Raises UserError."""
+    if "train" not in there:
+        raise UserError(f"data: has no train split, only {', '.join(there)}; give one to train on")
+    parts = {name: _read(data, preprocess, *some) for name, some in there.items()}
+    own, train = parts["train"], parts["train"].rows
+    rows = {name: part.rows for name, part in parts.items()}
     for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
-        if not share:
+        if not share or name in parts:
             continue
         stay, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
         if not len(held):
@@ -300,41 +353,51 @@ def _files(data: CaptionData, preprocess: Preprocess, seed: int) -> CaptionedIma
                 f"data.{name} {share} of {len(train)} images leaves {name} empty: "
                 "give a larger share, or 0 for no such split"
             )
-        train, parts[name] = train[stay], train[held]
-    said = {row: captioned[paths[row]] for row in range(len(paths))}
-    rows = np.repeat(train, [len(said[int(row)]) for row in train])
-    captions = [caption for row in train for caption in said[int(row)]]
-    _check_words(data, said, paths)
+        train, rows[name], parts[name] = train[stay], train[held], own
+    several = own.several(train)
+    captions = [caption for each in several for caption in each]
     vocabulary = made_one(data.tokenizer, data.vocabulary, captions)
-    _check_lengths(data, vocabulary, [(paths[row], caption) for row, several in said.items() for caption in several])
-    splits = {"train": Captions(images, rows, _padded(vocabulary, captions, data.length - 1))}
-    for name in ("validation", "test"):  # an image is one example, with all its captions as references
+    for part in {id(part): part for part in parts.values()}.values():
+        _check(data, vocabulary, part)
+    target = _padded(vocabulary, captions, data.length - 1)
+    splits = {"train": Captions(own.images, np.repeat(train, [*map(len, several)]), target)}
+    for name in ("validation", "test"):
         if name in parts:
-            several = [said[int(row)] for row in parts[name]]
-            target = _padded(vocabulary, [each[0] for each in several], data.length - 1)
-            splits[name] = Captions(images, parts[name], target, references=several)
-    content = [loaded.digest, *(array_digest(split.target) for split in splits.values()), list(map(said.get, said))]
-    name = data.source.partition(":")[0]
+            splits[name] = _each_image(data, parts[name], rows[name], vocabulary)
+    whole = [parts[name] for name in there]
+    content = [
+        *(part.digest for part in whole),
+        *(array_digest(split.target) for split in splits.values()),
+        *([list(each) for each in part.captions] for part in whole),
+    ]
+    images, said = (sum(len(part.captions) for part in whole), sum(len(x) for part in whole for x in part.captions))
     remarks = [
-        f"{len(paths):,} images with {sum(map(len, said.values())):,} captions; validation and test have each image "
+        f"{images:,} images with {said:,} captions; validation and test have each image "
         "once, with all its captions as references"
     ]
     if data.tokenizer == WORDS:
-        ids, target = vocabulary.ids, splits["train"].target
+        ids = vocabulary.ids
         share = float((target == ids.unknown).sum() / (target != ids.pad).sum())
         remarks.append(f"{share:.1%} of the words to train on occur only once, and are <unk>")
+    name = data.source.partition(":")[0]
     identity = _identity(name, vocabulary, splits, content)
     return CaptionedImages(name, vocabulary, splits, preprocess, identity, tuple(remarks))
 
 
-def _check_words(data: CaptionData, captions: Mapping[int, Sequence[str]], paths: Sequence[str]) -> None:
-    """Raise UserError where a caption of an image has no words."""
-    for row, several in captions.items():
-        for caption in several:
-            if not words_of(caption):
-                raise UserError(
-                    f"data.source {data.source}: the caption {caption[:40]!r} of {paths[row]} has no words; write one"
-                )
+def _each_image(data: CaptionData, read: _Read, rows: np.ndarray, vocabulary: Tokenizer) -> Captions:
+    """A split for evaluation: an image is one example, with all its captions as references."""
+    several = read.several(rows)
+    target = _padded(vocabulary, [each[0] for each in several], data.length - 1)
+    return Captions(read.images, rows, target, references=several)
+
+
+def _check(data: CaptionData, vocabulary: Tokenizer, read: _Read) -> None:
+    """Raise UserError where a caption has no words, or more tokens than there is room for."""
+    pairs = [(read.images.examples.name(row), said) for row, each in enumerate(read.captions) for said in each]
+    for name, said in pairs:
+        if not words_of(said):
+            raise UserError(f"data.source {data.source}: the caption {said[:40]!r} of {name} has no words; write one")
+    _check_lengths(data, vocabulary, pairs)
 
 
 def _check_lengths(data: CaptionData, vocabulary: Tokenizer, captions: Sequence[tuple[str, str]]) -> None:

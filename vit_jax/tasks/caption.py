@@ -18,7 +18,17 @@ from ..augment import augment, normalise
 from ..captioner import Captioner
 from ..config import CaptionData, CaptionerConfig, ImageAugment, RunConfig, Teacher
 from ..config.decoding import Decoding
-from ..data import CaptionedImages, Captions, Given, Other, Preprocess, listed, open_captions, prepared
+from ..data import (
+    CaptionedImages,
+    Captions,
+    Given,
+    Other,
+    Preprocess,
+    listed,
+    open_captions,
+    open_other_captions,
+    prepared,
+)
 from ..decode import Found
 from ..errors import UserError
 from ..layers import fold
@@ -58,10 +68,12 @@ class Caption:
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> CaptionedImages:
-        """The images and captions of a run, split. Raises UserError."""
+        """The images and captions of a run, split; given ones are (images, captions). Raises UserError."""
         c, data, augment = cast(Any, (run.model, run.data, run.augment))  # of the types that the task's row names
         how = {name: getattr(augment, name) for name in ("normalize", "mean", "std")}
-        return open_captions(data, c.vit.image, c.vit.channels, c.vit.grid, **how, words=c.text.outputs, seed=run.seed)
+        return open_captions(
+            data, c.vit.image, c.vit.channels, c.vit.grid, **how, words=c.text.outputs, seed=run.seed, given=given
+        )
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Caption:
@@ -177,11 +189,10 @@ class Caption:
     def open_other_data(
         cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
     ) -> Other:
-        """Raises UserError: captions are evaluated on the run's own data."""
-        raise UserError(
-            f"data.source is {run.data.source}, but a network that writes captions is evaluated on its own data; "
-            "leave the flag out"
-        )
+        """Images and captions that were given in Python, or of another source, prepared as the network's own."""
+        preprocess = Preprocess.from_dict(metadata["preprocess"])
+        data = cast(CaptionData, run.data)
+        return open_other_captions(data, split, preprocess, opened_one("words", metadata), run.seed, given)
 
     def table(
         self, split: Captions, result: Evaluation, metadata: Mapping[str, Any]

@@ -39,7 +39,8 @@ def train(
     Args:
         run: the config, such as `vit_jax.preset("digits").run`.
         data: examples in place of `run.data.source`: a pair (images, labels), images uint8 [n, h, w] or [n, h, w, C]
-            and labels int [n] from 0; for texts a list of pairs (source, target). Or {"train": ..., "validation": ...,
+            and labels int [n] from 0; for texts a list of pairs (source, target); for captions a pair
+            (images, captions), each caption a text or a list of texts. Or {"train": ..., "validation": ...,
             "test": ...} of such; splits that are missing are held out from train. The same call with the same examples
             continues the run.
         class_names: the names of the classes of `data`, in order; empty: their numbers.
