@@ -248,14 +248,14 @@ def length(name: str, axis: int, otherwise: Any = None) -> Callable[[Names], Any
 PLAIN_VIT: dict[str, Field] = {
     **dict.fromkeys(
         ("stem_pre_norm", "stem_norm", "distill_token", "register_position", "pre_norm", "qk_norm", "gated",
-         "head_norm", "distill_head", "distill_norm"), always(False)),
+         "head_norm", "distill_head", "distill_norm", "branch_norm", "attention_norm", "mlp_norm"), always(False)),
     **dict.fromkeys(
         ("stem_bias", "cls_token", "position_trained", "cls_position", "distill_position", "norm_first", "final_norm",
          "norm_bias", "query_bias", "key_bias", "value_bias", "out_bias", "mlp_bias", "head_bias"), always(True)),
     "stem": always(()), "stem_kernel": always(4), "stem_activation": always("none"),
     "registers": always(0), "position": always("learned"),
     "layer_scale": always(0.0), "head_width": always(0), "head_hidden": always(0), "head_activation": always("tanh"),
-    "pool": always("cls"),
+    "pool": always("cls"), "pool_heads": always(0), "pool_hidden": always(0), "norm_kind": always("layer"),
     "rotary": always("none"), "rotary_pairs": always("halves"), "rotary_places": always("centres"),
     "rotary_first": always("rows"), "rotary_base": always(100.0), "rotary_offset": always(0.0),
     "rotary_grid": always(0),

@@ -107,9 +107,9 @@ def reference(c, p, images):
     """What the network computes, by the names of `ViT.capture`, in float64."""
 
     def norm(name, x):
-        mean = x.mean(-1, keepdims=True)
+        mean = x.mean(-1, keepdims=True) if c.norm_kind == "layer" else 0.0
         y = (x - mean) / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + c.eps) * p[f"{name}.scale"]
-        return y + p[f"{name}.bias"] if c.norm_bias else y
+        return y + p[f"{name}.bias"] if c.norm_bias and c.norm_kind == "layer" else y
 
     def dense(name, x, bias=True):
         y = x @ p[f"{name}.kernel"]
@@ -117,7 +117,7 @@ def reference(c, p, images):
 
     def attend(name, q, k, v, width, qk_norm=False, out_bias=True):
         contexts, maps = [], []
-        for h in range(c.heads):
+        for h in range(q.shape[-1] // width):
             qh, kh, vh = (x[..., h * width : (h + 1) * width] for x in (q, k, v))
             if qk_norm:
                 qh, kh = norm(f"{name}.query_norm", qh), norm(f"{name}.key_norm", kh)
@@ -128,7 +128,9 @@ def reference(c, p, images):
             scores = np.exp(scores - scores.max(-1, keepdims=True))
             maps.append(scores / scores.sum(-1, keepdims=True))
             contexts.append(np.einsum("bqk,bkd->bqd", maps[-1], vh))
-        return dense(f"{name}.out", np.concatenate(contexts, -1), out_bias), np.stack(maps, 1)
+        context = np.concatenate(contexts, -1)
+        context = norm(f"{name}.inner_norm", context) if c.attention_norm and name != "pool" else context
+        return dense(f"{name}.out", context, out_bias), np.stack(maps, 1)
 
     def attention(name, x):
         q, k, v = (
@@ -142,6 +144,7 @@ def reference(c, p, images):
     def mlp(name, x):
         act, h = FORMULAS[c.activation], dense(f"{name}.fc1", x, c.mlp_bias)
         h = act(dense(f"{name}.gate", x, c.mlp_bias)) * h if c.gated else act(h)
+        h = norm(f"{name}.inner_norm", h) if c.mlp_norm and name != "pool.mlp" else h
         return dense(f"{name}.fc2", h, c.mlp_bias)
 
     def logits(x):
@@ -187,27 +190,34 @@ def reference(c, p, images):
                 f"blocks.{i}.scale{n}",
                 attention if branch == "attention" else mlp,
             )
-            y = compute(name, norm(f"blocks.{i}.norm{n}", x) if c.norm_first else x)
+            normed = functools.partial(norm, f"blocks.{i}.norm{n}")
+            y = compute(name, normed(x) if c.norm_first and not c.branch_norm else x)
+            y = normed(y) if c.branch_norm else y
             x = x + (y * p[scale] if c.layer_scale else y)
-            x = x if c.norm_first else norm(f"blocks.{i}.norm{n}", x)
+            x = x if c.norm_first or c.branch_norm else normed(x)
         out[f"blocks.{i}"] = x
     x = out["features"] = norm("norm", x) if c.final_norm else x
     patches = x[:, len(prefix) :]
 
-    if c.pool == "map":
+    if c.pool in ("map", "map_all"):
+        pooled_tokens = x if c.pool == "map_all" else patches
         probe = np.tile(p["pool.probe"], (batch, 1, 1))
         y, _ = attend(
             "pool",
             dense("pool.query", probe),
-            dense("pool.key", patches),
-            dense("pool.value", patches),
-            c.width // c.heads,
+            dense("pool.key", pooled_tokens),
+            dense("pool.value", pooled_tokens),
+            c.width // (c.pool_heads or c.heads),
         )
         pooled = (y + mlp("pool.mlp", norm("pool.norm", y)))[:, 0]
     else:
-        pooled = {"cls": x[:, 0], "mean": patches.mean(1), "mean_all": x.mean(1), "cls_distill": x[:, :2].mean(1)}[
-            c.pool
-        ]
+        pooled = {
+            "cls": x[:, 0],
+            "mean": patches.mean(1),
+            "mean_all": x.mean(1),
+            "cls_mean": np.concatenate([x[:, 0], patches.mean(1)], 1),
+            "cls_distill": x[:, :2].mean(1),
+        }[c.pool]
     out |= {"attention": np.stack(maps, 1), "pooled": pooled}
     if c.pool == "cls_distill" and c.distill_head:
         second = dense("distill_head", norm("distill_norm", x[:, 1]) if c.distill_norm else x[:, 1], c.head_bias)
@@ -225,6 +235,18 @@ PREFIX = dict(image=(6, 6), distill_token=True, registers=1)
 ROTARY = dict(rotary="axial", position="none", head_width=8)
 INDICES = dict(**ROTARY, rotary_places="indices", rotary_pairs="neighbours")
 DEIT = dict(**PREFIX, pool="cls_distill")
+RICH = dict(
+    rotary="mixed",
+    head_width=8,
+    stem_pre_norm=True,
+    pre_norm=True,
+    layer_scale=0.1,
+    qk_norm=True,
+    gated=True,
+    pool="map",
+    head_norm=True,
+    head_hidden=7,
+)
 CASES = {
     "base": {},
     "a convolution": dict(image=(8, 8), patch=(4, 2), stem=(6,)),
@@ -300,6 +322,17 @@ CASES = {
     "attention pooling, other slots": dict(
         pool="map", gated=True, mlp_bias=False, norm_bias=False, head_width=7, activation="gelu_tanh"
     ),
+    "attention pooling over all tokens, of its own size": dict(
+        pool="map_all", pool_heads=2, pool_hidden=14, attention_norm=True, mlp_norm=True
+    ),
+    "class token and mean, wide head": dict(pool="cls_mean", head_norm=True),
+    "class token and mean, hidden layer": dict(pool="cls_mean", head_hidden=7),
+    "RMS norms": dict(norm_kind="rms", **PREFIX),
+    "RMS norms everywhere": dict(
+        **{**RICH, "head_hidden": 0}, norm_kind="rms", stem_norm=True, attention_norm=True, mlp_norm=True
+    ),
+    "norms inside attention and mlp": dict(attention_norm=True, mlp_norm=True, gated=True, head_width=7),
+    "norms of branches": dict(branch_norm=True, layer_scale=0.1),
     "two tokens averaged": DEIT,
     "two heads": dict(**DEIT, distill_head=True),
     "two heads, with norms": dict(**DEIT, distill_head=True, distill_norm=True, head_norm=True, final_norm=False),
@@ -401,20 +434,6 @@ def test_the_comparison_sees_a_wrong_slot(field):
     wrong = dataclasses.replace(BASE, **{name: type(getattr(BASE, name))(0 if value == "False" else value)})
     weights, images = random_weights(BASE), random_images(BASE)
     assert error(reference(wrong, weights, images)["logits"], reference(BASE, weights, images)["logits"]) > 1e-7
-
-
-RICH = dict(
-    rotary="mixed",
-    head_width=8,
-    stem_pre_norm=True,
-    pre_norm=True,
-    layer_scale=0.1,
-    qk_norm=True,
-    gated=True,
-    pool="map",
-    head_norm=True,
-    head_hidden=7,
-)
 
 
 def test_bfloat16_computes_in_bfloat16_and_answers_in_float32():

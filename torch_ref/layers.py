@@ -48,27 +48,46 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+NORMS: dict[str, Callable[[int, float, bool], nn.Module]] = {
+    "layer": lambda width, eps, bias: nn.LayerNorm(width, eps, bias=bias),
+    "rms": lambda width, eps, bias: nn.RMSNorm(width, eps),
+}
+
+
 def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:
     """Stochastic depth (Huang et al. 2016): zero each example of x [B, ...] with probability `rate`, scale the rest."""
     return x * F.dropout(x.new_ones(len(x), *[1] * (x.ndim - 1)), rate, training) if rate else x
 
 
 class Mlp(nn.Module):
-    """fc2(act(fc1 x)), or gated: fc2(act(gate x) * fc1 x) (Shazeer 2020, arXiv 2002.05202)."""
+    """fc2(act(fc1 x)), or gated: fc2(act(gate x) * fc1 x) (Shazeer 2020, arXiv 2002.05202).
+
+    `norm` makes a norm before fc2, from its width; None: there is none.
+    """
 
     def __init__(
-        self, width: int, hidden: int, activation: str, *, gated: bool = False, bias: bool = True, dropout: float = 0.0
+        self,
+        width: int,
+        hidden: int,
+        activation: str,
+        *,
+        gated: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+        norm: Callable[[int], nn.Module] | None = None,
     ):
         super().__init__()
         self.activation, self.dropout = activation, nn.Dropout(dropout)
         self.fc1 = nn.Linear(width, hidden, bias)
         self.gate = nn.Linear(width, hidden, bias) if gated else None
+        self.inner_norm = None if norm is None else norm(hidden)
         self.fc2 = nn.Linear(hidden, width, bias)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, N, D] -> [B, N, D]
         act = ACTIVATIONS[self.activation]
         h = act(self.fc1(x)) if self.gate is None else act(self.gate(x)) * self.fc1(x)  # [B, N, F]
-        return self.fc2(self.dropout(h))
+        h = self.dropout(h)
+        return self.fc2(h if self.inner_norm is None else self.inner_norm(h))
 
 
 # Masks are boolean, True where a query may attend to a key (as in F.scaled_dot_product_attention; nn.MultiheadAttention
@@ -113,6 +132,7 @@ class Attention(nn.Module):
 
     `key_width` and `value_width` are the widths of the inputs for keys and values; 0: `width`. `pairs` are the pairs of
     values that rotary positions turn (rotary.py), whose frequencies are learned if `mixed`; empty: there are none.
+    With `inner_norm` what all heads give is normed before the output projection. `norm` is a key of NORMS.
     """
 
     def __init__(
@@ -133,6 +153,8 @@ class Attention(nn.Module):
         dropout: float = 0.0,
         pairs: str = "",
         mixed: bool = False,
+        inner_norm: bool = False,
+        norm: str = "layer",
     ):
         super().__init__()
         inner = heads * head_width
@@ -140,8 +162,9 @@ class Attention(nn.Module):
         self.query = nn.Linear(width, inner, query_bias)
         self.key = nn.Linear(key_width or width, inner, key_bias)
         self.value = nn.Linear(value_width or width, inner, value_bias)
-        self.query_norm = nn.LayerNorm(head_width, eps, bias=norm_bias) if qk_norm else None
-        self.key_norm = nn.LayerNorm(head_width, eps, bias=norm_bias) if qk_norm else None
+        self.query_norm = NORMS[norm](head_width, eps, norm_bias) if qk_norm else None
+        self.key_norm = NORMS[norm](head_width, eps, norm_bias) if qk_norm else None
+        self.inner_norm = NORMS[norm](inner, eps, norm_bias) if inner_norm else None
         self.out = nn.Linear(inner, width, out_bias)
         self.frequencies = nn.Parameter(torch.zeros(2, heads, head_width // 2)) if mixed else None
 
@@ -201,7 +224,8 @@ class Attention(nn.Module):
             if tape is not None and "attention" in tape:
                 tape["attention"] = weights
             context = self.dropout(weights) @ v
-        return self.out(context.transpose(1, 2).flatten(2))  # [B, H, Nq, Dh] -> [B, Nq, (H Dh)]
+        context = context.transpose(1, 2).flatten(2)  # [B, H, Nq, Dh] -> [B, Nq, (H Dh)]
+        return self.out(context if self.inner_norm is None else self.inner_norm(context))
 
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """The attention weights [B, H, Nq, Nk], which the fused kernel of torch does not return."""
@@ -231,12 +255,11 @@ def check_mask(mask: Tensor | None, shape: tuple[int, int | None, int, int]) -> 
 class AttentionPool(Attention):
     """A learned probe attends to all tokens, then an mlp (Lee et al. 2019, arXiv 1810.00825; MAP in big_vision)."""
 
-    def __init__(
-        self, width: int, heads: int, hidden: int, activation: str, eps: float, *, norm_bias: bool = True, **mlp: Any
-    ):
+    def __init__(self, width: int, heads: int, hidden: int, activation: str, eps: float, **mlp: Any):
+        norm, norm_bias = mlp.pop("norm", "layer"), mlp.pop("norm_bias", True)
         super().__init__(width, heads, width // heads)
         self.probe = nn.Parameter(torch.zeros(1, 1, width))
-        self.norm = nn.LayerNorm(width, eps, bias=norm_bias)
+        self.norm = NORMS[norm](width, eps, norm_bias)
         self.mlp = Mlp(width, hidden, activation, **mlp)
 
     def pool(self, x: Tensor) -> Tensor:
@@ -265,7 +288,7 @@ def initialise(
     and 0, layer scales at `scale`. A pool's attention always follows `init`.
     """
     for name, module in model.named_modules():
-        if isinstance(module, nn.LayerNorm):
+        if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
             module.reset_parameters()
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=token_std)

@@ -88,7 +88,7 @@ def kind_of(module: nn.Module, name: str) -> str:
 
     Raises ValueError on a parameter whose kind is not known.
     """
-    if isinstance(module, nn.LayerNorm):
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
         return "norm"
     if isinstance(module, nn.Embedding):
         return "embedding"

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vit_jax.config import ViTConfig, check_vit, pair
-from vit_jax.config.vit import vit_captured
+from vit_jax.config.vit import MAPS, vit_captured
 
 from . import rotary
-from .layers import ACTIVATIONS, Attention, AttentionPool, Mlp, Tape, drop_path, evaluating, initialise, record
+from .layers import ACTIVATIONS, NORMS, Attention, AttentionPool, Mlp, Tape, drop_path, evaluating, initialise, record
 
 
 class Convolution(nn.Conv2d):
@@ -28,7 +28,7 @@ class Convolution(nn.Conv2d):
 
     def __init__(self, n_in: int, n_out: int, c: ViTConfig):
         super().__init__(n_in, n_out, c.stem_kernel, stride=2, padding=1, bias=c.stem_bias)
-        self.norm = nn.LayerNorm(n_out, c.eps, bias=c.norm_bias)
+        self.norm = NORMS[c.norm_kind](n_out, c.eps, c.norm_bias)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, in, h, w] -> [B, out, h/2, w/2]
         y = super().forward(x).movedim(1, -1)
@@ -43,8 +43,8 @@ class Patches(nn.Conv2d):
         self.size = rows, columns
         super().__init__(channels, c.width, self.size, self.size, bias=c.stem_bias)
         self.activation = ACTIVATIONS[c.stem_activation]
-        self.pre_norm = nn.LayerNorm(rows * columns * channels, c.eps, bias=c.norm_bias) if c.stem_pre_norm else None
-        self.norm = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.stem_norm else None
+        self.pre_norm = _norm(c.stem_pre_norm, c, rows * columns * channels)
+        self.norm = NORMS[c.norm_kind](c.width, c.eps, c.norm_bias) if c.stem_norm else None
 
     def forward(self, images: Tensor) -> Tensor:  # [B, C, h, w] -> [B, N, D]
         if self.pre_norm is None:
@@ -57,13 +57,13 @@ class Patches(nn.Conv2d):
 
 
 class Block(nn.Module):
-    """Attention, then mlp, each added to its input; LayerNorm before them (pre-norm) or after the sum (post-norm)."""
+    """Attention, then mlp, each added to its input; norms before them (pre-norm), after them, or after the sum."""
 
     def __init__(self, c: ViTConfig, index: int):
         super().__init__()
-        self.norm_first, self.dropout = c.norm_first, nn.Dropout(c.dropout)
+        self.norm_first, self.branch_norm, self.dropout = c.norm_first, c.branch_norm, nn.Dropout(c.dropout)
         self.drop_path = c.drop_path * index / max(c.depth - 1, 1)
-        self.norm1 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
+        self.norm1 = NORMS[c.norm_kind](c.width, c.eps, c.norm_bias)
         self.attention = Attention(
             c.width,
             c.heads,
@@ -78,14 +78,27 @@ class Block(nn.Module):
             dropout=c.attention_dropout,
             pairs="" if c.rotary == "none" else c.rotary_pairs,
             mixed=c.rotary == "mixed",
+            inner_norm=c.attention_norm,
+            norm=c.norm_kind,
         )
         self.scale1 = nn.Parameter(torch.full((c.width,), c.layer_scale)) if c.layer_scale else None
-        self.norm2 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
-        self.mlp = Mlp(c.width, c.hidden, c.activation, gated=c.gated, bias=c.mlp_bias, dropout=c.activation_dropout)
+        self.norm2 = NORMS[c.norm_kind](c.width, c.eps, c.norm_bias)
+        self.mlp = Mlp(
+            c.width,
+            c.hidden,
+            c.activation,
+            gated=c.gated,
+            bias=c.mlp_bias,
+            dropout=c.activation_dropout,
+            norm=(lambda width: NORMS[c.norm_kind](width, c.eps, c.norm_bias)) if c.mlp_norm else None,
+        )
         self.scale2 = nn.Parameter(torch.full((c.width,), c.layer_scale)) if c.layer_scale else None
 
     def forward(self, x: Tensor, *, rotary: Tensor | None = None, tape: Tape | None = None) -> Tensor:
         """[B, N, D] -> [B, N, D]; `rotary` is that of `rotary_table`."""
+        if self.branch_norm:
+            x = x + self.branch(self.attend(x, rotary, tape), self.scale1, self.norm1)
+            return x + self.branch(self.mlp(x), self.scale2, self.norm2)
         if self.norm_first:
             x = x + self.branch(self.attend(self.norm1(x), rotary, tape), self.scale1)
             return x + self.branch(self.mlp(self.norm2(x)), self.scale2)
@@ -96,9 +109,10 @@ class Block(nn.Module):
         """Self-attention: [B, N, D] -> [B, N, D]."""
         return self.attention(x, x, x, rotary=rotary, tape=tape)
 
-    def branch(self, y: Tensor, scale: Tensor | None) -> Tensor:
-        """What a branch adds to its input: `y` after dropout, LayerScale (Touvron et al. 2021) and stochastic depth."""
+    def branch(self, y: Tensor, scale: Tensor | None, norm: nn.Module | None = None) -> Tensor:
+        """What a branch adds to its input: `y` after dropout, norm, LayerScale (Touvron et al. 2021), drop path."""
         y = self.dropout(y)
+        y = y if norm is None else norm(y)
         y = y if scale is None else y * scale
         return drop_path(y, self.drop_path, self.training)
 
@@ -123,14 +137,22 @@ class ViT(nn.Module):
         self.norm = _norm(c.final_norm, c)
         self.pool = (
             AttentionPool(
-                c.width, c.heads, c.hidden, c.activation, c.eps, norm_bias=c.norm_bias, gated=c.gated, bias=c.mlp_bias
+                c.width,
+                c.resolved_pool_heads,
+                c.pool_hidden or c.hidden,
+                c.activation,
+                c.eps,
+                norm=c.norm_kind,
+                norm_bias=c.norm_bias,
+                gated=c.gated,
+                bias=c.mlp_bias,
             )
-            if c.pool == "map"
+            if c.pool in MAPS
             else None
         )
-        self.head_norm = _norm(c.head_norm, c)
-        self.head_hidden = nn.Linear(c.width, c.head_hidden) if c.head_hidden else None
-        self.head = nn.Linear(c.head_hidden or c.width, c.classes, c.head_bias) if c.classes else None
+        self.head_norm = _norm(c.head_norm, c, c.pooled_width)
+        self.head_hidden = nn.Linear(c.pooled_width, c.head_hidden) if c.head_hidden else None
+        self.head = nn.Linear(c.head_hidden or c.pooled_width, c.classes, c.head_bias) if c.classes else None
         self.distill_norm = _norm(c.distill_norm, c)
         self.distill_head = nn.Linear(c.width, c.classes, c.head_bias) if c.distill_head and c.classes else None
         self.embedding_dropout, self.head_dropout = nn.Dropout(c.embedding_dropout), nn.Dropout(c.head_dropout)
@@ -239,7 +261,7 @@ class ViT(nn.Module):
         return x, None if table is None else table[chosen]
 
     def classify(self, x: Tensor, tape: Tape | None = None) -> Tensor:
-        """Pool the tokens [B, N, D] and apply the head: logits [B, K], or the pooled feature [B, D] without a head."""
+        """Pool the tokens [B, N, D] and apply the head: logits [B, K], or the feature [B, D or 2 D] without a head."""
         c = self.config
         first = sum(n for _, n, _ in c.prefix)  # the first patch token
         if c.pool == "cls":
@@ -247,7 +269,9 @@ class ViT(nn.Module):
         elif c.pool == "cls_distill":
             pooled = x[:, :2].mean(1)
         elif self.pool is not None:
-            pooled = self.pool.pool(x[:, first:])
+            pooled = self.pool.pool(x if c.pool == "map_all" else x[:, first:])
+        elif c.pool == "cls_mean":
+            pooled = torch.cat([x[:, 0], x[:, first:].mean(1)], -1)
         else:
             pooled = x[:, first if c.pool == "mean" else 0 :].mean(1)
         record(tape, "pooled", pooled)
@@ -303,8 +327,8 @@ def _tokens(present: bool, count: int, width: int) -> nn.Parameter | None:
     return nn.Parameter(torch.zeros(1, count, width)) if present else None
 
 
-def _norm(present: bool, c: ViTConfig) -> nn.LayerNorm | None:
-    return nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if present else None
+def _norm(present: bool, c: ViTConfig, width: int = 0) -> nn.Module | None:
+    return NORMS[c.norm_kind](width or c.width, c.eps, c.norm_bias) if present else None
 
 
 # ------------------------------------------------------------------------------------- positions

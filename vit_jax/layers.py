@@ -77,6 +77,21 @@ class LayerNorm(nnx.Module):
         return y.astype(x.dtype)
 
 
+class RMSNorm(LayerNorm):
+    """y = x / sqrt(mean(x^2) + eps) * scale over the last axis, no bias (Zhang & Sennrich 2019, arXiv 1910.07467)."""
+
+    def __init__(self, width: int, eps: float, bias: bool = False, dtype: Any = jnp.float32):
+        super().__init__(width, eps, False, dtype)
+
+    def __call__(self, x: Array) -> Array:  # [..., D] -> [..., D]
+        y = x.astype(wide(x.dtype))
+        y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.eps) * self.scale[...].astype(y.dtype)
+        return y.astype(x.dtype)
+
+
+NORMS: dict[str, type[LayerNorm]] = {"layer": LayerNorm, "rms": RMSNorm}
+
+
 def gelu(x: Array) -> Array:
     """Exact GELU, x/2 (1 + erf(x / sqrt 2)) (Hendrycks & Gimpel 2016, arXiv 1606.08415), in the dtype of x.
 
@@ -144,7 +159,8 @@ def drop_path(x: Array, rate: float, keys: Array | None) -> Array:
 class Mlp(nnx.Module):
     """fc2(dropout(act(fc1 x))), gated: fc2(dropout(act(gate x) * fc1 x)) (Shazeer 2020, arXiv 2002.05202).
 
-    `width` is D, `hidden` F. `keys` [B], one an example, draw dropout; None: none.
+    `width` is D, `hidden` F. `norm` makes a norm before fc2, from its width and a dtype; None: there is none.
+    `keys` [B], one an example, draw dropout; None: none.
     """
 
     def __init__(
@@ -156,17 +172,20 @@ class Mlp(nnx.Module):
         gated: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
+        norm: Callable[[int, Any], LayerNorm] | None = None,
         dtype: Any = jnp.float32,
     ):
         self.activation, self.dropout = activation, dropout
         self.fc1 = Linear(width, hidden, bias, dtype)
         self.gate = Linear(width, hidden, bias, dtype) if gated else None
+        self.inner_norm = None if norm is None else norm(hidden, dtype)
         self.fc2 = Linear(hidden, width, bias, dtype)
 
     def __call__(self, x: Array, *, keys: Array | None = None) -> Array:  # [B, N, D] -> [B, N, D]
         act = ACTIVATIONS[self.activation]
         h = act(self.fc1(x)) if self.gate is None else act(self.gate(x)) * self.fc1(x)  # [B, N, F]
-        return self.fc2(dropout(h, self.dropout, keys))
+        h = dropout(h, self.dropout, keys)
+        return self.fc2(h if self.inner_norm is None else self.inner_norm(h))
 
 
 # Masks are boolean, True where a query may attend to a key. A padding is [B, N], True at real tokens; a mask is 4-D and
@@ -227,6 +246,7 @@ class Attention(nnx.Module):
 
     `key_width` and `value_width` are the widths of the inputs for keys and values; 0: `width`. `pairs` are the pairs of
     values that rotary positions turn (rotary.py), whose frequencies are learned if `mixed`; empty: there are none.
+    With `inner_norm` what all heads give is normed before the output projection. `norm` is a key of NORMS.
     """
 
     def __init__(
@@ -247,6 +267,8 @@ class Attention(nnx.Module):
         dropout: float = 0.0,
         pairs: str = "",
         mixed: bool = False,
+        inner_norm: bool = False,
+        norm: str = "layer",
         dtype: Any = jnp.float32,
     ):
         inner = heads * head_width
@@ -254,8 +276,9 @@ class Attention(nnx.Module):
         self.query = Linear(width, inner, query_bias, dtype)
         self.key = Linear(key_width or width, inner, key_bias, dtype)
         self.value = Linear(value_width or width, inner, value_bias, dtype)
-        self.query_norm = LayerNorm(head_width, eps, norm_bias, dtype) if qk_norm else None
-        self.key_norm = LayerNorm(head_width, eps, norm_bias, dtype) if qk_norm else None
+        self.query_norm = NORMS[norm](head_width, eps, norm_bias, dtype) if qk_norm else None
+        self.key_norm = NORMS[norm](head_width, eps, norm_bias, dtype) if qk_norm else None
+        self.inner_norm = NORMS[norm](inner, eps, norm_bias, dtype) if inner_norm else None
         self.out = Linear(inner, width, out_bias, dtype)
         self.frequencies = nnx.Param(jnp.zeros((2, heads, head_width // 2), dtype)) if mixed else None
 
@@ -315,7 +338,8 @@ class Attention(nnx.Module):
         context, weights = attention_core(q * self.head_width**-0.5, k, v, mask, kept, self.dropout)
         record(tape, "attention", weights)
         context = context.transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
-        return self.out(context.reshape(*context.shape[:2], -1))
+        context = context.reshape(*context.shape[:2], -1)
+        return self.out(context if self.inner_norm is None else self.inner_norm(context))
 
 
 def check_mask(mask: Array | None, shape: tuple[int, int | None, int, int]) -> None:
@@ -340,10 +364,10 @@ class AttentionPool(Attention):
     def __init__(
         self, width: int, heads: int, hidden: int, activation: str, eps: float, *, dtype: Any = jnp.float32, **mlp: Any
     ):
-        norm_bias = mlp.pop("norm_bias", True)
+        norm, norm_bias = mlp.pop("norm", "layer"), mlp.pop("norm_bias", True)
         super().__init__(width, heads, width // heads, dtype=dtype)
         self.probe = nnx.Param(jnp.zeros((width,), dtype))
-        self.norm = LayerNorm(width, eps, norm_bias, dtype)
+        self.norm = NORMS[norm](width, eps, norm_bias, dtype)
         self.mlp = Mlp(width, hidden, activation, dtype=dtype, **mlp)
 
     def pool(self, x: Array) -> Array:

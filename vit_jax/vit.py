@@ -22,9 +22,10 @@ from jax import Array
 
 from . import rotary
 from .config import ViTConfig, check_vit, pair
-from .config.vit import vit_captured, vit_parameters
+from .config.vit import MAPS, vit_captured, vit_parameters
 from .layers import (
     ACTIVATIONS,
+    NORMS,
     Attention,
     AttentionPool,
     LayerNorm,
@@ -54,7 +55,7 @@ class Convolution(Linear):
 
     def __init__(self, n_in: int, n_out: int, c: ViTConfig, dtype: Any = jnp.float32):
         super().__init__(c.stem_kernel**2 * n_in, n_out, c.stem_bias, dtype)
-        self.norm = LayerNorm(n_out, c.eps, c.norm_bias, dtype)
+        self.norm = NORMS[c.norm_kind](n_out, c.eps, c.norm_bias, dtype)
 
     def __call__(self, x: Array) -> Array:  # [B, h, w, in] -> [B, h/2, w/2, out]
         batch, rows, columns, channels = x.shape[0], x.shape[1] // 2, x.shape[2] // 2, x.shape[3]
@@ -83,8 +84,8 @@ class Patches(Linear):
         self.activation = c.stem_activation
         values = math.prod(c.patch_input)
         super().__init__(values, c.width, c.stem_bias, dtype)
-        self.pre_norm = LayerNorm(values, c.eps, c.norm_bias, dtype) if c.stem_pre_norm else None
-        self.norm = LayerNorm(c.width, c.eps, c.norm_bias, dtype) if c.stem_norm else None
+        self.pre_norm = NORMS[c.norm_kind](values, c.eps, c.norm_bias, dtype) if c.stem_pre_norm else None
+        self.norm = NORMS[c.norm_kind](c.width, c.eps, c.norm_bias, dtype) if c.stem_norm else None
 
     def __call__(self, images: Array) -> Array:  # [B, h, w, C] -> [B, N, D]
         batch, h, w, channels = images.shape
@@ -99,12 +100,12 @@ class Patches(Linear):
 
 
 class Block(nnx.Module):
-    """Attention, then mlp, each added to its input; LayerNorm before them (pre-norm) or after the sum (post-norm)."""
+    """Attention, then mlp, each added to its input; norms before them (pre-norm), after them, or after the sum."""
 
     def __init__(self, c: ViTConfig, index: int, dtype: Any = jnp.float32):
-        self.norm_first, self.dropout = c.norm_first, c.dropout
+        self.norm_first, self.branch_norm, self.dropout = c.norm_first, c.branch_norm, c.dropout
         self.drop_path = c.drop_path * index / max(c.depth - 1, 1)
-        self.norm1 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
+        self.norm1 = NORMS[c.norm_kind](c.width, c.eps, c.norm_bias, dtype)
         self.attention = Attention(
             c.width,
             c.heads,
@@ -119,12 +120,21 @@ class Block(nnx.Module):
             dropout=c.attention_dropout,
             pairs="" if c.rotary == "none" else c.rotary_pairs,
             mixed=c.rotary == "mixed",
+            inner_norm=c.attention_norm,
+            norm=c.norm_kind,
             dtype=dtype,
         )
         self.scale1 = nnx.Param(jnp.full((c.width,), c.layer_scale, dtype)) if c.layer_scale else None
-        self.norm2 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
+        self.norm2 = NORMS[c.norm_kind](c.width, c.eps, c.norm_bias, dtype)
         self.mlp = Mlp(
-            c.width, c.hidden, c.activation, gated=c.gated, bias=c.mlp_bias, dropout=c.activation_dropout, dtype=dtype
+            c.width,
+            c.hidden,
+            c.activation,
+            gated=c.gated,
+            bias=c.mlp_bias,
+            dropout=c.activation_dropout,
+            norm=(lambda width, dtype: NORMS[c.norm_kind](width, c.eps, c.norm_bias, dtype)) if c.mlp_norm else None,
+            dtype=dtype,
         )
         self.scale2 = nnx.Param(jnp.full((c.width,), c.layer_scale, dtype)) if c.layer_scale else None
 
@@ -132,6 +142,9 @@ class Block(nnx.Module):
         self, x: Array, *, rotary: Array | None = None, keys: Array | None = None, tape: Tape | None = None
     ) -> Array:
         """[B, N, D] -> [B, N, D]; `rotary` is that of `rotary_table`."""
+        if self.branch_norm:
+            x = x + self.branch(self.attend(x, rotary, keys, tape), self.scale1, fold(keys, 1), self.norm1)
+            return x + self.branch(self.mlp(x, keys=fold(keys, 2)), self.scale2, fold(keys, 3), self.norm2)
         if self.norm_first:
             x = x + self.branch(self.attend(self.norm1(x), rotary, keys, tape), self.scale1, fold(keys, 1))
             return x + self.branch(self.mlp(self.norm2(x), keys=fold(keys, 2)), self.scale2, fold(keys, 3))
@@ -142,9 +155,12 @@ class Block(nnx.Module):
         """Self-attention: [B, N, D] -> [B, N, D]."""
         return self.attention(x, x, x, rotary=rotary, keys=fold(keys, 0), tape=tape)
 
-    def branch(self, y: Array, scale: nnx.Param[Array] | None, keys: Array | None) -> Array:
-        """What a branch adds to its input: `y` after dropout, LayerScale (Touvron et al. 2021) and stochastic depth."""
+    def branch(
+        self, y: Array, scale: nnx.Param[Array] | None, keys: Array | None, norm: LayerNorm | None = None
+    ) -> Array:
+        """What a branch adds to its input: `y` after dropout, norm, LayerScale (Touvron et al. 2021), drop path."""
         y = dropout(y, self.dropout, fold(keys, 0))
+        y = y if norm is None else norm(y)
         y = y if scale is None else y * scale[...].astype(y.dtype)
         return drop_path(y, self.drop_path, fold(keys, 1))
 
@@ -179,21 +195,22 @@ class ViT(nnx.Module):
         self.pool = (
             AttentionPool(
                 c.width,
-                c.heads,
-                c.hidden,
+                c.resolved_pool_heads,
+                c.pool_hidden or c.hidden,
                 c.activation,
                 c.eps,
+                norm=c.norm_kind,
                 norm_bias=c.norm_bias,
                 gated=c.gated,
                 bias=c.mlp_bias,
                 dtype=param_dtype,
             )
-            if c.pool == "map"
+            if c.pool in MAPS
             else None
         )
-        self.head_norm = _norm(c.head_norm, c, param_dtype)
-        self.head_hidden = Linear(c.width, c.head_hidden, dtype=param_dtype) if c.head_hidden else None
-        self.head = Linear(c.head_hidden or c.width, c.classes, c.head_bias, param_dtype) if c.classes else None
+        self.head_norm = _norm(c.head_norm, c, param_dtype, c.pooled_width)
+        self.head_hidden = Linear(c.pooled_width, c.head_hidden, dtype=param_dtype) if c.head_hidden else None
+        self.head = Linear(c.head_hidden or c.pooled_width, c.classes, c.head_bias, param_dtype) if c.classes else None
         self.distill_norm = _norm(c.distill_norm, c, param_dtype)
         self.distill_head = (
             Linear(c.width, c.classes, c.head_bias, param_dtype) if c.distill_head and c.classes else None
@@ -320,7 +337,7 @@ class ViT(nnx.Module):
         return jnp.take_along_axis(x, chosen[..., None], axis=1), None if table is None else table[chosen]
 
     def classify(self, x: Array, keys: Array | None, tape: Tape | None = None) -> Array:
-        """Pool the tokens [B, N, D] and apply the head: logits [B, K], or the pooled feature [B, D] without a head."""
+        """Pool the tokens [B, N, D] and apply the head: logits [B, K], or the feature [B, D or 2 D] without a head."""
         c = self.config
         first = sum(n for _, n, _ in c.prefix)  # the first patch token
         x = x.astype(wide(x.dtype))
@@ -329,7 +346,9 @@ class ViT(nnx.Module):
         elif c.pool == "cls_distill":
             pooled = (x[:, 0] + x[:, 1]) / 2
         elif self.pool is not None:
-            pooled = self.pool.pool(x[:, first:])
+            pooled = self.pool.pool(x if c.pool == "map_all" else x[:, first:])
+        elif c.pool == "cls_mean":
+            pooled = jnp.concatenate([x[:, 0], x[:, first:].mean(1)], axis=-1)
         else:
             pooled = x[:, first if c.pool == "mean" else 0 :].mean(1)
         record(tape, "pooled", pooled)
@@ -361,8 +380,8 @@ def _token(present: bool, shape: tuple[int, ...], dtype: Any) -> nnx.Param[Array
     return nnx.Param(jnp.zeros(shape, dtype)) if present else None
 
 
-def _norm(present: bool, c: ViTConfig, dtype: Any) -> LayerNorm | None:
-    return LayerNorm(c.width, c.eps, c.norm_bias, dtype) if present else None
+def _norm(present: bool, c: ViTConfig, dtype: Any, width: int = 0) -> LayerNorm | None:
+    return NORMS[c.norm_kind](width or c.width, c.eps, c.norm_bias, dtype) if present else None
 
 
 # ------------------------------------------------------------------------------------- positions

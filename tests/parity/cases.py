@@ -130,6 +130,8 @@ NUMBERS: dict[type, dict[str, tuple[Any, ...]]] = {
         stem=((6,), (5, 6)),
         stem_kernel=(3,),
         head_hidden=(6,),
+        pool_heads=(1,),
+        pool_hidden=(6,),
         embedding_dropout=(0.2,),
         patch_dropout=(0.2,),
         attention_dropout=(0.2,),
@@ -184,6 +186,10 @@ COMPANIONS: dict[type, dict[tuple[str, Any], dict[str, Any]]] = {
         ("register_position", True): dict(registers=2),
         ("register_position", False): dict(registers=2),
         ("pool", "cls_distill"): dict(distill_token=True),
+        ("pool", "map_all"): dict(registers=2),
+        ("pool", "cls_mean"): dict(registers=2),
+        ("pool_heads", 1): dict(pool="map"),
+        ("pool_hidden", 6): dict(pool="map"),
         ("distill_head", True): dict(distill_token=True, pool="cls_distill"),
         ("distill_norm", True): dict(distill_token=True, distill_head=True, pool="cls_distill"),
         **{("head_activation", value): dict(head_hidden=6) for value in ("none", "tanh", "relu")},
@@ -266,6 +272,14 @@ def combinations() -> list[Case]:
         Case(
             "RoPE-ViT: mixed rotary positions, columns first",
             replace(v, **INDICES | MIXED),
+        ),
+        Case(
+            "RMS norms everywhere, before the branches and inside",
+            replace(v, norm_kind="rms", qk_norm=True, attention_norm=True, mlp_norm=True, gated=True, pool="map_all"),
+        ),
+        Case(
+            "norms of branches, class token and mean",
+            replace(v, branch_norm=True, layer_scale=0.1, pool="cls_mean", head_norm=True, registers=1),
         ),
         Case("map pooling, gated, odd heads", replace(v, pool="map", gated=True, activation="silu", head_width=3)),
         Case(

@@ -39,6 +39,8 @@ SCALED_INDICES = replace(
     VIT, **INDICES, rotary_offset=1.0, rotary_grid=(3, 5), rotary_pairs="neighbours", qk_norm=True, position="none"
 )
 LEARNED = replace(VIT, **INDICES | MIXED)
+RMS = replace(VIT, norm_kind="rms")
+INNER = replace(GATED, mlp_norm=True)
 PATCHES = replace(CAPTIONER, memory="patches")
 VECTORS = replace(CAPTIONER, memory="vectors", memory_width=5)
 
@@ -224,6 +226,19 @@ def next_memory(f: Any, self: Any, x: Any, pair: Any, *args: Any) -> Any:
     return f(self, x, tuple(jnp.roll(y, 1, axis=0) for y in pair), *args)
 
 
+def eps_outside(f: Any, self: Any, x: Any) -> Any:
+    return x / (jnp.sqrt(jnp.square(x).mean(-1, keepdims=True)) + self.eps) * self.scale[...]
+
+
+def centred(f: Any, self: Any, x: Any) -> Any:
+    return f(self, x - x.mean(-1, keepdims=True))
+
+
+def norm_before_gate(f: Any, self: Any, x: Any, **kwargs: Any) -> Any:
+    gate = layers.ACTIVATIONS[self.activation](self.gate(x))
+    return self.fc2(gate * self.inner_norm(self.fc1(x)))
+
+
 def other_pairs(f: Any, x: Any, angles: Any, pairs: str) -> Any:
     return f(x, angles, "neighbours" if pairs == "halves" else "halves")
 
@@ -394,6 +409,11 @@ def faults() -> list[Fault]:
             "forward",
             forward(LEARNED),
         ),
+        Fault(
+            "RMS eps outside the root", wrapped(layers.RMSNorm, "__call__", eps_outside), "forward", forward(RMS, "B")
+        ),
+        Fault("a mean subtracted by RMSNorm", wrapped(layers.RMSNorm, "__call__", centred), "forward", forward(RMS)),
+        Fault("norm before the gate", wrapped(Mlp, "__call__", norm_before_gate), "forward", forward(INNER)),
         Fault("gate and fc1 swapped", wrapped(Mlp, "__call__", swapped("gate", "fc1")), "forward", forward(GATED)),
         Fault(
             "positions one row late",

@@ -17,12 +17,13 @@ from .transformer import (
     transformer_parameters,
 )
 from .tree import Parameter, Table
-from .vit import ViTConfig, check_vit, normal_vit, vit_captured, vit_parameters
+from .vit import MAPS, ViTConfig, check_vit, normal_vit, vit_captured, vit_parameters
 
 # The fields of a ViT that concern what follows its tokens, with the values by which it has neither pool nor head.
 HEADLESS: dict[str, Any] = {
     "classes": 0, "pool": "mean", "head_norm": False, "head_hidden": 0, "head_activation": "tanh", "head_bias": True,
-    "distill_head": False, "distill_norm": False, "head_dropout": 0.0, "head_zero": False,
+    "pool_heads": 0, "pool_hidden": 0, "distill_head": False, "distill_norm": False, "head_dropout": 0.0,
+    "head_zero": False,
 }  # fmt: skip
 
 
@@ -66,8 +67,10 @@ def check_captioner(c: CaptionerConfig) -> CaptionerConfig:
                     f"model.vit.{name} is {value}, but a captioner reads the tokens of its ViT, which has no head: "
                     f"set it to {HEADLESS[name]}"
                 )
-        if c.vit.pool == "map":
-            raise UserError("model.vit.pool is map, but a captioner reads the tokens of its ViT: set it to mean or cls")
+        if c.vit.pool in MAPS:
+            raise UserError(
+                f"model.vit.pool is {c.vit.pool}, but a captioner reads the tokens of its ViT: set it to mean or cls"
+            )
         _inside("vit", check_vit, c.encoder)
     if c.text.encoder_depth or not c.text.decoder_depth:
         raise UserError(

@@ -193,8 +193,8 @@ NETWORKS: dict[str, NetworkRow] = {
             "attention": ("blocks.*.attention.*", "position", "head.*", "distill_head.*"),
         },
         unseen=frozenset({
-            "eps", "activation", "heads", "head_activation", "rotary", "rotary_pairs", "rotary_places", "rotary_first",
-            "rotary_base", "rotary_offset", "rotary_grid",
+            "eps", "activation", "heads", "head_activation", "pool_heads", "rotary", "rotary_pairs", "rotary_places",
+            "rotary_first", "rotary_base", "rotary_offset", "rotary_grid",
         }),
         names=(r"patch\.kernel", r"blocks\.0\.attention\.query\.kernel"),
         torch_names=(r"patch\.weight", r"blocks\.0\.attention\.query\.weight"),
@@ -203,6 +203,7 @@ NETWORKS: dict[str, NetworkRow] = {
             "depth": (2, 1), "heads": (2, 1), "head_width": (0, 5), "hidden": (20, 16, 24), "registers": (0, 2),
             "stem": ((), (6,)), "stem_kernel": (4, 3),
             "eps": (1e-6, 1e-5, 1e-12, 1e-3), "layer_scale": (0.0, 1.0), "head_hidden": (0, 7, 12),
+            "pool_heads": (0, 1), "pool_hidden": (0, 14),
             "rotary_base": (100.0, 1e4), "rotary_offset": (0.0, 1.0), "rotary_grid": (0, (3, 2)),
         },
         combinations=({}, {"cls_token": False, "pool": "mean"}, {"cls_token": False, "pool": "mean_all"}),

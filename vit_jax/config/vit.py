@@ -12,6 +12,8 @@ from ..errors import UserError
 from .fields import DEEPEST, Activation, ModelConfig, Size, identity, pair
 from .tree import Parameter, Start, Table
 
+MAPS = ("map", "map_all")  # the pools with attention
+
 
 @dataclass(frozen=True)
 class ViTConfig(ModelConfig):
@@ -76,8 +78,15 @@ class ViTConfig(ModelConfig):
 
     pre_norm: bool = identity(False, "LayerNorm before the first block (CLIP)")
     norm_first: bool = identity(True, "LayerNorm before attention and mlp (pre-norm), else after the sum (post-norm)")
+    branch_norm: bool = identity(
+        False,
+        "LayerNorm of what attention and mlp give, before the sum (res-post-norm), instead of where norm_first is",
+    )
     final_norm: bool = identity(True, "LayerNorm after the last block")
     eps: float = identity(1e-6, "epsilon of every LayerNorm")
+    norm_kind: Literal["layer", "rms"] = identity(
+        "layer", "all norms: LayerNorm; or RMSNorm, x / sqrt(mean(x^2) + eps), which subtracts no mean and has no bias"
+    )
     norm_bias: bool = identity(True, "LayerNorms have a bias")
     layer_scale: float = identity(
         0.0, "initial value of LayerScale, a learned scale of each branch (CaiT); 0: no LayerScale"
@@ -88,10 +97,12 @@ class ViTConfig(ModelConfig):
     value_bias: bool = identity(True, "the value projection has a bias")
     out_bias: bool = identity(True, "the output projection has a bias")
     qk_norm: bool = identity(False, "LayerNorm over the queries and keys of each head (ViT-22B)")
+    attention_norm: bool = identity(False, "LayerNorm of what all heads give, before the output projection (BEiT-3)")
 
     activation: Activation = identity("gelu", "activation of the mlp; gelu is the exact erf form")
     gated: bool = identity(False, "the activation of the mlp gates a second projection (as in SwiGLU)")
     mlp_bias: bool = identity(True, "the projections of the mlp have biases")
+    mlp_norm: bool = identity(False, "LayerNorm inside the mlp, after its activation and gate (EVA-02)")
 
     embedding_dropout: float = identity(0.0, "dropout rate of the tokens that enter the blocks")
     patch_dropout: float = identity(0.0, "share of patch tokens that are left out in training")
@@ -103,11 +114,14 @@ class ViTConfig(ModelConfig):
         0.0, "rate of stochastic depth in the last block; it rises linearly from 0 in the first"
     )
 
-    pool: Literal["cls", "mean", "mean_all", "map", "cls_distill"] = identity(
+    pool: Literal["cls", "mean", "mean_all", "map", "map_all", "cls_mean", "cls_distill"] = identity(
         "cls",
-        "input of the head: the class token; the mean of the patches, or of all tokens (mean_all); "
-        "attention pooling over the patches (map); or the mean of class and distillation token",
+        "input of the head: the class token; the mean of the patches, or of all tokens (mean_all); attention pooling "
+        "over the patches (map), or over all tokens (map_all); class token and mean of the patches, one after the "
+        "other, 2 D wide (cls_mean); or the mean of class and distillation token",
     )
+    pool_heads: int = identity(0, "heads of attention pooling; 0: those of the blocks")
+    pool_hidden: int = identity(0, "width of the hidden layer of the mlp in attention pooling; 0: that of the blocks")
     head_norm: bool = identity(False, "LayerNorm of the pooled feature, before the head")
     head_hidden: int = identity(0, "width of a hidden layer in the head; 0: none")
     head_activation: Literal["none", "tanh", "relu"] = identity("tanh", "activation of that hidden layer")
@@ -162,6 +176,16 @@ class ViTConfig(ModelConfig):
         return self.head_width or self.width // self.heads
 
     @property
+    def resolved_pool_heads(self) -> int:
+        """The number of heads of attention pooling."""
+        return self.pool_heads or self.heads
+
+    @property
+    def pooled_width(self) -> int:
+        """The width of the pooled feature."""
+        return 2 * self.width if self.pool == "cls_mean" else self.width
+
+    @property
     def prefix(self) -> tuple[tuple[str, int, bool], ...]:
         """The tokens before the patches, in order: (name of the parameter, number, whether they have positions)."""
         tokens = (
@@ -192,7 +216,13 @@ def check_vit(c: ViTConfig) -> ViTConfig:
     if c.depth > DEEPEST:
         raise UserError(f"model.depth is {c.depth}: give at most {DEEPEST} blocks")
     optional = dict(
-        classes=c.classes, head_width=c.head_width, registers=c.registers, head_hidden=c.head_hidden, eps=c.eps
+        classes=c.classes,
+        head_width=c.head_width,
+        registers=c.registers,
+        head_hidden=c.head_hidden,
+        eps=c.eps,
+        pool_heads=c.pool_heads,
+        pool_hidden=c.pool_hidden,
     )
     for name, number in optional.items():
         if not 0 <= number < math.inf:
@@ -214,13 +244,14 @@ def check_vit(c: ViTConfig) -> ViTConfig:
         raise UserError(
             f"model.width {c.width} is not divisible by model.heads {c.heads}: change one, or give model.head_width"
         )
-    if c.pool == "map" and c.width % c.heads:
+    if c.pool in MAPS and c.width % c.resolved_pool_heads:
         raise UserError(
-            f"model.width {c.width} is not divisible by model.heads {c.heads}, which pool map needs: change one of them"
+            f"model.width {c.width} is not divisible by {c.resolved_pool_heads}, the heads of model.pool {c.pool}: "
+            "change it, or model.heads, or give model.pool_heads"
         )
-    if c.pool == "cls" and not c.cls_token:
+    if c.pool in ("cls", "cls_mean") and not c.cls_token:
         raise UserError(
-            "model.pool is cls but model.cls_token is False: set model.pool to mean, or model.cls_token to True"
+            f"model.pool is {c.pool} but model.cls_token is False: set model.pool to mean, or model.cls_token to True"
         )
     if c.pool == "cls_distill" and not (c.cls_token and c.distill_token):
         raise UserError(
@@ -273,8 +304,10 @@ def normal_vit(c: ViTConfig) -> ViTConfig:
     changed: dict[str, Any] = {"head_width": 0} if c.head_width * c.heads == c.width else {}
     if c.position_stored:
         changed["position"] = "learned"  # the initial values matter to training only
-    if c.pool == "mean_all" and not c.prefix:
-        changed["pool"] = "mean"
+    if c.pool in ("mean_all", "map_all") and not c.prefix:
+        changed["pool"] = c.pool.removesuffix("_all")
+    changed |= {"pool_heads": 0} if c.pool_heads == c.heads else {}
+    changed |= {"pool_hidden": 0} if c.pool_hidden == c.hidden else {}
     for name in ("image", "patch", "rotary_grid"):
         rows, columns = pair(getattr(c, name))
         changed[name] = rows if rows == columns else (rows, columns)
@@ -282,6 +315,8 @@ def normal_vit(c: ViTConfig) -> ViTConfig:
         "cls_position": c.cls_token, "distill_position": c.distill_token, "register_position": c.registers,
         "head_activation": c.head_hidden, "head_bias": c.classes, "distill_head": c.classes, "stem_kernel": c.stem,
     }  # fmt: skip
+    used |= {"pool_heads": c.pool in MAPS, "pool_hidden": c.pool in MAPS}
+    used |= {"norm_first": not c.branch_norm, "norm_bias": c.norm_kind == "layer"}
     if c.position == "none":
         used |= dict.fromkeys(("cls_position", "distill_position", "register_position", "position_trained"), False)
     used |= dict.fromkeys(("rotary_pairs", "rotary_places", "rotary_first"), c.rotary != "none")
@@ -301,7 +336,7 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
     last block's, and what follows is one more.
     """
     d, values, inner = c.width, math.prod(c.patch_input), c.heads * c.resolved_head_width
-    table = Table(c.norm_bias, c.init, c.attention_init, c.init_std)
+    table = Table(c.norm_bias and c.norm_kind == "layer", c.init, c.attention_init, c.init_std)
     token, scale = Start("normal", c.token_std), Start("constant", c.layer_scale)
     for i, (n_in, n_out, _) in enumerate(c.convolutions):
         table.dense(f"stem.{i}", c.stem_kernel**2 * n_in, n_out, c.stem_bias)
@@ -334,6 +369,8 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
             c.out_bias,
             norm=c.resolved_head_width if c.qk_norm else 0,
         )
+        if c.attention_norm:
+            table.norm(f"{block}.attention.inner_norm", inner)
         if c.rotary == "mixed":
             shape = (2, c.heads, c.resolved_head_width // 2)
             table[f"{block}.attention.frequencies"] = Parameter(shape, "frequency", Start("computed"))
@@ -341,24 +378,26 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
             table[f"{block}.scale1"] = Parameter((d,), "scale", scale)
         table.norm(f"{block}.norm2", d)
         table.mlp(f"{block}.mlp", d, c.hidden, c.mlp_bias, c.gated)
+        if c.mlp_norm:
+            table.norm(f"{block}.mlp.inner_norm", c.hidden)
         if c.layer_scale:
             table[f"{block}.scale2"] = Parameter((d,), "scale", scale)
     table.muon = False
     if c.final_norm:
         table.norm("norm", d)
     table.layer = c.depth + 1
-    if c.pool == "map":
+    if c.pool in MAPS:
         table["pool.probe"] = Parameter((d,), "token", token)
         for name in ("query", "key", "value", "out"):
             table.dense(f"pool.{name}", d, d)
         table.norm("pool.norm", d)
-        table.mlp("pool.mlp", d, c.hidden, c.mlp_bias, c.gated)
+        table.mlp("pool.mlp", d, c.pool_hidden or c.hidden, c.mlp_bias, c.gated)
     if c.head_norm:
-        table.norm("head_norm", d)
+        table.norm("head_norm", c.pooled_width)
     if c.head_hidden:
-        table.dense("head_hidden", d, c.head_hidden)
+        table.dense("head_hidden", c.pooled_width, c.head_hidden)
     if c.classes:
-        table.dense("head", c.head_hidden or d, c.classes, c.head_bias, zero=c.head_zero)
+        table.dense("head", c.head_hidden or c.pooled_width, c.classes, c.head_bias, zero=c.head_zero)
     if c.distill_norm:
         table.norm("distill_norm", d)
     if c.distill_head and c.classes:
@@ -378,8 +417,10 @@ def flops(c: ViTConfig) -> int:
     block = 4 * c.width * inner + 2 * n * inner + mlp
     stem = c.patches * math.prod(c.patch_input) * c.width
     stem += sum(c.stem_kernel**2 * n_in * n_out * places for n_in, n_out, places in c.convolutions)
-    # Attention pooling: one query, and a key and a value for every patch.
-    pool = 2 * c.width * (c.width + c.patches * (c.width + 1)) + mlp if c.pool == "map" else 0
-    head = c.width * c.head_hidden + (c.head_hidden or c.width) * c.classes
+    # Attention pooling: one query, and a key and a value for every token.
+    keys = n if c.pool == "map_all" else c.patches
+    pool = 2 * c.width * (c.width + keys * (c.width + 1)) + mlp * (c.pool_hidden or c.hidden) // c.hidden
+    pool = pool if c.pool in MAPS else 0
+    head = c.pooled_width * c.head_hidden + (c.head_hidden or c.pooled_width) * c.classes
     second = c.width * c.classes if c.pool == "cls_distill" and c.distill_head else 0
     return 2 * (stem + n * c.depth * block + pool + head + second)

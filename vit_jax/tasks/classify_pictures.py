@@ -86,7 +86,9 @@ def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Pat
     The map is that of the class token where the head reads that token, else the mean over all patches.
     """
     prefix = sum(count for _, count, _ in c.prefix)
-    report.draw_attention(visible(images), maps, prefix, c.grid, c.pool in ("cls", "cls_distill"), path, **options)
+    report.draw_attention(
+        visible(images), maps, prefix, c.grid, c.pool in ("cls", "cls_distill", "cls_mean"), path, **options
+    )
 
 
 def draw_result(split: Any, result: Classified, names: Sequence[str], folder: Path, caption: str) -> None:
