@@ -381,6 +381,19 @@ def test_the_compute_dtype_is_that_of_the_run():
         assert np.isfinite(loss)
 
 
+def test_what_is_frozen_for_some_epochs_trains_from_then_on():
+    """As in vit_jax, whose update of a released parameter tests/test_init_encoder.py compares with torch."""
+    one = trainer(epoch=2, optim=dict(name="adam", lr=0.1, freeze=("patch.*",), freeze_epochs=1.0))
+    patch = dict(one.model.named_parameters())["patch.weight"]
+    other = next(p for name, p in one.model.named_parameters() if not name.startswith("patch."))
+    for step in range(4):
+        before = patch.detach().clone(), other.detach().clone()
+        one.step(images(step))
+        assert torch.equal(patch, before[0]) is (step < 2) and not torch.equal(other, before[1])
+        assert one.moments()["mu"]["patch.kernel"].any() == (step >= 2)
+    assert one.optimizer.state[patch]["step"] == 2 and one.optimizer.state[other]["step"] == 4
+
+
 # ---------------------------------------------------------------------------------------- the door
 
 QUICK = ("--epochs", "1", "--max-steps", "3", "--log-every", "2")
