@@ -387,6 +387,10 @@ def test_scores_are_those_of_sacrebleu_on_texts(run, capsys):
         "bleu"
     ] == pytest.approx(100)
     assert corpus_scores(["ein HUND sieht zwei Katzen ."], ["Ein Hund sieht zwei Katzen."], cased=True)[0]["bleu"] < 60
+    tokens = [["ein HUND , der läuft ."], ["Ein Hund , der steht ."]]
+    scores, signatures = corpus_scores(*tokens, cased=True, words="none")
+    assert scores["bleu"] == sacrebleu.corpus_bleu(tokens[0], [tokens[1]], lowercase=True, tokenize="none").score > 0
+    assert "case:lc" in signatures[0] and "tok:none" in signatures[0]
 
 
 def test_a_unigram_is_not_trained_on_data_that_no_file_holds():

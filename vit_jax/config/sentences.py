@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .fields import are_texts, identity
 from .run import DataConfig, RunConfig
@@ -48,6 +48,11 @@ class SentenceData(DataConfig):
     )
     vocabulary: int = identity(
         8000, "bpe, unigram: most ids of the tokenizer, or of each where source and target have tables of their own"
+    )
+    bleu: Literal["13a", "none"] = identity(
+        "13a",
+        "where BLEU splits texts into words: as 13a, which is for raw text; or none: at spaces alone, in lower case, "
+        "for files whose text is split into tokens already",
     )
     shuffle_sources: bool = identity(
         False, "control: give each training target the source of another; results must then be at chance"

@@ -16,6 +16,7 @@ PRESETS = {
     "numbers": text.numbers,
     "shapes": text.shapes,
     "multi30k": text.multi30k,
+    "multi30k-tiny": text.multi30k_tiny,
     "transformer-512x6": text.transformer_512x6,
     "mnist": images.mnist,
     "mnist-stem": images.mnist_stem,

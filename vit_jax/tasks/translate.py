@@ -48,6 +48,7 @@ class Translate:
     source: Tokenizer
     target: Tokenizer
     decoding: Decoding = field(default_factory=Decoding)  # how translations are searched for
+    bleu: str = "13a"  # the tokeniser of BLEU
 
     unit: ClassVar[str] = "sentences"
     frozen: ClassVar[dict[str, Any]] = {}
@@ -65,7 +66,8 @@ class Translate:
         """The task of a run, with the tokenizers of its data."""
         source, target = opened(metadata)
         smoothing = run.loss.spread_over_all(len(target))
-        return cls(smoothing, cast(SentenceData, run.data).lengths[-1], source, target)
+        data = cast(SentenceData, run.data)
+        return cls(smoothing, data.lengths[-1], source, target, bleu=data.bleu)
 
     @classmethod
     def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:
@@ -161,7 +163,7 @@ class Translate:
             return Evaluation(metrics, out["predicted"])
         said = [self.target.decode(row) for row in out["predicted"]]
         references = split.references or [self.target.decode(row) for row in split.target]
-        scores, notes = corpus_scores(said, references, self.target.cased)
+        scores, notes = corpus_scores(said, references, self.target.cased, self.bleu)
         metrics |= {**scores, "perplexity": float(np.exp(metrics["loss"]))}
         return Evaluation(metrics, out["predicted"], notes=notes)
 

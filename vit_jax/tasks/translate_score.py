@@ -14,16 +14,19 @@ def has_scorer() -> bool:
 
 
 def corpus_scores(
-    said: Sequence[str], references: Sequence[str], cased: bool
+    said: Sequence[str], references: Sequence[str], cased: bool, words: str = "13a"
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """({"bleu", "chrf"}, the signature of each) of translations, with one reference each, from 0 to 100.
 
-    BLEU: Papineni et al. 2002, as defined by Post 2018 (arXiv 1804.08771), with the tokeniser 13a; chrF: Popović 2015.
-    Where not `cased`, both sides are put in lower case. Raises UserError without sacrebleu.
+    BLEU: Papineni et al. 2002, as defined by Post 2018 (arXiv 1804.08771); chrF: Popović 2015. `words` is the
+    tokeniser of BLEU, "13a" or "none", of texts of tokens. Where not `cased`, and for "none", both sides are put in
+    lower case. Raises UserError without sacrebleu.
     """
     with needed("sacrebleu"):
         from sacrebleu.metrics import BLEU, CHRF
-    metrics = {"bleu": BLEU(lowercase=not cased), "chrf": CHRF(lowercase=not cased)}
+    lower = not cased or words == "none"
+    # force: sacrebleu would warn of tokens, which it takes for a mistake.
+    metrics = {"bleu": BLEU(lowercase=lower, tokenize=words, force=True), "chrf": CHRF(lowercase=lower)}
     scores = {name: metric.corpus_score(list(said), [list(references)]).score for name, metric in metrics.items()}
     signatures = tuple(
         f"{word} is {metrics[name].get_signature()}" for name, word in (("bleu", "BLEU"), ("chrf", "chrF"))
