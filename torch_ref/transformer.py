@@ -488,8 +488,16 @@ def _joined(past: Pair | None, new: Pair) -> Pair:
 
 
 def _attention(c: TransformerConfig) -> Attention:
-    biases = dict(query_bias=c.bias, key_bias=c.bias, value_bias=c.bias, out_bias=c.bias)
-    return Attention(c.width, c.heads, c.resolved_head_width, **biases, dropout=c.attention_dropout)
+    return Attention(
+        c.width,
+        c.heads,
+        c.resolved_head_width,
+        query_bias=c.bias,
+        key_bias=c.bias,
+        value_bias=c.bias,
+        out_bias=c.bias,
+        dropout=c.attention_dropout,
+    )
 
 
 def _wants(tape: Tape | None, name: str) -> Tape | None:

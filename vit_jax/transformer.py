@@ -567,8 +567,17 @@ def _insert(cache: Pair, new: Pair, index: Array) -> Pair:
 
 
 def _attention(c: TransformerConfig, dtype: Any) -> Attention:
-    biases = dict(query_bias=c.bias, key_bias=c.bias, value_bias=c.bias, out_bias=c.bias)
-    return Attention(c.width, c.heads, c.resolved_head_width, **biases, dropout=c.attention_dropout, dtype=dtype)
+    return Attention(
+        c.width,
+        c.heads,
+        c.resolved_head_width,
+        query_bias=c.bias,
+        key_bias=c.bias,
+        value_bias=c.bias,
+        out_bias=c.bias,
+        dropout=c.attention_dropout,
+        dtype=dtype,
+    )
 
 
 def _wants(tape: Tape | None, name: str) -> Tape | None:
