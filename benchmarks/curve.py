@@ -1,11 +1,12 @@
-"""Accuracy over core-seconds: what runs have learned for the CPU time that their training steps took.
+"""Accuracy, or BLEU, over core-seconds: what runs have learned for the CPU time that their training steps took.
 
     python -m benchmarks.curve RUN [RUN ...] [--dir runs] [--out curve.png]
 
 A RUN is a run or a group of seeds, by path or by name inside --dir. The CPU time is the `cpu_seconds` of metrics.jsonl:
-of all threads, without compilation, evaluations and saving. The accuracy is that of validation; of a run without
-validation, that of its training batches (dashed). A cross is the test split after the last step. Groups are drawn as
-the mean over their seeds with a band of one standard deviation. The values are printed too.
+of all threads, without compilation, evaluations and saving. The metric is the one by which the runs choose their best
+weights, on validation; of a run without validation, on its training batches (dashed). A cross is the test split after
+the last step. Groups are drawn as the mean over their seeds with a band of one standard deviation. The values are
+printed too.
 """
 
 from __future__ import annotations
@@ -50,7 +51,12 @@ def averaged(line: Line, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def draw(lines: list[Line], path: Path) -> None:
-    """Draw the curves as a PNG. Raises UserError where no run has logged CPU time."""
+    """Draw the curves as a PNG. Raises UserError where a run has logged no CPU time, or they differ in their metric."""
+    metrics = {member.metric: line.name for line in lines for member in line.members}
+    if len(metrics) > 1:
+        (one, first), (other, second), *_ = metrics.items()
+        raise UserError(f"{first} is judged by {one} and {second} by {other}: draw them into two pictures")
+    metric = next(iter(metrics)).replace("_", " ").replace("bleu", "BLEU")
     with page(path, 8, 5) as figure:
         ax = figure.subplots()
         for i, line in enumerate(lines):
@@ -73,9 +79,8 @@ def draw(lines: list[Line], path: Path) -> None:
                 ax.plot(tested[0][-1:], tested[1][-1:], color=color, marker="x", ms=9, mew=2)
                 text += f", test {tested[1][-1]:.4f}" + f" +-{tested[2][-1]:.4f}" * (len(line.members) > 1)
             print(text)
-        ax.set(
-            title="Accuracy over CPU time", xlabel="core-seconds of training steps", ylabel="accuracy", xlim=(0, None)
-        )
+        title = f"{metric[0].upper()}{metric[1:]} over CPU time"
+        ax.set(title=title, xlabel="core-seconds of training steps", ylabel=metric, xlim=(0, None))
         ax.legend(loc="lower right")
 
 

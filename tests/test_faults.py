@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from vit_jax.runs import Run
 
 slow = pytest.mark.slow
 EPOCH, STEPS = 5, 15  # steps
+CLOCKS = {"seconds", "cpu_seconds", "images_per_second", "sentences_per_second", "tokens_per_second"}
 TINY = shlex.split(
     "digits --name run --epochs 3 --batch 256 --accumulate 2 --ema 0.8 --keep 1 --log-every 4 "
     "--model.width 16 --model.depth 1 --model.heads 2 --model.hidden 16 --model.patch 4 --model.init-std 0.2 "
@@ -134,15 +135,22 @@ sys.exit(command.main())
 
 
 class Place:
-    """A folder in which processes train, as a user's working folder."""
+    """A folder in which processes train, as a user's working folder, by a command of so many steps."""
 
-    def __init__(self, path: Path):
-        self.path, self.run = path, Run(path / "runs" / "run")
+    def __init__(self, path: Path, command: Sequence[str] = TINY, steps: int = STEPS):
+        self.path, self.run, self.command, self.steps = path, Run(path / "runs" / "run"), command, steps
         path.mkdir(exist_ok=True)
         (path / "driver.py").write_text(DRIVER)
 
     def start(self, *extra: object, moment: str = "", pictures: bool = False, **env: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "driver.py", moment, "with" if pictures else "without", *TINY, *map(str, extra)]
+        command = [
+            sys.executable,
+            "driver.py",
+            moment,
+            "with" if pictures else "without",
+            *self.command,
+            *map(str, extra),
+        ]
         return subprocess.Popen(
             command, cwd=self.path, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -166,16 +174,13 @@ class Place:
     def end(self) -> dict[str, object]:
         """What is left: the arrays' digests, proved true, the notes, the log and the summary, without clocks."""
         saved, skipped = Checkpoints(self.run).restore(shapes(self.run.config().model))
-        assert saved is not None and not skipped and saved.step == STEPS
-        record = json.loads(self.run.digest_file(STEPS).read_text())
+        assert saved is not None and not skipped and saved.step == self.steps
+        record = json.loads(self.run.digest_file(self.steps).read_text())
         return {
             "arrays": record["arrays"],
-            "notes": {k: v for k, v in record["notes"].items() if k not in ("seconds", "cpu_seconds")},
-            "rows": [
-                {k: v for k, v in row.items() if k not in ("images_per_second", "memory", "cpu_seconds")}
-                for row in self.run.metrics()
-            ],
-            "summary": {k: v for k, v in (self.run.summary() or {}).items() if k != "seconds"},
+            "notes": {k: v for k, v in record["notes"].items() if k not in CLOCKS},
+            "rows": [{k: v for k, v in row.items() if k not in {*CLOCKS, "memory"}} for row in self.run.metrics()],
+            "summary": {k: v for k, v in (self.run.summary() or {}).items() if k not in CLOCKS},
             "steps": sorted(p.name for p in self.run.checkpoints.iterdir()),
             "digests": sorted(p.name for p in self.run.digests.iterdir()),
             "folders": sorted(p.name for p in (self.path / "runs").iterdir()),
@@ -281,6 +286,34 @@ def test_killed_at_any_moment(place, expected, moment):
     assert place.run.complete_steps() == MOMENTS[moment]
     place.finished()
     assert place.end() == expected
+
+
+# {what learns to say texts: its command; three epochs}
+TEXTS = {
+    "captions": "shapes --data.drawn 96 --batch 16 --model.vit.width 16 --model.vit.depth 1 --model.vit.heads 2 "
+    "--model.vit.hidden 16 --model.vit.dropout 0.1 --model.text.width 12 --model.text.decoder-depth 1 "
+    "--model.text.heads 2 --model.text.hidden 16 --model.text.dropout 0.1",
+    "bpe": "numbers --data.source tsv:pairs.tsv --data.tokenizer bpe --data.vocabulary 520 --data.lengths 16 48 "
+    "--data.tokens 480 --model.width 16 --model.heads 2 --model.hidden 16 --model.encoder-depth 1 "
+    "--model.decoder-depth 1 --model.dropout 0.1",
+}
+
+
+@slow
+@pytest.mark.parametrize("learns", TEXTS)
+def test_texts_go_on_to_the_same_bits_after_a_kill(tmp_path, learns):
+    """Captions of pictures, and translations by a tokenizer that was trained for the run."""
+    command = [*shlex.split(TEXTS[learns]), "--name", "run", "--epochs", "3", "--log-every", "4", "--keep", "1"]
+    whole, killed = (Place(tmp_path / name, command) for name in ("whole", "killed"))
+    for place in (whole, killed):
+        (place.path / "pairs.tsv").write_text("".join(f"{i} dogs run\t{i} Hunde rennen\n" for i in range(150)))
+    whole.finished()
+    whole.steps = killed.steps = whole.run.summary()["step"]
+    killed.killed("step")
+    begun = killed.run.complete_steps()
+    assert begun and begun[0] < 8 < whole.steps
+    assert f"going on after step {begun[0]}" in killed.finished().stdout
+    assert killed.end() == whole.end()
 
 
 @slow
