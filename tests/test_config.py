@@ -39,6 +39,7 @@ from vit_jax.config import (
 )
 from vit_jax.config import check as checks
 from vit_jax.config.captioner import HEADLESS
+from vit_jax.config.features import FeatureData
 from vit_jax.config.vit import _check_rotary
 from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, preset
@@ -250,6 +251,16 @@ BAD_CAPTIONS = [
     (dict(data=dict(tokenizer="bpe", vocabulary=300)), "data.vocabulary", "300", "512"),
     (dict(init_encoder="x.pt", init="y.pt"), "init_encoder", "x.pt", "init", "y.pt"),
 ]
+VECTORS = CaptionerConfig(memory="vectors", text=DECODER)
+BAD_FEATURES = [
+    (dict(model=CaptionerConfig()), "model.memory", "tokens", "vectors"),
+    (dict(model=dataclasses.replace(VECTORS, text=dataclasses.replace(DECODER, causal=False))), "model.text.causal"),
+    (
+        dict(model=dataclasses.replace(VECTORS, text=dataclasses.replace(DECODER, max_length=9))),
+        *("model.text.max_length", "9", "17"),
+    ),
+    (dict(model=VECTORS, data=dict(length=1)), "data.length", "1"),
+]
 
 BAD_RUNS = [
     (dict(model=ViTConfig(width=100)), "model.width", "100"),
@@ -313,6 +324,7 @@ BAD_RUNS = [
     (dict(optim=dict(lion_beta2=1.0)), "optim.lion_beta2", "1.0"),
     (dict(teacher="x.pt"), "teacher", "x.pt", "classify", "distil"),
     *(({"task": "caption", **fields}, *words) for fields, *words in BAD_CAPTIONS),
+    *(({"task": "caption-features", **fields}, *words) for fields, *words in BAD_FEATURES),
     *(({"task": "distil", "model": TWO_HEADS, **fields}, *words) for fields, *words in BAD_STUDENTS),
     *(
         (dict(augment=dict([(name, value)])), f"augment.{name}", str(value))
@@ -374,6 +386,7 @@ PARTS = {
     "distil": {"model": ViTConfig, "data": ImageData, "augment": ImageAugment, "loss": DistilLoss},
     "translate": {"model": TransformerConfig, "data": SentenceData, "augment": AugmentConfig},
     "caption": {"model": CaptionerConfig, "data": CaptionData, "augment": ImageAugment},
+    "caption-features": {"model": CaptionerConfig, "data": FeatureData, "augment": AugmentConfig},
 }
 
 

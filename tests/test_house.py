@@ -40,7 +40,7 @@ JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 NEVER = {"torch", "torchvision", "torch_ref", "tensorflow"}
 ONLY_WHEN_USED = {
     *("tensorflow_datasets", "array_record", "tensorboard", "wandb"),
-    *("tokenizers", "sentencepiece", "sacrebleu"),
+    *("tokenizers", "sentencepiece", "sacrebleu", "h5py"),
 }
 # What the other two packages may import: convert only numpy, and torch_ref nothing of the code that it is to check.
 FRAMEWORKS = JAX | {"torch", "torchvision", "torch_ref", "tensorflow"}

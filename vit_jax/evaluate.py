@@ -194,8 +194,8 @@ class DataOptions:
         default="",
         metadata={
             "help": "measure on other data than the run's: folder:PATH, FILE.npz or the name of a prepared set, "
-            "classes matched by name; of sentences pairs:... or tsv:FILE; of captions captions:FOLDER or coco:...; "
-            "empty: the run's own data"
+            "classes matched by name; of sentences pairs:... or tsv:FILE; of captions captions:FOLDER, coco:... or "
+            "coco-features:...; empty: the run's own data"
         },
     )
     dir: str = field(

@@ -2,6 +2,7 @@
 
 python -m vit_jax.predict RUN-OR-WEIGHTS IMAGE-OR-FOLDER...
 python -m vit_jax.predict RUN SENTENCE-OR-FILE...
+python -m vit_jax.predict RUN FILE-OF-VECTORS...
 
 In Python, `vit_jax.predict(run, inputs)`, or `vit_jax.load(run)` once and then its methods.
 """
@@ -134,7 +135,7 @@ def _check_positive(**numbers: int) -> None:
 
 
 def takes(path: str) -> str:
-    """What the inputs of a run, or of weights of any layout, are: "files" or "texts"; "" where no network is found.
+    """What the inputs of a run, or of weights of any layout, are, as `takes` of its task's row; "" where none is found.
 
     Raises UserError where there is no run.
     """
@@ -148,8 +149,13 @@ def takes(path: str) -> str:
 
 
 def checked(path: str, inputs: Sequence[str]) -> list[Any]:
-    """The inputs as image files (with those inside folders) or as texts, before jax starts. Raises UserError."""
-    return image_files(inputs) if takes(path) == "files" else list(inputs)
+    """The inputs as image files (with those inside folders), vectors or texts, before jax starts. Raises UserError."""
+    kind = takes(path)
+    if kind == "vectors":
+        from .data import vectors_in
+
+        vectors_in(inputs)  # which raises where one cannot be read
+    return image_files(inputs) if kind == "files" else list(inputs)
 
 
 def sentences(inputs: Sequence[str]) -> list[str]:
@@ -199,7 +205,10 @@ class PredictFlags:
         }
     )
     inputs: tuple[str, ...] = field(
-        metadata={"help": "image files and folders of images; or sentences, or files of them, one per line (-: stdin)"}
+        metadata={
+            "help": "image files and folders of images; or sentences, or files of them, one per line (-: stdin); or "
+            "files of vectors (.npy, .npz, .h5), of one row as FILE:ROW"
+        }
     )
     top: int = field(default=3, metadata={"help": "number of classes to print for each image, the most probable first"})
     csv: str = field(default="", metadata={"help": "also write the predictions to this file, as a CSV table"})

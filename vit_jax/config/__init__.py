@@ -3,7 +3,7 @@
 A field that changes the result of a run is *identity*: with another value it is another run. A field that only states
 where or for how long the run computes (devices, logging, budget, folders) is *execution* and may change on resume.
 Reading order: fields, dotted, tree, vit, transformer, captioner, resnet, nearest, sizes, networks; run, groups, images,
-augmentation, sentences, decoding, captions, distil, tasks; check, formats, values.
+augmentation, sentences, decoding, captions, features, distil, tasks; check, formats, values.
 """
 
 from .augmentation import ImageAugment
@@ -12,6 +12,7 @@ from .captions import CaptionData
 from .check import check_run
 from .distil import DistilLoss, Teacher
 from .dotted import leaves, replaced, value_at
+from .features import FeatureData
 from .fields import Activation, Kind, ModelConfig, Size, pair
 from .groups import held, moments, muon_kernels, rate_scales, trained
 from .images import ImageData
@@ -63,6 +64,7 @@ __all__ = [
     "CaptionerConfig",
     "DataConfig",
     "DistilLoss",
+    "FeatureData",
     "ImageAugment",
     "ImageData",
     "Input",

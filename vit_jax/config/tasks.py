@@ -20,6 +20,7 @@ from .captioner import CaptionerConfig
 from .captions import SHAPES, CaptionData, are_in_files, are_words, other_caption_words
 from .distil import DistilLoss, Teacher
 from .dotted import leaves, replaced, value_at
+from .features import FeatureData
 from .fields import ModelConfig, are_texts, pair
 from .images import ImageData, numbered_classes, other_classes
 from .nearest import nearest
@@ -69,7 +70,7 @@ class TaskRow:
     augment: type[AugmentConfig]
     check: Callable[[Any, Any, RunConfig], None]  # (model, data, run): raises UserError naming the first invalid field
     quiet: Callable[[RunConfig], RunConfig]  # the run without augmentation and dropout, for overfit_batches
-    takes: Literal["files", "texts"]  # the inputs of predict
+    takes: Literal["files", "texts", "vectors"]  # the inputs of predict: of images, or of vectors, the files
     headlines: Mapping[str, str]  # {metric: its name in print}, in order of importance
     metadata: Mapping[str, MetadataEntry]  # {name: entry} of what config.json has of the data
     untrained: Callable[[Any], RunConfig]  # model -> a run with this network that was never trained
@@ -329,15 +330,39 @@ def _check_captions(model: CaptionerConfig, data: CaptionData, run: RunConfig) -
         )
 
 
+def _check_features(model: CaptionerConfig, data: FeatureData, run: RunConfig) -> None:
+    """Raise UserError naming the first invalid field of a run on vectors with captions."""
+    row = NETWORKS["captioner"]
+    n = max(1, model.text.target_vocabulary, model.text.outputs)  # for sizes that data will determine
+    row.check(replaced(model, {name: value_at(model, name) or n for name in row.from_data}))
+    if model.memory != "vectors":
+        raise UserError(f"model.memory is {model.memory}, but the data has vectors of pictures: set it to vectors")
+    if not model.text.causal:
+        raise UserError(
+            "model.text.causal is False, so a token could attend to the ones that it predicts: set it to True"
+        )
+    if data.length < 2:
+        raise UserError(f"data.length is {data.length}: give at least 2")
+    if 0 < model.text.max_length < data.length:
+        raise UserError(
+            f"model.text.max_length is {model.text.max_length} but data.length is {data.length}: "
+            "raise one or lower the other"
+        )
+
+
 def _untrained_captions(model: CaptionerConfig) -> RunConfig:
-    data = CaptionData(source=NO_DATA, length=max(model.text.max_length, 2))
+    length = max(model.text.max_length, 2)
+    if model.encoder is None:
+        features, still = FeatureData(source=NO_DATA, length=length), AugmentConfig()
+        return RunConfig("caption-features", model, features, still, optim=OptimConfig(name="sgd"))
+    data = CaptionData(source=NO_DATA, length=length)
     return RunConfig("caption", model, data, ImageAugment(), optim=OptimConfig(name="sgd"))
 
 
 def _default_words(model: CaptionerConfig) -> tuple[list[str], str]:
-    if not (model.text.target_vocabulary and model.text.outputs) or model.encoder is None:
+    if not (model.text.target_vocabulary and model.text.outputs):
         raise UserError(
-            "a run of the task caption has images and words, but this network takes or gives vectors; "
+            "a run of the task caption has words, but the text half of this network takes or gives vectors; "
             "write it as FILE.safetensors"
         )
     return numbered_words(model.text.target_vocabulary), "words are called by their ids"
@@ -426,6 +451,21 @@ TASKS: dict[str, TaskRow] = {
         beside_weights=beside_weights,
     ),
 }
+TASKS["caption-features"] = replace(
+    TASKS["caption"],
+    data=FeatureData,
+    augment=AugmentConfig,
+    check=_check_features,
+    quiet=lambda run: replace(run, model=without_dropout(run.model)),
+    example_bytes=lambda run: 4 * cast(Any, run.model).memory_width,
+    takes="vectors",
+    metadata={"words": TASKS["caption"].metadata["words"]},
+    prepared=(),
+    prepared_as=lambda metadata, stated: {},
+    given="",
+    from_its_folder=lambda run, folder: run,
+    beside_weights=lambda folder: {},
+)
 TASKS["distil"] = replace(TASKS["classify"], check=_check_distil, loss=DistilLoss, teacher=_check_teacher)
 TASKS["classify-resnet"] = replace(
     TASKS["classify"], network="resnet", untrained=lambda model: _untrained_classes(model, "classify-resnet")

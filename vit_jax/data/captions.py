@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,14 +15,15 @@ from ..config import CaptionData, Size, pair
 from ..config.captions import GIVEN, SHAPES
 from ..config.sentences import WORDS
 from ..errors import UserError
-from ..runs import array_digest, text_digest
-from ..text import Tokenizer, closed, kept_one, made_one
+from ..runs import array_digest
+from ..text import Tokenizer, closed, made_one
 from ..text import words as words_of
 from . import shapes
+from .caption_set import CaptionSet, identity_of
 from .captioned import COCO, FOLDER, Found, found
 from .contract import Given
 from .images import Preprocess
-from .order import SHUFFLE, TEST, VALIDATION, Order, hold_out, permutation
+from .order import SHUFFLE, TEST, VALIDATION, hold_out, permutation
 from .other import Other
 from .pixels import Images
 from .sources import Arrays, Examples
@@ -111,47 +112,15 @@ def touched(boxes: np.ndarray, words: np.ndarray, length: int, grid: tuple[int, 
 
 
 @dataclass(frozen=True)
-class CaptionedImages:
+class CaptionedImages(CaptionSet):
     """A set of images with captions, as the `Data` of a run (see contract.py)."""
 
-    name: str
-    vocabulary: Tokenizer
-    splits: dict[str, Captions]  # train, then validation, test and others where there are any
+    splits: dict[str, Captions]
     preprocess: Preprocess
-    identity: dict[str, Any]
-    remarks: tuple[str, ...]
-
-    @property
-    def contents(self) -> str:
-        """The size of the vocabulary, as printed."""
-        return f"{len(self.vocabulary):,} ids"
-
-    def same_as(self, recorded: dict[str, Any] | None) -> bool:
-        """Whether a run that recorded this identity began with this data; None: not known, of a converted run."""
-        return recorded in (None, self.identity)
 
     def metadata(self) -> dict[str, Any]:
         """The preprocessing and the words, for config.json."""
-        return {"preprocess": self.preprocess.to_dict(), **kept_one("words", self.vocabulary)}
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The size of the vocabulary, as fields of the network's config."""
-        return {"text.target_vocabulary": len(self.vocabulary), "text.outputs": len(self.vocabulary)}
-
-    def step_sizes(self, batch: int) -> dict[str, int]:
-        """{the setting: examples of a training batch}, for the message if that cannot be divided."""
-        return {f"batch {batch}": batch}
-
-    def order(self, batch: int, seed: int, batches: int = 0) -> Order:
-        """The order of training, over the captions that fill the first `batches` batches (0: over all).
-
-        Raises UserError if there are fewer captions than one batch needs.
-        """
-        n = min(len(self.splits["train"]), batches * batch or len(self.splits["train"]))
-        if n < batch:
-            raise UserError(f"batch {batch} is larger than the training set of {n}: lower --batch")
-        return Order(n, batch, seed)
+        return {"preprocess": self.preprocess.to_dict(), **super().metadata()}
 
 
 def open_captions(
@@ -274,18 +243,8 @@ def _scenes(data: CaptionData, preprocess: Preprocess, grid: tuple[int, int]) ->
         "shuffled and blank: controls, the captions of test with the pictures of others and with grey ones",
     )
     return CaptionedImages(
-        SHAPES, vocabulary, splits, preprocess, _identity(SHAPES, vocabulary, splits, content), remarks
+        SHAPES, vocabulary, splits, identity_of(SHAPES, vocabulary, splits, content), remarks, preprocess
     )
-
-
-def _identity(name: str, vocabulary: Tokenizer, splits: Mapping[str, Captions], content: list[Any]) -> dict[str, Any]:
-    """`CaptionedImages.identity`."""
-    return {
-        "name": name,
-        "sizes": {each: len(split) for each, split in splits.items()},
-        "vocabulary": text_digest(vocabulary.kept),
-        "content": text_digest(content),
-    }
 
 
 def _split(
@@ -380,8 +339,8 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
         share = float((target == ids.unknown).sum() / (target != ids.pad).sum())
         remarks.append(f"{share:.1%} of the words to train on occur only once, and are <unk>")
     name = data.source.partition(":")[0]
-    identity = _identity(name, vocabulary, splits, content)
-    return CaptionedImages(name, vocabulary, splits, preprocess, identity, tuple(remarks))
+    identity = identity_of(name, vocabulary, splits, content)
+    return CaptionedImages(name, vocabulary, splits, identity, tuple(remarks), preprocess)
 
 
 def _each_image(data: CaptionData, read: _Read, rows: np.ndarray, vocabulary: Tokenizer) -> Captions:

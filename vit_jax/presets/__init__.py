@@ -15,6 +15,7 @@ PRESETS = {
     "digits": images.digits,
     "numbers": text.numbers,
     "shapes": text.shapes,
+    "coco-caption": text.coco_caption,
     "multi30k": text.multi30k,
     "multi30k-tiny": text.multi30k_tiny,
     "transformer-512x6": text.transformer_512x6,

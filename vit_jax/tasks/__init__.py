@@ -11,6 +11,7 @@ from ..config import RunConfig, nearest
 from ..config.decoding import Decoding
 from ..errors import UserError
 from .caption import Caption
+from .caption_features import CaptionFeatures
 from .classify import Classify
 from .classify_resnet import ClassifyResNet
 from .contract import Answer, Batch, Evaluation, Predictor, Task, Trained
@@ -19,6 +20,7 @@ from .translate import Translate
 
 TASKS: dict[str, type[Task]] = {
     "caption": Caption,
+    "caption-features": CaptionFeatures,
     "classify": Classify,
     "classify-resnet": ClassifyResNet,
     "distil": Distil,

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax import Array
 
 from .. import report
 from ..augment import augment, normalise
 from ..captioner import Captioner
-from ..config import CaptionData, CaptionerConfig, ImageAugment, RunConfig, Teacher
-from ..config.decoding import Decoding
+from ..config import CaptionData, ImageAugment, RunConfig
 from ..data import (
     CaptionedImages,
     Captions,
@@ -29,42 +27,30 @@ from ..data import (
     open_other_captions,
     prepared,
 )
-from ..decode import Found
 from ..errors import UserError
 from ..layers import fold
 from ..models import described
 from ..runs import Run
-from ..text import Tokenizer, kept_one, made_one, opened_one
-from .caption_score import bleu4, cider_d, plain
+from ..text import kept_one, made_one, opened_one
+from .caption_text import CROSS, Captioning, captured_inputs, search_inputs
 from .classify_pictures import save_samples, visible
 from .contract import Answer, Batch, Evaluation, Trained
-from .generated import Search, answer, changed, compiled, header, value
-from .next_token import mean_loss, shifted, sums
+from .generated import answer, header, value
 from .worst import draw_worst, printed, worst
 
 BATCH = 64  # images per batch of a prediction
-CROSS = "decoder.cross_attention"  # the weights from the tokens of a caption to those of the memory
 SAMPLES = 4  # sample images written at the end of a training
 
 
 @dataclass(frozen=True)
-class Caption:
-    """The task `caption`. A batch is {"image": uint8 [B, h, w, C], "target": int32 [B, T]}, ids padded.
-
-    The decoder is given a begin and the target, and has to predict the target and an end (teacher forcing).
-    """
+class Caption(Captioning):
+    """The task `caption`. A batch is {"image": uint8 [B, h, w, C], "target": int32 [B, T]}, ids padded."""
 
     augment: ImageAugment
     mean: tuple[float, ...]  # per channel, of pixels in 0..1
     std: tuple[float, ...]
-    label_smoothing: float
-    length: int  # most tokens of a caption, its end included
-    words: Tokenizer
-    decoding: Decoding = field(default_factory=Decoding)  # how captions are searched for
 
     unit: ClassVar[str] = "images"
-    frozen: ClassVar[dict[str, Any]] = {}
-    frozen_in_outputs: ClassVar[bool] = False
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> CaptionedImages:
@@ -80,14 +66,8 @@ class Caption:
         """The task of a run, with the mean and std of its preprocessing."""
         mean, std = (tuple(metadata["preprocess"][name]) for name in ("mean", "std"))
         data = cast(CaptionData, run.data)
-        return cls(
-            cast(ImageAugment, run.augment),
-            mean,
-            std,
-            run.loss.label_smoothing,
-            data.length,
-            opened_one("words", metadata),
-        )
+        words, augment = opened_one("words", metadata), cast(ImageAugment, run.augment)
+        return cls(run.loss.label_smoothing, data.length, words, augment, mean, std)
 
     @classmethod
     def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:
@@ -95,95 +75,13 @@ class Caption:
         data = cast(CaptionData, run.data)
         return kept_one("words", made_one(data.tokenizer, data.vocabulary, ()))
 
-    def load_frozen(self, teacher: Teacher | None) -> Caption:
-        """The task itself: its loss has no frozen arrays."""
-        return self
-
-    @property
-    def selection_metric(self) -> tuple[str, int]:
-        """Exact match; in an open vocabulary, where captions are seldom the very same, CIDEr-D."""
-        return ("cider_d" if self.words.open else "exact_match"), 1
-
-    def mirrored(self) -> None:
-        """None: a mirror image may have another caption."""
-
-    def searching(self, changes: Mapping[str, Any]) -> Caption:
-        """The task with other settings of its search. Raises UserError."""
-        return replace(self, decoding=changed(self.decoding, changes, self.length, self.words.unit))
-
-    @property
-    def search(self) -> Search:
-        """What a search for captions has to know besides the network and the images."""
-        return Search(self.words.ids, self.length, self.decoding)
-
     def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
         """The batch with its images augmented: uint8 [B, h, w, C]."""
         return {**batch, "image": augment(batch["image"], fold(keys, 0), self.augment)}
 
-    def tokens(self, batch: Batch) -> tuple[int, int, int]:
-        """(target tokens, ends included; places for ids; how many of these are padding)."""
-        real = batch["target"] != self.words.ids.pad
-        return int(real.sum() + real.any(1).sum()), real.size, int(real.size - real.sum())
-
-    def denominator(self, batch: Batch) -> Array:
-        """The number of target tokens of a batch, ends included and padding excluded: []."""
-        return self.shifted(batch)[2].sum()
-
-    def shifted(self, batch: Batch) -> tuple[Array, Array, Array]:
-        """`next_token.shifted` of a batch."""
-        return shifted(batch["target"], batch["target"], self.words.ids, self.words.ids.pad)
-
-    def images(self, batch: Batch, dtype: Any) -> Array:
+    def inputs(self, batch: Batch, dtype: Any) -> Array:
         """The network's input: the images of a batch, normalised, [B, h, w, C] of `dtype`."""
         return normalise(batch["image"], self.mean, self.std, dtype)
-
-    def loss(self, model: Captioner, batch: Batch, keys: Array, denominator: Array) -> tuple[Array, dict[str, Array]]:
-        """(cross entropy [], {"accuracy": []}): sums over target tokens / `denominator`; `keys` [B] are for dropout."""
-        inputs, labels, real = self.shifted(batch)
-        logits = model(self.images(batch, model.dtype), inputs, keys=fold(keys, 1))
-        return mean_loss(logits, labels, real, self.label_smoothing, denominator)
-
-    def outputs(self, model: Captioner, batch: Batch) -> dict[str, Array]:
-        """For each example, with labels not smoothed.
-
-        By teacher forcing: "loss" [B] (a sum over tokens), "tokens" [B] and "right" [B] (how many of them are predicted
-        right). Searched for: "predicted" int32 [B, length]. Where the batch says which patches the named objects
-        touch ("touched" [B, T, N]): "in_box" [B], the share of the cross-attention of these words (mean over layers and
-        heads, and over the words) that lies on them, and "uniform" [B], what it would be if it were equal everywhere.
-        """
-        images, (inputs, labels, real) = self.images(batch, model.dtype), self.shifted(batch)
-        wanted = ("logits", CROSS) if "touched" in batch else ("logits",)
-        found = model.capture(images, inputs, wanted)
-        best = self.search.best(searched(model, images, self.search, real.any(-1)))
-        out = sums(found["logits"], labels, real) | {"predicted": best}
-        if "touched" in batch:
-            # The map of the word at place t of the caption is that of the token that predicts it.
-            maps = found[CROSS].mean((1, 2))[:, :-1]  # [B, T, S]
-            places = maps.shape[-1] - batch["touched"].shape[-1]  # prefix tokens, before the patches
-            out |= in_boxes(maps[..., places:], batch["touched"], maps.shape[-1])
-        return out
-
-    def score(self, config: CaptionerConfig, split: Captions, out: dict[str, np.ndarray]) -> Evaluation:
-        """The metrics of a split, from the outputs of all its examples: loss and accuracy per token, exact match.
-
-        Exact match is the share of captions that are right to the last word. With `outputs` of boxes also their means.
-        Of images with several captions also CIDEr-D and BLEU-4; all other metrics are against the first one.
-        """
-        ids, width = self.words.ids, out["predicted"].shape[1] - split.target.shape[1]
-        truth = np.pad(split.target, ((0, 0), (0, width)), constant_values=ids.pad)
-        tokens = int(out["tokens"].sum())
-        metrics = {
-            "loss": float(out["loss"].astype(np.float64).sum() / tokens),
-            "accuracy": float(out["right"].sum() / tokens),
-            "exact_match": float((out["predicted"] == truth).all(1).mean()),
-        }
-        boxes = {"attention_in_box": "in_box", "uniform_in_box": "uniform"}
-        metrics |= {name: float(out[key].astype(np.float64).mean()) for name, key in boxes.items() if key in out}
-        if split.references:
-            said = [plain(self.words.decode(row)) for row in out["predicted"]]
-            several = [[plain(caption) for caption in each] for each in split.references]
-            metrics |= {"cider_d": cider_d(said, several), "bleu4": bleu4(said, several)}
-        return Evaluation(metrics, out["predicted"])
 
     @classmethod
     def open_other_data(
@@ -225,45 +123,16 @@ class Caption:
         images = split.take(np.arange(min(SAMPLES, len(split))))
         truth = [data.vocabulary.decode(row) for row in split.target[:SAMPLES]]
         saved = save_samples(folder, images, truth) if data.preprocess.channels in (1, 3) else []
-        words, maps = self.attention(network, self.images({"image": images[:1]}, network.dtype))
+        words, maps = self.attention(network, self.inputs({"image": images[:1]}, network.dtype))
         report.draw_words(visible(images)[0], maps, words, folder.plots / "words.png", caption=caption)
         return f"{folder.samples.name}/{saved[0]}" if saved else ""
 
     def attention(self, network: Captioner, images: Array) -> tuple[list[str], np.ndarray]:
         """(the T tokens of the caption of the first image, their cross-attention on its patches [L, H, T, gh, gw])."""
-        found, values = _captured(network, images[:1], self.search, (CROSS,))
+        found, values = captured_inputs(network, images[:1], self.search, (CROSS,))
         row, ids = np.asarray(found[0]), self.words.ids
         tokens = self.words.tokens([*ids.until_end(row), ids.end][: len(row)])  # with its end, unless it has none
         return tokens, on_patches(network, np.asarray(values[CROSS][0]))[:, :, : len(tokens)]
-
-
-def in_boxes(maps: Array, touched: Array, tokens: int) -> dict[str, Array]:
-    """{"in_box": [B], "uniform": [B]}, as `Caption.outputs` says, of maps [B, T, N] on patches touched [B, T, N].
-
-    `tokens` is the length of the memory, with tokens that are no patches.
-    """
-    named = touched.any(-1)  # [B, T]
-    words = jnp.maximum(named.sum(-1), 1)
-    return {
-        "in_box": jnp.where(touched, maps, 0).sum((1, 2)) / words,
-        "uniform": touched.sum((1, 2)) / (words * tokens),
-    }
-
-
-def searched(
-    model: Captioner, images: Array, search: Search, rows: Array | None = None, keys: Array | None = None
-) -> Found:
-    """The captions of normalised images [B, h, w, C], by `Search.found`."""
-    return search.found(model, model.encode(images), None, rows, keys=keys)
-
-
-def captured(model: Captioner, images: Array, search: Search, names: tuple[str, ...]) -> tuple[Array, dict[str, Array]]:
-    """(the best captions int32 [B, length] of normalised images, {name: inner value}).
-
-    The values are those of an evaluation pass in which the decoder is given the captions.
-    """
-    said = search.best(searched(model, images, search))
-    return said, model.capture(images, search.inputs(said), names)
 
 
 def on_patches(network: Captioner, maps: np.ndarray) -> np.ndarray:
@@ -301,7 +170,7 @@ class Describer:
 
     def inputs(self, images: Any) -> Array:
         """The images as the network takes them, preprocessed and normalised: [B, h, w, C], or [h, w, C] of one."""
-        return self.task.images({"image": self.pixels(images)}, self.model.dtype)
+        return self.task.inputs({"image": self.pixels(images)}, self.model.dtype)
 
     def predict(self, images: Any, batch: int = BATCH) -> Any:
         """The caption of each image, `batch` at a time: a list of texts, or of one image its text.
@@ -320,7 +189,7 @@ class Describer:
         """The prediction for images, of which the first one has the number `first`."""
         search, words = self.task.search, self.task.words
         keys = search.keys(first + jnp.arange(len(several)))
-        found = _searched(self.model, self.inputs(several), search.seedless, None, keys)
+        found = search_inputs(self.model, self.inputs(several), search.seedless, None, keys)
         rows = zip(np.asarray(found.tokens), np.asarray(found.scores), strict=True)
         return [value([*map(words.decode, each)], scores, search.decoding.nbest) for each, scores in rows]
 
@@ -332,7 +201,7 @@ class Describer:
         """
         wanted = (names,) if isinstance(names, str) else tuple(names)
         several, one = listed(images, self.preprocess.channels)
-        _, found = _captured(self.model, self.inputs(several), self.task.search, wanted)
+        _, found = captured_inputs(self.model, self.inputs(several), self.task.search, wanted)
         return {name: np.asarray(found[name][0] if one else found[name]) for name in wanted}
 
     def answer(self, inputs: Sequence[str | os.PathLike[str]], top: int = 3, batch: int = BATCH) -> Iterator[Answer]:
@@ -365,7 +234,3 @@ class Describer:
         words, maps = self.attention(inputs[0])
         pixels = visible(self.pixels([inputs[0]]))[0]
         report.draw_words(pixels, maps, words, path, layers=layers, caption=caption)
-
-
-_searched = compiled(searched, static=(2,))
-_captured = nnx.jit(captured, static_argnums=(2, 3))

@@ -71,9 +71,11 @@ def printed(wrong: Sequence[Wrong], total: int, file: str) -> tuple[str, ...]:
     return (*first, f"{len(wrong):,} of {total:,} are not as in the data; {file} has the worst")
 
 
-def write_worst(path: Path, wrong: Sequence[Wrong], sources: Sequence[str], caption: str) -> None:
-    """Write a text file of the worst translations, with their sources, the worst first; `caption` is a line above."""
-    parts = [f"The {min(len(wrong), WORST)} worst translations by chrF (0 to 100) of each sentence; {caption}\n"]
+def write_worst(
+    path: Path, wrong: Sequence[Wrong], sources: Sequence[str], caption: str, what: str = "translations"
+) -> None:
+    """Write a text file of the worst of `what`, with their sources, the worst first; `caption` is a line above."""
+    parts = [f"The {min(len(wrong), WORST)} worst {what} by chrF (0 to 100) of each sentence; {caption}\n"]
     for w, source in list(zip(wrong, sources, strict=False))[:WORST]:
         lines = [("source", source), *(("reference", text) for text in w.references), ("predicted", w.said)]
         parts.append(f"{w.name}  chrF {w.score:.1f}\n" + "".join(f"  {what:9}  {text}\n" for what, text in lines))

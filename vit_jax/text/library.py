@@ -1,4 +1,4 @@
-"""The libraries of the extra `text`, imported when a run needs them, and their errors as ours."""
+"""The libraries of extras such as `text`, imported when a run needs them, and their errors as ours."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..errors import UserError, install
 
 
 @contextlib.contextmanager
-def needed(name: str) -> Iterator[None]:
-    """Around the import of the package `name`: raises UserError if it is not installed."""
+def needed(name: str, extra: str = "text") -> Iterator[None]:
+    """Around the import of the package `name` of an `extra`: raises UserError if it is not installed."""
     try:
         yield
     except ImportError as error:
-        raise UserError(f"{name} is needed but not installed: {install('text')}") from error
+        raise UserError(f"{name} is needed but not installed: {install(extra)}") from error
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Words as ids: the vocabularies of `numbers`, and of files without another tokenizer."""
+"""Words as ids: the vocabularies of `numbers`, of files without another tokenizer, and of the course cs231n."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..errors import UserError
 from .ids import Ids
 
 _PAD, _BEGIN, _END, _UNKNOWN = range(4)  # the places of SPECIALS
+COURSE = ("<NULL>", "<START>", "<END>", "<UNK>")  # their names in cs231n's captions, where they may have any ids
 
 
 def words(text: str) -> list[str]:
@@ -23,7 +24,8 @@ def words(text: str) -> list[str]:
 class Vocabulary:
     """Words and their ids, a `Tokenizer`: `entries[i]` is the word of id i, the special entries first.
 
-    An open vocabulary has <unk>, and encodes every unknown word as that; a closed one refuses unknown words.
+    An open vocabulary has <unk>, and encodes every unknown word as that; a closed one refuses unknown words. Entries
+    that have all the names of COURSE are open, and these are their special ones, wherever they stand.
     """
 
     unit = "words"
@@ -31,11 +33,13 @@ class Vocabulary:
 
     def __init__(self, entries: Sequence[str]):
         self.entries = tuple(entries)
-        self.open = self.entries[_UNKNOWN : _UNKNOWN + 1] == SPECIALS[_UNKNOWN:]
-        self.ids = Ids(_PAD, _BEGIN, _END, _UNKNOWN if self.open else None, banned=(_PAD, _BEGIN))
+        self._ids = {word: i for i, word in enumerate(self.entries)}
+        of_course = self._ids.keys() >= {*COURSE}
+        self.open = of_course or self.entries[_UNKNOWN : _UNKNOWN + 1] == SPECIALS[_UNKNOWN:]
+        pad, begin, end, unknown = map(self._ids.__getitem__, COURSE) if of_course else (_PAD, _BEGIN, _END, _UNKNOWN)
+        self.ids = Ids(pad, begin, end, unknown if self.open else None, banned=(pad, begin))
         self.kept = list(self.entries)
         self.files: Mapping[str, bytes] = {}
-        self._ids = {word: i for i, word in enumerate(self.entries)}
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -48,7 +52,7 @@ class Vocabulary:
         if not self.open and (unknown := [word for word in found if word not in self._ids]):
             hint = nearest(unknown[0], [word for word in self.entries if word not in SPECIALS])
             raise UserError(f"the text {text!r} has the word {unknown[0]!r}, which is not in the vocabulary{hint}")
-        return np.array([self._ids.get(word, _UNKNOWN) for word in found], np.int32)
+        return np.array([self._ids.get(word, self.ids.unknown) for word in found], np.int32)
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each sentence."""

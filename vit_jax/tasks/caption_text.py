@@ -1,0 +1,160 @@
+"""What tasks of captions have in common, whatever they describe: loss, search and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from ..captioner import Captioner
+from ..config import CaptionerConfig, Teacher
+from ..config.decoding import Decoding
+from ..decode import Found
+from ..layers import fold
+from ..text import Tokenizer
+from .caption_score import bleu4, cider_d, plain
+from .contract import Batch, Evaluation
+from .generated import Search, changed, compiled
+from .next_token import mean_loss, shifted, sums
+
+CROSS = "decoder.cross_attention"  # the weights from the tokens of a caption to those of the memory
+
+
+@dataclass(frozen=True)
+class Captioning:
+    """The base of such tasks. The batches have "target", int32 [B, T], padded, and what `inputs` makes the input of.
+
+    The decoder is given a begin and the target, and has to predict the target and an end (teacher forcing).
+    """
+
+    label_smoothing: float
+    length: int  # most tokens of a caption, its end included
+    words: Tokenizer
+    decoding: Decoding = field(default_factory=Decoding, kw_only=True)  # how captions are searched for
+
+    frozen: ClassVar[dict[str, Any]] = {}
+    frozen_in_outputs: ClassVar[bool] = False
+
+    def inputs(self, batch: Batch, dtype: Any) -> Array:
+        """The network's input of a batch: images [B, h, w, C], or vectors [B, S, C], of `dtype`."""
+        raise NotImplementedError
+
+    def load_frozen(self, teacher: Teacher | None) -> Self:
+        """The task itself: its loss has no frozen arrays."""
+        return self
+
+    @property
+    def selection_metric(self) -> tuple[str, int]:
+        """Exact match; in an open vocabulary, where captions are seldom the very same, CIDEr-D."""
+        return ("cider_d" if self.words.open else "exact_match"), 1
+
+    def mirrored(self) -> None:
+        """None: a mirror image may have another caption, and a vector has none."""
+
+    def searching(self, changes: Mapping[str, Any]) -> Self:
+        """The task with other settings of its search. Raises UserError."""
+        return replace(self, decoding=changed(self.decoding, changes, self.length, self.words.unit))
+
+    @property
+    def search(self) -> Search:
+        """What a search for captions has to know besides the network and its inputs."""
+        return Search(self.words.ids, self.length, self.decoding)
+
+    def tokens(self, batch: Batch) -> tuple[int, int, int]:
+        """(target tokens, ends included; places for ids; how many of these are padding)."""
+        real = batch["target"] != self.words.ids.pad
+        return int(real.sum() + real.any(1).sum()), real.size, int(real.size - real.sum())
+
+    def denominator(self, batch: Batch) -> Array:
+        """The number of target tokens of a batch, ends included and padding excluded: []."""
+        return self.shifted(batch)[2].sum()
+
+    def shifted(self, batch: Batch) -> tuple[Array, Array, Array]:
+        """`next_token.shifted` of a batch."""
+        return shifted(batch["target"], batch["target"], self.words.ids, self.words.ids.pad)
+
+    def loss(self, model: Captioner, batch: Batch, keys: Array, denominator: Array) -> tuple[Array, dict[str, Array]]:
+        """(cross entropy [], {"accuracy": []}): sums over target tokens / `denominator`; `keys` [B] are for dropout."""
+        inputs, labels, real = self.shifted(batch)
+        logits = model(self.inputs(batch, model.dtype), inputs, keys=fold(keys, 1))
+        return mean_loss(logits, labels, real, self.label_smoothing, denominator)
+
+    def outputs(self, model: Captioner, batch: Batch) -> dict[str, Array]:
+        """For each example, with labels not smoothed.
+
+        By teacher forcing: "loss" [B] (a sum over tokens), "tokens" [B] and "right" [B] (how many of them are predicted
+        right). Searched for: "predicted" int32 [B, length]. Where the batch says which patches the named objects
+        touch ("touched" [B, T, N]): "in_box" [B], the share of the cross-attention of these words (mean over layers and
+        heads, and over the words) that lies on them, and "uniform" [B], what it would be if it were equal everywhere.
+        """
+        given, (inputs, labels, real) = self.inputs(batch, model.dtype), self.shifted(batch)
+        wanted = ("logits", CROSS) if "touched" in batch else ("logits",)
+        found = model.capture(given, inputs, wanted)
+        best = self.search.best(searched(model, given, self.search, real.any(-1)))
+        out = sums(found["logits"], labels, real) | {"predicted": best}
+        if "touched" in batch:
+            # The map of the word at place t of the caption is that of the token that predicts it.
+            maps = found[CROSS].mean((1, 2))[:, :-1]  # [B, T, S]
+            places = maps.shape[-1] - batch["touched"].shape[-1]  # prefix tokens, before the patches
+            out |= in_boxes(maps[..., places:], batch["touched"], maps.shape[-1])
+        return out
+
+    def score(self, config: CaptionerConfig, split: Any, out: dict[str, np.ndarray]) -> Evaluation:
+        """The metrics of a split, from the outputs of all its examples: loss and accuracy per token, exact match.
+
+        Exact match is the share of captions that are right to the last word. With `outputs` of boxes also their means.
+        Of images with several captions also CIDEr-D and BLEU-4; all other metrics are against the first one.
+        """
+        ids, width = self.words.ids, out["predicted"].shape[1] - split.target.shape[1]
+        truth = np.pad(split.target, ((0, 0), (0, width)), constant_values=ids.pad)
+        tokens = int(out["tokens"].sum())
+        metrics = {
+            "loss": float(out["loss"].astype(np.float64).sum() / tokens),
+            "accuracy": float(out["right"].sum() / tokens),
+            "exact_match": float((out["predicted"] == truth).all(1).mean()),
+        }
+        boxes = {"attention_in_box": "in_box", "uniform_in_box": "uniform"}
+        metrics |= {name: float(out[key].astype(np.float64).mean()) for name, key in boxes.items() if key in out}
+        if split.references:
+            said = [plain(self.words.decode(row)) for row in out["predicted"]]
+            several = [[plain(caption) for caption in each] for each in split.references]
+            metrics |= {"cider_d": cider_d(said, several), "bleu4": bleu4(said, several)}
+        return Evaluation(metrics, out["predicted"])
+
+
+def in_boxes(maps: Array, touched: Array, tokens: int) -> dict[str, Array]:
+    """{"in_box": [B], "uniform": [B]}, as `Captioning.outputs` says, of maps [B, T, N] on patches touched [B, T, N].
+
+    `tokens` is the length of the memory, with tokens that are no patches.
+    """
+    named = touched.any(-1)  # [B, T]
+    words = jnp.maximum(named.sum(-1), 1)
+    return {
+        "in_box": jnp.where(touched, maps, 0).sum((1, 2)) / words,
+        "uniform": touched.sum((1, 2)) / (words * tokens),
+    }
+
+
+def searched(
+    model: Captioner, given: Array, search: Search, rows: Array | None = None, keys: Array | None = None
+) -> Found:
+    """The captions of inputs of the network [B, ...], by `Search.found`."""
+    return search.found(model, model.encode(given), None, rows, keys=keys)
+
+
+def captured(model: Captioner, given: Array, search: Search, names: tuple[str, ...]) -> tuple[Array, dict[str, Array]]:
+    """(the best captions int32 [B, length] of inputs of the network [B, ...], {name: inner value}).
+
+    The values are those of an evaluation pass in which the decoder is given the captions.
+    """
+    said = search.best(searched(model, given, search))
+    return said, model.capture(given, search.inputs(said), names)
+
+
+search_inputs = compiled(searched, static=(2,))
+captured_inputs = nnx.jit(captured, static_argnums=(2, 3))
