@@ -42,7 +42,8 @@ def read_words(source: str) -> tuple[Path, Vocabulary]:
     field, folder = f"data.source {source}", Path(source.removeprefix(SOURCE)).expanduser()
     if not source.startswith(SOURCE) or source == SOURCE or not folder.is_dir():
         there = "has no vectors with captions" if not source.startswith(SOURCE) else f"there is no folder {folder}"
-        raise UserError(f"{field}: {there}; give {SOURCE}FOLDER, with {CAPTIONS}, {WORDS} and {FEATURES[0][2:]}")
+        files = f"{CAPTIONS}, {WORDS} and {FEATURES[0].format('train')}"
+        raise UserError(f"{field}: {there}; give {SOURCE}FOLDER, with {files}")
     value = _parsed(folder / WORDS, field)
     words, places = value.get("idx_to_word"), value.get("word_to_idx")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not isinstance(places, dict):
