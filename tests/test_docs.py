@@ -180,7 +180,7 @@ def test_every_line_of_the_readme_that_may_be_pasted_is_known():
 
 
 def prepared(folder: Path) -> None:
-    """What the README's reader has: pictures, a folder of classes, TFDS sets, and public files of random weights."""
+    """What the README's reader has: pictures, classes, sentences, TFDS sets, and public files of random weights."""
     import numpy as np
     from PIL import Image
     from safetensors.numpy import save_file
@@ -208,6 +208,11 @@ def prepared(folder: Path) -> None:
         labels = {s: {"label": (np.arange(len(x)) % classes).astype(np.uint8)} for s, x in pixels.items()}
         labels = {s: {**x, "coarse_label": x["label"] % 20} if classes == 100 else x for s, x in labels.items()}
         write_set(folder / "sets", name, Contents(pixels, labels, {}, numbered=classes == 100 or shape[2] == 3))
+    (folder / "multi30k").mkdir()
+    for name, count in (("train", 300), ("val", 20), ("test", 20)):
+        for language, says in (("en", "{} dogs run."), ("de", "{} Hunde rennen.")):
+            text = "".join(says.format(i) + "\n" for i in range(count))
+            (folder / "multi30k" / f"{name}.{language}").write_text(text, encoding="utf-8")
     base = from_dict(ViTConfig, {**lookup("vit_base_patch16_224")[0], "channels": 3, "classes": 1000})
     weights = {n: rng.standard_normal(s, np.float32) * np.float32(0.02) for n, s in shapes(base).items()}
     save_file(rules.write(rules.narrow(LAYOUTS["timm"].rows(base)), weights), folder / "vit.safetensors")

@@ -56,8 +56,12 @@ class Interrupted(KeyboardInterrupt):
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an exception of XLA or Python means that memory ran out."""
-    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)[:2000]
+    """Whether an exception of XLA or Python means that memory ran out.
+
+    YNNPACK, with which XLA multiplies on some CPUs, does not say why it failed; its only known reason is memory.
+    """
+    text = str(error)[:2000]
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "YNNPACK operation failed" in text
 
 
 def as_user_error(error: BaseException) -> UserError | None:

@@ -417,7 +417,7 @@ def faults() -> list[Fault]:
         Fault("gate and fc1 swapped", wrapped(Mlp, "__call__", swapped("gate", "fc1")), "forward", forward(GATED)),
         Fault(
             "positions one row late",
-            wrapped(vit.ViT, "positions", lambda f, self, dtype: jnp.roll(f(self, dtype), 1, 0)),
+            wrapped(vit.ViT, "positions", lambda f, self, *args: jnp.roll(f(self, *args), 1, 0)),
             "forward",
             vit_a,
         ),
