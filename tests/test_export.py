@@ -195,7 +195,7 @@ REFUSED = {
     "not numbers": (
         lambda own: (jax.tree.map(lambda x: x * np.nan, own), "x.safetensors"), {}, "NaN or inf.*; take weights"
     ),
-    "no such weights": (lambda own: ("run", "x", "timm", "bset"), {}, "^which is 'bset': choose one of best, last"),
+    "no such weights": (lambda own: ("run", "x", "timm", "bset"), {}, "^weights is 'bset': choose best, last"),
     "no average": (lambda own: ("plain", "x", "timm", "best", True), {}, "keeps no averaged weights"),
 }  # fmt: skip
 

@@ -107,6 +107,7 @@ def test_it_learns_and_the_lowest_error_is_chosen(place, said):
     assert all({"loss", "error"} <= row.keys() and "accuracy" not in row for row in rows(place / "runs/ink"))
     assert "error" in said["train ink"] and {p.name for p in (place / "runs/ink/plots").iterdir()} == {
         "curves.png",
+        "furthest.txt",
         "ink.png",
     }
 
