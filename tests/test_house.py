@@ -29,7 +29,7 @@ ORDER = [
         "memory",
     ),
     *("attention_core", "rotary", "layers", "vit", "transformer", "resnet", "captioner", "models"),
-    *("text", "data", "report", "augment", "muon", "optim", "decode", "tasks", "step", "checkpoint"),
+    *("text", "data", "report", "augment", "muon", "optim", "lora", "decode", "tasks", "step", "checkpoint"),
     *("interop", "weights", "starting", "teacher"),
     *("compare", "train", "evaluate", "predict", "cli", "__main__"),
 ]

@@ -48,6 +48,7 @@ def check_supported(run: RunConfig) -> None:
         "new_head",
         "init_resize",
         "init_channels",
+        "lora.rank",
         "tensorboard",
         "wandb",
         *(f"augment.{name}" for name in ("scale", "policy", "erase", "mixup", "cutmix")),
@@ -55,6 +56,7 @@ def check_supported(run: RunConfig) -> None:
     if task_row(run.task).teacher:
         raise UserError(f"task is {run.task}, whose teacher the PyTorch reference does not have: choose another preset")
     defaults = {f.name: f.default for f in fields(RunConfig)}
+    defaults |= {f"lora.{f.name}": f.default for f in fields(run.lora)}
     defaults |= {f"augment.{f.name}": f.default for f in fields(run.augment)}
     given = {name: value for name, (value, _) in flat(run).items()}
     if given["accumulate"] == 1:  # here as by default the whole batch at once

@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,12 @@ class Saved:
 
 
 class Checkpoints:
-    """The checkpoints of a run. Only the process that has locked the run may save."""
+    """The checkpoints of a run. Only the process that has locked the run may save.
 
-    def __init__(self, run: Run):
+    `factors` {dotted name: shape} are those that a run with LoRA has beside its network's parameters.
+    """
+
+    def __init__(self, run: Run, factors: Mapping[str, tuple[int, ...]] | None = None):
         import orbax.checkpoint as ocp
 
         # Orbax logs at length to stderr, but every failure also raises an exception. asyncio logs the other parts of a
@@ -48,7 +52,7 @@ class Checkpoints:
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         _hush_closed_loops()
-        self.run, self.ocp = run, ocp
+        self.run, self.ocp, self.factors = run, ocp, dict(factors or {})
         self.checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
 
     def clear(self) -> None:
@@ -128,8 +132,9 @@ class Checkpoints:
         optimizer = trees["optimizer"]
         moments = unflatten({name: x for name, x in optimizer.items() if name != "step"})
         ema = unflatten(trees["ema"]) if "ema" in trees else None
+        lora = unflatten(trees["lora"]) if "lora" in trees else None
         count: Any = optimizer["step"]
-        return Saved(step, State(count, unflatten(trees["model"]), moments, ema), record["notes"])
+        return Saved(step, State(count, unflatten(trees["model"]), moments, ema, lora), record["notes"])
 
     def _write_record(self, record: dict[str, Any]) -> None:
         write_json(self.run.digest_file(record["step"]), with_digest(record))
@@ -140,8 +145,10 @@ class Checkpoints:
         """Raise UserError unless an item holds the arrays of a network, before any of them is allocated."""
         subject, folder = f"checkpoint {step}", self._folder(step) / item
         # Moments and averages may lack some parameters: whether they are those of a run, its config tells.
-        if item == "optimizer":
-            expected = {name: parameters.get(name.partition(".")[2]) for name in digests} | {"step": ()}
+        if item in ("optimizer", "lora"):  # their names begin with a role
+            known = {**parameters, **self.factors}
+            expected = {name: known.get(name.partition(".")[2]) for name in digests}
+            expected |= {"step": ()} if item == "optimizer" else {}
         else:
             expected = {name: parameters.get(name) for name in digests}
         whole = parameters.keys() if item == "model" else {"step"} if item == "optimizer" else set()
@@ -212,13 +219,13 @@ class Checkpoints:
 
 
 def _items(state: State) -> dict[str, dict[str, np.ndarray]]:
-    """A state as the items of a checkpoint, {item: {dotted name: numpy array}}: model, optimizer, and ema if any.
+    """A state as the items of a checkpoint, {item: {dotted name: numpy array}}: model, optimizer; ema and lora if any.
 
-    optimizer has the step and the moments by role.
+    optimizer has the step and the moments by role, lora what `State.lora` has.
     """
-    step, parameters, moments, ema = jax.device_get((state.step, state.parameters, state.moments, state.ema))
-    items = {"model": flatten(parameters), "optimizer": {"step": np.asarray(step), **flatten(moments)}}
-    return items if ema is None else {**items, "ema": flatten(ema)}
+    s = jax.device_get(state)
+    items = {"model": flatten(s.parameters), "optimizer": {"step": np.asarray(s.step), **flatten(s.moments)}}
+    return items | {name: flatten(tree) for name, tree in (("ema", s.ema), ("lora", s.lora)) if tree is not None}
 
 
 def _hush_closed_loops() -> None:

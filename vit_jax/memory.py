@@ -10,11 +10,13 @@ from .config import (
     ModelConfig,
     RunConfig,
     Teacher,
+    adapted,
+    averaged,
+    learnt_table,
     leaves,
     moments,
     network_of,
     parameter_count,
-    parameters,
     task_row,
     trained,
     value_at,
@@ -31,10 +33,11 @@ def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division
     as `division` says (default: as is planned). Of a batch: all of it as augmentation leaves it, and of the activations
     of one part the inputs and the tokens, once: what else is kept depends on the compiler.
     """
-    table, width = parameters(run.model), 8 if run.compute_dtype == "float64" else 4
+    table, width = learnt_table(run), 8 if run.compute_dtype == "float64" else 4
     learnt = trained(run.optim, table)
-    # Weights; gradients and average of those that train; moments.
-    kept = (table, learnt, learnt if run.ema else (), *moments(run.optim, table).values())
+    # Weights; with LoRA kernels as they began, too; gradients and average of those that train; moments.
+    averages = averaged(run) if run.ema else ()
+    kept = (table, adapted(run.lora, table), learnt, averages, *moments(run.optim, table).values())
     numbers = sum(math.prod(table[name].shape) for names in kept for name in names)
     there = division or planned(run)
     activations = network_of(run.model).activations(run.model) * -(-run.batch // there.parts)

@@ -23,26 +23,30 @@ from .data import evaluation_batches
 from .division import divided
 from .errors import UserError
 from .layers import merge
+from .lora import Lora
 from .optim import Optimizer, joined
 from .report.log import RESERVED_METRICS
+from .runs import flatten, unflatten
 from .tasks import Batch, Evaluation, Task
 
 Tree = dict[str, Any]
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema"], meta_fields=[])
+@partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema", "lora"], meta_fields=[])
 @dataclass
 class State:
     """The state that training changes; trees are nested dicts of arrays.
 
-    `step` is the number of updates done; `moments` is {role: tree}; `ema` is the average of the weights that train, or
-    None.
+    `step` is the number of updates done; `moments` is {role: tree}; `ema` is the average of the weights that training
+    changes, or None. With LoRA `parameters` and `ema` hold merged kernels, and `lora` {"kernels": as they began,
+    "factors", "averages": of the factors, where there is `ema`}; else it is None.
     """
 
     step: Array  # int32 []
     parameters: Tree
     moments: Tree
     ema: Tree | None
+    lora: Tree | None = None
 
     @property
     def averaged(self) -> Tree | None:
@@ -162,6 +166,7 @@ class Engine:
 
     def __init__(self, run: RunConfig, definition: Any, task: Task, optimizer: Optimizer):
         self.run, self.definition, self.task, self.optimizer = run, definition, task, optimizer
+        self.lora = Lora(run.lora, optimizer.table) if run.lora.rank else None
         there = divided(run)
         self.devices, self.parts = Devices(there.devices), there.parts
         self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
@@ -177,9 +182,28 @@ class Engine:
 
     def start(self, parameters: Tree) -> State:
         """The state before the first step, on the devices."""
-        moments = self.optimizer.init(parameters)
-        ema = self.optimizer.parted(parameters)[0] if self.run.ema else None
-        return self.to_devices(State(jnp.zeros((), jnp.int32), parameters, moments, ema))
+        beside = self.lora.start(parameters, jax.random.key(self.run.seed)) if self.lora else None
+        state = State(jnp.zeros((), jnp.int32), parameters, {}, None, beside)
+        trained, rest = self.optimizer.parted(self.learnt(state))
+        state = replace(state, moments=self.optimizer.init(trained))
+        return self.to_devices(self.averaging(state, trained, rest) if self.run.ema else state)
+
+    def learnt(self, state: State) -> Tree:
+        """What the optimizer works on: the parameters, with LoRA the kernels as they began, and the factors."""
+        return self.lora.whole(state.parameters, state.lora) if self.lora and state.lora else state.parameters
+
+    def network(self, learnt: Tree) -> Tree:
+        """The network's parameters of such a tree."""
+        return self.lora.merged(learnt) if self.lora else learnt
+
+    def averaging(self, state: State, average: Tree, rest: Tree) -> State:
+        """The state with this average of what trains; `rest` is what does not."""
+        if not self.lora:
+            return replace(state, ema=average)
+        factors, others = self.lora.parted(average)
+        merged, kernels = flatten(self.lora.merged(joined(rest, average))), self.lora.kernels
+        ema = joined(others, unflatten({name: merged[name] for name in kernels}))
+        return replace(state, ema=ema, lora={**(state.lora or {}), "averages": factors})
 
     def to_devices(self, tree: Any) -> Any:
         """A copy of a tree on every device: replicated, or for pmap with a leading axis of replicas.
@@ -216,7 +240,7 @@ class Engine:
         task, keys = with_frozen(self.task, frozen), example_keys(seed, state.step, jnp.arange(_rows(batch)))
         batch = task.prepare(batch, keys, state.step // self.optimizer.epoch)
         if len(self.devices) == 1:
-            results = self.gradients(task, state.parameters, batch, keys, task.denominator(batch))
+            results = self.gradients(task, self.learnt(state), batch, keys, task.denominator(batch))
         else:
             # Each device adds up the gradients of its own parts, so they are exchanged once a step.
             every, its_own = PartitionSpec(), PartitionSpec("data")
@@ -226,7 +250,7 @@ class Engine:
                 in_specs=(every, every, its_own, its_own),
                 out_specs=every,
                 check_vma=False,  # a compiled loop over parts starts from zeros, which do not vary over devices
-            )(frozen, state.parameters, batch, keys)
+            )(frozen, self.learnt(state), batch, keys)
         return self.update(state, *results)
 
     def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, frozen: Tree) -> Batch:
@@ -243,7 +267,7 @@ class Engine:
         """`jit_step` on one device, for its part of a prepared batch."""
         task, rows = with_frozen(self.task, frozen), _rows(batch)
         keys = example_keys(seed, state.step, jnp.arange(rows) + jax.lax.axis_index("data") * rows)
-        return self.update(state, *self.mean_gradients(task, state.parameters, batch, keys))
+        return self.update(state, *self.mean_gradients(task, self.learnt(state), batch, keys))
 
     def mean_gradients(
         self, task: Task, parameters: Tree, batch: Batch, keys: Array
@@ -261,13 +285,17 @@ class Engine:
 
         The norms of gradients and updates are over the parameters that train, that of parameters over all.
         """
-        trained, rest = self.optimizer.parted(state.parameters)
+        trained, rest = self.optimizer.parted(self.learnt(state))
         updates, moments = self.optimizer.update(gradients, state.moments, trained, state.step)
         trained = optax.apply_updates(trained, updates)
-        parameters = joined(rest, trained)
-        ema = state.ema
-        if ema is not None:
-            ema = optax.incremental_update(trained, ema, self.share(state.step + 1, trained))
+        new = replace(state, step=state.step + 1, parameters=self.network(joined(rest, trained)), moments=moments)
+        if self.lora and state.lora:
+            new = replace(new, lora={**state.lora, "factors": self.lora.parted(trained)[0]})
+        if state.ema is not None:
+            known = flatten(state.ema) | flatten((state.lora or {}).get("averages", {}))
+            average = unflatten({name: known[name] for name in flatten(trained)})
+            average = optax.incremental_update(trained, average, self.share(new.step, trained))
+            new = self.averaging(new, average, rest)
         if taken := sorted(metrics.keys() & RESERVED_METRICS):
             raise ValueError(
                 f"a task's metric is called {taken[0]}, which a row of metrics has already: give it another name"
@@ -276,10 +304,10 @@ class Engine:
             "loss": loss,
             "lr": self.optimizer.rate(state.step),
             "grad_norm": optax.tree.norm(gradients),
-            "param_norm": optax.tree.norm(parameters),
+            "param_norm": optax.tree.norm(new.parameters),
             "update_norm": optax.tree.norm(updates),
         }
-        return State(state.step + 1, parameters, moments, ema), metrics
+        return new, metrics
 
     def share(self, step: Array, trained: Tree) -> Array | float:
         """The share of the newest weights in their average after `step` = 1, 2, ... steps (int32 [])."""
@@ -293,16 +321,17 @@ class Engine:
     ) -> tuple[Array, dict[str, Array], Tree]:
         """(loss, metrics, gradients), means over the batch, computed in `parts` of it, one after the other.
 
-        Gradients are of the parameters that train, so the backward pass ends where only others would need it.
-        `denominator` is that of the batch as `Task.denominator` gives it, or None. Parts may differ in theirs, so each
-        is divided by the mean over the parts.
+        `parameters` are those of `learnt`. Gradients are of those that train, so the backward pass ends where only
+        others would need it. `denominator` is that of the batch as `Task.denominator` gives it, or None. Parts may
+        differ in theirs, so each is divided by the mean over the parts.
         """
         parts = self.parts
         denominator = denominator if denominator is None else denominator / parts
         trained, rest = self.optimizer.parted(parameters)
 
         def loss(trained: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
-            return task.loss(merge(self.definition, joined(rest, trained)), batch, keys, denominator)
+            parameters = self.network(joined(rest, trained))
+            return task.loss(merge(self.definition, parameters), batch, keys, denominator)
 
         differentiate = jax.value_and_grad(loss, has_aux=True)
         if parts == 1:

@@ -15,7 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from .checkpoint import Checkpoints
-from .config import NETWORKS, ModelConfig, RunConfig, TaskRow, network_of, replaced, shapes, task_row, untrained
+from .config import (
+    NETWORKS,
+    ModelConfig,
+    RunConfig,
+    TaskRow,
+    factor_shapes,
+    network_of,
+    replaced,
+    shapes,
+    task_row,
+    untrained,
+)
 from .config.decoding import from_generation_config
 from .config.sentences import is_side, size_of_side
 from .errors import UserError, printable
@@ -200,7 +211,7 @@ def weights(
         raise UserError(f"ema is True, but {which} is the mean of the weights themselves; leave ema out")
     if remark := folder.remark():
         print(f"note     {printable(remark)}", file=sys.stderr)
-    checkpoints, expected = Checkpoints(folder), shapes(model)
+    checkpoints, expected = Checkpoints(folder, factor_shapes(folder.config())), shapes(model)
     if count:
         return _mean(checkpoints, expected, count)
     saved, skipped = checkpoints.restore(expected)

@@ -53,7 +53,11 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
             name: _checked(tensor, expected[name], f"{run}: step {step}, {item}.{name},")
             for name, tensor in tensors.items()
         }
-    source.tree = {item: source.tree[item] for item in digests}
+    # Factors of LoRA, and the moments of these, belong to kernels that the weights do not hold any more.
+    unmerged = ("lora", "optimizer") if "lora" in digests else ()
+    if unmerged and training:
+        choice.skipped.append(f"the factors of LoRA and the optimizer's state of step {step}: the weights are merged")
+    source.tree = {item: source.tree[item] for item in digests if item not in unmerged}
     if "ema" in digests:  # of frozen parameters no average is kept: it would be their value
         source.tree["ema"] = source.tree["model"] | source.tree["ema"]
     own = [run.config_file] if run.config_file.exists() else []  # else its copy in the checkpoint is read

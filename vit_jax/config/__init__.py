@@ -16,6 +16,7 @@ from .features import FeatureData
 from .fields import Activation, Kind, ModelConfig, Size, pair
 from .groups import held, moments, muon_kernels, rate_scales, trained
 from .images import ImageData
+from .lora import adapted, averaged, factor_names, factor_shapes, factors, learnt_table
 from .nearest import nearest, similar
 from .networks import (
     NETWORKS,
@@ -33,7 +34,7 @@ from .networks import (
     with_sizes,
 )
 from .resnet import ResNetConfig, check_resnet
-from .run import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig, roles
+from .run import AugmentConfig, DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig, roles
 from .sentences import SPECIALS, SentenceData
 from .sizes import SIZES, is_sized, size_of, sized
 from .tasks import (
@@ -69,6 +70,7 @@ __all__ = [
     "ImageData",
     "Input",
     "Kind",
+    "LoraConfig",
     "LossConfig",
     "MetadataEntry",
     "ModelConfig",
@@ -85,18 +87,24 @@ __all__ = [
     "Teacher",
     "TransformerConfig",
     "ViTConfig",
+    "adapted",
+    "averaged",
     "check_captioner",
     "check_resnet",
     "check_run",
     "check_transformer",
     "check_vit",
     "differences",
+    "factor_names",
+    "factor_shapes",
+    "factors",
     "flat",
     "flops",
     "from_dict",
     "function_fields",
     "held",
     "is_sized",
+    "learnt_table",
     "leaves",
     "metadata_checks",
     "moments",

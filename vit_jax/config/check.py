@@ -6,7 +6,8 @@ import math
 
 from ..errors import UserError
 from .groups import check_frozen, check_muon
-from .networks import network_of, parameters, with_data
+from .lora import check_lora, learnt_table
+from .networks import network_of
 from .run import RunConfig
 from .tasks import TASKS, network_row, task_row
 from .values import flat
@@ -41,6 +42,7 @@ def check_run(run: RunConfig) -> RunConfig:
     _check_finite(run)
     row.check(run.model, run.data, run)
     check_numbers(run)
+    check_lora(run)
     _check_optimizer(run)
     return run
 
@@ -127,7 +129,7 @@ def _check_optimizer(run: RunConfig) -> None:
         raise UserError(f"optim.layer_decay is {run.optim.layer_decay}: give a number above 0 and of at most 1")
     if run.optim.layer_decay == 1 and not (run.optim.freeze or run.optim.freeze_epochs) and run.optim.name != "muon":
         return
-    table = parameters(with_data(run.model))
+    table = learnt_table(run)
     if run.optim.layer_decay != 1 and not any(parameter.layer for parameter in table.values()):
         raise UserError(
             f"optim.layer_decay is {run.optim.layer_decay}, but the layers of a {network_of(run.model).name} have no "

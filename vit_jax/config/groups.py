@@ -18,18 +18,22 @@ from .tree import Parameter
 def trained(c: OptimConfig, table: Mapping[str, Parameter]) -> tuple[str, ...]:
     """The names of the parameters that train, in the table's order: those that no pattern of `freeze` matches.
 
-    With `freeze_epochs` all, as they do in the end. A pattern is matched with the whole dotted name; * stands for any
-    characters, dots included (fnmatch).
+    With `freeze_epochs` these too, as they do in the end.
     """
-    return tuple(name for name in table if c.freeze_epochs or not _matches(name, c.freeze))
+    return tuple(
+        name for name, each in table.items() if each.trains and (c.freeze_epochs or not matches(name, c.freeze))
+    )
 
 
 def held(c: OptimConfig, table: Mapping[str, Parameter]) -> frozenset[str]:
     """The names of the parameters that train only after `freeze_epochs`; none if `freeze` holds for the whole run."""
-    return frozenset(name for name in table if c.freeze_epochs and _matches(name, c.freeze))
+    return frozenset(
+        name for name, each in table.items() if each.trains and c.freeze_epochs and matches(name, c.freeze)
+    )
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether one of the patterns matches the whole dotted name; * stands for any characters, dots included."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
@@ -74,12 +78,12 @@ def check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
         )
     first = dict.fromkeys(name.partition(".")[0] + ".*" * ("." in name) for name in table)
     for pattern in c.freeze:
-        if not any(_matches(name, (pattern,)) for name in table):
+        if not any(matches(name, (pattern,)) for name in table):
             raise UserError(
                 f"optim.freeze has {pattern!r}, which matches no parameter{similar(pattern, list(table))}; give "
                 f"patterns of this network's names, such as {' '.join(first)}"
             )
-    if all(_matches(name, c.freeze) for name in table):
+    if all(matches(name, c.freeze) for name in table):
         raise UserError(
             f"optim.freeze is {' '.join(c.freeze)}, which matches all {len(table)} parameters: leave out a pattern, "
             "so that some are trained"
@@ -100,7 +104,7 @@ def all_but(patterns: Iterable[str], table: Mapping[str, Parameter]) -> tuple[st
 
     Blocks have to be alike in that.
     """
-    kept = {re.sub(r"\.\d+\.", ".*.", name): _matches(name, patterns) for name in table}
+    kept = {re.sub(r"\.\d+\.", ".*.", name): matches(name, patterns) for name in table}
     return tuple(_covering("", [(name.split("."), on) for name, on in kept.items()]))
 
 

@@ -105,6 +105,24 @@ def roles(c: OptimConfig) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adaptation of given weights: Hu et al. 2021 (arXiv 2106.09685)."""
+
+    rank: int = identity(
+        0,
+        "with init: train two factors A and B of this rank beside each kernel W that lora.maps matches, and the head; "
+        "all else stays as it is. The network computes with W + alpha/rank A B, B starts at 0, and checkpoints hold "
+        "the sum, so that the run is used and converted as any; 0: off",
+    )
+    alpha: float = identity(16.0, "with lora.rank: how much the factors count")
+    maps: tuple[str, ...] = identity(
+        ("*.query.kernel", "*.value.kernel"),
+        "with lora.rank: patterns of dotted names of the kernels, such as '*.attention.*' '*.mlp.*'; * matches any "
+        "characters",
+    )
+
+
+@dataclass(frozen=True)
 class LossConfig:
     """The training loss of a task with a cross entropy."""  # of a task that needs more, a subclass with more fields
 
@@ -137,6 +155,7 @@ class RunConfig:
     data: DataConfig
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     epochs: int = identity(10, "passes over the training set")
     batch: int = identity(

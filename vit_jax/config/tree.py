@@ -34,7 +34,8 @@ class Parameter(NamedTuple):
     `layer` counts from the input, for rates that fall towards it: 0 for all that precedes the blocks, I + 1 for block
     I, and so on to the head. In a network whose layers have no such order all are 0. `muon` states that the optimizer
     muon updates it by Muon, not by AdamW: so the hidden kernels, those inside blocks and, of a stem, all that follow
-    its first convolution, the patch projection included.
+    its first convolution, the patch projection included. `trains` is False for one that a run with LoRA keeps as it is
+    (lora.py).
     """
 
     shape: tuple[int, ...]
@@ -42,6 +43,7 @@ class Parameter(NamedTuple):
     start: Start
     layer: int = 0
     muon: bool = False
+    trains: bool = True
 
 
 class Table(dict[str, Parameter]):

@@ -97,7 +97,7 @@ def is_saved(record: Mapping[str, Any], step: int) -> bool:
         and isinstance(notes, dict)
         and _are_notes(notes)
         and isinstance(arrays, dict)
-        and {"model", "optimizer"} <= arrays.keys() <= {"model", "optimizer", "ema"}
+        and {"model", "optimizer"} <= arrays.keys() <= {"model", "optimizer", "ema", "lora"}
         and all(isinstance(item, dict) and all(isinstance(x, str) for x in item.values()) for item in arrays.values())
         and isinstance(record.get("config", {}), dict)
         and ("log" not in record or is_log_record(record["log"]))

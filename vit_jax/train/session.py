@@ -15,8 +15,12 @@ from .. import backend, runs, starting
 from ..config import (
     RunConfig,
     Teacher,
+    adapted,
+    averaged,
     check_run,
+    factor_shapes,
     held,
+    learnt_table,
     moments,
     muon_kernels,
     network_of,
@@ -176,7 +180,7 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught, 
     setup = set_up(run, dataset or own_data(run, folder))
     run = setup.run
     announce(setup)
-    checkpoints = Checkpoints(folder)
+    checkpoints = Checkpoints(folder, factor_shapes(run))
     state, notes, init = starting_state(setup, folder, checkpoints)
     step = int(jax.device_get(setup.engine.gather(state).step))
     if not folder.exists():
@@ -256,7 +260,7 @@ def set_up(run: RunConfig, dataset: Data | None = None) -> Setup:
         teacher = replace(teacher, arrays={})  # the task has them
     network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
     # The schedule spans the run with all its resumptions, whatever the budget of this process is.
-    optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch, parameters(run.model))
+    optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch, learnt_table(run))
     engine = Engine(run, network, task, optimizer)
     sizes = dataset.step_sizes(run.batch)
     check_divisible(sizes, len(engine.devices), engine.parts)
@@ -352,12 +356,13 @@ def starting_parameters(setup: Setup, folder: runs.Run | None = None) -> tuple[d
 
 def check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
     """Raise UserError unless a checkpoint has what the run goes on with: its moments, its average, its best result."""
-    best, optim, table = saved.notes.get("best"), setup.run.optim, parameters(setup.run.model)
-    kept = {role: runs.flatten(tree).keys() for role, tree in saved.state.moments.items()}
-    averaged = runs.flatten(saved.state.ema or {}).keys()
+    run, best, state = setup.run, saved.notes.get("best"), saved.state
+    kept = {role: runs.flatten(tree).keys() for role, tree in state.moments.items()}
+    average, factors = runs.flatten(state.ema or {}).keys(), runs.flatten((state.lora or {}).get("factors", {})).keys()
     if (
-        kept != {role: {*names} for role, names in moments(optim, table).items()}
-        or averaged != {*(trained(optim, table) if setup.run.ema else ())}
+        kept != {role: {*names} for role, names in moments(run.optim, learnt_table(run)).items()}
+        or average != {*(averaged(run) if run.ema else ())}
+        or factors != factor_shapes(run).keys()
         or (best is not None and not {setup.task.selection_metric[0], "loss"} <= best.keys())
     ):
         raise UserError(
@@ -412,8 +417,8 @@ def announce(setup: Setup) -> None:
     """Print the network, data, memory, device and versions of a run."""
     run, environment = setup.run, setup.environment
     what, cost = network_of(run.model).describe(run.model)
-    table = parameters(run.model)
-    count = sum(math.prod(parameter.shape) for parameter in table.values())
+    table = learnt_table(run)
+    count = sum(math.prod(shape) for shape in shapes(run.model).values())
     training = sum(math.prod(table[name].shape) for name in trained(run.optim, table))
     copies = len(setup.engine.devices) if setup.engine.devices.share_a_cpu else 1
     weights, _ = run_bytes(run, setup.teacher, Division(copies, setup.engine.parts))
@@ -425,6 +430,9 @@ def announce(setup: Setup) -> None:
         first = setup.engine.optimizer.release + 1
         size = sum(math.prod(table[name].shape) for name in late)
         print(f"         {size:,} of them train from step {first} on, in {len(late)} of {len(table)} tensors")
+    elif run.lora.rank:
+        of = f"LoRA of rank {run.lora.rank} on {len(adapted(run.lora, table))} kernels"
+        print(f"         {of}: {training:,} numbers train, in {len(trained(run.optim, table))} tensors with the head")
     elif run.optim.freeze:
         print(f"         {training:,} of them train, in {len(trained(run.optim, table))} of {len(table)} tensors")
     if run.optim.name == "muon":

@@ -1,0 +1,232 @@
+"""LoRA: ten steps against PyTorch with factors of its own, what a run keeps and how it goes on, and bad input."""
+
+import shlex
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vit_jax
+from vit_jax import export
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.config import (
+    ImageAugment,
+    ImageData,
+    LoraConfig,
+    OptimConfig,
+    RunConfig,
+    ViTConfig,
+    check_run,
+    factor_shapes,
+    learnt_table,
+    shapes,
+)
+from vit_jax.errors import UserError
+from vit_jax.layers import merge
+from vit_jax.models import definition, start
+from vit_jax.optim import Optimizer
+from vit_jax.runs import Run, flatten, unflatten
+from vit_jax.step import Engine
+from vit_jax.tasks import task_of
+from vit_jax.train import command
+
+VIT = ViTConfig(image=8, channels=1, patch=4, classes=10, width=8, depth=2, heads=2, hidden=12)
+OPTIM = OptimConfig(lr=1e-2, weight_decay=0.1, schedule="constant", layer_decay=0.8, beta2=0.99)
+RUN = RunConfig(
+    "classify", VIT, ImageData(), ImageAugment(), OPTIM, LoraConfig(2, 3.0), batch=6, ema=0.9, init="given",
+    compute_dtype="float64",
+)  # fmt: skip
+STEPS, MEAN, STD = 10, 0.4, 0.3
+LINE = "--init vit --new-head --data.source digits --batch 32 --epochs 1 --lora.rank 2 --ema 0.9 --data.validation 0.2"
+
+# ------------------------------------------------------------------------------------------ steps
+
+
+def weights():
+    draw = np.random.default_rng(0)
+    return {name: draw.normal(name.endswith("scale"), 0.3, shape) for name, shape in shapes(VIT).items()}
+
+
+def batches():
+    draw = np.random.default_rng(1)
+    return [
+        {"image": draw.integers(0, 256, (6, 8, 8, 1)).astype(np.uint8), "label": draw.integers(0, 10, 6, np.int32)}
+        for _ in range(STEPS)
+    ]
+
+
+def engine_of(run):
+    task = task_of(run, {"preprocess": {"mean": [MEAN], "std": [STD]}})
+    network = definition(VIT, run.compute_dtype, run.compute_dtype)
+    return Engine(run, network, task, Optimizer(run.optim, STEPS, 5, learnt_table(run)))
+
+
+def steps(run):
+    """(the engine's state before the first step and after the last, losses)."""
+    engine = engine_of(run)
+    state = engine.start(unflatten({name: jnp.asarray(x) for name, x in weights().items()}))
+    began, losses = jax.device_get(engine.gather(state)), []
+    for batch in batches():
+        state, metrics = engine.train(state, batch)
+        losses.append(float(metrics["loss"]))
+    return began, jax.device_get(engine.gather(state)), losses
+
+
+def theirs(factors):
+    """(parameters, averages, losses) of torch, which computes x W + s (x A) B and updates A, B and the head."""
+    torch = pytest.importorskip("torch")
+    import torch_ref
+
+    model = torch_ref.load(torch_ref.build(VIT).double(), weights())
+    linear = {name: module for name, module in model.named_modules() if name.endswith((".query", ".value"))}
+    own, places = {}, torch_ref.weights.names(model)
+    for name, module in linear.items():
+        ours = places[f"{name}.weight"].removesuffix(".kernel")
+        a, b = (torch.tensor(factors[f"{ours}.lora_{x}"], requires_grad=True) for x in "ab")
+        own |= {f"{ours}.lora_a": a, f"{ours}.lora_b": b}
+        module.register_forward_hook(lambda _, args, out, a=a, b=b: out + 3.0 / 2 * (args[0] @ a) @ b)
+    head = {places[name]: p for name, p in model.named_parameters() if places[name].startswith("head.")}
+    layer = {name: learnt_table(RUN)[name].layer for name in (*own, *head)}
+    last = max(each.layer for each in learnt_table(RUN).values())
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [p], "lr": 1e-2 * 0.8 ** (last - layer[name]), "weight_decay": 0.1 * (name != "head.bias")}
+            for name, p in {**own, **head}.items()
+        ],
+        betas=(0.9, 0.99),
+    )
+    average = {name: p.detach().clone() for name, p in own.items()}
+    losses = []
+    for batch in batches():
+        x = (torch.tensor(batch["image"]).double() / 255 - MEAN) / STD
+        loss = torch.nn.functional.cross_entropy(model(x.permute(0, 3, 1, 2)), torch.tensor(batch["label"]).long())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        average = {name: 0.9 * x + 0.1 * own[name].detach() for name, x in average.items()}
+    found = torch_ref.parameters(model)
+    for name in linear:
+        ours = places[f"{name}.weight"].removesuffix(".kernel")
+        a, b = (own[f"{ours}.lora_{x}"].detach().numpy() for x in "ab")
+        found[f"{ours}.kernel"] = found[f"{ours}.kernel"] + 3.0 / 2 * a @ b
+    return found, average, losses
+
+
+@pytest.fixture(scope="module")
+def ten():
+    with jax.enable_x64(True):
+        return steps(RUN)
+
+
+def test_ten_steps_are_those_of_torch_with_factors_beside_its_linear_maps(ten):
+    """B starts at 0, so the first loss is that of the given weights; the merged kernels are W + s A B."""
+    began, done, losses = ten
+    parameters, average, their_losses = theirs(flatten(began.lora["factors"]))
+    np.testing.assert_allclose(losses, their_losses, rtol=1e-10)
+    for name, x in flatten(done.parameters).items():
+        np.testing.assert_allclose(x, parameters[name], rtol=0, atol=1e-10, err_msg=name)
+    for name, x in flatten(done.lora["averages"]).items():
+        np.testing.assert_allclose(x, average[name].numpy(), rtol=0, atol=1e-10, err_msg=name)
+    for name, x in flatten(done.lora["kernels"]).items():
+        a, b = (average[name.replace("kernel", f"lora_{f}")].numpy() for f in "ab")
+        np.testing.assert_allclose(flatten(done.ema)[name], x + 1.5 * a @ b, rtol=0, atol=1e-10, err_msg=name)
+
+
+def test_the_run_begins_with_the_given_weights_and_keeps_all_but_factors_and_head(ten):
+    began, done, _ = ten
+    for name, x in flatten(began.parameters).items():
+        np.testing.assert_array_equal(x, weights()[name])
+    changed = {name for name, x in flatten(done.parameters).items() if not np.array_equal(x, weights()[name])}
+    kernels = {f"blocks.{i}.attention.{part}.kernel" for i in range(2) for part in ("query", "value")}
+    assert changed == kernels | {"head.kernel", "head.bias"} == flatten(done.ema).keys()
+    factors = {name.replace("kernel", f"lora_{f}") for name in kernels for f in "ab"}
+    assert flatten(done.lora["factors"]).keys() == factors == factor_shapes(RUN).keys()
+    for tree in done.moments.values():
+        assert flatten(tree).keys() == factors | {"head.kernel", "head.bias"}
+
+
+@pytest.mark.parametrize("other", [{"parallel": "pmap"}, {"accumulate": 3}])
+def test_a_step_is_the_same_however_it_is_computed(ten, other):
+    with jax.enable_x64(True):
+        _, done, losses = steps(replace(RUN, **other))
+    np.testing.assert_allclose(losses, ten[2], rtol=1e-12)
+    for one, two in zip(jax.tree.leaves(done), jax.tree.leaves(ten[1]), strict=True):
+        np.testing.assert_allclose(one, two, rtol=0, atol=1e-10)
+
+
+# ------------------------------------------------------------------------------------------- runs
+
+
+@pytest.fixture(scope="module")
+def folder(working_folder):
+    network = merge(definition(VIT), start(VIT, jax.random.key(0)))
+    export(network, "vit", to="timm", fields={"mean": [0.3], "std": [0.4]})
+    return working_folder
+
+
+def test_a_run_goes_on_to_the_same_bits_and_is_used_and_converted_as_any(folder, inside, monkeypatch):
+    monkeypatch.chdir(folder)
+    whole = inside(*shlex.split(f"train {LINE} --max-steps 4 --name whole"), cwd=folder)
+    assert whole.returncode == 0, whole.stderr
+    assert "         LoRA of rank 2 on 4 kernels: 218 numbers train, in 10 tensors with the head\n" in whole.stdout
+    for many, said in ((2, "stopped: max_steps at step 2"), (4, "going on after step 2")):
+        assert said in inside(*shlex.split(f"train {LINE} --max-steps {many} --name halves"), cwd=folder).stdout
+    factors = factor_shapes(Run("runs/whole").config())
+    a, b = (Checkpoints(Run(f"runs/{name}"), factors).restore(shapes(VIT))[0] for name in ("whole", "halves"))
+    assert a.state.lora.keys() == {"kernels", "factors", "averages"}
+    for mine, their in zip(*(jax.tree.leaves((s.state, s.step)) for s in (a, b)), strict=True):
+        np.testing.assert_array_equal(mine, their)
+
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1)).astype(np.uint8)
+    for ema, key in ((True, "ema"), (False, "model")):
+        back = inside(*shlex.split(f"convert runs/whole {key} --step last --key {key}"), cwd=folder)
+        assert back.stdout.startswith("target    timm, the layout of the weights"), back.stderr
+        ours = vit_jax.load("whole", "last", ema=ema)
+        np.testing.assert_array_equal(vit_jax.load(key).logits(images), ours.logits(images))
+        name = "blocks.0.attention.query.kernel"
+        kernel = flatten(a.state.averaged if ema else a.state.parameters)[name]
+        np.testing.assert_array_equal(flatten(vit_jax.layers.split(ours.model)[1])[name], kernel)
+    evaluated = inside(*shlex.split("evaluate runs/whole --weights last --split validation"), cwd=folder)
+    assert evaluated.returncode == 0, evaluated.stderr
+    state = inside(*shlex.split("convert runs/whole anew --to vit-jax"), cwd=folder)
+    assert state.returncode == 0, state.stderr
+    assert "factors of LoRA and the optimizer's state of step 4: the weights are merged" in state.stdout
+
+
+# -------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--lora.rank -1", "lora.rank is -1: give 0 or more"),
+        (
+            "--lora.rank 9",
+            "lora.rank is 9 but blocks.0.attention.query.kernel is 8 x 8, of rank 8: give a small",
+        ),
+        ("--lora.alpha 4", "lora.alpha is given but lora.rank is 0"),
+        ("--lora.rank 2 --lora.alpha 0", "lora.alpha is 0.0: give a positive number"),
+        ("--lora.rank 2 --lora.maps", "lora.maps is empty: give patterns"),
+        ("--lora.rank 2 --lora.maps blocks.0.attn.*", "'blocks.0.attn.*', which matches no parameter"),
+        ("--lora.rank 2 --lora.maps *.bias", r"'\*.bias', which matches patch.bias but no kernel"),
+        ("--lora.rank 2 --lora.maps *", r"'\*', which matches head.kernel, but the head trains as it is"),
+        ("--lora.rank 2 --optim.freeze blocks.1.*", r"which optim.freeze 'blocks.1.\*' freezes: leave out one of them"),
+        ("--lora.rank 2 --tune head", "which optim.freeze"),
+        (
+            "--lora.rank 2 --optim.name muon",
+            "optim.name is muon, which updates hidden kernels, but lora",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(folder, monkeypatch, flags, says):
+    monkeypatch.chdir(folder)
+    with pytest.raises(UserError, match=says):
+        check_run(command.parse(shlex.split(f"--init vit --new-head --data.source digits {flags}"))[1].run())
+
+
+def test_there_have_to_be_weights_to_adapt():
+    with pytest.raises(UserError, match=r"lora.rank is 2 but init is empty: name the weights that are adapted"):
+        check_run(replace(RUN, init=""))

@@ -1,0 +1,124 @@
+"""Low-rank adaptation (LoRA): the kernels that a run adapts, the factors that it trains for them, and what stays.
+
+The factors of `blocks.0.attention.query.kernel`, of shape [n_in, n_out], are `blocks.0.attention.query.lora_a`
+[n_in, rank] and `.lora_b` [rank, n_out]. They are no parameters of the network: vit_jax/lora.py adds their product to
+the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..errors import UserError
+from .groups import matches, trained
+from .nearest import similar
+from .networks import network_of, parameters, with_data
+from .run import LoraConfig, RunConfig
+from .tree import ZEROS, Parameter, Start
+
+
+def adapted(c: LoraConfig, table: Mapping[str, Parameter]) -> tuple[str, ...]:
+    """The names of the kernels that get factors, in the table's order; none if the rank is 0."""
+    return tuple(name for name in table if c.rank and _is_kernel(table[name]) and matches(name, c.maps))
+
+
+def _is_kernel(parameter: Parameter) -> bool:
+    return parameter.kind == "kernel" and len(parameter.shape) == 2
+
+
+def factor_names(kernel: str) -> tuple[str, str]:
+    """The names of the factors A and B of a kernel."""
+    layer = kernel.rpartition(".")[0]
+    return f"{layer}.lora_a", f"{layer}.lora_b"
+
+
+def factors(c: LoraConfig, table: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """The factors of the adapted kernels. A is drawn as torch.nn.Linear draws its weight, and B is 0."""
+    found = {}
+    for name in adapted(c, table):
+        (n_in, n_out), (a, b) = table[name].shape, factor_names(name)
+        for factor, shape, start in (
+            (a, (n_in, c.rank), Start("uniform", n_in**-0.5)),
+            (b, (c.rank, n_out), ZEROS),
+        ):
+            found[factor] = Parameter(shape, "kernel", start, table[name].layer)
+    return found
+
+
+def learnt_table(run: RunConfig) -> Mapping[str, Parameter]:
+    """What a run's optimizer works on: the network's parameters, and with LoRA the factors beside them.
+
+    With LoRA only the factors and the head's parameters train.
+    """
+    table = parameters(with_data(run.model))
+    if not run.lora.rank:
+        return table
+    heads = network_of(run.model).heads
+    own = {name: each._replace(trains=name.startswith(heads)) for name, each in table.items()}
+    return own | factors(run.lora, table)
+
+
+def factor_shapes(run: RunConfig) -> dict[str, tuple[int, ...]]:
+    """{name: shape} of the factors of a run; empty without LoRA."""
+    return {name: each.shape for name, each in factors(run.lora, parameters(with_data(run.model))).items()}
+
+
+def averaged(run: RunConfig) -> tuple[str, ...]:
+    """The names of the network's parameters that training changes, of which a run with `ema` keeps the average."""
+    table = learnt_table(run)
+    more = factors(run.lora, table)
+    return (*(name for name in trained(run.optim, table) if name not in more), *adapted(run.lora, table))
+
+
+def check_lora(run: RunConfig) -> None:
+    """Raise UserError naming the first field of `lora` that is invalid, or contradicts others."""
+    c, usual = run.lora, LoraConfig()
+    if c.rank < 0:
+        raise UserError(f"lora.rank is {c.rank}: give 0 or more")
+    if not c.rank:
+        for name in ("alpha", "maps"):
+            if getattr(c, name) != getattr(usual, name):
+                raise UserError(f"lora.{name} is given but lora.rank is 0, which is off: give a rank, such as 8")
+        return
+    if not run.init:
+        raise UserError(f"lora.rank is {c.rank} but init is empty: name the weights that are adapted")
+    if not c.alpha > 0:
+        raise UserError(f"lora.alpha is {c.alpha}: give a positive number")
+    if run.optim.name == "muon":
+        raise UserError("optim.name is muon, which updates hidden kernels, but lora.rank keeps them: choose adamw")
+    table = parameters(with_data(run.model))
+    _check_maps(c, table, network_of(run.model).heads)
+    for name in adapted(c, table):
+        if frozen := [pattern for pattern in run.optim.freeze if matches(name, (pattern,))]:
+            raise UserError(
+                f"lora.maps matches {name}, which optim.freeze {frozen[0]!r} freezes: leave out one of them; LoRA "
+                "keeps all but its factors and the head by itself"
+            )
+        if c.rank > min(table[name].shape):
+            n_in, n_out = table[name].shape
+            raise UserError(
+                f"lora.rank is {c.rank} but {name} is {n_in} x {n_out}, of rank {min(n_in, n_out)}: give a smaller one"
+            )
+
+
+def _check_maps(c: LoraConfig, table: Mapping[str, Parameter], heads: Iterable[str]) -> None:
+    if not c.maps:
+        raise UserError("lora.maps is empty: give patterns of names of kernels, such as '*.query.kernel'")
+    for pattern in c.maps:
+        found = [name for name in table if matches(name, (pattern,))]
+        kernels = [name for name in found if _is_kernel(table[name])]
+        if not found:
+            raise UserError(
+                f"lora.maps has {pattern!r}, which matches no parameter{similar(pattern, list(table))}; give patterns "
+                "of names of kernels, such as '*.query.kernel'"
+            )
+        if not kernels:
+            raise UserError(
+                f"lora.maps has {pattern!r}, which matches {found[0]} but no kernel of a linear map; give patterns of "
+                "names of kernels, such as '*.query.kernel'"
+            )
+        if head := [name for name in kernels if name.startswith(tuple(heads))]:
+            raise UserError(
+                f"lora.maps has {pattern!r}, which matches {head[0]}, but the head trains as it is: name the kernels "
+                "before it, such as '*.attention.*'"
+            )
