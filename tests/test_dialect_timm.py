@@ -463,12 +463,12 @@ def test_a_name_that_is_not_known_is_answered_with_the_nearest():
         lookup("vit_base_patch_16_224")
     with pytest.raises(UserError, match="no weights 'imagenet'"):
         lookup("vit_base_patch16_224.imagenet")
-    with pytest.raises(UserError, match="has rotary positions, which the network here lacks"):
+    with pytest.raises(UserError, match="has rotary positions, which no layout here holds yet"):
         lookup("vit_small_patch16_dinov3")
 
 
 def test_the_table_has_every_name_once():
-    """Either as a network that converts, or with what the network here lacks; torchvision's five among the former."""
+    """Either as a network that converts, or with what no layout here holds; torchvision's five among the former."""
     listed, others = names(), table()["others"]
     assert {"vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14"} <= set(listed)
     assert not set(listed) & set(others) and all(others.values())

@@ -25,7 +25,7 @@ def table() -> dict[str, Any]:
 
     `network` is a key of NETWORKS; `architectures` is {name: {"fields": {those that differ from the config's defaults},
     "tags": {weights: index of their preprocessing}}}; `preprocess` lists preprocessings; `others` is {name: what it
-    has that the network lacks} for networks that cannot be converted.
+    has that no layout here holds} for networks that cannot be converted.
     """
     return dict(json.loads(resources.files(__package__).joinpath("architectures.json").read_text(encoding="utf-8")))
 
@@ -36,7 +36,7 @@ def names() -> list[str]:
 
 
 def other(name: str) -> str:
-    """What an architecture has that the network here lacks; empty where it can be converted or is not known."""
+    """What an architecture has that no layout here holds; empty where it can be converted or is not known."""
     return str(table()["others"].get(name, ""))
 
 
@@ -49,7 +49,7 @@ def lookup(name: str) -> tuple[Json, Json | None]:
     """
     architecture, _, tag = name.removeprefix("timm/").partition(".")
     if why := other(architecture):
-        raise UserError(f"--model {name}: it has {why}, which the network here lacks; it cannot be converted")
+        raise UserError(f"--model {name}: it has {why}, which no layout here holds yet; it cannot be converted")
     if architecture not in table()["architectures"]:
         raise UserError(f"--model {name}: there is no such network{nearest(architecture, names())}")
     entry = table()["architectures"][architecture]

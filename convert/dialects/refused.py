@@ -13,7 +13,7 @@ from ..layout import matches
 NO_NETWORK = "no network here has this architecture"
 DECODER_ONLY = "no network here is a decoder without an encoder"
 NO_ATTENTION = r"!.*(att|qkv|query|token|pos_emb|patch_emb).*"
-ROTARY = "its attention has rotary positions, which the network here lacks"
+ROTARY = "its attention has rotary positions, which no layout here holds yet"
 
 
 @dataclass(frozen=True)
