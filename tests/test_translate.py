@@ -535,7 +535,7 @@ def test_the_door_refuses_before_it_translates(trained, capsys, monkeypatch):
     assert predict.main() == 2
     out, err = capsys.readouterr()
     assert not out and "'elephant'" in err and len(err.splitlines()) == 1
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     monkeypatch.setattr(sys, "argv", ["predict", str(trained[0].path), "-"])
     assert predict.main() == 2
 

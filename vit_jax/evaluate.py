@@ -260,7 +260,7 @@ class EvaluateFlags:
 class Options(SearchFlags, EvaluateFlags):
     """Measure a trained network on a split of its data, or on other data.
 
-    The flags from --beam on are of the search for a text, and of no use for classes.
+    The flags from --beam on are of the search for a text; classes need none.
     """
 
 

@@ -141,15 +141,23 @@ def _square(path: str, otherwise: Mapping[str, Any], untold: Any) -> list[tuple[
 
 def network_in(path: str) -> type[ModelConfig]:
     """The class of the config of the network whose weights a file or folder holds. Raises UserError."""
+    return type(config_in(path))
+
+
+def config_in(path: str) -> ModelConfig:
+    """The config of the network whose weights a file or folder holds; its class's defaults where they do not tell it.
+
+    Raises UserError.
+    """
     from convert.recognise.config import Untold
     from convert.recognise.reading import read
 
     try:
         reading = read(_fetched(path))
         with reading.source:
-            return type(reading.config)
+            return reading.config
     except Untold as error:
-        return error.network
+        return error.network()
 
 
 def check_network(given: type[ModelConfig], wanted: type[ModelConfig]) -> None:

@@ -141,10 +141,10 @@ def takes(path: str) -> str:
     """
     if not runs.is_foreign(path):
         return task_row(runs.find(path).config().task).takes
-    from .interop import network_in
+    from .interop import config_in
 
     with contextlib.suppress(UserError):  # `_network` raises another, which says more
-        return task_row(untrained(network_in(path)()).task).takes
+        return task_row(untrained(config_in(path)).task).takes
     return ""
 
 
@@ -245,7 +245,7 @@ class PredictFlags:
 class Options(AnswerFlags, PredictFlags):
     """Predict the classes of images, translate sentences, or describe images.
 
-    The flags from --beam on are of the search for a text, and of no use for classes.
+    The flags from --beam on are of the search for a text; classes need none.
     """
 
 

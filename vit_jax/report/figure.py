@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ..errors import UserError
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -75,6 +77,8 @@ def page(
         try:
             figure.savefig(temporary, format="png")
             os.replace(temporary, path)
+        except FileNotFoundError as error:  # a folder that says it can be written, such as /proc
+            raise UserError(f"{path}: its folder cannot be written; choose another") from error
         finally:
             temporary.unlink(missing_ok=True)
 
