@@ -189,7 +189,7 @@ def cannot_hold(c: ViTConfig) -> list[str]:
         "timm norms before pooling or after it, not both": c.final_norm and c.head_norm,
         "with class token pooling timm's last norm is final_norm, not head_norm": c.pool == "cls" and c.head_norm,
         "timm's attention pooling has a plain mlp with biases": c.pool == "map" and (c.gated or not c.mlp_bias),
-        f"timm has no pool {c.pool}": c.pool == "map_all",
+        f"timm has no pool {c.pool}": c.pool in ("map_all", "cls_mean"),
         "heads do not divide width": bool(c.width % c.heads),
         "timm's distilled network has two heads on two tokens, with positions, no registers, no head_norm": distilled
         and (
