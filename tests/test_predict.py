@@ -654,7 +654,7 @@ def test_a_run_without_averages_has_none_to_give(tmp_path, monkeypatch):
     assert run.ema == 0
     saved = SimpleNamespace(step=3, state=State(3, {"x": 1}, {}, None), notes={})
     monkeypatch.setattr(
-        "vit_jax.weights.Checkpoints", lambda folder: SimpleNamespace(restore=lambda shapes: (saved, []))
+        "vit_jax.weights.Checkpoints", lambda folder, factors: SimpleNamespace(restore=lambda shapes: (saved, []))
     )
     assert weights(runs.find("digits"), run.model) == (3, {"x": 1})
     with pytest.raises(UserError, match=r"keeps no averaged weights; train with --ema 0.999"):
