@@ -76,11 +76,11 @@ def test_patterns_cover_all_but_what_a_recipe_trains_and_are_few():
             "--tune head",
             {
                 "optim.freeze": ("patch.*", "cls_token", "position", "blocks.*", "norm.*"),
-                "optim.lr": 1e-3,
+                "optim.lr": 1e-2,
                 "optim.weight_decay": 0.0,
             },
         ),
-        ("--tune head --optim.freeze norm.*", {"optim.freeze": ("norm.*",), "optim.lr": 1e-3, "optim.weight_decay": 0}),
+        ("--tune head --optim.freeze norm.*", {"optim.freeze": ("norm.*",), "optim.lr": 1e-2, "optim.weight_decay": 0}),
     ],
 )
 def test_a_recipe_sets_what_is_not_given(here, plain, line, fields):
@@ -128,7 +128,7 @@ def test_a_frozen_trunk_stays_to_the_bit_is_resumed_and_goes_back_to_its_layout(
     whole = inside(*shlex.split(f"{line} --max-steps 4 --name whole"), cwd=here)
     assert whole.returncode == 0, whole.stderr
     says = "tune     head: optim.freeze patch.* cls_token position blocks.* norm.*, optim.layer_decay 1.0, "
-    assert f"{says}optim.lr 0.001, optim.weight_decay 0.0\n" in whole.stdout
+    assert f"{says}optim.lr 0.01, optim.weight_decay 0.0\n" in whole.stdout
     assert "\n         90 of them train, in 2 of 40 tensors\n" in whole.stdout
 
     for steps, said in ((2, "stopped: max_steps at step 2"), (4, "going on after step 2")):
