@@ -38,6 +38,7 @@ NO_TOKEN = dict(cls_token=False, pool="map")
 CLIP = replace(SQUARE, stem_bias=False, pre_norm=True, eps=1e-5, head_bias=False, activation="quick_gelu")
 DINO = replace(VIT, registers=3, classes=0, layer_scale=1.0)
 GATED = dict(gated=True, activation="silu")
+HF_DINO = replace(SQUARE, hidden=16, layer_scale=1.0, pool="cls_mean")
 TEACHER = dict(distill_token=True, distill_head=True, pool="cls_distill")
 HEADLESS = dict(outputs=0, tie="embeddings")
 PLAIN_VECTORS = replace(VECTORS, encoder_depth=2, decoder_depth=2, activation="relu")
@@ -102,6 +103,10 @@ EXAMPLES: dict[str, Any] = {
     "huggingface@v5": replace(TANH, query_bias=False, key_bias=False, value_bias=False),
     "huggingface@v4, no head": replace(VIT, classes=0),
     "huggingface@v4, pooler": replace(VIT, classes=0, head_hidden=8),
+    "huggingface-dinov2@v4": replace(HF_DINO, registers=2),
+    "huggingface-dinov2@v4, gated, no registers": replace(HF_DINO, **GATED),
+    "huggingface-dinov2@v5": replace(HF_DINO, **GATED, registers=3, classes=0, pool="cls"),
+    "huggingface-dinov2@v5, plain": replace(HF_DINO, classes=0, pool="cls", activation="gelu_tanh"),
     "huggingface-flax": replace(SQUARE, eps=1e-12),
     "huggingface-flax, pooler": replace(SQUARE, eps=1e-12, classes=0, head_hidden=8),
     "vit-pytorch@1.16.1": replace(DUAL, head_width=3),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...layout import Layout
 from ..weights import Weights
-from . import timm, torch_nn, torch_ref, transformers, vit_pytorch
+from . import timm, torch_nn, torch_ref, transformers, transformers_encoders, vit_pytorch
 from .built import Built, NotLoaded, Unavailable, load
 
 __all__ = [
@@ -50,6 +50,7 @@ LIBRARIES: dict[str, Library] = {
     **dict.fromkeys(("vit-pytorch@1.4", "vit-pytorch@1.16", "vit-pytorch@1.16.1", "simple-vit@1.4.1"), _NEWER),
     **dict.fromkeys(("vit-pytorch-distill@1.4", "vit-pytorch-distill@1.16.5"), _WRAPPER),
     "huggingface": Library("transformers", transformers.images),
+    "huggingface-dinov2": Library("transformers", transformers_encoders.encoder),
     "huggingface-flax": Library("transformers", transformers.flax_images),
     **dict.fromkeys(("marian", "bart", "mbart"), _SENTENCES),
     "flax-seq2seq": Library("transformers", transformers.flax_sentences),

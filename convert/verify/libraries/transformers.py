@@ -44,7 +44,7 @@ def network(c: ViTConfig) -> Any:
 def images(weights: Weights) -> Built:
     """ViT and DeiT, by the config.json that we write and from_pretrained's own reading of names."""
     c: Any = weights.config
-    module = _pretrained(weights, **({} if c.classes else {"add_pooling_layer": bool(c.head_hidden)}))
+    module = pretrained(weights, **({} if c.classes else {"add_pooling_layer": bool(c.head_hidden)}))
     body = next((name for name, _ in module.named_children() if name in ("vit", "deit")), "")
     at = f"{body}." if body else ""
     places: Places = {
@@ -64,7 +64,7 @@ def images(weights: Weights) -> Built:
 def sentences(weights: Weights) -> Built:
     """Marian, BART and mBART."""
     c: Any = weights.config
-    module = _pretrained(weights)
+    module = pretrained(weights)
     _whole_gradients(module)
     exact_sinusoids(module, c)
     body = "model." if c.outputs else ""
@@ -88,7 +88,7 @@ def captions(weights: Weights) -> Built:
     c: Any = weights.config
     d = c.vit.width
     pooler = {"encoder.pooler.dense.weight": np.zeros((d, d)), "encoder.pooler.dense.bias": np.zeros(d)}  # not read
-    module = _pretrained(replace(weights, tensors={**pooler, **weights.tensors}))
+    module = pretrained(replace(weights, tensors={**pooler, **weights.tensors}))
     places: Places = {
         "vit.tokens": ("encoder.layers.0", "in"),
         **{f"vit.blocks.{i}": (f"encoder.layers.{i}", "out") for i in range(c.vit.depth)},
@@ -151,7 +151,7 @@ def exact_sinusoids(module: Any, c: TransformerConfig) -> None:
             table.data = exact.to(table.dtype)
 
 
-def _pretrained(weights: Weights, **more: Any) -> Any:
+def pretrained(weights: Weights, **more: Any) -> Any:
     """A model of transformers from our side files. Raises NotLoaded where it does not take every tensor."""
     transformers = load("transformers")
     extra = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 2, **weights.facts.extra}

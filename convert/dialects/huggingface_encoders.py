@@ -1,0 +1,96 @@
+"""What the layouts of Hugging Face's vision encoders share: names with and without a prefix, and the JSON files beside.
+
+A class that is a tower alone has its names without a prefix; a class with more than the tower (a classifier) has those
+of the tower behind one. A tower without a head may lie under either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from vit_jax.config import ViTConfig
+from vit_jax.errors import UserError
+
+from ..layout import Facts, Json, Layout, Names, length, stated, statement
+from ..rules import CARRIED, Row
+from .huggingface import class_names
+from .huggingface_images import preprocess, processor
+
+
+def below(bodies: Sequence[str], solve: Callable[[str, Names], Any], otherwise: Any, *names: str) -> Any:
+    """A solver: solve(full name, names) for the first tensor there is of these names under one of the prefixes."""
+
+    def solver(given: Names) -> Any:
+        return next((solve(b + name, given) for name in names for b in bodies if b + name in given), otherwise)
+
+    return solver
+
+
+def axis(bodies: Sequence[str], number: int, *names: str, otherwise: Any = None) -> Any:
+    """A solver: the length of an axis of the first tensor there is of these names under one of the prefixes."""
+    return below(bodies, lambda full, given: length(full, number)(given), otherwise, *names)
+
+
+def there(bodies: Sequence[str], name: str) -> Any:
+    """A solver: whether there is a tensor of this name under one of the prefixes."""
+    return below(bodies, lambda full, given: True, False, name)
+
+
+def kernel(bodies: Sequence[str], name: str) -> Any:
+    """A solver: the rows and columns of a patch, from the convolution that projects it."""
+    return below(bodies, lambda full, given: list(given[full][2:]) if len(given[full]) == 4 else None, None, name)
+
+
+def either(rows: Sequence[Row], bodies: Sequence[str]) -> list[Row]:
+    """Rows of tensors under the first prefix, which files may have under another one, too."""
+    first, *others = bodies
+    return [
+        r
+        if r.ours[:1] and r.ours[0].startswith(CARRIED)
+        else replace(r, optional=frozenset(b + r.theirs[0].removeprefix(first) for b in others))
+        for r in rows
+    ]
+
+
+# -------------------------------------------------------------------------------------- side files
+
+
+def read(layout: Layout, files: Mapping[str, Json], config: Json, families: Collection[str]) -> Facts:
+    """Facts from `config`, which is that of the tower in config.json, and from preprocessor_config.json.
+
+    `families` are the values of model_type that the layout knows. Raises UserError on any other.
+    """
+    if config and (model := config.get("model_type")) not in families:
+        raise UserError(
+            f"config.json: model_type is {model!r}, but this layout is of {' and '.join(families)}; "
+            "choose the layout of that class with --from"
+        )
+    images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
+    names = class_names(files.get("config.json", {}))
+    return Facts(stated(layout, config) if config else {}, images, names, notes=notes)
+
+
+def written(layout: Layout, c: ViTConfig, facts: Facts, architecture: str, family: str) -> dict[str, Json]:
+    """config.json of a class, and preprocessor_config.json where transformers has such a preprocessing."""
+    model = {"architectures": [architecture], "model_type": family, **statement(layout, c)}
+    return beside({**model, **labels(c, facts)}, facts)
+
+
+def beside(config: Json, facts: Facts) -> dict[str, Json]:
+    """The files of a config.json, and preprocessor_config.json where transformers has such a preprocessing."""
+    images = processor(facts.preprocess) if facts.preprocess else None
+    return {"config.json": config} | ({"preprocessor_config.json": images} if images else {})
+
+
+def labels(c: ViTConfig, facts: Facts) -> Json:
+    """The names of a network's classes as config.json has them; without names they are numbered."""
+    known = facts.class_names if facts.class_names and len(facts.class_names) == c.classes else None
+    names = known or [f"LABEL_{k}" for k in range(c.classes)]
+    if not c.classes:
+        return {}
+    return {
+        "id2label": {str(k): name for k, name in enumerate(names)},
+        "label2id": {name: k for k, name in enumerate(names)},
+    }

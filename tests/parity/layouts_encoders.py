@@ -1,0 +1,156 @@
+"""Hugging Face's vision encoders as files: what each class saves is read, computes the same, and goes back to the bit.
+
+Every parameter is random. What the class computes in float64 and float32 is compared at every block, with gradients;
+and the folder that we write the library loads as its own, with nothing missing, nothing unexpected and the same logits.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from convert import rules
+from convert.layout import Layout
+from convert.verify import Weights
+from convert.verify.checks import Check, bits
+from convert.verify.libraries import transformers_encoders
+from convert.verify.reference import Reference, compared
+from vit_jax.config import ViTConfig
+
+from .layouts_huggingface import identify, written
+from .libraries import load
+
+SMALL = dict(
+    image_size=4,
+    patch_size=2,
+    num_channels=2,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    attn_implementation="sdpa",  # its eager attention casts to float32
+)
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A class of the library, the config class and the settings of one network of it, and the dialect of its files."""
+
+    name: str
+    config: str
+    dialect: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def build(self) -> torch.nn.Module:
+        transformers = load("transformers")
+        config = getattr(transformers, self.config)(**{**SMALL, **self.settings})
+        return randomise(getattr(transformers, self.name)(config)).double().eval()
+
+
+DINO = dict(mlp_ratio=3)
+CLASSES = [
+    Saved("Dinov2Model", "Dinov2Config", "huggingface-dinov2", DINO),
+    Saved(
+        "Dinov2Model",
+        "Dinov2Config",
+        "huggingface-dinov2",
+        DINO | dict(use_swiglu_ffn=True, use_mask_token=False, qkv_bias=False, patch_size=[4, 2]),
+    ),
+    Saved("Dinov2ForImageClassification", "Dinov2Config", "huggingface-dinov2", DINO | dict(num_labels=5)),
+    Saved(
+        "Dinov2WithRegistersModel",
+        "Dinov2WithRegistersConfig",
+        "huggingface-dinov2",
+        DINO | dict(num_register_tokens=3, hidden_act="gelu_pytorch_tanh", layer_norm_eps=1e-4),
+    ),
+    Saved(
+        "Dinov2WithRegistersForImageClassification",
+        "Dinov2WithRegistersConfig",
+        "huggingface-dinov2",
+        DINO | dict(num_labels=5, use_swiglu_ffn=True),
+    ),
+]
+
+
+def randomise(module: torch.nn.Module) -> torch.nn.Module:
+    """Every parameter random, of a size that keeps its maps' inputs as large as they are."""
+    generator = torch.Generator().manual_seed(0)
+    for name, p in module.named_parameters():
+        value = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+        if p.dim() in (2, 4) and "token" not in name:
+            value = value / np.sqrt(np.prod(p.shape[1:]))
+        elif "norm" in name:
+            value = value * 0.3 + name.endswith("weight")
+        p.data = value
+    return module
+
+
+def saved(model: torch.nn.Module) -> tuple[Arrays, dict[str, Any]]:
+    """The tensors and the JSON files that save_pretrained writes."""
+    with tempfile.TemporaryDirectory() as name:
+        model.save_pretrained(name)
+        files = {file.name: json.loads(file.read_text()) for file in Path(name).glob("*.json")}
+        return load("safetensors.numpy").load_file(Path(name, "model.safetensors")), files
+
+
+def compare(case: Saved, what: str) -> Iterator[Check]:
+    """One network: its file read and written, the forward pass and gradients, the folder that we write loaded."""
+    model = case.build()
+    state, files = saved(model)
+    known, layout, config = identify(state, files)
+    alone = [name.partition("@")[0] for name in known] == [case.dialect]
+    yield Check(what, "transformers", "recognised as its layout alone", float(not alone), 0.0, ", ".join(known))
+    kept = {name: array for name, array in state.items() if name not in layout.left_out(state)}
+    rows = rules.narrow(layout.rows(config), kept)
+    parameters = rules.read(rows, kept)
+    yield bits(what, "transformers, written", rules.write(layout.rows(config), parameters, names=kept), kept)
+    mine = {name: array for name, array in parameters.items() if not name.startswith(rules.CARRIED)}
+    weights = Weights(what, layout, config, kept)
+    reference = Reference("ours", config, mine)
+    yield from compared(weights, reference, transformers_encoders.built(model, weights))
+    yield from loaded(what, layout, config, kept, files, reference, type(model).__name__)
+
+
+def loaded(
+    what: str,
+    layout: Layout,
+    config: ViTConfig,
+    state: Arrays,
+    files: dict[str, Any],
+    reference: Reference,
+    own: str,
+) -> Iterator[Check]:
+    """The library's own loading of a folder with our side files: the class that they name, its keys, its outputs."""
+    transformers = load("transformers")
+    side = layout.write_side(config, layout.read_side(files))
+    (name,) = side["config.json"]["architectures"]
+    with tempfile.TemporaryDirectory() as folder:
+        written(Path(folder), state, side)
+        model, info = getattr(transformers, name).from_pretrained(
+            folder, output_loading_info=True, attn_implementation="sdpa", dtype="auto"
+        )
+        auto = transformers.AutoConfig.from_pretrained(folder)
+    wrong = sorted(str(n) for said in info.values() for n in said)
+    wrong += [f"{name} instead of {own}"] * (name != own) + [auto.model_type] * (
+        auto.model_type != model.config.model_type
+    )
+    yield Check(what, "transformers", "loads as its own, whole", float(len(wrong)), 0.0, ", ".join(wrong[:3]))
+    again = transformers_encoders.built(model.double().eval(), Weights(what, layout, config, state))
+    yield from (c for c in compared(Weights(what, layout, config, state), reference, again) if "forward" in c.quantity)
+
+
+def layouts() -> Iterator[Check]:
+    """All classes; none where the library is not installed."""
+    try:
+        load("transformers")
+    except (ImportError, RuntimeError):
+        return
+    for number, case in enumerate(CLASSES):
+        yield from compare(case, f"{case.name} {number}")

@@ -1,0 +1,158 @@
+"""Hugging Face's vision encoders: what config.json states and leaves out, what each class cannot be, preprocessing."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from convert import rules
+from convert.dialects import LAYOUTS
+from convert.layout import Facts
+from convert.recognise.config import resolve
+from vit_jax.config import ViTConfig
+from vit_jax.config import shapes as our_shapes
+from vit_jax.errors import UserError
+
+PLAIN = ViTConfig(image=8, patch=4, classes=5, width=8, depth=2, heads=2, hidden=16)
+DINOV2 = replace(PLAIN, layer_scale=1.0, pool="cls_mean")
+GATED = dict(gated=True, activation="silu")
+CONFIGS = [
+    ("huggingface-dinov2@v4", DINOV2),
+    (
+        "huggingface-dinov2@v4",
+        replace(DINOV2, **GATED, registers=3, query_bias=False, key_bias=False, value_bias=False),
+    ),
+    ("huggingface-dinov2@v5", replace(DINOV2, **GATED, classes=0, pool="cls", patch=(4, 2))),
+    ("huggingface-dinov2@v5", replace(DINOV2, registers=1, eps=1e-5, activation="gelu_tanh")),
+]
+MODELS = {name: config for name, config in reversed(CONFIGS)}
+
+
+def tensors(name, config):
+    """Random tensors of a file."""
+    rng = np.random.default_rng(0)
+    return rules.write(
+        LAYOUTS[name].rows(config),
+        {n: rng.standard_normal(s).astype(np.float32) for n, s in our_shapes(config).items()},
+    )
+
+
+def shapes(name, config):
+    return {n: array.shape for n, array in tensors(name, config).items()}
+
+
+def side(name, config, **facts):
+    """The JSON files that we write, as they are read again."""
+    return json.loads(json.dumps(LAYOUTS[name].write_side(config, Facts(**facts))))
+
+
+@pytest.mark.parametrize(("name", "config"), CONFIGS)
+def test_a_config_that_is_written_is_read_again(name, config):
+    assert not LAYOUTS[name].cannot(config)
+    names = shapes(name, config)
+    assert [layout.name for layout in LAYOUTS.values() if layout.recognises(names)] == [name]
+    said = LAYOUTS[name].read_side(side(name, config)).config
+    assert resolve(LAYOUTS[name], names, [("its config.json", said)], "file") == config
+
+
+@pytest.mark.parametrize(("name", "config"), MODELS.items())
+def test_class_names_and_preprocessing_are_written_and_read(name, config):
+    h = w = 8
+    images = dict(
+        image=[h, w], channels=3, fit="crop", size=10, interpolation="bicubic", background=255,
+        mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225],
+    )  # fmt: skip
+    config = replace(config, classes=0, pool="cls") if name.endswith("v5") else config
+    names = [f"class {k}" for k in range(config.classes)]
+    facts = LAYOUTS[name].read_side(side(name, config, preprocess=images, class_names=names))
+    assert facts.preprocess == images and facts.class_names == (names or None)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("shape", [(), (0,), (1, 2, 3, 4, 5)])
+def test_shapes_of_another_rank_are_refused(name, shape):
+    config, layout = MODELS[name], LAYOUTS[name]
+    said = layout.read_side(side(name, config)).config
+    names = dict.fromkeys(shapes(name, config), shape)
+    with pytest.raises(UserError):
+        rules.check(
+            rules.file_shapes(layout.rows(resolve(layout, names, [("its config.json", said)], "file"))), names, "file"
+        )
+
+
+def test_a_gated_mlp_has_silu_whatever_config_json_says():
+    """As in the public files of DINOv2 giant: use_swiglu_ffn with hidden_act gelu."""
+    name, config = "huggingface-dinov2@v4", replace(DINOV2, **GATED)
+    files = side(name, config)
+    files["config.json"]["hidden_act"] = "gelu"
+    said = LAYOUTS[name].read_side(files).config
+    assert resolve(LAYOUTS[name], shapes(name, config), [("its config.json", said)], "file") == config
+
+
+@pytest.mark.parametrize(("family", "patch", "registers"), [("dinov2", 14, 0), ("dinov2_with_registers", 16, 4)])
+def test_what_a_config_json_of_dinov2_leaves_out_is_what_the_library_takes(family, patch, registers):
+    config = replace(DINOV2, image=224, patch=patch, heads=12, width=24, hidden=96, registers=registers)
+    name = "huggingface-dinov2@v4"
+    given = {"model_type": family, "hidden_size": 24, "num_hidden_layers": 2, "image_size": 224}
+    said = LAYOUTS[name].read_side({"config.json": given}).config
+    assert resolve(LAYOUTS[name], shapes(name, config), [("its config.json", said)], "file") == config
+
+
+@pytest.mark.parametrize(("width", "ratio", "hidden"), [(1536, 4, 4096), (8, 2, 16), (12, 1, 8)])
+def test_the_width_of_a_gated_mlp_is_two_thirds_of_the_ratio_in_eights(width, ratio, hidden):
+    config = replace(DINOV2, **GATED, width=width, hidden=hidden)
+    assert side("huggingface-dinov2@v4", config)["config.json"]["mlp_ratio"] == ratio
+
+
+@pytest.mark.parametrize("body", ["dinov2.", "dinov2_with_registers."])
+def test_a_body_without_classes_may_be_named_and_its_mask_token_comes_back(body):
+    config = replace(DINOV2, classes=0, pool="cls", registers=2 * ("registers" in body))
+    layout = LAYOUTS["huggingface-dinov2@v4"]
+    state = {f"{body}{n}": array for n, array in tensors(layout.name, config).items()}
+    state[f"{body}embeddings.mask_token"] = np.ones((1, 8), np.float32)
+    assert layout.recognises({n: array.shape for n, array in state.items()})
+    back = rules.read(layout.rows(config), state)
+    again = rules.write(layout.rows(config), back, names=state)
+    assert again.keys() == state.keys() and all(np.array_equal(again[n], state[n]) for n in state)
+
+
+# ------------------------------------------------------------------------------------------ refused
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "told"),
+    [
+        ("huggingface-dinov2", replace(DINOV2, image=(8, 4)), "image is 8x4, but the class resizes its positions"),
+        ("huggingface-dinov2", replace(DINOV2, pool="cls"), "the classifier reads class token and mean"),
+        ("huggingface-dinov2", replace(DINOV2, classes=0), "without classes the feature is the class token"),
+        ("huggingface-dinov2", replace(DINOV2, gated=True), "the gated mlp has 'silu'"),
+        ("huggingface-dinov2", replace(DINOV2, key_bias=False), "query, key and value"),
+        ("huggingface-dinov2", replace(DINOV2, layer_scale=0.0), "layer_scale is 0.0"),
+        (
+            "huggingface-dinov2",
+            replace(DINOV2, hidden=20),
+            "hidden is 20, which config.json states as a whole multiple",
+        ),
+        ("huggingface-dinov2", replace(DINOV2, **GATED, hidden=20), "rounded up to 8"),
+    ],
+)
+def test_what_no_class_computes_or_states_is_refused(name, config, told):
+    for layout in (layout for layout in LAYOUTS.values() if layout.dialect == name):
+        (reason,) = layout.cannot(config)
+        assert told in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        ("huggingface-dinov2@v4", {"model_type": "vit"}, "model_type is 'vit', but this layout is of dinov2"),
+        ("huggingface-dinov2@v4", {"hidden_size": 8}, "model_type is None"),
+        ("huggingface-dinov2@v4", {"model_type": "dinov2", "mlp_ratio": "4"}, "mlp_ratio is '4'"),
+        ("huggingface-dinov2@v4", {"model_type": "dinov2", "hidden_size": True}, "hidden_size is True"),
+        ("huggingface-dinov2@v4", {"model_type": "dinov2", "hidden_act": "mish"}, "hidden_act is 'mish'"),
+    ],
+)
+def test_another_network_s_config_json_is_refused(name, given, told):
+    with pytest.raises(UserError, match=told):
+        LAYOUTS[name].read_side({"config.json": given})
