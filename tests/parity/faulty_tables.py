@@ -25,7 +25,7 @@ from convert.verify.libraries import build, library_of
 from convert.verify.sides import ByRows
 from vit_jax.config import CaptionerConfig, ResNetConfig, TransformerConfig, ViTConfig, pair
 
-from . import layouts_notebooks, layouts_vit_pytorch
+from . import layouts_captions, layouts_notebooks, layouts_vit_pytorch
 from .cases import CAPTIONER, VIT, Config
 from .layouts_seq2seq import BART, MARIAN, MBART, NOTEBOOK, VECTORS, Notebook, some
 from .layouts_vit_pytorch import DUAL, NO_CLASS, SIMPLE, TOKEN
@@ -129,6 +129,7 @@ EXAMPLES: dict[str, Any] = {
     "vision-encoder-decoder": VIT_GPT2,
     "vision-encoder-decoder, one width": replace(VIT_GPT2, vit=replace(VIT_GPT2.vit, width=8)),
     "notebook-transformer": NOTEBOOK,
+    **{name: c for name, (c, _, _) in layouts_captions.GENERATIONS.items()},
 }
 BY_HAND = "a network written by hand"
 
@@ -147,6 +148,8 @@ def examples() -> dict[str, Any]:
 
 def given(c: Any) -> dict[str, Any]:
     """What a network is called with: sentences with their paddings, where it knows any."""
+    if isinstance(c, CaptionerConfig) and c.encoder is None:
+        return layouts_captions.course_inputs()
     if isinstance(c, ViTConfig | ResNetConfig | CaptionerConfig):
         return inputs(c)
     absent = {"target"} if not c.decoder_depth else {"source_padding"} if c is NOTEBOOK else set()
@@ -168,6 +171,9 @@ def computed(example: str) -> Check:
         library, found = BY_HAND, hand_written(by_hand()[layout.name], file)
     elif example == "notebook-transformer":
         library, found = BY_HAND, notebook(c, file)
+    elif layout.name in layouts_captions.GENERATIONS:
+        side = layouts_captions.course_side(layout.name, c, file)
+        library, found = BY_HAND, {"logits": side.forward(given(c))}
     else:
         built, why = build(Weights(example, layout, c, file))
         assert built is not None, why
@@ -241,6 +247,11 @@ def has_attention(c: Any) -> bool:
     return hasattr(c, "heads") or isinstance(c, CaptionerConfig)
 
 
+def has_patches(c: Any) -> bool:
+    """Whether a network projects the patches of an image."""
+    return isinstance(c, ViTConfig) or (isinstance(c, CaptionerConfig) and c.encoder is not None)
+
+
 def is_resnet(c: Any) -> bool:
     """Whether a network is made of convolutions and batch norms."""
     return isinstance(c, ResNetConfig)
@@ -258,7 +269,7 @@ KINDS = (
     Kind(
         "pixels of a patch in another order",
         after("patch.kernel", pixels),
-        lambda c: isinstance(getattr(c, "vit", c), ViTConfig),
+        has_patches,
     ),
     Kind("mean and variance of batch norm exchanged", exchanged("mean", "variance"), is_resnet),
     Kind(
