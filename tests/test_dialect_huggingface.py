@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from convert import rules
-from convert.dialects import LAYOUTS, refused
+from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.recognise import reading as recognising
 from convert.recognise.config import resolve
@@ -89,13 +89,6 @@ def test_a_body_without_classes_may_be_named_and_a_masked_image_s_decoder_is_no_
     assert rules.write(V4.rows(config), back, names=state).keys() == state.keys()
     assert not any(
         name.startswith(body) for name in rules.write(V4.rows(config), {n: back[n] for n in our_shapes(config)})
-    )
-
-
-@pytest.mark.parametrize("before", ["", "vision_model.", "model.vision_model."])
-def test_relatives_with_clip_s_names_are_refused_by_name(before):
-    assert "CLIP" in refused.why(
-        [f"{before}embeddings.patch_embedding.weight", f"{before}encoder.layers.0.self_attn.q_proj.weight"]
     )
 
 

@@ -5,18 +5,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from convert import rules
-from convert.dialects import LAYOUTS
+from convert.dialects import LAYOUTS, refused
 from convert.layout import Facts
 from convert.recognise.config import resolve
-from vit_jax.config import ViTConfig
+from convert.recognise.reading import Options, identify, read
+from vit_jax.config import ViTConfig, normal
 from vit_jax.config import shapes as our_shapes
 from vit_jax.errors import UserError
 
 PLAIN = ViTConfig(image=8, patch=4, classes=5, width=8, depth=2, heads=2, hidden=16)
 DINOV2 = replace(PLAIN, layer_scale=1.0, pool="cls_mean")
 GATED = dict(gated=True, activation="silu")
+SIGLIP = replace(PLAIN, cls_token=False, pool="map", classes=0, activation="gelu_tanh")
+CLIP = replace(PLAIN, stem_bias=False, pre_norm=True, head_bias=False, eps=1e-5, activation="quick_gelu")
 CONFIGS = [
     ("huggingface-dinov2@v4", DINOV2),
     (
@@ -25,6 +29,12 @@ CONFIGS = [
     ),
     ("huggingface-dinov2@v5", replace(DINOV2, **GATED, classes=0, pool="cls", patch=(4, 2))),
     ("huggingface-dinov2@v5", replace(DINOV2, registers=1, eps=1e-5, activation="gelu_tanh")),
+    ("huggingface-siglip", SIGLIP),
+    ("huggingface-siglip", replace(SIGLIP, classes=5, pool="mean")),
+    ("huggingface-siglip", replace(SIGLIP, pool="mean", eps=1e-5)),
+    ("huggingface-clip", CLIP),
+    ("huggingface-clip", replace(CLIP, classes=0, head_bias=True, activation="gelu")),
+    ("huggingface-clip", replace(CLIP, pool="mean", final_norm=False, head_bias=True)),
 ]
 MODELS = {name: config for name, config in reversed(CONFIGS)}
 
@@ -53,7 +63,7 @@ def test_a_config_that_is_written_is_read_again(name, config):
     names = shapes(name, config)
     assert [layout.name for layout in LAYOUTS.values() if layout.recognises(names)] == [name]
     said = LAYOUTS[name].read_side(side(name, config)).config
-    assert resolve(LAYOUTS[name], names, [("its config.json", said)], "file") == config
+    assert normal(resolve(LAYOUTS[name], names, [("its config.json", said)], "file")) == normal(config)
 
 
 @pytest.mark.parametrize(("name", "config"), MODELS.items())
@@ -117,7 +127,86 @@ def test_a_body_without_classes_may_be_named_and_its_mask_token_comes_back(body)
     assert again.keys() == state.keys() and all(np.array_equal(again[n], state[n]) for n in state)
 
 
+TEXT = {
+    "text_model.embeddings.token_embedding.weight": (7, 4),
+    "text_model.encoder.layers.0.self_attn.q_proj.weight": (4, 4),
+    "logit_scale": (),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "more"),
+    [
+        ("huggingface-siglip", SIGLIP, {"logit_bias": (1,)}),
+        ("huggingface-clip", CLIP, {"text_projection.weight": (5, 4), "vision_model.embeddings.position_ids": (1, 5)}),
+    ],
+)
+def test_of_two_towers_that_of_texts_is_left_out_and_named(tmp_path, name, config, more):
+    others = {n: np.zeros(shape, np.float32) for n, shape in (TEXT | more).items()}
+    inner = side(name, config)["config.json"]
+    whole = {"model_type": inner.pop("model_type").partition("_")[0], "vision_config": inner, "text_config": {}}
+    save_file(tensors(name, config) | others, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    with read(str(tmp_path)).source as source:
+        found = identify(source, Options())
+    assert found.layout.name == name and normal(found.config) == normal(config)
+    assert "text_model (2 tensors, no part of the network)" in found.left_out
+
+
+@pytest.mark.parametrize("name", ["huggingface-siglip", "huggingface-clip"])
+def test_a_tower_alone_may_have_its_prefix_or_none_and_goes_back_as_it_came(name):
+    config, layout = (
+        replace(MODELS[name], classes=0, **({} if name.endswith("clip") else {"pool": "map"})),
+        LAYOUTS[name],
+    )
+    config = replace(config, pool="cls", final_norm=True) if name.endswith("clip") else config
+    for body in ("", "vision_model."):
+        state = {body + n.removeprefix("vision_model."): array for n, array in tensors(name, config).items()}
+        assert layout.recognises({n: array.shape for n, array in state.items()})
+        assert (
+            rules.write(layout.rows(config), rules.read(layout.rows(config), state), names=state).keys() == state.keys()
+        )
+
+
+def test_older_files_of_clip_state_their_tower_twice_and_the_second_counts():
+    inner = side("huggingface-clip", CLIP)["config.json"]
+    files = {"model_type": "clip", "vision_config": inner | {"layer_norm_eps": 1.0}, "vision_config_dict": inner}
+    assert LAYOUTS["huggingface-clip"].read_side({"config.json": files}).config["eps"] == CLIP.eps
+
+
+def test_patches_as_a_matrix_are_those_of_another_class():
+    names = shapes("huggingface-siglip", SIGLIP) | {"vision_model.embeddings.patch_embedding.weight": (8, 48)}
+    assert not LAYOUTS["huggingface-siglip"].recognises(names)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"), [("Siglip", {"height": 8, "width": 8}), ("SiglipImageProcessorFast", None), ("CLIP", None)]
+)
+def test_what_a_processor_leaves_out_is_what_the_library_takes(kind, size):
+    kind = kind if kind.endswith("Fast") else f"{kind}ImageProcessor"
+    given = {"image_processor_type": kind} | ({"size": size} if size else {})
+    given |= {"image_mean": [0.1] * 3, "image_std": [0.2] * 3} if kind.startswith("CLIP") else {}
+    facts = LAYOUTS["huggingface-siglip"].read_side({"preprocessor_config.json": given})
+    assert not facts.notes
+    assert facts.preprocess["image"] == ([8, 8] if size else [224, 224])
+    assert facts.preprocess["interpolation"] == "bicubic"
+    assert facts.preprocess["fit"] == ("crop" if kind.startswith("CLIP") else "stretch")
+
+
 # ------------------------------------------------------------------------------------------ refused
+
+
+@pytest.mark.parametrize(
+    ("before", "inside", "told"),
+    [
+        ("", "self_attn.qkv.weight", "a relative of CLIP"),
+        ("vision_model.", "self_attn.qkv.weight", "a relative of CLIP"),
+        ("vision_tower.vision_model.", "self_attn.q_proj.weight", "give its tower alone: --key"),
+    ],
+)
+def test_relatives_with_clip_s_names_are_refused_by_name(before, inside, told):
+    names = ["embeddings.patch_embedding.weight", f"encoder.layers.0.{inside}"]
+    assert told in refused.why(before + name for name in names)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +224,14 @@ def test_a_body_without_classes_may_be_named_and_its_mask_token_comes_back(body)
             "hidden is 20, which config.json states as a whole multiple",
         ),
         ("huggingface-dinov2", replace(DINOV2, **GATED, hidden=20), "rounded up to 8"),
+        ("huggingface-siglip", replace(SIGLIP, classes=5), "its classifier takes the mean of the tokens"),
+        ("huggingface-siglip", replace(SIGLIP, image=(8, 4)), "image is 8x4, but the layout has only squares"),
+        ("huggingface-siglip", replace(SIGLIP, pool_hidden=4), "pool_hidden is 4"),
+        ("huggingface-siglip", replace(SIGLIP, cls_token=True), "cls_token is True"),
+        ("huggingface-clip", replace(CLIP, head_bias=True), "to a projection without a bias"),
+        ("huggingface-clip", replace(CLIP, final_norm=False), "the class token goes through the last norm"),
+        ("huggingface-clip", replace(CLIP, pool="mean", head_bias=True), "without a norm before it"),
+        ("huggingface-clip", replace(CLIP, patch=(4, 2)), "patch is 4x2, but the layout has only squares"),
     ],
 )
 def test_what_no_class_computes_or_states_is_refused(name, config, told):
@@ -151,6 +248,13 @@ def test_what_no_class_computes_or_states_is_refused(name, config, told):
         ("huggingface-dinov2@v4", {"model_type": "dinov2", "mlp_ratio": "4"}, "mlp_ratio is '4'"),
         ("huggingface-dinov2@v4", {"model_type": "dinov2", "hidden_size": True}, "hidden_size is True"),
         ("huggingface-dinov2@v4", {"model_type": "dinov2", "hidden_act": "mish"}, "hidden_act is 'mish'"),
+        (
+            "huggingface-siglip",
+            {"model_type": "siglip2"},
+            "model_type is 'siglip2', but this layout is of siglip_vision",
+        ),
+        ("huggingface-siglip", {"model_type": "siglip", "vision_config": [1]}, r"vision_config is \[1\]"),
+        ("huggingface-clip", {"model_type": "metaclip_2"}, "model_type is 'metaclip_2'"),
     ],
 )
 def test_another_network_s_config_json_is_refused(name, given, told):

@@ -78,6 +78,28 @@ def written(layout: Layout, c: ViTConfig, facts: Facts, architecture: str, famil
     return beside({**model, **labels(c, facts)}, facts)
 
 
+def tower(files: Mapping[str, Json], whole: str, family: str) -> Json:
+    """The config of the image tower in config.json, which may be that of a model of two towers (model_type `whole`).
+
+    `vision_config_dict`, which older files of CLIP have too, goes before `vision_config`, as in the library.
+    """
+    config = files.get("config.json", {})
+    if config.get("model_type") != whole:
+        return config
+    inner = config.get("vision_config_dict") or config.get("vision_config") or {}
+    if not isinstance(inner, Mapping):
+        raise UserError(f"config.json: vision_config is {inner!r}, which is no object; restore the file")
+    return {"model_type": family, **inner}
+
+
+def around(layout: Layout, c: ViTConfig, facts: Facts, architecture: str, families: tuple[str, str]) -> dict[str, Json]:
+    """The same as `written` of a class whose config has the tower's inside; `families` are theirs, outer first."""
+    whole, family = families
+    inner = {"model_type": family, **statement(layout, c)}
+    model = {"architectures": [architecture], "model_type": whole, "vision_config": inner}
+    return beside({**model, **labels(c, facts)}, facts)
+
+
 def beside(config: Json, facts: Facts) -> dict[str, Json]:
     """The files of a config.json, and preprocessor_config.json where transformers has such a preprocessing."""
     images = processor(facts.preprocess) if facts.preprocess else None

@@ -13,7 +13,13 @@ EVERY: Json = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255,
 DEFAULTS: dict[str, Json] = {
     "ViT": {"do_center_crop": False, "size": 224, "resample": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3},
     "DeiT": {"do_center_crop": True, "size": 256, "crop_size": 224, "resample": 3},
-}
+    "Siglip": {
+        "do_center_crop": False, "size": {"height": 224, "width": 224}, "resample": 3,
+        "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+    },
+    "CLIP": {"do_center_crop": True, "size": {"shortest_edge": 224}, "crop_size": 224, "resample": 3},
+}  # fmt: skip
+SQUARE = ("ViT", "DeiT")  # to which a bare number is the side of a square; to others, the shorter side
 BACKGROUND = 255  # transformers has no rule for transparent pixels: the default of vit_jax
 
 
@@ -26,7 +32,7 @@ def preprocess(given: Json) -> tuple[Json | None, tuple[str, ...]]:
     )
     p = EVERY | DEFAULTS.get(processor_class, {}) | given
     try:
-        return _steps(p, shortest=processor_class not in DEFAULTS)
+        return _steps(p, shortest=processor_class not in SQUARE)
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         missing = f"it does not state {error}" if isinstance(error, KeyError) else str(error)
         return None, (f"preprocessor_config.json: its preprocessing has no counterpart here ({missing})",)

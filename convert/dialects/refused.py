@@ -139,9 +139,17 @@ REFUSED = (
         ),
     ),
     RefusedLayout(
-        "CLIP, SigLIP or a similar network under Hugging Face's names",
-        "give its image tower under OpenAI's or timm's names",
-        (rf"{ANY}embeddings\.patch_embedding\.weight",),
+        "a relative of CLIP and SigLIP under Hugging Face's names (BLIP and others)",
+        "its tower has other attention; give its image tower under OpenAI's or timm's names",
+        (r"(vision_model\.)?embeddings\.patch_embedding\.weight", r"!.*encoder\.layers\.0\.self_attn\.q_proj\.weight"),
+    ),
+    RefusedLayout(
+        "a model around the image tower of CLIP, SigLIP or a similar network (Hugging Face)",
+        "give its tower alone: --key with the part of its names that stands before vision_model or embeddings",
+        (
+            rf"{ANY}embeddings\.patch_embedding\.weight",
+            r"!(vision_model\.)?embeddings\.patch_embedding\.weight",
+        ),
     ),
     RefusedLayout(
         "OpenCLIP with an image tower of timm's",

@@ -39,6 +39,7 @@ CLIP = replace(SQUARE, stem_bias=False, pre_norm=True, eps=1e-5, head_bias=False
 DINO = replace(VIT, registers=3, classes=0, layer_scale=1.0)
 GATED = dict(gated=True, activation="silu")
 HF_DINO = replace(SQUARE, hidden=16, layer_scale=1.0, pool="cls_mean")
+HF_SIGLIP = replace(SQUARE, cls_token=False, pool="mean", activation="gelu_tanh")
 TEACHER = dict(distill_token=True, distill_head=True, pool="cls_distill")
 HEADLESS = dict(outputs=0, tie="embeddings")
 PLAIN_VECTORS = replace(VECTORS, encoder_depth=2, decoder_depth=2, activation="relu")
@@ -107,6 +108,10 @@ EXAMPLES: dict[str, Any] = {
     "huggingface-dinov2@v4, gated, no registers": replace(HF_DINO, **GATED),
     "huggingface-dinov2@v5": replace(HF_DINO, **GATED, registers=3, classes=0, pool="cls"),
     "huggingface-dinov2@v5, plain": replace(HF_DINO, classes=0, pool="cls", activation="gelu_tanh"),
+    "huggingface-siglip": replace(HF_SIGLIP, classes=0, pool="map"),
+    "huggingface-siglip, mean": HF_SIGLIP,
+    "huggingface-clip": CLIP,
+    "huggingface-clip, mean": replace(CLIP, pool="mean", final_norm=False, head_bias=True),
     "huggingface-flax": replace(SQUARE, eps=1e-12),
     "huggingface-flax, pooler": replace(SQUARE, eps=1e-12, classes=0, head_hidden=8),
     "vit-pytorch@1.16.1": replace(DUAL, head_width=3),

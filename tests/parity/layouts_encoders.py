@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,49 +34,93 @@ SMALL = dict(
     hidden_size=8,
     num_hidden_layers=2,
     num_attention_heads=2,
-    attn_implementation="sdpa",  # its eager attention casts to float32
+)
+TEXT = dict(
+    vocab_size=7,
+    hidden_size=8,
+    intermediate_size=4,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    max_position_embeddings=3,
 )
 Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A class of the library, the config class and the settings of one network of it, and the dialect of its files."""
+    """A class of the library, the settings of one network of it, and the dialect of its files.
+
+    Of a model of two towers `settings` are those of the image tower and `whole` those of the model; `tower` is what of
+    the model is compared, and `back` the class that our files name.
+    """
 
     name: str
     config: str
     dialect: str
     settings: dict[str, Any] = field(default_factory=dict)
+    whole: dict[str, Any] | None = None
+    tower: Callable[[Any], Any] = lambda model: model
+    back: str = ""
 
     def build(self) -> torch.nn.Module:
         transformers = load("transformers")
-        config = getattr(transformers, self.config)(**{**SMALL, **self.settings})
+        tower = {**SMALL, **self.settings}
+        given = tower if self.whole is None else {"vision_config": tower, "text_config": TEXT, **self.whole}
+        # Its eager attention casts to float32.
+        config = getattr(transformers, self.config)(**given, attn_implementation="sdpa")
         return randomise(getattr(transformers, self.name)(config)).double().eval()
 
 
+class Projected(torch.nn.Module):
+    """A whole CLIPModel as its image tower with the projection."""
+
+    def __init__(self, model: Any):
+        super().__init__()
+        self.vision_model, self.visual_projection = model.vision_model, model.visual_projection
+        self.whole = [model]  # no submodule
+
+    def forward(self, pixel_values: torch.Tensor) -> Any:
+        return self.whole[0].get_image_features(pixel_values=pixel_values)
+
+
 DINO = dict(mlp_ratio=3)
-CLASSES = [
-    Saved("Dinov2Model", "Dinov2Config", "huggingface-dinov2", DINO),
-    Saved(
-        "Dinov2Model",
-        "Dinov2Config",
-        "huggingface-dinov2",
-        DINO | dict(use_swiglu_ffn=True, use_mask_token=False, qkv_bias=False, patch_size=[4, 2]),
-    ),
-    Saved("Dinov2ForImageClassification", "Dinov2Config", "huggingface-dinov2", DINO | dict(num_labels=5)),
-    Saved(
-        "Dinov2WithRegistersModel",
-        "Dinov2WithRegistersConfig",
-        "huggingface-dinov2",
-        DINO | dict(num_register_tokens=3, hidden_act="gelu_pytorch_tanh", layer_norm_eps=1e-4),
-    ),
-    Saved(
-        "Dinov2WithRegistersForImageClassification",
-        "Dinov2WithRegistersConfig",
-        "huggingface-dinov2",
-        DINO | dict(num_labels=5, use_swiglu_ffn=True),
-    ),
-]
+HIDDEN = dict(intermediate_size=12)
+SIGLIP, CLIP = "huggingface-siglip", "huggingface-clip"
+PROJECTION = "CLIPVisionModelWithProjection"
+
+
+def dinov2() -> list[Saved]:
+    plain, registers = ("Dinov2", "Dinov2WithRegisters")
+
+    def one(family: str, name: str, **settings: Any) -> Saved:
+        return Saved(f"{family}{name}", f"{family}Config", "huggingface-dinov2", DINO | settings)
+
+    gated = dict(use_swiglu_ffn=True)
+    return [
+        one(plain, "Model"),
+        one(plain, "Model", **gated, use_mask_token=False, qkv_bias=False, patch_size=[4, 2]),
+        one(plain, "ForImageClassification", num_labels=5),
+        one(registers, "Model", num_register_tokens=3, hidden_act="gelu_pytorch_tanh", layer_norm_eps=1e-4),
+        one(registers, "ForImageClassification", **gated, num_labels=5),
+    ]
+
+
+def two_towers() -> list[Saved]:
+    """SigLIP and CLIP."""
+    labels = dict(num_labels=5)
+    return [
+        Saved("SiglipVisionModel", "SiglipVisionConfig", SIGLIP, HIDDEN),
+        Saved("SiglipVisionModel", "SiglipVisionConfig", SIGLIP, HIDDEN | dict(vision_use_head=False)),
+        Saved("SiglipModel", "SiglipConfig", SIGLIP, HIDDEN, {}, lambda model: model.vision_model, "SiglipVisionModel"),
+        Saved("SiglipForImageClassification", "SiglipConfig", SIGLIP, HIDDEN, labels),
+        Saved("CLIPVisionModel", "CLIPVisionConfig", CLIP, HIDDEN),
+        Saved(PROJECTION, "CLIPVisionConfig", CLIP, HIDDEN | dict(projection_dim=6, hidden_act="gelu")),
+        Saved("CLIPModel", "CLIPConfig", CLIP, HIDDEN, dict(projection_dim=6), Projected, PROJECTION),
+        Saved("CLIPForImageClassification", "CLIPConfig", CLIP, HIDDEN, labels),
+    ]
+
+
+CLASSES = [*dinov2(), *two_towers()]
 
 
 def randomise(module: torch.nn.Module) -> torch.nn.Module:
@@ -114,8 +158,8 @@ def compare(case: Saved, what: str) -> Iterator[Check]:
     mine = {name: array for name, array in parameters.items() if not name.startswith(rules.CARRIED)}
     weights = Weights(what, layout, config, kept)
     reference = Reference("ours", config, mine)
-    yield from compared(weights, reference, transformers_encoders.built(model, weights))
-    yield from loaded(what, layout, config, kept, files, reference, type(model).__name__)
+    yield from compared(weights, reference, transformers_encoders.built(case.tower(model), weights))
+    yield from loaded(what, layout, config, kept, files, reference, case.back or case.name)
 
 
 def loaded(

@@ -5,55 +5,85 @@ A tower's output is its pooled feature. Attention is torch's own: transformers' 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from vit_jax.config import ViTConfig
+
 from ... import rules
 from ...dialects import LAYOUTS
+from ...layout import Facts
 from ..weights import Weights
 from .built import Built, Places, versioned
 from .transformers import pretrained
 
+Shapes = dict[str, tuple[int, ...]]
+
+
+def dinov2_unread(c: ViTConfig) -> Shapes:
+    """The mask token, which the class with registers has at any rate."""
+    body = "dinov2_with_registers." if c.classes else ""
+    return {f"{body}embeddings.mask_token": (1, c.width)} if c.registers else {}
+
+
+def clip_unread(c: ViTConfig) -> Shapes:
+    """The last norm, which the classifier has."""
+    names = ("weight", "bias") if c.pool == "mean" else ()
+    return {f"vision_model.post_layernorm.{name}": (c.width,) for name in names}
+
 
 @dataclass(frozen=True)
 class Tower:
-    """Where a class has what: the layout of its names in memory, its blocks, its last norm."""
+    """Where a class has what: the layout of its names in memory, its blocks, its last norm if all tokens go through it.
+
+    `unread` are tensors that a class of a config has and that its forward pass does not read.
+    """
 
     layout: str
     blocks: str
-    norm: str
+    norm: str = ""
+    unread: Callable[[ViTConfig], Shapes] = lambda c: {}
 
 
 TOWERS = {  # by dialect
-    "huggingface-dinov2": Tower("huggingface-dinov2@v5", "encoder.layer", "layernorm"),
+    "huggingface-dinov2": Tower("huggingface-dinov2@v5", "encoder.layer", "layernorm", dinov2_unread),
+    "huggingface-siglip": Tower("huggingface-siglip", "encoder.layers", "post_layernorm"),
+    "huggingface-clip": Tower("huggingface-clip", "encoder.layers", unread=clip_unread),
 }
 
 
 def encoder(weights: Weights) -> Built:
-    """Any of them; a mask token, which some classes have and no forward pass reads, is zero."""
+    """Any of them; what its forward pass does not read is zero."""
     c: Any = weights.config
-    token = f"{'dinov2_with_registers.' if c.classes else ''}embeddings.mask_token"
-    masks = {token: np.zeros((1, c.width))} if weights.layout.dialect == "huggingface-dinov2" and c.registers else {}
-    return built(pretrained(replace(weights, tensors={**masks, **weights.tensors})), weights)
+    zeros = {name: np.zeros(shape) for name, shape in TOWERS[weights.layout.dialect].unread(c).items()}
+    given = replace(weights, tensors={**zeros, **weights.tensors}, facts=Facts())
+    return built(pretrained(given), weights)
 
 
 def built(module: Any, weights: Weights) -> Built:
     """A class that has these weights, with what can be seen and trained of it."""
     c: Any = weights.config
     tower = TOWERS[weights.layout.dialect]
-    at = "" if hasattr(module, tower.norm) else f"{module.base_model_prefix}."
+    at = next(f"{name}." if name else "" for name, inner in module.named_modules() if hasattr(inner, "embeddings"))
     places: Places = {
         "tokens": (f"{at}{tower.blocks}.0", "in"),
         **{f"blocks.{i}": (f"{at}{tower.blocks}.{i}", "out") for i in range(c.depth)},
-        "features": (f"{at}{tower.norm}", "out"),
     }
+    places |= {"features": (f"{at}{tower.norm}", "out")} if tower.norm else {}
     named = rules.narrow(LAYOUTS[tower.layout].rows(c), module.state_dict())
     return Built(versioned("transformers"), module, named, _output, places)
 
 
 def _output(module: Any, images: Any) -> Any:
-    """The logits of a classifier, or the pooled feature of a tower, of images [B, h, w, C]."""
+    """The logits of a classifier, the projection or pooled feature of a tower, of images [B, h, w, C].
+
+    Of a tower that pools nothing it is the mean of its tokens, as the classifier that is built on it takes it.
+    """
     out = module(pixel_values=images.permute(0, 3, 1, 2))
-    return out.logits if "logits" in out else out.pooler_output
+    for name in ("logits", "image_embeds", "pooler_output"):
+        if out.get(name) is not None:
+            return out[name]
+    return out.last_hidden_state.mean(1)
