@@ -490,3 +490,51 @@ def test_a_folder_of_hugging_face_trains_here_and_says_the_same_there(bart, tmp_
         distinct, lengths = len({*ours}), len({len(text) for text in ours})
         print(f"{beams} beams: {distinct} distinct texts of {lengths} lengths")
         assert ours == theirs and distinct > 40 and lengths > 10
+
+
+@pytest.mark.slow
+def test_ctranslate2_opens_a_folder_written_here_and_says_the_same(marian, tmp_path, monkeypatch):
+    """A trained Marian whose row of padding is zero, as in public ones: CTranslate2 begins with a vector of zeros."""
+    monkeypatch.setitem(sys.modules, "torchvision", None)  # one that does not fit torch would keep Marian from loading
+    ctranslate2, transformers = pytest.importorskip("ctranslate2"), pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    from ctranslate2.converters import TransformersConverter
+
+    from tests.parity.trained import fit
+
+    shutil.copytree(marian, tmp_path / "theirs")
+    source, target = made(str(marian), 0, [], [], one=True)
+    ids = source.ids
+    sizes = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 2), ("ffn_dim", 64))}
+    special = dict(pad_token_id=ids.pad, eos_token_id=ids.end, decoder_start_token_id=ids.begin, bos_token_id=None)
+    heads = dict(encoder_attention_heads=2, decoder_attention_heads=2, max_position_embeddings=64)
+    torch.manual_seed(0)
+    config = transformers.MarianConfig(
+        vocab_size=len(source), d_model=32, scale_embedding=True, activation_function="swish", dropout=0.0,
+        **sizes, **special, **heads,
+    )  # fmt: skip
+    model = transformers.MarianMTModel(config)
+    table = model.get_input_embeddings().weight
+    table.register_hook(lambda gradient: gradient.index_fill(0, torch.tensor([ids.pad]), 0.0))
+    given = [(source.encode(a).tolist(), target.encode(b).tolist()) for a, b in PAIRS]
+
+    def logits(rows, inputs):
+        return model(input_ids=rows, attention_mask=(rows != ids.pad).long(), decoder_input_ids=inputs).logits
+
+    fit(model.parameters(), logits, given, ids, 500)
+    assert not table[ids.pad].any()
+    model.eval().save_pretrained(tmp_path / "theirs")
+
+    net = vit_jax.load(tmp_path / "theirs")
+    vit_jax.export(net, tmp_path / "ours", to="marian")
+    TransformersConverter(str(tmp_path / "ours")).convert(str(tmp_path / "ct2"))
+    translator = ctranslate2.Translator(str(tmp_path / "ct2"), device="cpu", compute_type="float32")
+    pieces = [*json.loads((tmp_path / "ours" / "vocab.json").read_text())]
+    rows = [[pieces[i] for i in source.encode(text)] for text in SOURCES]
+    # By default it stops at as many finished beams as are asked for, with a patience of 4 where no other can win.
+    for beams, stop, patience in ((1, "false", 1), (4, "true", 1), (4, "false", 4)):
+        found = translator.translate_batch(rows, beam_size=beams, patience=patience, max_decoding_length=60)
+        theirs = [target.decode([pieces.index(piece) for piece in each.hypotheses[0]]) for each in found]
+        ours = [said for _, said in predict.predict(tmp_path / "ours", SOURCES, beam=beams, early_stopping=stop)]
+        print(f"{beams} beams, stop {stop}: {len({*ours})} distinct texts of {len({*map(len, ours)})} lengths")
+        assert ours == theirs and len({*ours}) > 40 and len({*map(len, ours)}) > 10
