@@ -69,15 +69,11 @@ def built(names: Iterable[str] = ()) -> Iterator[tuple[str, Any, str]]:
 def strange(m: Any) -> str:
     """What a network of timm's has that ours has not; empty where it is plain."""
     kind, block = type(m).__name__, m.blocks[0] if hasattr(m, "blocks") else None
-    if kind in ("Eva", "Beit"):
-        return (
-            "rotary positions"
-            if getattr(m, "rope", None) is not None
-            else "attention without a key bias"
-            if kind == "Eva"
-            else "relative positions"
-        )
-    if kind == "VisionTransformerRelPos":
+    if kind == "Eva":
+        grouped = any(getattr(each.attn, "num_kv_groups", 1) > 1 for each in m.blocks)
+        alone = getattr(block, "gamma_1", None) is not None and block.gamma_2 is None
+        return "grouped keys and values" if grouped else "layer scale on attention alone" if alone else ""
+    if kind in ("Beit", "VisionTransformerRelPos"):
         return "relative positions"
     if kind not in ("VisionTransformer", "VisionTransformerDistilled") or block is None:
         return f"the form of timm's {kind}"
@@ -98,6 +94,8 @@ def strange(m: Any) -> str:
 
 def config(m: Any) -> ViTConfig:
     """Our config of a network of timm's, read off its modules."""
+    if type(m).__name__ == "Eva":
+        return eva(m)
     block, there = m.blocks[0], lambda module: type(module).__name__ != "Identity"
     distilled, fc_norm, token = hasattr(m, "dist_token"), there(m.fc_norm), m.global_pool == "token"
     pool = (
@@ -145,6 +143,69 @@ def config(m: Any) -> ViTConfig:
             distill_head=distilled,
         )
     )
+
+
+def eva(m: Any) -> ViTConfig:
+    """Our config of a network of timm's Eva class."""
+    block, there = m.blocks[0], lambda module: type(module).__name__ != "Identity"
+    attention, mlp, pooling = block.attn, block.mlp, m.attn_pool
+    biased = {name: getattr(attention, f"{name}_bias", None) is not None for name in "qv"}
+    if attention.qkv is None:
+        biased = {name: getattr(attention, f"{name}_proj").bias is not None for name in "qkv"}
+    elif attention.qkv.bias is not None:
+        biased = dict.fromkeys("qkv", True)
+    activation = ACTIVATIONS[type(mlp.act).__name__]
+    return normal(
+        ViTConfig(
+            image=tuple(n * p for n, p in zip(m.patch_embed.grid_size, m.patch_embed.patch_size, strict=True)),
+            patch=tuple(m.patch_embed.patch_size),
+            channels=m.in_chans,
+            classes=m.num_classes,
+            width=m.embed_dim,
+            depth=len(m.blocks),
+            heads=attention.num_heads,
+            hidden=mlp.fc2.in_features,
+            stem_bias=m.patch_embed.proj.bias is not None,
+            cls_token=m.cls_token is not None,
+            registers=0 if m.reg_token is None else m.reg_token.shape[1],
+            position="none" if m.pos_embed is None else "learned",
+            cls_position=not m.no_embed_class,
+            register_position=not m.no_embed_class,
+            pre_norm=there(m.norm_pre),
+            branch_norm=type(block).__name__ == "EvaBlockPostNorm",
+            final_norm=there(m.norm),
+            head_norm=there(m.fc_norm),
+            eps=block.norm1.eps,
+            layer_scale=float(getattr(block, "gamma_1", None) is not None),
+            query_bias=biased["q"],
+            key_bias=biased.get("k", False),
+            value_bias=biased["v"],
+            qk_norm=there(attention.q_norm),
+            attention_norm=there(attention.norm),
+            mlp_norm=there(mlp.norm),
+            activation=activation,
+            gated=type(mlp).__name__ in ("GluMlp", "SwiGLU"),
+            pool={"token": "cls", "avg": "mean", "map": "map_all"}[m.global_pool],
+            pool_heads=pooling.num_heads if pooling else 0,
+            pool_hidden=pooling.mlp.fc1.out_features if pooling else 0,
+            **(rotary(m.rope) if m.rope is not None else {}),
+        )
+    )
+
+
+def rotary(rope: Any) -> Json:
+    """The fields of rotary positions, read off timm's module."""
+    kind = {"Cat": "axial", "Mixed": "mixed", "DinoV3": "axial"}[type(rope).__name__.removeprefix("RotaryEmbedding")]
+    centres = hasattr(rope, "periods")
+    return {
+        "rotary": kind,
+        "rotary_pairs": "halves" if getattr(rope, "rotate_half", False) else "neighbours",
+        "rotary_places": "centres" if centres else "indices",
+        "rotary_first": {"ij": "rows", "xy": "columns"}[rope.grid_indexing],
+        "rotary_base": float(rope.temperature),
+        "rotary_offset": float(getattr(rope, "grid_offset", 0.0)),
+        "rotary_grid": getattr(rope, "ref_feat_shape", None) or 0,
+    }
 
 
 def timm_entries(names: Iterable[str] = ()) -> Iterator[tuple[str, Entry | str]]:

@@ -46,9 +46,23 @@ def shapes(module):
 
 def at_full_size(name, module):
     """The config that the name and the shapes of its tensors give has rows for exactly these."""
-    layout = which_layout(name, Recognition.of(shapes(module)), "", "")
-    config = resolve(layout, shapes(module), [(f"--model {name}", lookup(name)[0])], name)
+    said = lookup(name)[0]
+    layout = which_layout(name, Recognition.of(shapes(module)), "", "", said=lambda layout: said)
+    config = resolve(layout, shapes(module), [(f"--model {name}", said)], name)
     assert rules.file_shapes(rules.narrow(layout.rows(config), shapes(module))) == shapes(module)
+
+
+def small(timm, name, **sizes):
+    """timm's network by its name, with these sizes; one that turns, with angles in float64."""
+    from convert.verify.libraries.timm_eva import wide, wide_angles
+
+    if lookup(name)[0]["rotary"] == "none":
+        return timm.create_model(name, **sizes)
+    with wide_angles():
+        module = timm.create_model(name, **sizes, dynamic_img_size=False, dtype=torch.float64)
+    if lookup(name)[0]["rotary"] == "mixed":
+        module.rope.get_embed = wide(module.rope.get_embed)
+    return module
 
 
 def in_small(name, module, image):
@@ -59,10 +73,9 @@ def in_small(name, module, image):
 
     module = randomise(module, "A", "float64")
     file = {k: v.detach().numpy().copy() for k, v in module.state_dict().items()}
-    layout = which_layout(name, Recognition.of(shapes(module)), "", "")
-    said = {k: v for k, v in lookup(name)[0].items() if k not in ("image", "width", "depth", "hidden")} | {
-        "image": image
-    }
+    small = ("image", "width", "depth", "hidden", "pool_hidden")
+    said = {k: v for k, v in lookup(name)[0].items() if k not in small} | {"image": image}
+    layout = which_layout(name, Recognition.of(shapes(module)), "", "", said=lambda layout: said)
     config = resolve(layout, shapes(module), [(f"--model {name}", said)], name)
     parameters = rules.read(layout.rows(config), file)
     back = rules.write(layout.rows(config), parameters, names=file)
@@ -80,7 +93,7 @@ def in_small(name, module, image):
 def test_a_network_of_timm_converts(timm, name):
     at_full_size(name, timm.create_model(name, device="meta"))
     heads, patch = lookup(name)[0]["heads"], lookup(name)[0]["patch"]
-    in_small(name, timm.create_model(name, img_size=3 * patch, embed_dim=8 * heads, depth=2), 3 * patch)
+    in_small(name, small(timm, name, img_size=3 * patch, embed_dim=8 * heads, depth=2), 3 * patch)
 
 
 @pytest.mark.parametrize("name", TORCHVISION)
@@ -101,8 +114,9 @@ def test_a_network_of_torchvision_converts(torchvision, name):
 def test_the_names_are_all_that_timm_lists_but_those_of_other_networks(timm):
     from convert.dialects.architectures import other
 
-    listed = {n for n in timm.list_models() if n.startswith(("vit_", "deit"))}
-    assert listed and listed == {n for n in TIMM if n.startswith(("vit_", "deit"))} | {n for n in listed if other(n)}
+    kinds = ("vit_", "deit", "eva")
+    listed = {n for n in timm.list_models() if n.startswith(kinds)}
+    assert listed and listed == {n for n in TIMM if n.startswith(kinds)} | {n for n in listed if other(n)}
 
 
 @pytest.mark.parametrize(

@@ -118,9 +118,9 @@ def test_what_the_network_has_not_is_refused(args, said):
         TIMM.read_side(changed(**args))
 
 
-def test_a_rotary_network_that_has_a_plain_ones_names_is_refused_by_its_architecture():
-    with pytest.raises(UserError, match="vit_base_patch16_rope_ape_224 has rotary positions"):
-        TIMM.read_side({"config.json": {"architecture": "vit_base_patch16_rope_ape_224", "pretrained_cfg": {}}})
+def test_a_network_of_another_class_is_refused_by_its_architecture():
+    with pytest.raises(UserError, match="vit_dwee_patch16_reg1_gap_256 has differential attention"):
+        TIMM.read_side({"config.json": {"architecture": "vit_dwee_patch16_reg1_gap_256", "pretrained_cfg": {}}})
 
 
 def test_an_unknown_architecture_says_only_its_arguments():
@@ -227,7 +227,7 @@ def test_a_file_with_a_mask_token_or_maes_decoder_is_the_encoder():
 def test_layer_scales_as_gamma_are_nobodys_until_said_whose():
     config = replace(SMALL, layer_scale=1.0)
     names = shapes(config, LAYOUTS["timm@deit3"])
-    with pytest.raises(UserError, match=r"rotary positions have the same names.*--from timm@deit3"):
+    with pytest.raises(UserError, match=r"--from timm@deit3 or --from timm-eva"):
         which_layout("file", Recognition.of(names), "", "")
     assert which_layout("file", Recognition.of(names), "timm@deit3", "") is LAYOUTS["timm@deit3"]
 
@@ -442,6 +442,7 @@ def test_names_say_what_is_published_of_them():
 
 PUBLISHED = {  # mean and standard deviation, as their papers and repositories give them
     "CLIP": ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]),
+    "DINOv3 of satellites": ([0.43, 0.411, 0.296], [0.213, 0.156, 0.143]),
     "ImageNet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
     "a half": ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5]),
     "pixels as they are": ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0]),
@@ -463,8 +464,8 @@ def test_a_name_that_is_not_known_is_answered_with_the_nearest():
         lookup("vit_base_patch_16_224")
     with pytest.raises(UserError, match="no weights 'imagenet'"):
         lookup("vit_base_patch16_224.imagenet")
-    with pytest.raises(UserError, match="has rotary positions, which no layout here holds yet"):
-        lookup("vit_small_patch16_dinov3")
+    with pytest.raises(UserError, match="has differential attention, which no layout here holds yet"):
+        lookup("vit_dwee_patch16_reg1_gap_256")
 
 
 def test_the_table_has_every_name_once():
@@ -482,6 +483,8 @@ FEW = [
     "vit_base_patch16_siglip_gap_224",
     "vit_xsmall_patch16_clip_224",
     "vit_small_patch14_reg4_dinov2",
+    "eva02_tiny_patch14_224",
+    "vit_small_patch16_rope_mixed_ape_224",
     "vit_tiny_r_s16_p8_224",
     "vit_dwee_patch16_reg1_gap_256",
     "vit_base_patch16_rpn_224",
@@ -525,10 +528,7 @@ OTHERS = {
     "beit_base_patch16_224": "BEiT",
     "vit_relpos_small_patch16_224": "relative",
     "vit_srelpos_small_patch16_224": "relative",
-    "eva02_tiny_patch14_224": "EVA",
-    "vit_small_patch16_dinov3_qkvb": "EVA",
-    "vit_base_patch16_rope_mixed_224": "rotary",
-    "vit_small_patch16_dinov3": "DINOv3",
+    "vit_base_patch16_sapiens2": "grouped",
     "vit_dwee_patch16_reg1_gap_256": "differential",
     "vit_pwee_patch16_reg1_gap_256": "side by side",
     "vit_small_patch16_18x2_224": "side by side",

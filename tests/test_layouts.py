@@ -101,9 +101,11 @@ def test_names_are_recognised_and_no_other_layouts_are(layout):
         names = rules.file_shapes(rules.narrow(LAYOUTS[layout].rows(config)))
         assert LAYOUTS[layout].recognises(names), config
         others = [
-            o.name for o in LAYOUTS.values() if o.name != layout and not o.refuses("choice") and o.recognises(names)
+            o.name
+            for o in LAYOUTS.values()
+            if o.name != layout and not o.refuses("choice", names) and o.recognises(names)
         ]
-        if not LAYOUTS[layout].refuses("choice"):
+        if not LAYOUTS[layout].refuses("choice", names):
             assert not others, config
             assert which_layout("file", Recognition.of(names), "", "") is LAYOUTS[layout]
 

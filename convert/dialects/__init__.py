@@ -25,6 +25,7 @@ from . import (
     notebook_transformer,
     simple_vit,
     timm,
+    timm_eva,
     torch_ref,
     torch_transformer,
     torchvision,
@@ -38,6 +39,7 @@ from . import (
 MODULES = (
     torch_ref,
     timm,
+    timm_eva,
     torchvision,
     torchvision_resnet,
     clip,

@@ -28,15 +28,21 @@ def flattened(rows: int, columns: int, channels: int) -> Order:
 
 
 def module_rows(
-    c: ViTConfig, modules: Mapping[str, str], packed: Sequence[tuple[str, ...]], tensors: Tensors, prefix: str = ""
+    c: ViTConfig,
+    modules: Mapping[str, str],
+    packed: Sequence[tuple[str, ...]],
+    tensors: Tensors,
+    prefix: str = "",
+    others: Sequence[Row] = (),
 ) -> list[Row]:
     """One row for each tensor of the file, in the order of our parameters.
 
     `modules` is {our module: theirs, with all that comes before `weight` and `bias`}; of modules that are `packed` into
     one tensor, the first names it. `tensors` are parameters that no module holds, and exceptions. `prefix` begins all
-    names of the file.
+    names of the file. `others` are rows that the caller has made; they come last, and their parameters get no other.
     """
-    known = shapes(c)
+    taken = {name for other in others for name in other.ours}
+    known = {name: shape for name, shape in shapes(c).items() if name not in taken}
     tensors = {"patch.kernel": (f"{modules['patch']}weight", convolution(c)), **tensors}
     packs = {parts[0]: parts for parts in packed}
     inside = {part for parts in packed for part in parts[1:]}
@@ -59,7 +65,7 @@ def module_rows(
             )
         elif path not in inside:
             made.append(row(f"{prefix}{modules[path]}{LEAVES[leaf]}", name, shape, *_axes(leaf)))
-    return made
+    return [*made, *others]
 
 
 def oblong(c: ViTConfig) -> list[str]:

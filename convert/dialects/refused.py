@@ -90,19 +90,14 @@ REFUSED = (
         (rf"{ANY}(relative_position_bias_table|rel_pos_(h|w)|(shared_)?rel_pos(_bias)?\..*|.*\.rel_pos\..*)",),
     ),
     RefusedLayout(
-        "EVA, or another ViT of timm's Eva class",
-        f"it has no key bias and, in most versions, {ROTARY}",
-        (rf"{ANY}blocks\.\d+\.attn\.(q_bias|v_bias)",),
+        "Sapiens2, or another ViT with grouped keys and values (timm)",
+        "the network here has as many heads of keys and values as of queries",
+        (rf"{ANY}blocks\.\d+\.attn\.k_proj\.bias", rf"{ANY}blocks\.0\.gamma_1", rf"!{ANY}blocks\.0\.gamma_2"),
     ),
     RefusedLayout(
-        "a ViT with rotary positions (EVA-02, DINOv3, RoPE-ViT)",
-        ROTARY,
-        (rf"{ANY}(rope|rope_embed|rope_embeddings)\..*|{ANY}rope\.(freqs|periods).*",),
-    ),
-    RefusedLayout(
-        "a ViT with layer scales and no table of positions (DINOv3 in timm)",
-        ROTARY,
-        (rf"{ANY}blocks\.0\.gamma_1", rf"!{ANY}pos_embed"),
+        "a ViT with rotary positions under its publisher's names (EVA-02, DINOv3, RoPE-ViT)",
+        f"{ROTARY}; give the file under timm's names",
+        (rf"{ANY}(rope|rope_embed|rope_embeddings)\.(?!freqs$).*",),
     ),
     RefusedLayout(
         "DINOv3",
@@ -122,7 +117,7 @@ REFUSED = (
     RefusedLayout(
         "BEiT-3, or another ViT with norms inside attention or mlp",
         "the network here has no norm there",
-        (rf"{ANY}blocks\.\d+\.(attn|mlp)\.norm\.weight",),
+        (rf"{ANY}blocks\.\d+\.(attn|mlp)\.norm\.weight", r"!.*attn\.(q_proj\.weight|q_bias)"),
     ),
     RefusedLayout(
         "a ViT with RMS norms (AIMv2 and others)",

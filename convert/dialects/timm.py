@@ -6,7 +6,7 @@ mlp is packed into fc1, the gate first (timm's SwiGLUPacked).
 
 Versions: `gate-apart` has the gate as a layer of its own, fc1_g beside fc1_x (timm's SwiGLU); `patch-matrix` are the
 oldest files, with patches as a matrix (D, C*p*q); `deit3` are DeiT III's own files, which call the layer scales gamma_1
-and gamma_2. So do timm's networks with rotary positions, which compute another function.
+and gamma_2. So do timm's networks with rotary positions (timm_eva.py), which compute another function.
 """
 
 from __future__ import annotations
@@ -15,18 +15,24 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config import ViTConfig, pair, shapes
 
 from ..layout import PLAIN_VIT, Field, Json, Layout, Names, Refusal, always, count, has, length
-from ..rules import Order, Row
+from ..rules import Order, Row, Stack
 from .modules import TOKEN, TOKENS, Tensors, module_rows
 from .timm_folder import cannot_state, read_side, write_side
 
 QKV = ("query", "key", "value")
 
 
-def rows(c: ViTConfig, separate_gate: bool = False, matrix: bool = False, scale: str = "ls{}.gamma") -> list[Row]:
-    """The rows of a network, `scale` naming layer scales; `separate_gate` and `matrix` as in versions of the layout."""
+def rows(
+    c: ViTConfig, separate_gate: bool = False, matrix: bool = False, scale: str = "ls{}.gamma", separate: bool = False
+) -> list[Row]:
+    """The rows of a network, `scale` naming layer scales; `separate_gate` and `matrix` as in versions of the layout.
+
+    `separate`: query, key and value are layers of their own, as in versions of timm_eva.py; else they are packed into
+    one, beside which the biases lie where not all three have one.
+    """
     modules = {
         "patch": "patch_embed.proj.",
         "patch.norm": "patch_embed.norm.",
@@ -58,14 +64,26 @@ def rows(c: ViTConfig, separate_gate: bool = False, matrix: bool = False, scale:
         ours = f"blocks.{i}"
         modules |= blocks(ours, ("fc1_g", "fc1_x") if separate_gate else ("fc1", "fc1"))
         tensors |= {f"{ours}.scale{n}": (f"{ours}.{scale.format(n)}", None) for n in (1, 2)}
-        packed += [tuple(f"{ours}.attention.{part}" for part in QKV)] + (
-            [(f"{ours}.mlp.gate", f"{ours}.mlp.fc1")] if c.gated and not separate_gate else []
-        )
+        if separate:
+            modules |= {f"{ours}.attention.{part}": f"{ours}.attn.{part[0]}_proj." for part in QKV}
+        else:
+            packed.append(tuple(f"{ours}.attention.{part}" for part in QKV))
+            if len({c.query_bias, c.key_bias, c.value_bias}) > 1:
+                tensors |= {f"{ours}.attention.{part}.bias": (f"{ours}.attn.{part[0]}_bias", None) for part in QKV}
+        if c.gated and not separate_gate:
+            packed.append((f"{ours}.mlp.gate", f"{ours}.mlp.fc1"))
     others = {f"norm.{leaf}": f"fc_norm.{leaf}" for leaf in ("weight", "bias")} if c.pool == "cls" else {}
-    made = module_rows(c, modules, packed, tensors)
+    made = module_rows(c, modules, packed, tensors, others=frequencies(c))
     return [
         dataclasses.replace(r, optional=frozenset({others[r.theirs[0]]})) if r.theirs[0] in others else r for r in made
     ]
+
+
+def frequencies(c: ViTConfig) -> list[Row]:
+    """The row of learned rotary frequencies: those of all blocks are one tensor [2, L, H, Dh/2]."""
+    names = tuple(name for name in shapes(c) if name.endswith(".frequencies"))
+    axes_of_blocks = (Order("t l h f", "l t h f"), Stack(len(names)))
+    return [Row(("rope.freqs",), names, tuple(shapes(c)[name] for name in names), axes_of_blocks)] if names else []
 
 
 def blocks(block: str, mlp: tuple[str, str]) -> dict[str, str]:
@@ -80,6 +98,8 @@ def blocks(block: str, mlp: tuple[str, str]) -> dict[str, str]:
     names |= {
         "attention.query_norm": "attn.q_norm",
         "attention.key_norm": "attn.k_norm",
+        "attention.inner_norm": "attn.norm",
+        "mlp.inner_norm": "mlp.norm",
         "mlp.gate": f"mlp.{mlp[0]}",
         "mlp.fc1": f"mlp.{mlp[1]}",
     }
@@ -212,10 +232,19 @@ SIGNATURE = (
     r"blocks\.0\.attn\.qkv\.weight",
     r"blocks\.0\.norm1\.weight",
     r"!register_tokens",
+    r"!blocks\.0\.attn\.q_bias",  # timm's Eva has these
+    r"!rope\.freqs",
 )
 TRAINING_ONLY = (r"mask_token|decoder_.*",)  # tensors that only the training of DINOv2 and MAE needs
 GAMMA = r"blocks\.0\.gamma_1"
 PLAIN = (*SIGNATURE, r"blocks\.0\.mlp\.fc1\.weight")
+
+
+def perceptive(names: Names | None) -> list[str]:
+    """A clause where a file has the names of a Perception Encoder: tokens are normed first, and the last norm lacks."""
+    names = names or {}
+    pooled = "attn_pool.latent" in names or not {"norm.weight", "fc_norm.weight"} & set(names)
+    return [PERCEPTIVE] if "norm_pre.weight" in names and pooled else []
 
 
 def axes(number: int) -> Callable[[Names], list[str]]:
@@ -243,7 +272,8 @@ OLDEST = Layout(
     ),
     proven="timm 1.0.31",
 )
-ROTARY = "timm's networks with rotary positions have the same names and cannot be converted, DeiT III's can"
+PERCEPTIVE = "a Perception Encoder, which has rotary positions, has the same names as this VisionTransformer"
+ROTARY = "timm's networks with rotary positions (RoPE-ViT) have the same names as DeiT III's"
 DEIT3_FIELDS = FIELDS | {"layer_scale": always(1.0), "gated": always(False), "position": always("learned")}
 DEIT3 = Layout(
     dialect="timm",
@@ -268,7 +298,7 @@ APART = Layout(
     network=ViTConfig,
     fields=FIELDS | {"gated": always(True)},
     rows=functools.partial(rows, separate_gate=True),
-    signature=(*SIGNATURE, r"blocks\.0\.mlp\.fc1_g\.weight"),
+    signature=(*SIGNATURE, r"blocks\.0\.mlp\.fc1_g\.weight", f"!{GAMMA}"),
     refusals=(
         Refusal("shapes", axes(4)),
         Refusal("network", cannot_hold),
@@ -286,6 +316,7 @@ TIMM = Layout(
     containers=("safetensors", "torch"),
     refusals=(
         Refusal("shapes", axes(4)),
+        Refusal("choice", perceptive),
         Refusal("network", cannot_hold),
         Refusal("statement", cannot_state),
     ),

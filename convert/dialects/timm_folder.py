@@ -8,7 +8,7 @@ states everything else by arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vit_jax.config import ViTConfig, pair
@@ -24,10 +24,12 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-POOLS = {"cls": "token", "cls_distill": "token", "mean": "avg", "mean_all": "avg", "map": "map"}
+POOLS = {"cls": "token", "cls_distill": "token", "mean": "avg", "mean_all": "avg", "map": "map", "map_all": "map"}
 NORMS = {"layernorm": 1e-6}
 POSITIONS = {"learn": "learned", "none": "none", "": "none"}
 PLAIN = {"image": "img_size", "patch": "patch_size", "width": "embed_dim", "depth": "depth", "heads": "num_heads"}
+UNSEEN = ("heads", "activation", "eps", "position", "rotary", "branch_norm")  # what an architecture adds to tensors
+Reader = Callable[[Json, Json], Json]  # config fields from model_args and from those of an architecture
 # What timm uses where a pretrained_cfg does not state it.
 DEFAULTS: Json = {
     "input_size": [3, 224, 224],
@@ -60,16 +62,9 @@ def cannot_state(c: ViTConfig) -> list[str]:
 
 def write_side(c: ViTConfig, beside: Facts) -> dict[str, Json]:
     """The config.json with which `timm.create_model("local-dir:FOLDER", pretrained=True)` builds the network."""
-    hidden = c.hidden * (2 if c.gated else 1)
-    ratio = hidden / c.width
     args: Json = {
-        "img_size": list(pair(c.image)),
-        "patch_size": list(pair(c.patch)),
-        "in_chans": c.channels,
-        "embed_dim": c.width,
-        "depth": c.depth,
-        "num_heads": c.heads,
-        "mlp_ratio": ratio if int(c.width * ratio) == hidden else (hidden + 0.5) / c.width,  # int() cuts
+        **sizes(c),
+        "mlp_ratio": ratio(c.hidden * (2 if c.gated else 1), c.width),
         "qkv_bias": c.query_bias,
         "proj_bias": c.out_bias,
         "qk_norm": c.qk_norm,
@@ -80,13 +75,35 @@ def write_side(c: ViTConfig, beside: Facts) -> dict[str, Json]:
         "pos_embed": "learn" if c.position == "learned" else "none",
         "no_embed_class": not (c.cls_position if c.cls_token else c.register_position),
         "pre_norm": c.pre_norm,
-        "global_pool": POOLS[c.pool],
         "pool_include_prefix": c.pool == "mean_all",
         "final_norm": c.final_norm or c.head_norm,
         "fc_norm": c.head_norm and c.pool != "cls",
     }
     if c.stem_norm:
         args["embed_norm_layer"] = "layernorm"
+    return folder(c, beside, architecture(c), POOLS[c.pool], args)
+
+
+def sizes(c: ViTConfig) -> Json:
+    """The arguments of all of timm's classes that state sizes."""
+    return {
+        "img_size": list(pair(c.image)),
+        "patch_size": list(pair(c.patch)),
+        "in_chans": c.channels,
+        "embed_dim": c.width,
+        "depth": c.depth,
+        "num_heads": c.heads,
+    }
+
+
+def ratio(hidden: int, width: int) -> float:
+    """The mlp_ratio from which timm, which cuts width times it down to an integer, gets the width of a hidden layer."""
+    exact = hidden / width
+    return exact if int(width * exact) == hidden else (hidden + 0.5) / width
+
+
+def folder(c: ViTConfig, beside: Facts, name: str, pool: str, args: Json) -> dict[str, Json]:
+    """The config.json of an architecture with these arguments; `pool` is timm's name of the pooling."""
     pretrained: Json = {
         "input_size": [c.channels, *pair(c.image)],
         "fixed_input_size": True,
@@ -95,34 +112,50 @@ def write_side(c: ViTConfig, beside: Facts) -> dict[str, Json]:
         "first_conv": "patch_embed.proj",
         "classifier": ["head", "head_dist"] if c.distill_token else "head",
     }
-    out = {
-        "architecture": architecture(c),
-        "num_classes": c.classes,
-        "num_features": c.width,
-        "global_pool": POOLS[c.pool],
-    }
+    out = {"architecture": name, "num_classes": c.classes, "num_features": c.width, "global_pool": pool}
     labels = {"label_names": beside.class_names} if beside.class_names else {}
     return {
         "config.json": out
         | labels
-        | {"model_args": args, "pretrained_cfg": pretrained | (crop(beside.preprocess) if beside.preprocess else {})}
+        | {
+            "model_args": args | {"global_pool": pool},
+            "pretrained_cfg": pretrained | (crop(beside.preprocess) if beside.preprocess else {}),
+        }
     }
 
 
-def read_side(files: Mapping[str, Json]) -> Facts:
-    """Facts from timm's config.json; empty for other files. Raises UserError where no network here has such values."""
+def plain_arguments(args: Json, known: Json) -> Json:
+    """Config fields from model_args and, where it does not state them, from the architecture's."""
+    fields: Json = {ours: known[ours] for ours in UNSEEN if ours in known}
+    fields |= {ours: args[theirs] for ours, theirs in PLAIN.items() if theirs in args}
+    for key, ours, values in (
+        ("act_layer", "activation", ACTIVATIONS),
+        ("norm_layer", "eps", NORMS),
+        ("pos_embed", "position", POSITIONS),
+    ):
+        if args.get(key) is not None:
+            fields[ours] = chosen(key, args[key], values)
+    pool = pooling(args, known)
+    return fields | ({"pool": pool} if pool else {})
+
+
+def read_side(files: Mapping[str, Json], arguments: Reader = plain_arguments) -> Facts:
+    """Facts from timm's config.json; empty for other files. Raises UserError where no network here has such values.
+
+    `arguments` reads the model_args of another class than VisionTransformer.
+    """
     config = files.get("config.json")
     if not isinstance(config, Mapping) or not isinstance(config.get("architecture"), str):
         return Facts()
     try:
-        return facts(config)
+        return facts(config, arguments)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
             f"config.json: is not as timm writes it ({error}); correct it, or remove it and give the config with --set"
         ) from error
 
 
-def facts(config: Mapping[str, Any]) -> Facts:
+def facts(config: Mapping[str, Any], arguments: Reader = plain_arguments) -> Facts:
     """Facts from a config.json of timm. Raises any error of Python's where a value is of the wrong type."""
     pretrained = config.get("pretrained_cfg", config)
     known = architecture_fields(config["architecture"])
@@ -149,21 +182,6 @@ def covered(image: Any, patch: Any) -> int | tuple[int, int]:
     """The part of an image that patches cover: a convolution leaves out the pixels beyond."""
     h, w = (n // p * p for n, p in zip(pair(image), pair(patch), strict=True))
     return h if h == w else (h, w)
-
-
-def arguments(args: Json, known: Json) -> Json:
-    """Config fields from model_args and, where it does not state them, from the architecture's."""
-    fields: Json = {ours: known[ours] for ours in ("heads", "activation", "eps", "position") if ours in known}
-    fields |= {ours: args[theirs] for ours, theirs in PLAIN.items() if theirs in args}
-    for key, ours, values in (
-        ("act_layer", "activation", ACTIVATIONS),
-        ("norm_layer", "eps", NORMS),
-        ("pos_embed", "position", POSITIONS),
-    ):
-        if args.get(key) is not None:
-            fields[ours] = chosen(key, args[key], values)
-    pool = pooling(args, known)
-    return fields | ({"pool": pool} if pool else {})
 
 
 def architecture_fields(name: str) -> Json:

@@ -99,8 +99,8 @@ def collect(layout: Layout, names: Names, stated: Stated) -> tuple[Json, list[st
     missing: list[str] = []
     contradictions: list[Contradiction] = []
     for name in sorted(layout.fields, key=lambda name: layout.fields[name].follow is not None):
-        if layout.fields[name].follow and missing:
-            continue  # it follows from the fields that are missing
+        if layout.fields[name].follow and any(layout.fields[other].follow is None for other in missing):
+            continue  # it follows from fields that are missing
         found = sources(layout, name, names, values, stated)
         if not found:
             missing.append(name)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vit_jax.config import nearest
+from vit_jax.config import from_dict, nearest, network_of, normal, value_at
+from vit_jax.config.dotted import nested
 from vit_jax.errors import UserError
 
 from ..containers.source import Tensor
@@ -63,20 +64,40 @@ def extras(network: type) -> set[str]:
     return {key for layout in LAYOUTS.values() if layout.network is network for key in layout.extras}
 
 
-def which_layout(path: str, found: Recognition, asked: str, own: str, config: Any = None) -> Layout:
+def which_layout(
+    path: str,
+    found: Recognition,
+    asked: str,
+    own: str,
+    config: Any = None,
+    said: Callable[[Layout], Mapping[str, Any]] = lambda layout: {},
+) -> Layout:
     """The layout of a file: as asked for, as the file states itself, or the only one that recognises its names.
 
-    `config` is the config.json beside it: where no layout is known, it may name a class. Raises UserError.
+    `config` is the config.json beside it: where no layout is known, it may name a class. `said(layout)` are fields of
+    the network's config that are stated: of several layouts with the file's names those remain that have such networks.
+    Raises UserError.
     """
+    several = len(found.layouts) > 1
+    fits = [each for each in found.layouts if not contradicted(each, said(each))] if several else []
     if asked:
         versions = find(asked, "--from")
         fitting = [layout for layout in versions if layout in found.layouts]
         clear = [layout for layout in fitting if not layout.refuses("choice", found.names)]
-        return ((clear if len(versions) > 1 else fitting) or versions)[-1]
+        layout = ((clear if len(versions) > 1 else fitting) or versions)[-1]
+        if fits and layout in found.layouts and layout not in fits:
+            what = ", ".join(f"{name} {value!r}" for name, value in contradicted(layout, said(layout)).items())
+            raise UserError(
+                f"{path}: --from {asked} has no network with {what}, as is stated of this file; leave --from out or "
+                f"name {' or '.join(each.name for each in fits)}"
+            )
+        return layout
     if found.refusal:
         raise UserError(f"{path}: {found.refusal}")
     if own in LAYOUTS:
         return LAYOUTS[own]
+    if len(fits) == 1:
+        return fits[0]
     unclear = {layout.name: "; ".join(layout.refuses("choice", found.names)) for layout in found.layouts}
     clear = [layout for layout in found.layouts if not unclear[layout.name]]
     if len(clear) == 1:
@@ -87,6 +108,16 @@ def which_layout(path: str, found: Recognition, asked: str, own: str, config: An
     if found.layouts:
         raise UserError(f"{path}: its names fit {', '.join(unclear)}; name one with --from")
     raise UserError(f"{path}: {unknown(found.names, config)}; `python -m convert formats` lists what is known")
+
+
+def contradicted(layout: Layout, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of these {field: value} that show in no tensor and that no network of a layout has."""
+    names = sorted(network_of(layout.network).unseen & layout.fields.keys() & said.keys())
+    try:
+        config = normal(from_dict(layout.network, nested({name: said[name] for name in names})))
+    except UserError:
+        return {}  # a value of a wrong type is told of where the config is made
+    return {name: value for name in names if not layout.fields[name].allows(value := value_at(config, name))}
 
 
 def unknown(names: Names, config: Any) -> str:

@@ -122,11 +122,16 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     tensors, provenance = with_digests(source, tensors, provenance, side, bool(options.layout))
     own = provenance.get("layout", "") or ("" if options.layout else own_layout(source))
     check_complete(source, tensors, bool(found or options.layout or own in LAYOUTS))
-    layout = which_layout(source.path, found, options.layout, own, files.get("config.json"))
+    model = published(options.model)
+
+    def claims(layout: Layout) -> Json:
+        return {**model.config, **layout.read_side(files).config, **options.sets}
+
+    layout = which_layout(source.path, found, options.layout, own, files.get("config.json"), claims)
     check_accepted(source.path, layout, found.names, options)
     tensors, aside = without(tensors, layout)
     provenance = provenance if provenance.get("layout") == layout.name else {}
-    stated, model = layout.read_side(files), published(options.model)
+    stated = layout.read_side(files)
     stated = replace(stated, extra={**special_ids(source), **stated.extra})
     names = shapes(tensors)
     try:

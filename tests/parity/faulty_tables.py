@@ -25,7 +25,7 @@ from convert.verify.libraries import build, library_of
 from convert.verify.sides import ByRows
 from vit_jax.config import CaptionerConfig, ResNetConfig, TransformerConfig, ViTConfig, pair
 
-from . import layouts_captions, layouts_notebooks, layouts_vit_pytorch
+from . import layouts_captions, layouts_notebooks, layouts_timm, layouts_vit_pytorch
 from .cases import CAPTIONER, VIT, Config
 from .layouts_seq2seq import BART, MARIAN, MBART, NOTEBOOK, VECTORS, Notebook, some
 from .layouts_vit_pytorch import DUAL, NO_CLASS, SIMPLE, TOKEN
@@ -85,6 +85,7 @@ EXAMPLES: dict[str, Any] = {
     "timm@gate-apart": replace(VIT, **GATED, stem_norm=True),
     "timm@patch-matrix": replace(VIT, **TEACHER),
     "timm@deit3": replace(VIT, layer_scale=1.0, cls_position=False),
+    **{name: replace(VIT, **config) for name, config in layouts_timm.EVA.items()},
     "torchvision@1": SQUARE,
     "torchvision@2": replace(SQUARE, head_hidden=6),
     "torchvision-resnet": RESNET,

@@ -7,6 +7,7 @@ that we write. CLIP's and DINOv2's files are written by our tables and read by t
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import re
@@ -29,6 +30,7 @@ from convert.verify import Weights
 from convert.verify import libraries as builders
 from convert.verify.checks import Check, bits, values
 from convert.verify.libraries.timm import network
+from convert.verify.libraries.timm_eva import network as eva
 from convert.verify.sides import ByRows
 from vit_jax.config import ViTConfig
 
@@ -37,6 +39,7 @@ from .libraries import absent, load, timm, torchvision
 from .sides import ours
 from .weights import inputs, weights
 
+NO_SIDE = LAYOUTS["timm@patch-matrix"].write_side  # of layouts that have none
 UNSEEN = ("image", "heads", "activation", "eps", "pool", "position")  # what no tensor of these files tells
 Arrays = dict[str, np.ndarray]
 State = dict[str, torch.Tensor]
@@ -53,6 +56,7 @@ class File:
     layout: str = "timm"
     older: Callable[[Arrays], Arrays] = lambda state: state
     load: Callable[[State, Any], State] = lambda state, module: state  # the library's own reader of such files
+    angles: str = "none"  # rotary positions
 
 
 def randomise(module: nn.Module, which: str, dtype: str) -> nn.Module:
@@ -63,7 +67,7 @@ def randomise(module: nn.Module, which: str, dtype: str) -> nn.Module:
         if p.dim() in (2, 4):
             value = value / np.sqrt(np.prod(p.shape[1:]))
         elif p.dim() == 1:
-            value = value * 0.3 + bool(re.search(r"(norm\w*|ln\w*)\.weight$|gamma$", name))
+            value = value * 0.3 + bool(re.search(r"(norm\w*|ln\w*)\.weight$|gamma(_\d)?$", name))
         if which == "B" and re.search(r"token|pos_embed|patch_embed|conv_proj|proj\.|fc2|mlp\.3|class", name):
             value = value * 0.003
         p.data = value
@@ -83,7 +87,7 @@ def compare(f: File) -> Iterator[Check]:
         module = randomise(f.build(), which, dtype)
         file = f.older({k: v.detach().numpy().copy() for k, v in module.state_dict().items()})
         names = {k: v.shape for k, v in file.items()}
-        known = layout.refuses("choice") or which_layout("file", Recognition.of(names), "", "") is layout
+        known = layout.refuses("choice", names) or which_layout("file", Recognition.of(names), "", "") is layout
         yield Check(f.name, f.library, f"recognised as {f.layout}", 0.0 if known else np.inf, 0.0)
         config = resolve(layout, names, [("--set", f.said)], "file")
         parameters = rules.read(layout.rows(config), file)
@@ -93,13 +97,13 @@ def compare(f: File) -> Iterator[Check]:
         images = inputs(config, which=which)["images"].astype(dtype)
         logits = {"logits": ours(config, parameters, dtype).forward({"images": images})}
         yield values(f.name, f.library, f"a file of {dtype}, weights {which}", logits, run(module, images), dtype)
-    if f.layout == "timm" and not layout.cannot(config):
+    if layout.write_side is not NO_SIDE and not layout.cannot(config):
         yield folder(f, config, parameters, images, module)
 
 
 def folder(f: File, c: ViTConfig, parameters: Arrays, images: np.ndarray, module: nn.Module) -> Check:
     """The folder that we write, opened by timm itself; its config.json says the whole config."""
-    layout = LAYOUTS["timm"]
+    layout = LAYOUTS[f.layout]
     written = rules.write(layout.rows(c), parameters)
     with tempfile.TemporaryDirectory() as place:
         side = layout.write_side(c, Facts())["config.json"]
@@ -108,15 +112,9 @@ def folder(f: File, c: ViTConfig, parameters: Arrays, images: np.ndarray, module
         opened = load("timm").create_model(f"local-dir:{place}", pretrained=True).eval()
     said = layout.read_side({"config.json": json.loads(json.dumps(side))}).config
     again = resolve(layout, {k: v.shape for k, v in written.items()}, [("its config.json", said)], "folder")
-    result = values(
-        f.name,
-        "timm",
-        "the folder that we write, opened by timm",
-        run(module, images),
-        run(opened, images),
-        "float32",
-        limit=0.0,
-    )
+    exact = {"limit": 0.0} if f.angles == "none" else {}  # timm's own angles are less exact than those of `module`
+    what, found = "the folder that we write, opened by timm", (run(module, images), run(opened, images))
+    result = values(f.name, "timm", what, *found, "float32", **exact)
     return (
         result
         if layout.rows(again) == layout.rows(c) and again.eps == c.eps
@@ -214,6 +212,48 @@ def in_timm() -> Iterator[File]:
     )
 
 
+# {what is special: a network of timm's Eva}; DINOV3, EVA02, ROPE and PE as timm's published ones have it.
+ROTARY = dict(rotary="axial", width=16, heads=2, hidden=24)
+NO_KEY = dict(key_bias=False)
+SILU = dict(gated=True, activation="silu")
+DINOV3 = ROTARY | NO_KEY | dict(position="none", registers=4, layer_scale=1.0, eps=1e-5)
+INDICES = dict(rotary_places="indices", rotary_pairs="neighbours")
+EVA02 = ROTARY | NO_KEY | SILU | INDICES | dict(rotary_base=1e4, rotary_grid=16, pool="mean")
+MEAN = dict(final_norm=False, head_norm=True)
+ROPE = ROTARY | INDICES | dict(rotary_first="columns", layer_scale=1.0)
+PE = ROTARY | INDICES | dict(rotary_first="columns", rotary_base=1e4, rotary_offset=1.0, rotary_grid=(4, 5), eps=1e-5)
+PE |= dict(stem_bias=False, pre_norm=True)
+MIXED = dict(rotary="mixed", rotary_base=100.0)
+EVA: dict[str, dict[str, Any]] = {
+    "timm-eva, EVA": NO_KEY | MEAN | dict(pool="mean"),
+    "timm-eva, EVA-02 Tiny": EVA02 | MEAN,
+    "timm-eva, EVA-02 Enormous": NO_KEY | dict(branch_norm=True),
+    "timm-eva, DINOv3": DINOV3,
+    "timm-eva, DINOv3 without biases, mean": DINOV3 | dict(query_bias=False, value_bias=False, pool="mean"),
+    "timm-eva, RoPE-ViT": ROPE | dict(position="none"),
+    "timm-eva, RoPE-ViT beside positions": ROPE | dict(cls_position=False),
+    "timm-eva, RoPE-ViT mixed": ROPE | MIXED | dict(position="none"),
+    "timm-eva, RoPE-ViT mixed beside positions, q/k norm": ROPE | MIXED | dict(cls_position=False, qk_norm=True),
+    "timm-eva, Perception Encoder": PE | dict(pool="map_all", pool_heads=4, pool_hidden=32),
+    "timm-eva, Perception Encoder without class token": PE | dict(pool="map", cls_token=False, rotary_offset=0.0),
+    "timm-eva, Perception Encoder without last norm": PE | dict(final_norm=False, pool="mean", classes=0),
+    "timm-eva@gate-apart, DINOv3 with gate": DINOV3 | SILU,
+    "timm-eva@apart, EVA-02 Base": EVA02 | MEAN | dict(mlp_norm=True),
+    "timm-eva@apart, EVA-02 CLIP": EVA02 | dict(mlp_norm=True, attention_norm=True, pool="cls"),
+}
+
+
+def in_timm_eva() -> Iterator[File]:
+    """timm's Eva, in the forms in which it is published; its angles are computed in float64 (wide_angles)."""
+    for name, config in EVA.items():
+        layout, c = name.partition(",")[0], replace(VIT, **config)
+        seen = (n for n, field in LAYOUTS[layout].fields.items() if field.solve or len(field.among) == 1)
+        said = {n: getattr(c, n) for n in LAYOUTS[layout].fields.keys() - {*seen}}
+        said |= {n: getattr(c, n) for n in ("heads", "pool", "rotary", "branch_norm")}
+        forms = dict(apart="@apart" in layout, gate_apart="@" in layout)
+        yield File("timm", name, functools.partial(eva, c, **forms), said, layout, angles=c.rotary)
+
+
 def renamed(state: Arrays, pattern: str, by: str) -> Arrays:
     """A state dict with other names."""
     return {re.sub(pattern, by, name): value for name, value in state.items()}
@@ -291,7 +331,7 @@ def layouts() -> Iterator[Check]:
         for f in in_torchvision():
             yield from compare(f)
     if "timm" not in missing:
-        for f in in_timm():
+        for f in (*in_timm(), *in_timm_eva()):
             yield from compare(f)
         for r in relatives():
             yield from compare_relative(r)

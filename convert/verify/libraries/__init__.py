@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...layout import Layout
 from ..weights import Weights
-from . import timm, torch_nn, torch_ref, transformers, transformers_encoders, vit_pytorch
+from . import timm, timm_eva, torch_nn, torch_ref, transformers, transformers_encoders, vit_pytorch
 from .built import Built, NotLoaded, Unavailable, load
 
 __all__ = [
@@ -42,6 +42,7 @@ LIBRARIES: dict[str, Library] = {
     "vit-jax@resnet": Library("torchvision", torch_nn.our_resnet),
     "torch-ref": Library("torch_ref", torch_ref.torch_file),
     "timm": Library("timm", timm.own_file),
+    "timm-eva": Library("timm", timm_eva.own_file),
     "torchvision": Library("torchvision", torch_nn.torchvision),
     "torchvision-resnet": Library("torchvision", torch_nn.torchvision_resnet),
     "clip": Library("timm", timm.clip),

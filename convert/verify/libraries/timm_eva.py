@@ -1,0 +1,131 @@
+"""timm's Eva, of timm's own files: EVA, EVA-02, DINOv3, Perception Encoder and RoPE-ViT."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+from vit_jax.config import ViTConfig, pair
+
+from ... import rules
+from ..weights import Weights
+from .built import Built, Places, Unavailable, filled, load, of_images, tensors, versioned
+
+POOLS = {"cls": "token", "mean": "avg", "map": "map", "map_all": "map"}
+
+
+def network(c: ViTConfig, apart: bool = False, gate_apart: bool = False, **options: Any) -> Any:
+    """timm's network of a config, in float64 with random weights; `options` replace those that follow from the config.
+
+    `apart`: query, key and value are modules of their own; `gate_apart`: the gate of a gated mlp is. Raises
+    ImportError, and Unavailable on a pooling that timm does not have.
+    """
+    load("timm")
+    import torch
+
+    if c.pool not in POOLS:
+        raise Unavailable(f"timm has no pooling {c.pool!r}")
+    built: dict[str, Any] = {
+        "img_size": pair(c.image),
+        "patch_size": pair(c.patch),
+        "in_chans": c.channels,
+        "num_classes": c.classes,
+        "global_pool": POOLS[c.pool],
+        "embed_dim": c.width,
+        "depth": c.depth,
+        "num_heads": c.heads,
+        "qkv_bias": c.query_bias,
+        "qkv_fused": not apart,
+        "qk_norm": c.qk_norm,
+        "mlp_ratio": (c.hidden + 0.5) / c.width,  # timm cuts width times mlp_ratio down to an integer
+        "swiglu_mlp": c.gated,
+        "swiglu_align_to": 1 if gate_apart else 0,
+        "scale_mlp": c.mlp_norm,
+        "scale_attn_inner": c.attention_norm,
+        "attn_type": "rope" if c.key_bias else "eva",
+        "norm_layer": functools.partial(torch.nn.LayerNorm, eps=c.eps),
+        "init_values": c.layer_scale or None,
+        "class_token": c.cls_token,
+        "num_reg_tokens": c.registers,
+        "no_embed_class": bool(c.prefix) and c.position_rows == c.patches,
+        "use_abs_pos_emb": c.position != "none",
+        "use_post_norm": c.branch_norm,
+        "use_pre_transformer_norm": c.pre_norm,
+        "use_post_transformer_norm": c.final_norm,
+        "use_fc_norm": c.head_norm,
+        "attn_pool_num_heads": c.resolved_pool_heads,
+        "attn_pool_mlp_ratio": ((c.pool_hidden or c.hidden) + 0.5) / c.width,
+    }
+    if c.rotary != "none":
+        centres = c.rotary_places == "centres"
+        built |= {
+            "use_rot_pos_emb": True,
+            "rope_type": "mixed" if c.rotary == "mixed" else "dinov3" if centres else "cat",
+            "rope_temperature": c.rotary_base,
+            "rope_rotate_half": c.rotary_pairs == "halves",
+            "rope_grid_indexing": "ij" if c.rotary_first == "rows" else "xy",
+            "rope_grid_offset": c.rotary_offset,
+            "ref_feat_shape": pair(c.rotary_grid) if c.rotary_grid else None,
+        }
+    with wide_angles():
+        module = importlib.import_module("timm.models.eva").Eva(**built | options, dtype=torch.float64)
+    if c.rotary == "mixed":  # whose angles are computed in each call
+        module.rope.get_embed = wide(module.rope.get_embed)
+    return module
+
+
+@contextlib.contextmanager
+def wide_angles() -> Iterator[None]:
+    """timm's rotary code with float64 where it says float32.
+
+    It computes angles in float32 whatever the dtype of the network, so that a float64 network of timm's is exact to
+    1e-10 alone. Its formulas stay its own.
+    """
+    import torch
+
+    module, tensor = importlib.import_module("timm.layers.pos_embed_sincos"), torch.Tensor
+
+    class Wide:
+        float32 = torch.float64
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(torch, name)
+
+    owners = [module, *(each for each in vars(module).values() if isinstance(each, type))]
+    found = {f for owner in owners for f in vars(owner).values() if getattr(f, "__defaults__", None)}
+    functions = [f for f in found if torch.float32 in f.__defaults__]
+    defaults = [f.__defaults__ for f in functions]
+    as_float = tensor.float
+    try:
+        module.torch, tensor.float = Wide(), tensor.double  # type: ignore[attr-defined, method-assign, assignment]
+        for f, values in zip(functions, defaults, strict=True):
+            f.__defaults__ = tuple(torch.float64 if value is torch.float32 else value for value in values)
+        yield
+    finally:
+        module.torch, tensor.float = torch, as_float  # type: ignore[attr-defined, method-assign]
+        for f, values in zip(functions, defaults, strict=True):
+            f.__defaults__ = values
+
+
+def wide(function: Any) -> Any:
+    """A function whose calls are made within `wide_angles`."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with wide_angles():
+            return function(*args, **kwargs)
+
+    return called
+
+
+def own_file(weights: Weights) -> Built:
+    """A file of timm's own names."""
+    c: Any = weights.config
+    apart, gate = (any(part in name for name in weights.tensors) for part in (".q_proj.", ".fc1_g."))
+    module = filled(network(c, apart, gate), tensors(weights.tensors))
+    places: Places = {"tokens": ("blocks.0", "in"), **{f"blocks.{i}": (f"blocks.{i}", "out") for i in range(c.depth)}}
+    places |= {"features": ("norm", "out")} if c.final_norm else {}
+    rows = rules.narrow(weights.layout.rows(c), module.state_dict())
+    return Built(versioned("timm"), module, rows, of_images, places)
