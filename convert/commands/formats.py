@@ -88,9 +88,9 @@ def matrix(dialects: list[str], found: dict[tuple[str, str], str]) -> str:
     """Which dialects go to which: x, or a dot where no versions of them share a network."""
     joined = {(a.partition("@")[0], b.partition("@")[0]) for (a, b), why in found.items() if not why}
     wide, letters = max(map(len, dialects)) + 3, string.ascii_letters[: len(dialects)]
-    lines = [f"  {'':{wide}} " + " ".join(letters)]
+    lines = [f"  {'':{wide}} {letters}"]  # no room between columns: there are many, and terminals are narrow
     for letter, a in zip(letters, dialects, strict=True):
-        lines.append(f"  {f'{letter}  {a}':{wide}} " + " ".join("x" if (a, b) in joined else "." for b in dialects))
+        lines.append(f"  {f'{letter}  {a}':{wide}} " + "".join("x" if (a, b) in joined else "." for b in dialects))
     return "\n".join(lines)
 
 
