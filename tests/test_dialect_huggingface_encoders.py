@@ -19,6 +19,7 @@ from vit_jax.errors import UserError
 PLAIN = ViTConfig(image=8, patch=4, classes=5, width=8, depth=2, heads=2, hidden=16)
 DINOV2 = replace(PLAIN, layer_scale=1.0, pool="cls_mean")
 GATED = dict(gated=True, activation="silu")
+DINOV3 = replace(PLAIN, width=16, layer_scale=1.0, position="none", rotary="axial", key_bias=False, classes=0, eps=1e-5)
 SIGLIP = replace(PLAIN, cls_token=False, pool="map", classes=0, activation="gelu_tanh")
 CLIP = replace(PLAIN, stem_bias=False, pre_norm=True, head_bias=False, eps=1e-5, activation="quick_gelu")
 CONFIGS = [
@@ -29,6 +30,9 @@ CONFIGS = [
     ),
     ("huggingface-dinov2@v5", replace(DINOV2, **GATED, classes=0, pool="cls", patch=(4, 2))),
     ("huggingface-dinov2@v5", replace(DINOV2, registers=1, eps=1e-5, activation="gelu_tanh")),
+    ("huggingface-dinov3", replace(DINOV3, registers=2)),
+    ("huggingface-dinov3", replace(DINOV3, **GATED, image=(8, 4), patch=(4, 2), rotary_base=1000.0)),
+    ("huggingface-dinov3", replace(DINOV3, key_bias=True, query_bias=False, out_bias=False, mlp_bias=False)),
     ("huggingface-siglip", SIGLIP),
     ("huggingface-siglip", replace(SIGLIP, classes=5, pool="mean")),
     ("huggingface-siglip", replace(SIGLIP, pool="mean", eps=1e-5)),
@@ -125,6 +129,34 @@ def test_a_body_without_classes_may_be_named_and_its_mask_token_comes_back(body)
     back = rules.read(layout.rows(config), state)
     again = rules.write(layout.rows(config), back, names=state)
     assert again.keys() == state.keys() and all(np.array_equal(again[n], state[n]) for n in state)
+
+
+def test_blocks_of_dinov3_may_have_their_names_in_memory_and_an_empty_tensor_of_registers_comes_back():
+    layout, config = LAYOUTS["huggingface-dinov3"], DINOV3
+    state = {f"model.{n}" if n.startswith("layer.") else n: a for n, a in tensors(layout.name, config).items()}
+    state |= {"embeddings.mask_token": np.ones((1, 1, 16)), "embeddings.register_tokens": np.ones((1, 0, 16))}
+    assert layout.recognises({n: array.shape for n, array in state.items()})
+    again = rules.write(layout.rows(config), rules.read(layout.rows(config), state), names=state)
+    assert again.keys() == state.keys() and all(np.array_equal(again[n], state[n]) for n in state)
+
+
+def test_what_a_config_json_of_dinov3_leaves_out_is_what_the_library_takes():
+    config = replace(DINOV3, image=224, patch=16, heads=6, width=24, rotary_base=100.0)
+    given = {"model_type": "dinov3_vit", "hidden_size": 24, "num_hidden_layers": 2, "intermediate_size": 16}
+    layout = LAYOUTS["huggingface-dinov3"]
+    said = layout.read_side({"config.json": given}).config
+    assert resolve(layout, shapes(layout.name, config), [("its config.json", said)], "file") == config
+    whole = layout.read_side({"config.json": given | {"rope_theta": 100}}).config
+    assert resolve(layout, shapes(layout.name, config), [("its config.json", whole)], "file") == config
+
+
+def test_a_processor_that_resizes_floats_is_told_apart():
+    given = {"image_processor_type": "DINOv3ViTImageProcessorFast", "size": {"height": 8, "width": 8}}
+    facts = LAYOUTS["huggingface-dinov3"].read_side({"preprocessor_config.json": given})
+    assert facts.preprocess["interpolation"] == "bilinear" and facts.preprocess["fit"] == "stretch"
+    assert facts.preprocess["mean"] == [0.485, 0.456, 0.406]
+    (note,) = facts.notes
+    assert "pixels differ by up to 1/255" in note
 
 
 TEXT = {
@@ -224,6 +256,9 @@ def test_relatives_with_clip_s_names_are_refused_by_name(before, inside, told):
             "hidden is 20, which config.json states as a whole multiple",
         ),
         ("huggingface-dinov2", replace(DINOV2, **GATED, hidden=20), "rounded up to 8"),
+        ("huggingface-dinov3", replace(DINOV3, classes=5), "classes is 5"),
+        ("huggingface-dinov3", replace(DINOV3, rotary_pairs="neighbours"), "rotary_pairs is 'neighbours'"),
+        ("huggingface-dinov3", replace(DINOV3, rotary="none"), "rotary is 'none'"),
         ("huggingface-siglip", replace(SIGLIP, classes=5), "its classifier takes the mean of the tokens"),
         ("huggingface-siglip", replace(SIGLIP, image=(8, 4)), "image is 8x4, but the layout has only squares"),
         ("huggingface-siglip", replace(SIGLIP, pool_hidden=4), "pool_hidden is 4"),

@@ -17,9 +17,17 @@ DEFAULTS: dict[str, Json] = {
         "do_center_crop": False, "size": {"height": 224, "width": 224}, "resample": 3,
         "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
     },
+    "DINOv3ViT": {
+        "do_center_crop": False, "size": {"height": 224, "width": 224}, "resample": 2,
+        "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225],
+    },
     "CLIP": {"do_center_crop": True, "size": {"shortest_edge": 224}, "crop_size": 224, "resample": 3},
 }  # fmt: skip
 SQUARE = ("ViT", "DeiT")  # to which a bare number is the side of a square; to others, the shorter side
+FLOATS = (
+    "preprocessor_config.json: its class resizes numbers between 0 and 1, and here bytes are resized: pixels differ by "
+    "up to 1/255"
+)
 BACKGROUND = 255  # transformers has no rule for transparent pixels: the default of vit_jax
 
 
@@ -32,7 +40,8 @@ def preprocess(given: Json) -> tuple[Json | None, tuple[str, ...]]:
     )
     p = EVERY | DEFAULTS.get(processor_class, {}) | given
     try:
-        return _steps(p, shortest=processor_class not in SQUARE)
+        steps, notes = _steps(p, shortest=processor_class not in SQUARE)
+        return steps, (*notes, FLOATS) if processor_class == "DINOv3ViT" else notes
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         missing = f"it does not state {error}" if isinstance(error, KeyError) else str(error)
         return None, (f"preprocessor_config.json: its preprocessing has no counterpart here ({missing})",)

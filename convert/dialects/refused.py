@@ -100,9 +100,9 @@ REFUSED = (
         (rf"{ANY}(rope|rope_embed|rope_embeddings)\.(?!freqs$).*",),
     ),
     RefusedLayout(
-        "DINOv3",
+        "DINOv3 under the names of its own repository",
         ROTARY,
-        (rf"{ANY}(storage_tokens|embeddings\.register_tokens)", r"!.*pos_embed.*", r"!.*position_embeddings"),
+        (rf"{ANY}storage_tokens", r"!.*pos_embed.*"),
     ),
     RefusedLayout(
         "a ViT whose attention and mlp are side by side (timm)",

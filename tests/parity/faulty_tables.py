@@ -39,6 +39,17 @@ CLIP = replace(SQUARE, stem_bias=False, pre_norm=True, eps=1e-5, head_bias=False
 DINO = replace(VIT, registers=3, classes=0, layer_scale=1.0)
 GATED = dict(gated=True, activation="silu")
 HF_DINO = replace(SQUARE, hidden=16, layer_scale=1.0, pool="cls_mean")
+HF_DINOV3 = replace(
+    SQUARE,
+    image=(4, 6),
+    width=16,
+    eps=1e-5,
+    layer_scale=1.0,
+    key_bias=False,
+    position="none",
+    rotary="axial",
+    classes=0,
+)
 HF_SIGLIP = replace(SQUARE, cls_token=False, pool="mean", activation="gelu_tanh")
 TEACHER = dict(distill_token=True, distill_head=True, pool="cls_distill")
 HEADLESS = dict(outputs=0, tie="embeddings")
@@ -109,6 +120,8 @@ EXAMPLES: dict[str, Any] = {
     "huggingface-dinov2@v4, gated, no registers": replace(HF_DINO, **GATED),
     "huggingface-dinov2@v5": replace(HF_DINO, **GATED, registers=3, classes=0, pool="cls"),
     "huggingface-dinov2@v5, plain": replace(HF_DINO, classes=0, pool="cls", activation="gelu_tanh"),
+    "huggingface-dinov3": replace(HF_DINOV3, registers=2),
+    "huggingface-dinov3, gated": replace(HF_DINOV3, **GATED, query_bias=False, value_bias=False, image=(8, 4)),
     "huggingface-siglip": replace(HF_SIGLIP, classes=0, pool="map"),
     "huggingface-siglip, mean": HF_SIGLIP,
     "huggingface-clip": CLIP,
@@ -265,7 +278,12 @@ def is_resnet(c: Any) -> bool:
 
 KINDS = (
     Kind("norm1 and norm2 exchanged", exchanged("norm1", "norm2"), has_attention),
-    Kind("query and key exchanged", exchanged("query", "key"), has_attention),
+    Kind(
+        "query and key exchanged",
+        exchanged("query", "key"),
+        # with one bias of the two, the names would tell
+        lambda c: has_attention(c) and getattr(c, "query_bias", True) == getattr(c, "key_bias", True),
+    ),
     Kind(
         "square out projection transposed",
         after("attention.out.kernel", lambda c: TRANSPOSE),

@@ -19,9 +19,10 @@ import torch
 from convert import rules
 from convert.layout import Layout
 from convert.verify import Weights
-from convert.verify.checks import Check, bits
+from convert.verify.checks import Check, bits, values
 from convert.verify.libraries import transformers_encoders
 from convert.verify.reference import Reference, compared
+from vit_jax import rotary
 from vit_jax.config import ViTConfig
 
 from .layouts_huggingface import identify, written
@@ -105,6 +106,34 @@ def dinov2() -> list[Saved]:
     ]
 
 
+def dinov3() -> list[Saved]:
+    """At a square and at oblong sizes, with two frequencies an axis."""
+
+    def one(**settings: Any) -> Saved:
+        return Saved(
+            "DINOv3ViTModel", "DINOv3ViTConfig", "huggingface-dinov3", HIDDEN | dict(hidden_size=16) | settings
+        )
+
+    return [
+        one(num_register_tokens=3),
+        one(num_register_tokens=1, image_size=[4, 6], use_gated_mlp=True, hidden_act="silu"),
+        one(image_size=[8, 4], patch_size=[2, 4], rope_theta=1000.0, key_bias=True, query_bias=False, mlp_bias=False),
+    ]
+
+
+def angles() -> Iterator[Check]:
+    """DINOv3's tables of cosines and sines in float32, as the library has them, at sizes of a model of another size."""
+    transformers = load("transformers")
+    for h, w in ((4, 4), (6, 10), (32, 30)):
+        config = transformers.DINOv3ViTConfig(**{**SMALL, "hidden_size": 64})
+        theirs = transformers.DINOv3ViTModel(config).eval().rope_embeddings(torch.zeros(1, 2, h, w))
+        places = rotary.places((h // 2, w // 2), "centres", "rows")
+        turned = np.tile(rotary.axial(places, 32, 100.0), 2)
+        mine = {"cosines": np.cos(turned).astype(np.float32), "sines": np.sin(turned).astype(np.float32)}
+        expected = dict(zip(mine, (table.numpy() for table in theirs), strict=True))
+        yield values("DINOv3, angles", "transformers", f"of {h}x{w} pixels", mine, expected, "float32", 2e-6)
+
+
 def two_towers() -> list[Saved]:
     """SigLIP and CLIP."""
     labels = dict(num_labels=5)
@@ -120,7 +149,7 @@ def two_towers() -> list[Saved]:
     ]
 
 
-CLASSES = [*dinov2(), *two_towers()]
+CLASSES = [*dinov2(), *dinov3(), *two_towers()]
 
 
 def randomise(module: torch.nn.Module) -> torch.nn.Module:
@@ -198,3 +227,4 @@ def layouts() -> Iterator[Check]:
         return
     for number, case in enumerate(CLASSES):
         yield from compare(case, f"{case.name} {number}")
+    yield from angles()

@@ -52,7 +52,7 @@ LIBRARIES: dict[str, Library] = {
     **dict.fromkeys(("vit-pytorch@1.4", "vit-pytorch@1.16", "vit-pytorch@1.16.1", "simple-vit@1.4.1"), _NEWER),
     **dict.fromkeys(("vit-pytorch-distill@1.4", "vit-pytorch-distill@1.16.5"), _WRAPPER),
     "huggingface": Library("transformers", transformers.images),
-    **dict.fromkeys(("huggingface-dinov2", "huggingface-siglip", "huggingface-clip"), _ENCODERS),
+    **dict.fromkeys(("huggingface-dinov2", "huggingface-dinov3", "huggingface-siglip", "huggingface-clip"), _ENCODERS),
     "huggingface-flax": Library("transformers", transformers.flax_images),
     **dict.fromkeys(("marian", "bart", "mbart"), _SENTENCES),
     "flax-seq2seq": Library("transformers", transformers.flax_sentences),

@@ -5,9 +5,11 @@ A tower's output is its pooled feature. Attention is torch's own: transformers' 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -35,6 +37,12 @@ def clip_unread(c: ViTConfig) -> Shapes:
     return {f"vision_model.post_layernorm.{name}": (c.width,) for name in names}
 
 
+def dinov3_unread(c: ViTConfig) -> Shapes:
+    """The mask token, and the registers where there are none."""
+    none: Shapes = {} if c.registers else {"embeddings.register_tokens": (1, 0, c.width)}
+    return {"embeddings.mask_token": (1, 1, c.width), **none}
+
+
 @dataclass(frozen=True)
 class Tower:
     """Where a class has what: the layout of its names in memory, its blocks, its last norm if all tokens go through it.
@@ -50,6 +58,7 @@ class Tower:
 
 TOWERS = {  # by dialect
     "huggingface-dinov2": Tower("huggingface-dinov2@v5", "encoder.layer", "layernorm", dinov2_unread),
+    "huggingface-dinov3": Tower("huggingface-dinov3", "model.layer", "norm", dinov3_unread),
     "huggingface-siglip": Tower("huggingface-siglip", "encoder.layers", "post_layernorm"),
     "huggingface-clip": Tower("huggingface-clip", "encoder.layers", unread=clip_unread),
 }
@@ -73,8 +82,35 @@ def built(module: Any, weights: Weights) -> Built:
         **{f"blocks.{i}": (f"{at}{tower.blocks}.{i}", "out") for i in range(c.depth)},
     }
     places |= {"features": (f"{at}{tower.norm}", "out")} if tower.norm else {}
+    exact_angles(module)
     named = rules.narrow(LAYOUTS[tower.layout].rows(c), module.state_dict())
     return Built(versioned("transformers"), module, named, _output, places)
+
+
+def exact_angles(module: Any) -> None:
+    """Have DINOv3 compute its rotary angles in float64: it does so in float32 whatever its parameters have.
+
+    Its frequencies are computed again, and the places of patches, which its forward pass asks for in float32, are those
+    of its own function in float64.
+    """
+    import torch
+
+    rotary = getattr(module, "rope_embeddings", None)
+    if rotary is None:
+        return
+    exponents = torch.arange(0, 1, 4 / rotary.head_dim, dtype=torch.float64)
+    rotary.inv_freq = (1 / rotary.base**exponents).to(rotary.inv_freq.device)
+    places = importlib.import_module(type(rotary).__module__)
+    own, forward = places.get_patches_center_coordinates, rotary.forward
+
+    def exact(images: Any) -> Any:
+        def in_double(h: int, w: int, dtype: Any, device: Any) -> Any:
+            return own(h, w, dtype=torch.float64, device=device)
+
+        with mock.patch.object(places, "get_patches_center_coordinates", in_double):
+            return forward(images)
+
+    rotary.forward = exact
 
 
 def _output(module: Any, images: Any) -> Any:
