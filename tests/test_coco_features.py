@@ -1,5 +1,6 @@
 """Captions of COCO as cs231n hands them out: what is read and refused, and runs on vectors with captions."""
 
+import csv
 import json
 import shutil
 import sys
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import vit_jax
+import vit_jax.report
 from vit_jax.config import CaptionerConfig, FeatureData, TransformerConfig
 from vit_jax.data import open_features, open_other_features, vectors_in
 from vit_jax.errors import UserError
@@ -22,8 +24,10 @@ WORDS = ["a", "the", "<END>", "<NULL>", "<UNK>", "<START>", *(f"w{i}" for i in r
 LENGTH, WIDTH = 10, 16  # ids of a row, begin and end included; of a vector
 SMALL = (
     "--model.memory-width 16 --model.text.width 12 --model.text.decoder-depth 1 --model.text.heads 2 "
-    "--model.text.hidden 16 --batch 8 --epochs 2"
+    "--model.text.hidden 16 --model.text.max-length 10 --data.length 10 --batch 8 --epochs 2 --accumulate 1"
 )
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def write(folder, counts, width=WIDTH, seed=0):
@@ -239,15 +243,17 @@ def test_vectors_are_read_from_files(folder, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def run(folder, tmp_path_factory):
+def run(folder, tmp_path_factory, quick_compilation):
     place = tmp_path_factory.mktemp("runs")
     flags = ["coco-caption", "--data.source", f"coco-features:{folder}", *SMALL.split(), "--dir", str(place)]
-    assert train([*flags, "--name", "r"]) == 0
+    with pytest.MonkeyPatch.context() as patch:  # no curves, which are those of any run; the sample is the task's own
+        patch.setattr(vit_jax.report, "draw_curves", lambda *a, **k: None)
+        assert train([*flags, "--name", "r"]) == 0
     return place / "r"
 
 
 def test_a_run_is_evaluated_and_says_captions_of_files_and_arrays(run, folder, tmp_path, capsys):
-    step, result = vit_jax.evaluate(run, split="validation", batch=5)
+    step, result = vit_jax.evaluate(run, split="validation", batch=8)
     assert step and {"loss", "exact_match", "cider_d", "bleu4"} <= result.metrics.keys() and len(result.predicted) == 12
     assert vit_jax.evaluate(run)[1].predicted.shape[0] == 2
     _, other = vit_jax.evaluate(run, source=f"coco-features:{folder}/.", split="train")
@@ -255,10 +261,10 @@ def test_a_run_is_evaluated_and_says_captions_of_files_and_arrays(run, folder, t
     net, file = vit_jax.load(run), f"{folder}/val2014_vgg16_fc7_pca.h5"
     with h5py.File(file) as stream:
         features = stream["features"][:]
-    said = net.predict(features, batch=5)
-    assert said == [text for _, text in vit_jax.predict(run, [file])] and net.predict(features[3]) == said[3]
+    said = net.predict(features, batch=6)
+    assert said == [text for _, text in vit_jax.predict(run, [file], batch=6)] and net.predict(features[3]) == said[3]
     assert vit_jax.predict(run, f"{file}:3") == said[3] == vit_jax.predict(run, f"{file}:3", beam=1)
-    order = [int(net_name.rpartition(":")[2]) for net_name, _ in vit_jax.predict(run, [file])]
+    order = [int(net_name.rpartition(":")[2]) for net_name, _ in vit_jax.predict(run, [file], batch=6)]
     assert order == list(range(12)) and net.capture(features[:2], ["memory"])["memory"].shape == (2, 1, 12)
     report = tmp_path / "report"
     from vit_jax.evaluate import command as evaluate
@@ -277,6 +283,38 @@ def test_a_run_is_evaluated_and_says_captions_of_files_and_arrays(run, folder, t
     ):
         with pytest.raises(UserError, match=message):
             predict([str(run), str(inputs), *more])
+
+
+def test_what_a_run_exports_says_the_runs_captions_of_the_same_files(run, folder, tmp_path, capsys):
+    """Its own words and the way that it takes vectors are in the file; the course's layout has the words beside it."""
+    from vit_jax.predict import command as predict
+
+    net, vectors = vit_jax.load(run), f"{folder}/val2014_vgg16_fc7_pca.h5"
+    said = [text for _, text in vit_jax.predict(run, [vectors], batch=6)]
+    file = tmp_path / "x.safetensors"
+    vit_jax.export(net, file)
+    vit_jax.export(net, tmp_path / "course.pt", to="cs231n@2021")
+    for weights in (file, tmp_path / "course.pt"):
+        assert predict([str(weights), vectors, "--batch", "6", "--csv", str(tmp_path / "said.csv"), "--force"]) == 0
+        printed = capsys.readouterr().out.splitlines()
+        assert printed == [f"{vectors}:{i}: {text}" for i, text in enumerate(said)]
+        with open(tmp_path / "said.csv", newline="") as table:
+            assert [row["caption"] for row in csv.DictReader(table)] == said
+    np.save(tmp_path / "wide.npy", np.zeros(9))
+    (tmp_path / "folder").mkdir()
+    for inputs, more, message in (
+        (tmp_path / "wide.npy", [], r"wide.npy: is float64 \[9\]; give vectors \[16\]"),
+        (tmp_path / "gone.npy", [], "there is no such file; give a .npy, .npz or .h5 of vectors, or FILE:ROW"),
+        ("a dog", [], "a dog: there is no such file; give a .npy, .npz or .h5 of vectors, or FILE:ROW"),
+        (f"{vectors}:12", [], "there is no row 12; count rows from 0"),
+        (tmp_path / "folder", [], "is no regular file"),
+        (f"{vectors}:1", ["--top", "2"], "this network says a text and no classes"),
+        (f"{vectors}:1", ["--attention", str(tmp_path / "x.png")], "reads a single vector"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            predict([str(file), str(inputs), *more])
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "x.png").exists()
 
 
 @pytest.mark.slow  # about half a minute

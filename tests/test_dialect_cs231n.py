@@ -128,3 +128,18 @@ def test_a_file_of_the_course_goes_there_and_back_by_the_commands(name, tmp_path
     back = torch.load(tmp_path / "back.pt", weights_only=True)
     assert back.keys() == state.keys() and all(torch.equal(back[key], value) for key, value in state.items())
     assert vit_jax.load(tmp_path / "ours.safetensors").model.config.text.position == "learned"
+
+
+def test_of_a_file_of_the_course_that_lacks_something_the_vectors_are_read_and_what_lacks_is_named(tmp_path):
+    """The number of heads is in no tensor, and its words are in none: neither is taken for a file without an image."""
+    np.save(tmp_path / "six.npy", np.zeros((2, 6), np.float32))
+    torch.save(layouts_captions.Course("cs231n@2021").state_dict(), tmp_path / "course.pt")
+    for inputs, message in (
+        ("six.npy:1", r"its tensors cannot tell text\.heads; .* --set text\.heads=\.\.\."),
+        ("six.npy:2", "there is no row 2; count rows from 0"),
+    ):
+        with pytest.raises(UserError, match=message):
+            vit_jax.predict(str(tmp_path / "course.pt"), f"{tmp_path}/{inputs}")
+    vit_jax.export(str(tmp_path / "course.pt"), tmp_path / "x.safetensors", fields={"text.heads": 2})
+    with pytest.raises(UserError, match="holds a Captioner without its words; give a run that was trained here"):
+        vit_jax.predict(str(tmp_path / "x.safetensors"), f"{tmp_path}/six.npy:1")

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit_jax.config import DistilLoss, LossConfig, RunConfig, nearest, network_of
-from vit_jax.data import open_captions, open_images, open_sentences
+from vit_jax.config import DistilLoss, FeatureData, LossConfig, RunConfig, nearest, network_of
+from vit_jax.data import open_captions, open_features, open_images, open_sentences
 from vit_jax.errors import UserError
 from vit_jax.text import Ids, opened, opened_one
 
@@ -258,25 +258,29 @@ class Caption:
         how = {name: getattr(augment, name) for name in ("normalize", "mean", "std")}
         return open_captions(data, c.vit.image, c.vit.channels, c.vit.grid, **how, words=c.text.outputs, seed=run.seed)
 
-    def loss(self, model: Captioner, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-        """The loss of a batch []; images are augmented if the model is in training mode."""
+    def inputs(self, batch: Mapping[str, Tensor], dtype: torch.dtype, training: bool) -> Tensor:
+        """The network's input of a batch: normalised images [B, C, h, w], augmented in training."""
         images = batch["image"].permute(0, 3, 1, 2)  # [B, h, w, C] -> [B, C, h, w]
-        images = augmented(images, self.run.augment) if model.training else images
+        images = augmented(images, self.run.augment) if training else images
+        return normalised(images, self.mean, self.std, dtype)
+
+    def loss(self, model: Captioner, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+        """The loss of a batch []."""
         read, labels = shifted(batch["target"].long(), self.ids)
-        logits = model(normalised(images, self.mean, self.std, dtype), read)
+        logits = model(self.inputs(batch, dtype, model.training), read)
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=self.run.loss.label_smoothing)
 
     def outputs(self, model: Captioner, batch: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-        """For each image: the sum of its losses, its tokens, how many are predicted right, and its caption."""
-        images = normalised(batch["image"].permute(0, 3, 1, 2), self.mean, self.std, dtype)
+        """For each example: the sum of its losses, its tokens, how many are predicted right, and its caption."""
+        given = self.inputs(batch, dtype, training=False)
         read, labels = shifted(batch["target"].long(), self.ids)
-        logits = model(images, read)
+        logits = model(given, read)
         losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
         return {
             "loss": losses.double().sum(1),
             "tokens": (labels != -100).sum(1),
             "right": (logits.argmax(-1) == labels).sum(1),
-            "predicted": likeliest(model, model.encode(images), None, cast(Any, self.run.data).length, self.ids),
+            "predicted": likeliest(model, model.encode(given), None, cast(Any, self.run.data).length, self.ids),
         }
 
     def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
@@ -290,7 +294,32 @@ class Caption:
         }
 
 
-TASKS: dict[str, Any] = {"caption": Caption, "classify": Classify, "translate": Translate}
+class CaptionFeatures(Caption):
+    """Captions of vectors, in batches {vectors: float32 [B, 1, C], target: ids [B, T]}.
+
+    The best weights are those of the best exact match: CIDEr-D, by which vit_jax chooses, is not written again here.
+    """
+
+    def __init__(self, run: RunConfig, metadata: Mapping[str, Any]):
+        self.run, self.ids = run, opened_one("words", metadata).ids
+
+    @staticmethod
+    def open_data(run: RunConfig) -> Any:
+        """Open, check and split the data of a run. Raises UserError."""
+        c = cast(Any, run.model)  # its class is that of the task's row
+        return open_features(cast(FeatureData, run.data), c.memory_width, c.text.outputs, run.seed)
+
+    def inputs(self, batch: Mapping[str, Tensor], dtype: torch.dtype, training: bool) -> Tensor:
+        """The network's input of a batch: its vectors [B, 1, C]."""
+        return batch["vectors"].to(dtype)
+
+
+TASKS: dict[str, Any] = {
+    "caption": Caption,
+    "caption-features": CaptionFeatures,
+    "classify": Classify,
+    "translate": Translate,
+}
 
 
 def task_of(run: RunConfig) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .config import ModelConfig, function_fields, network_of, pair, task_row
+from .config import ModelConfig, function_fields, network_of, pair, replaced, task_row
 from .errors import UserError
 
 PREFIX = 10  # more tokens than stand before the patches, of those that have positions
@@ -145,7 +145,7 @@ def network_in(path: str) -> type[ModelConfig]:
 
 
 def config_in(path: str) -> ModelConfig:
-    """The config of the network whose weights a file or folder holds; its class's defaults where they do not tell it.
+    """The config of the network whose weights a file or folder holds; of fields that they do not tell, the defaults.
 
     Raises UserError.
     """
@@ -157,7 +157,7 @@ def config_in(path: str) -> ModelConfig:
         with reading.source:
             return reading.config
     except Untold as error:
-        return error.network()
+        return replaced(error.network(), error.known)
 
 
 def check_network(given: type[ModelConfig], wanted: type[ModelConfig]) -> None:

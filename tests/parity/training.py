@@ -16,6 +16,8 @@ from convert.verify.sides import on_cpu
 from torch_ref.trainer import Trainer
 from vit_jax.config import (
     AugmentConfig,
+    CaptionerConfig,
+    FeatureData,
     ImageAugment,
     ImageData,
     LossConfig,
@@ -31,8 +33,9 @@ from vit_jax.optim import Optimizer, joined
 from vit_jax.runs import flatten, unflatten
 from vit_jax.step import Engine
 from vit_jax.tasks import task_of
+from vit_jax.text.vocabulary import COURSE
 
-from .cases import TRANSFORMER, VIT, Config, grid
+from .cases import CAPTIONER, TRANSFORMER, VIT, Config, grid
 from .weights import weights, zero_gradients
 
 STEPS_RUN, EPOCH, RATE = 10, 5, 1e-3
@@ -41,6 +44,9 @@ LOSSES = {"float64": 1e-9, "float32": 1e-5}
 NETWORKS: dict[str, Config] = {
     "ViT": replace(VIT, image=(8, 6), patch=(4, 2), stem=(6,), layer_scale=0.1),
     "Transformer, all tied": replace(TRANSFORMER, source_vocabulary=9, outputs=9, tie="all", position="learned"),
+    "Captioner of vectors": replace(
+        CAPTIONER, memory="vectors", memory_width=6, text=replace(CAPTIONER.text, outputs=9, norm_first=False)
+    ),
 }
 OPTIMIZERS = {
     "SGD": OptimConfig(name="sgd", schedule="constant"),
@@ -67,19 +73,23 @@ OPTIMIZERS = {
 }
 
 
+# Those of the captioner, whose optimizers are those of the others: its task is what is new.
+OF_CAPTIONER = ("SGD", "Adam, L2, warm-up and cosine", "Lion, one cycle of rate and momentum")
+
+
 def make_run(c: Config, optim: OptimConfig, dtype: str) -> RunConfig:
-    kind = (
-        ("classify", c, ImageData(), ImageAugment())
-        if isinstance(c, ViTConfig)
-        else ("translate", c, SentenceData(), AugmentConfig())
-    )
+    kind: Any = ("translate", c, SentenceData(), AugmentConfig())
+    if isinstance(c, ViTConfig):
+        kind = ("classify", c, ImageData(), ImageAugment())
+    elif isinstance(c, CaptionerConfig):
+        kind = ("caption-features", c, FeatureData(), AugmentConfig())
     return RunConfig(
         *kind, optim=replace(optim, lr=RATE), loss=LossConfig(label_smoothing=0.1), compute_dtype=dtype, batch=4
-    )  # type: ignore[arg-type]
+    )
 
 
-# What such a run keeps of its data: the statistics of pixels, and a vocabulary of words alone.
-KEPT = {"preprocess": {"mean": [0.3], "std": [0.7]}, "vocabulary": {"source": [], "target": []}}
+# What such a run keeps of its data: the statistics of pixels, a vocabulary of words alone, the words of captions.
+KEPT = {"preprocess": {"mean": [0.3], "std": [0.7]}, "vocabulary": {"source": [], "target": []}, "words": [*COURSE]}
 
 
 def batches(c: Config) -> list[dict[str, np.ndarray]]:
@@ -94,8 +104,12 @@ def batches(c: Config) -> list[dict[str, np.ndarray]]:
                 }
             )
             continue
+        text = c.text if isinstance(c, CaptionerConfig) else c
         one = {}
-        for name, length, vocabulary in (("source", 5, c.source_vocabulary), ("target", 4, c.target_vocabulary)):
+        for name, length, vocabulary in (("source", 5, text.source_vocabulary), ("target", 4, text.target_vocabulary)):
+            if not vocabulary:  # the captioner reads a vector, in float32 as its data has it
+                one["vectors"] = rng.standard_normal((4, 1, c.memory_width)).astype(np.float32)
+                continue
             ids = rng.integers(3, vocabulary, (4, length)).astype(np.int32)
             one[name] = np.where(np.arange(length) < np.array([[length], [length - 1], [3], [0]]), ids, 0).astype(
                 np.int32
@@ -166,7 +180,7 @@ def ten_steps(name: str, c: Config, optim: OptimConfig, dtype: str = "float64") 
     yield Check(subject, against, f"losses, {dtype}", apart, LOSSES[dtype])
     if dtype != "float64":
         return
-    zero = zero_gradients(c)
+    zero = unlearnt(c)
     without = 2 * STEPS_RUN * RATE if optim.name == "lion" else STEPS_ZERO  # a rounding error's sign is a whole step
     for quantity, a, b, limit in (
         ("parameters", {k: v for k, v in mine.items() if k not in zero}, their, STEPS),
@@ -179,10 +193,21 @@ def ten_steps(name: str, c: Config, optim: OptimConfig, dtype: str = "float64") 
             yield Check(subject, against, quantity, each[worst], limit, worst)
 
 
+def unlearnt(c: Config) -> set[str]:
+    """Parameters whose true gradient is 0: of attention to a single vector, also those that choose where to look."""
+    zero = zero_gradients(c)
+    if isinstance(c, CaptionerConfig):
+        zero |= {n for n in parameters(c) if ".cross_attention.query." in n or ".cross_attention.key." in n}
+    return zero
+
+
 def training() -> Iterator[Check]:
-    """Every optimizer and schedule on both kinds of network; float32 losses of the first and the last."""
+    """Every optimizer and schedule on a ViT and a Transformer, some on a captioner; losses of the last in float32."""
     for network, c in NETWORKS.items():
+        of_captioner = isinstance(c, CaptionerConfig)
         for title, optim in OPTIMIZERS.items():
+            if of_captioner and title not in OF_CAPTIONER:
+                continue
             optim = optim if isinstance(c, ViTConfig) else replace(optim, layer_decay=1.0)
             yield from ten_steps(f"{network}, {title}", c, optim)
         yield from ten_steps(f"{network}, {title}", c, optim, "float32")
