@@ -317,6 +317,21 @@ def test_what_a_run_exports_says_the_runs_captions_of_the_same_files(run, folder
     assert not (tmp_path / "x.png").exists()
 
 
+def test_pytorch_measures_a_run_as_it_is_measured_here(run, folder):
+    """Loss, accuracy, exact match and captions of the task in torch_ref, with the run's weights."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    from torch_ref.evaluation import measure
+    from torch_ref.trainer import Trainer
+    from vit_jax.layers import split
+    from vit_jax.runs import find, flatten
+
+    config, (_, result) = find(run).config(), vit_jax.evaluate(run, split="validation", batch=8)
+    trainer = Trainer(config, 10, 5, find(run).metadata())
+    trainer.load({name: np.asarray(value) for name, value in flatten(split(vit_jax.load(run).model)[1]).items()})
+    found = measure(trainer, trainer.model, trainer.task.open_data(config).splits["validation"])
+    assert all(abs(found[name] - result.metrics[name]) < 1e-5 for name in ("loss", "accuracy", "exact_match"))
+
+
 @pytest.mark.slow  # about half a minute
 def test_the_preset_learns_fifty_captions_of_fifty_pictures(tmp_path):
     write(tmp_path, {"train": 50}, width=512)
