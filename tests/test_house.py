@@ -205,7 +205,7 @@ def names_of_rows() -> tuple[set[str], set[str], set[str]]:
     rooms = {row.config.__module__ for row in NETWORKS.values()} | {
         row.jax.partition(":")[0] for row in NETWORKS.values()
     }
-    rooms |= {task.__module__ for task in COMPUTED_TASKS.values()}
+    rooms |= {task.__module__ for task in COMPUTED_TASKS.values()} | {row.check.__module__ for row in TASKS.values()}
     return classes - {""}, {*NETWORKS, *(row.name for row in NETWORKS.values()), *TASKS}, rooms
 
 

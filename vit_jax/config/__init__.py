@@ -3,7 +3,8 @@
 A field that changes the result of a run is *identity*: with another value it is another run. A field that only states
 where or for how long the run computes (devices, logging, budget, folders) is *execution* and may change on resume.
 Reading order: fields, dotted, tree, vit, transformer, captioner, resnet, nearest, sizes, networks; run, groups, images,
-augmentation, sentences, decoding, captions, features, distil, tasks; check, formats, values.
+augmentation, sentences, decoding, captions, features; classify, distil, translate, caption, tasks; check, formats,
+values.
 """
 
 from .augmentation import ImageAugment
@@ -32,13 +33,13 @@ from .networks import (
     shapes,
     with_data,
     with_sizes,
+    without_dropout,
 )
 from .resnet import ResNetConfig, check_resnet
-from .run import AugmentConfig, DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig, roles
+from .run import NO_DATA, AugmentConfig, DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig, roles
 from .sentences import SPECIALS, SentenceData
 from .sizes import SIZES, is_sized, size_of, sized
 from .tasks import (
-    NO_DATA,
     TASKS,
     MetadataEntry,
     TaskRow,
@@ -46,7 +47,6 @@ from .tasks import (
     network_row,
     task_row,
     untrained,
-    without_dropout,
 )
 from .transformer import TransformerConfig, check_transformer
 from .tree import Parameter, Start, Table

@@ -1,13 +1,19 @@
-"""Configs of distillation (Hinton et al. 2015, arXiv 1503.02531): the loss of a student, and a teacher."""
+"""The task distil (Hinton et al. 2015, arXiv 1503.02531): the loss of a student, a teacher, and who may teach whom."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from ..errors import UserError
+from .classify import check_classes, quiet_images, shown
 from .fields import ModelConfig, identity
-from .run import LossConfig
+from .images import ImageData, other_classes
+from .networks import network_of, pixels
+from .run import LossConfig, RunConfig
+from .vit import ViTConfig
 
 
 @dataclass(frozen=True)
@@ -41,3 +47,91 @@ class Teacher:
     # {dotted name of a parameter: array}, empty where only headers were read; or "logits", float [n, K], of the train
     # images of the run's source, and "labels", int [n], where they are stated.
     arrays: Mapping[str, Any]
+
+
+def check_distil(model: ViTConfig, data: ImageData, run: RunConfig) -> None:
+    """Raise UserError naming the first invalid field of a run with a teacher."""
+    check_classes(model, data, run)
+    loss: Any = run.loss  # the row's own class
+    if not model.distill_head:
+        raise UserError(
+            "model.distill_head is False, but the task distil trains that head: "
+            "set model.distill_token and model.distill_head to True"
+        )
+    if model.pool not in ("cls", "cls_distill"):
+        raise UserError(
+            f"model.pool is {model.pool}, but the task distil trains a head of the class token and one of the "
+            "distillation token: set model.pool to cls, to predict by the first, or to cls_distill, by both"
+        )
+    if not loss.temperature > 0:
+        raise UserError(f"loss.temperature is {loss.temperature}: give a positive number")
+    if not 0 <= loss.alpha <= 1:
+        raise UserError(f"loss.alpha is {loss.alpha}: give a number from 0 to 1")
+    if loss.hard and loss.divide_by_classes:
+        raise UserError(
+            "loss.divide_by_classes is True but loss.hard is True, which has no divergence to divide: set one of them"
+        )
+
+
+def check_teacher(teacher: Teacher, run: RunConfig, data: Any) -> None:
+    """Raise UserError where a teacher cannot teach a run; `data` is None before it is opened: see `TaskRow.teacher`."""
+    student, path = cast(ViTConfig, run.model), teacher.path
+    if teacher.config is None:
+        _check_logits(teacher, run, data)
+        return
+    c: Any = teacher.config
+    if pixels(c) is None:
+        raise UserError(f"teacher {path}: holds a {network_of(c).name}; give a network that classifies images")
+    if not c.classes:
+        raise UserError(f"teacher {path}: has no head and so no classes; give a network that classifies images")
+    if student.classes not in (0, c.classes):
+        raise UserError(
+            f"teacher {path}: has {c.classes} classes and this run has {student.classes}; "
+            "give a teacher of the same classes"
+        )
+    names = data.metadata()["class_names"] if data else ()
+    if clause := other_classes(teacher.metadata.get("class_names", ()), names):
+        raise UserError(f"teacher {path}: {clause}; give a teacher of the same classes in the same order")
+    if c.channels != student.channels:
+        raise UserError(
+            f"teacher {path}: takes images of {c.channels} channels and this run has {student.channels}; "
+            "give a teacher of as many"
+        )
+    if "preprocess" not in teacher.metadata:
+        raise UserError(
+            f"teacher {path}: does not state how images are preprocessed; add the mean and std of the pixels in 0..1 "
+            f"that it was trained with by `python -m convert {shlex.quote(path)} X.safetensors --set mean=0.5 "
+            "--set std=0.5`, then give X.safetensors here"
+        )
+
+
+def _check_logits(teacher: Teacher, run: RunConfig, data: Any) -> None:
+    path, (images, classes) = teacher.path, teacher.arrays["logits"].shape
+    student, own, still = cast(ViTConfig, run.model), vars(run.augment), vars(quiet_images(run).augment)
+    # Copies of an image are the image, and overfit_batches does not augment.
+    drawn = [name for name, value in own.items() if value != still[name] and name != "repeats"]
+    if drawn and not run.overfit_batches:
+        raise UserError(
+            f"teacher {path}: holds logits of images without augmentation, but "
+            f"{', '.join(f'augment.{name} is {shown(own[name])}' for name in drawn)}: give the network itself, or set "
+            f"{', '.join(f'augment.{name} to {shown(still[name])}' for name in drawn)}"
+        )
+    if student.classes not in (0, classes):
+        raise UserError(
+            f"teacher {path}: has logits of {classes} classes and this run has {student.classes}; "
+            "give those of a teacher of the same classes"
+        )
+    if data is None:
+        return
+    labels = data.splits["train"].source_labels
+    if len(labels) != images:
+        raise UserError(
+            f"teacher {path}: has logits of {images} images and data.source {run.data.source} has {len(labels)} "
+            "to train on, those that are held out included; give one row for each, in their order"
+        )
+    stated = labels if data.stands_in else teacher.arrays.get("labels", labels)
+    if stated.shape != labels.shape or (stated != labels).any():
+        raise UserError(
+            f"teacher {path}: its labels are not those of data.source {run.data.source}; "
+            "give logits of the same images in the same order"
+        )

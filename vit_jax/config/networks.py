@@ -303,6 +303,11 @@ NETWORKS["captioner"] = NetworkRow(
 )  # fmt: skip
 
 
+def without_dropout(model: ModelConfig) -> ModelConfig:
+    """The network's config with all dropout rates and drop_path at 0."""
+    return replaced(model, {name: 0.0 for name in leaves(type(model)) if name.endswith(("dropout", "drop_path"))})
+
+
 def network_of(config: ModelConfig | type[ModelConfig]) -> NetworkRow:
     """The row of a config or of a config class."""
     cls = config if isinstance(config, type) else type(config)

@@ -7,6 +7,8 @@ from typing import Literal
 
 from .fields import Decaying, ModelConfig, execution, identity
 
+NO_DATA = "unknown"  # the data.source of a run that was made from weights only
+
 
 @dataclass(frozen=True)
 class DataConfig:
