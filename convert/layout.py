@@ -258,7 +258,7 @@ PLAIN_VIT: dict[str, Field] = {
     "pool": always("cls"), "pool_heads": always(0), "pool_hidden": always(0), "norm_kind": always("layer"),
     "rotary": always("none"), "rotary_pairs": always("halves"), "rotary_places": always("centres"),
     "rotary_first": always("rows"), "rotary_base": always(100.0), "rotary_offset": always(0.0),
-    "rotary_grid": always(0),
+    "rotary_grid": always(0), "rotary_periods": always("exact"),
 }  # fmt: skip
 
 __all__ = [

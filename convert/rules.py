@@ -148,16 +148,17 @@ class Constant:
     """A tensor of the file that follows from the config and is no parameter of ours: `read` checks and drops it.
 
     `value()` computes it; it is compared and written in the dtype of the file. `index` is its place among the tensors
-    of the row. `read` raises ValueError where the file has other values.
+    of the row. `read` raises ValueError where the file has other values, with the clause `why`.
     """
 
     value: Callable[[], np.ndarray]
     index: int = 0
+    why: str = "a tensor that should hold a computed constant has other values"
 
     def read(self, arrays: Arrays) -> Arrays:
         given = arrays[self.index]
         if not isinstance(given, Ghost) and not same(given, np.asarray(self.value()).astype(given.dtype)):
-            raise ValueError("a tensor that should hold a computed constant has other values")
+            raise ValueError(self.why)
         return arrays[: self.index] + arrays[self.index + 1 :]
 
     def write(self, arrays: Arrays) -> Arrays:

@@ -569,7 +569,6 @@ def test_what_timm_has_beside_is_refused_by_name(timm, name):
         ),
         (["visual.trunk.patch_embed.proj.weight", "text.token_embedding.weight"], "OpenCLIP"),
         (["cls_token", "blocks.0.0.norm1.weight"], "chunks"),
-        (["storage_tokens", "rope_embed.periods", "blocks.0.attn.qkv.weight"], "rotary"),
         (["0.weight", "3.0.fn.0.weight", "3.0.fn.2.running_mean"], "ConvMixer"),
         (["1.weight", "2.0.fn.0.weight", "2.0.norm.weight", "2.1.fn.3.weight"], "MLP-Mixer"),
         (["stem/kernel", "MixerBlock_0/token_mixing/Dense_0/kernel"], "MLP-Mixer"),

@@ -95,7 +95,11 @@ def turned(c, x, frequencies):
                 angle = places[0] * frequencies[0, k] + places[1] * frequencies[1, k]
             else:
                 axis, of_axis = divmod(k, width // 4)
-                angle = places[axis] * c.rotary_base ** (-4 * of_axis / width)
+                period = c.rotary_base ** (4 * of_axis / width)
+                if c.rotary_periods == "bfloat16":  # 8 digits of the mantissa
+                    digits = 2.0 ** (7 - math.floor(math.log2(period)))
+                    period = round(period * digits) / digits
+                angle = places[axis] / period
             a, b = (k, k + width // 2) if c.rotary_pairs == "halves" else (2 * k, 2 * k + 1)
             xa, xb = x[:, first + n, a], x[:, first + n, b]
             out[:, first + n, a] = xa * math.cos(angle) - xb * math.sin(angle)
@@ -286,6 +290,7 @@ CASES = {
     "axial rotary after q/k norm, positions, norms last": dict(
         **ROTARY | dict(position="learned"), qk_norm=True, norm_first=False
     ),
+    "axial rotary of rounded periods": dict(**ROTARY, rotary_periods="bfloat16"),
     "mixed rotary": dict(**INDICES | dict(rotary="mixed", rotary_first="columns")),
     "mixed rotary of centres, halves": dict(**ROTARY | dict(rotary="mixed"), stem_bias=False),
     "norm before the blocks": dict(pre_norm=True),

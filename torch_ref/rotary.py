@@ -25,14 +25,15 @@ def places(
     return at if first == "rows" else at.flip(-1)
 
 
-def frequencies(width: int, base: float) -> Tensor:
-    """The frequencies of one axis [Dh/4], float64: base^(-4k / Dh)."""
-    return torch.exp(-math.log(base) * torch.arange(width // 4).double() * 4 / width)
+def frequencies(width: int, base: float, periods: str = "exact") -> Tensor:
+    """The frequencies of one axis [Dh/4], float64: base^(-4k / Dh), or one over their `periods` in bfloat16."""
+    exact = torch.exp(-math.log(base) * torch.arange(width // 4).double() * 4 / width)
+    return exact if periods == "exact" else exact.reciprocal().bfloat16().double().reciprocal()
 
 
-def axial(places: Tensor, width: int, base: float) -> Tensor:
+def axial(places: Tensor, width: int, base: float, periods: str = "exact") -> Tensor:
     """Axial angles [n, Dh/2], float64, of places [n, 2]: those of the first axis, then those of the second."""
-    return (places.unsqueeze(-1) * frequencies(width, base)).flatten(1)
+    return (places.unsqueeze(-1) * frequencies(width, base, periods)).flatten(1)
 
 
 def mixed(heads: int, width: int, base: float) -> Tensor:

@@ -347,7 +347,7 @@ def rotary_table(c: ViTConfig, like: Tensor) -> Tensor | None:
         return None
     table = rotary.places(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, pair(c.rotary_grid))
     if c.rotary == "axial":
-        table = rotary.axial(table, c.resolved_head_width, c.rotary_base)
+        table = rotary.axial(table, c.resolved_head_width, c.rotary_base, c.rotary_periods)
     return table.to(like.device, torch.promote_types(like.dtype, torch.float32))
 
 

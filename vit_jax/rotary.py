@@ -36,14 +36,15 @@ def places(
     return np.stack([rows, columns] if first == "rows" else [columns, rows], axis=-1)
 
 
-def frequencies(width: int, base: float) -> np.ndarray:
-    """The frequencies of one axis [Dh/4], float64: base^(-4k / Dh)."""
-    return base ** (-4.0 * np.arange(width // 4) / width)
+def frequencies(width: int, base: float, periods: str = "exact") -> np.ndarray:
+    """The frequencies of one axis [Dh/4], float64: base^(-4k / Dh), or one over their `periods` in bfloat16."""
+    exponents = 4.0 * np.arange(width // 4) / width
+    return base**-exponents if periods == "exact" else 1 / (base**exponents).astype(jnp.bfloat16).astype(np.float64)
 
 
-def axial(places: np.ndarray, width: int, base: float) -> np.ndarray:
+def axial(places: np.ndarray, width: int, base: float, periods: str = "exact") -> np.ndarray:
     """Axial angles [n, Dh/2], float64, of places [n, 2]: those of the first axis, then those of the second."""
-    return np.concatenate([axis[:, None] * frequencies(width, base) for axis in places.T], axis=1)
+    return np.concatenate([axis[:, None] * frequencies(width, base, periods) for axis in places.T], axis=1)
 
 
 def mixed(heads: int, width: int, base: float) -> np.ndarray:

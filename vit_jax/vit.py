@@ -400,8 +400,9 @@ def rotary_table(c: ViTConfig, dtype: Any) -> Array | None:
     if c.rotary == "none":
         return None
     places = rotary.places(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, pair(c.rotary_grid))
-    table = places if c.rotary == "mixed" else rotary.axial(places, c.resolved_head_width, c.rotary_base)
-    return jnp.asarray(table, dtype)
+    if c.rotary == "axial":
+        places = rotary.axial(places, c.resolved_head_width, c.rotary_base, c.rotary_periods)
+    return jnp.asarray(places, dtype)
 
 
 def sincos1d(length: int, width: int) -> np.ndarray:

@@ -97,12 +97,7 @@ REFUSED = (
     RefusedLayout(
         "a ViT with rotary positions under its publisher's names (EVA-02, DINOv3, RoPE-ViT)",
         f"{ROTARY}; give the file under timm's names",
-        (rf"{ANY}(rope|rope_embed|rope_embeddings)\.(?!freqs$).*",),
-    ),
-    RefusedLayout(
-        "DINOv3 under the names of its own repository",
-        ROTARY,
-        (rf"{ANY}storage_tokens", r"!.*pos_embed.*"),
+        (rf"{ANY}(rope|rope_embed|rope_embeddings)\.(?!freqs$).*", r"!rope_embed\.periods"),
     ),
     RefusedLayout(
         "a ViT whose attention and mlp are side by side (timm)",

@@ -234,6 +234,7 @@ SIGNATURE = (
     r"!register_tokens",
     r"!blocks\.0\.attn\.q_bias",  # timm's Eva has these
     r"!rope\.freqs",
+    r"!rope_embed\.periods",  # Meta's DINOv3
 )
 TRAINING_ONLY = (r"mask_token|decoder_.*",)  # tensors that only the training of DINOv2 and MAE needs
 GAMMA = r"blocks\.0\.gamma_1"

@@ -200,6 +200,7 @@ COMPANIONS: dict[type, dict[tuple[str, Any], dict[str, Any]]] = {
         **{("rotary_places", value): ROTARY for value in ("centres", "indices")},
         **{("rotary_first", value): ROTARY for value in ("rows", "columns")},
         ("rotary_base", 7.0): ROTARY,
+        **{("rotary_periods", value): ROTARY for value in ("exact", "bfloat16")},
         ("rotary_offset", 1.0): INDICES,
         ("rotary_grid", (3, 5)): INDICES,
         ("init_std", 0.1): dict(init="normal"),

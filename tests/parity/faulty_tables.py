@@ -106,6 +106,8 @@ EXAMPLES: dict[str, Any] = {
     "dinov2": DINO,
     "dinov2, gated": replace(DINO, **GATED),
     "dinov2, gated without registers": replace(DINO, **GATED, registers=0),
+    "dinov3": replace(HF_DINOV3, registers=2, rotary_periods="bfloat16"),
+    "dinov3, gated without biases": replace(HF_DINOV3, **GATED, registers=3, query_bias=False, value_bias=False),
     "augreg@pre-linen": TANH,
     "augreg@linen": replace(TANH, cls_token=False, pool="mean"),
     "big-vision@loop": replace(TANH, cls_position=False),

@@ -194,7 +194,7 @@ NETWORKS: dict[str, NetworkRow] = {
         },
         unseen=frozenset({
             "eps", "activation", "heads", "head_activation", "pool_heads", "rotary", "rotary_pairs", "rotary_places",
-            "rotary_first", "rotary_base", "rotary_offset", "rotary_grid",
+            "rotary_first", "rotary_base", "rotary_periods", "rotary_offset", "rotary_grid",
         }),
         names=(r"patch\.kernel", r"blocks\.0\.attention\.query\.kernel"),
         torch_names=(r"patch\.weight", r"blocks\.0\.attention\.query\.weight"),

@@ -71,6 +71,11 @@ class ViTConfig(ModelConfig):
     )
     rotary_first: Literal["rows", "columns"] = identity("rows", "the axis of the first half of the angles")
     rotary_base: float = identity(100.0, "T: frequency k of an axis is T^(-4k / Dh); of mixed ones, at the start")
+    rotary_periods: Literal["exact", "bfloat16"] = identity(
+        "exact",
+        "periods T^(4k / Dh) of axial ones, one over the frequencies: exact; or rounded to bfloat16, as files "
+        "of DINOv3 under Meta's names have them",
+    )
     rotary_offset: float = identity(0.0, "added to indices")
     rotary_grid: Size = identity(
         0, "rows and columns of patches to which indices are scaled (those of pretraining), if not the image's; 0: none"
@@ -321,7 +326,7 @@ def normal_vit(c: ViTConfig) -> ViTConfig:
         used |= dict.fromkeys(("cls_position", "distill_position", "register_position", "position_trained"), False)
     used |= dict.fromkeys(("rotary_pairs", "rotary_places", "rotary_first"), c.rotary != "none")
     used |= dict.fromkeys(("rotary_offset", "rotary_grid"), c.rotary != "none" and c.rotary_places == "indices")
-    used["rotary_base"] = c.rotary == "axial"  # of learned frequencies it is the start
+    used |= dict.fromkeys(("rotary_base", "rotary_periods"), c.rotary == "axial")  # learned ones begin with the base
     if c.layer_scale:
         changed["layer_scale"] = 1.0  # the initial value matters to training only
     defaults = {f.name: f.default for f in dataclasses.fields(c)}

@@ -47,6 +47,7 @@ LIBRARIES: dict[str, Library] = {
     "torchvision-resnet": Library("torchvision", torch_nn.torchvision_resnet),
     "clip": Library("timm", timm.clip),
     "dinov2": Library("timm", timm.dinov2),
+    "dinov3": Library("timm", timm_eva.dinov3),
     "augreg": _GOOGLE,
     "big-vision": _GOOGLE,
     **dict.fromkeys(("vit-pytorch@1.4", "vit-pytorch@1.16", "vit-pytorch@1.16.1", "simple-vit@1.4.1"), _NEWER),

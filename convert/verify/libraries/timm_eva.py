@@ -11,6 +11,8 @@ from typing import Any
 from vit_jax.config import ViTConfig, pair
 
 from ... import rules
+from ...dialects import LAYOUTS
+from ...layout import Layout
 from ..weights import Weights
 from .built import Built, Places, Unavailable, filled, load, of_images, tensors, versioned
 
@@ -124,8 +126,32 @@ def own_file(weights: Weights) -> Built:
     """A file of timm's own names."""
     c: Any = weights.config
     apart, gate = (any(part in name for name in weights.tensors) for part in (".q_proj.", ".fc1_g."))
-    module = filled(network(c, apart, gate), tensors(weights.tensors))
+    return built(filled(network(c, apart, gate), tensors(weights.tensors)), weights.layout, c)
+
+
+def built(module: Any, layout: Layout, c: ViTConfig) -> Built:
+    """timm's network with what can be seen and trained of it, under the names of one of timm's layouts."""
     places: Places = {"tokens": ("blocks.0", "in"), **{f"blocks.{i}": (f"blocks.{i}", "out") for i in range(c.depth)}}
     places |= {"features": ("norm", "out")} if c.final_norm else {}
-    rows = rules.narrow(weights.layout.rows(c), module.state_dict())
+    rows = rules.narrow(layout.rows(c), module.state_dict())
     return Built(versioned("timm"), module, rows, of_images, places)
+
+
+def dinov3(weights: Weights) -> Built:
+    """A file of Meta's names of DINOv3, read by timm, which knows it by its registers.
+
+    timm computes the periods of its rotary positions. Those that a file has rounded to bfloat16 are put in their place.
+    """
+    c: Any = weights.config
+    if not c.registers:
+        raise Unavailable("timm knows DINOv3 under Meta's names by its registers, and there are none")
+    if not (c.out_bias and c.mlp_bias):
+        raise Unavailable("timm's network has biases after attention and in its mlp")
+    module = network(c, gate_apart=c.gated)
+    state = importlib.import_module("timm.models.eva").checkpoint_filter_fn(tensors(weights.tensors), module)
+    module = filled(module, state)
+    if c.rotary_periods != "exact":
+        module.rope.periods.copy_(tensors({"": weights.tensors["rope_embed.periods"]})[""])
+        with wide_angles():
+            module.rope._cache_embed(module.rope.feat_shape)
+    return built(module, LAYOUTS["timm-eva@gate-apart" if c.gated else "timm-eva"], c)

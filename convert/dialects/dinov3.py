@@ -1,0 +1,151 @@
+"""DINOv3's Vision Transformer as its repository saves it: github.com/facebookresearch/dinov3 (read at 6876159).
+
+Query, key and value are packed, and the bias of all three goes with a mask that is 0 for the key: that third is
+written as zeros, and a file with other values there is refused, since they would be lost. The periods of the rotary
+positions are a tensor. In the published files they are rounded to bfloat16, which is another function than that of the
+exact ones (by 5e-4): no shape tells which, so `rotary_periods` has to be stated, and the tensor is checked against it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+
+from vit_jax.config import ViTConfig
+
+from ..layout import PLAIN_VIT, Field, Json, Layout, Names, Refusal, always, count, has, length
+from ..rules import Concat, Constant, Row, carried, zeros
+from .modules import TOKEN, TOKENS, Tensors, module_rows
+
+BLOCK = {
+    "norm1": "norm1.",
+    "attention.query": "attn.qkv.",  # with key and value
+    "attention.out": "attn.proj.",
+    "norm2": "norm2.",
+}
+PLAIN = {"mlp.fc1": "mlp.fc1.", "mlp.fc2": "mlp.fc2."}
+GATED = {"mlp.gate": "mlp.w1.", "mlp.fc1": "mlp.w2.", "mlp.fc2": "mlp.w3."}
+PERIODS = "rope_embed.periods"
+TRAINING = ("weight", "bias")  # of local_cls_norm, a norm of the class token that only training on crops uses
+
+
+def rows(c: ViTConfig) -> list[Row]:
+    """One row for each tensor; and those of tensors that only training needs."""
+    modules, packed = {"patch": "patch_embed.proj.", "norm": "norm."}, []
+    tensors: Tensors = {"cls_token": ("cls_token", TOKEN), "register_tokens": ("storage_tokens", TOKENS)}
+    for i in range(c.depth):
+        block = f"blocks.{i}."
+        modules |= {block + ours: block + theirs for ours, theirs in (BLOCK | (GATED if c.gated else PLAIN)).items()}
+        tensors |= {f"{block}scale{n}": (f"{block}ls{n}.gamma", None) for n in (1, 2)}
+        packed.append(tuple(f"{block}attention.{part}" for part in ("query", "key", "value")))
+    biased = c.query_bias and c.value_bias
+    made = [_masked(r, c) for r in module_rows(replace(c, key_bias=biased), modules, packed, tensors)]
+    told = f"its periods are not {c.rotary_base:g}^(4k/{c.resolved_head_width}), {c.rotary_periods}"
+    fixed = Row((PERIODS,), (), (), (Constant(lambda: periods(c), 0, told),))
+    aside = [carried(f"local_cls_norm.{leaf}", (c.width,)) for leaf in TRAINING]
+    return [carried("mask_token", (1, c.width)), *aside, fixed, *made]
+
+
+def _masked(r: Row, c: ViTConfig) -> Row:
+    """The row of a packed bias without that of the key, and with its mask; any other row as it is."""
+    if not r.theirs[0].endswith("attn.qkv.bias"):
+        return r
+    d = c.heads * c.resolved_head_width
+    mask = np.repeat(np.array([1, 0, 1], np.float32), d)
+    told = "the bias of its keys, which the mask removes, is not zero and would be lost: set it to zero first"
+    key = replace(zeros((d,), 1), why=told)
+    query, _, value = r.ours
+    steps = (
+        Constant(lambda: mask, 1, "its mask is not 1 for query and value and 0 for key"),
+        Concat(0, (d, d, d)),
+        key,
+    )
+    return Row((r.theirs[0], f"{r.theirs[0]}_mask"), (query, value), ((d,), (d,)), steps)
+
+
+def periods(c: ViTConfig) -> np.ndarray:
+    """The periods of the rotary positions on an axis [Dh/4]: base^(4k / Dh), float64 or rounded to bfloat16."""
+    exact = c.rotary_base ** (4.0 * np.arange(c.resolved_head_width // 4) / c.resolved_head_width)
+    return exact if c.rotary_periods == "exact" else exact.astype(ml_dtypes.bfloat16).astype(np.float64)
+
+
+# ------------------------------------------------------------------------------------------ config
+
+
+def heads(names: Names) -> int | None:
+    """A solver: the number of heads, from the periods, of which there are four times fewer than values of a head."""
+    width, quarter = length("patch_embed.proj.weight", 0)(names), length(PERIODS, 0)(names)
+    return width // (4 * quarter) if width and quarter else None
+
+
+def hidden(names: Names) -> int | None:
+    """A solver: the hidden width of the mlp."""
+    return length("blocks.0.mlp.w3.weight", 1)(names) or length("blocks.0.mlp.fc2.weight", 1)(names)
+
+
+def patch(names: Names) -> list[int] | None:
+    """A solver: the rows and columns of a patch."""
+    shape = names.get("patch_embed.proj.weight", ())
+    return list(shape[2:]) if len(shape) == 4 else None
+
+
+def activation(names: Names, known: Json) -> str:
+    """The activation: SiLU for the gated mlp, exact GELU for the plain one."""
+    return "silu" if known["gated"] else "gelu"
+
+
+def cannot_hold(c: ViTConfig) -> list[str]:
+    """Clauses for a network that the class does not have."""
+    reasons = {
+        "query and value both have biases or both have none": c.query_bias != c.value_bias,
+        "the mlp is gated by SiLU, or plain with GELU": c.activation != ("silu" if c.gated else "gelu"),
+        "heads do not divide width": bool(c.width % c.heads),
+    }
+    return [reason for reason, holds in reasons.items() if holds]
+
+
+BIASED = has("blocks.0.attn.qkv.bias")
+FIELDS = PLAIN_VIT | {
+    "image": Field(),
+    "patch": Field(solve=patch),
+    "channels": Field(solve=length("patch_embed.proj.weight", 1)),
+    "width": Field(solve=length("patch_embed.proj.weight", 0)),
+    "depth": Field(solve=lambda names: count(names, r"blocks\.(\d+)\.norm1\.weight") or None),
+    "heads": Field(solve=heads),
+    "hidden": Field(solve=hidden),
+    "gated": Field(solve=has("blocks.0.mlp.w1.weight")),
+    "activation": Field(("gelu", "silu"), follow=activation),
+    "query_bias": Field(solve=BIASED),
+    "key_bias": always(False),
+    "value_bias": Field(solve=BIASED),
+    "out_bias": Field(solve=has("blocks.0.attn.proj.bias")),
+    "mlp_bias": Field(solve=has("blocks.0.mlp.w1.bias", "blocks.0.mlp.fc1.bias")),
+    "registers": Field(solve=length("storage_tokens", 1, 0)),
+    "layer_scale": always(1.0),
+    "position": always("none"),
+    "rotary": always("axial"),
+    "rotary_periods": Field(("exact", "bfloat16")),
+    "eps": always(1e-5),
+    "classes": always(0),
+}
+LAYOUTS = (
+    Layout(
+        dialect="dinov3",
+        version="",
+        title="DINOv3, from its own repository",
+        network=ViTConfig,
+        fields=FIELDS,
+        rows=rows,
+        signature=(
+            r"patch_embed\.proj\.weight",
+            r"blocks\.0\.attn\.qkv\.weight",
+            r"blocks\.0\.ls1\.gamma",
+            r"rope_embed\.periods",
+        ),
+        containers=("torch", "safetensors"),
+        refusals=(Refusal("network", cannot_hold),),
+        proven="timm 1.0.31",
+    ),
+)

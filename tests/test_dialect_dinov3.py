@@ -1,0 +1,115 @@
+"""DINOv3 under Meta's own names: the masked bias of keys, and periods that are checked against what is stated."""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from convert import rules
+from convert.dialects import LAYOUTS, refused
+from convert.recognise.config import Untold
+from convert.recognise.reading import Options, read
+from vit_jax.config import ViTConfig, shapes
+from vit_jax.errors import UserError
+
+META = LAYOUTS["dinov3"]
+CONFIG = ViTConfig(
+    image=8, patch=4, classes=0, width=16, depth=2, heads=2, hidden=12, registers=2, layer_scale=1.0, eps=1e-5,
+    key_bias=False, position="none", rotary="axial", rotary_periods="bfloat16",
+)  # fmt: skip
+GATED = replace(CONFIG, gated=True, activation="silu", query_bias=False, value_bias=False, rotary_periods="exact")
+EXACT = np.array([1.0, 100**0.5], np.float32)  # of heads 8 wide
+
+
+def parameters(config):
+    rng = np.random.default_rng(0)
+    return {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes(config).items()}
+
+
+def tensors(config):
+    """A file with all that Meta's have: a mask token, and a norm that only training uses."""
+    file = rules.write(META.rows(config), parameters(config))
+    more = {"mask_token": (1, 16), "local_cls_norm.weight": (16,), "local_cls_norm.bias": (16,)}
+    return file | {name: np.full(shape, 0.5, np.float32) for name, shape in more.items()}
+
+
+@pytest.mark.parametrize("config", [CONFIG, GATED])
+def test_a_file_comes_back_to_the_bit_with_what_only_training_needs(config):
+    file = tensors(config)
+    back = rules.read(META.rows(config), file)
+    again = rules.write(META.rows(config), back, names=file)
+    assert again.keys() == file.keys() and all(rules.same(again[n], file[n]) for n in file)
+    mine = parameters(config)
+    assert all(rules.same(back[n], mine[n]) for n in mine)
+    assert back.keys() - mine.keys() == {f"carried.{n}" for n in file if n.startswith(("mask", "local"))}
+
+
+def test_the_bias_of_keys_is_zero_and_masked():
+    file = tensors(CONFIG)
+    q, k, v = np.split(file["blocks.1.attn.qkv.bias"], 3)
+    assert not k.any() and q.any() and v.any()
+    assert file["blocks.1.attn.qkv.bias_mask"].tolist() == [1.0] * 16 + [0.0] * 16 + [1.0] * 16
+
+
+def test_periods_are_powers_of_the_base_exact_or_in_bfloat16():
+    assert (tensors(GATED)["rope_embed.periods"] == EXACT).all()
+    config = replace(CONFIG, heads=1)
+    found = tensors(config)["rope_embed.periods"]
+    exact = (100.0 ** (np.arange(4) / 4)).astype(np.float32)
+    assert (found == exact.astype(ml_dtypes.bfloat16).astype(np.float32)).all() and (found != exact).any()
+
+
+def test_which_periods_a_file_has_is_asked_for_and_never_guessed(tmp_path):
+    save_file(tensors(CONFIG), tmp_path / "meta.safetensors")
+    path = str(tmp_path / "meta.safetensors")
+    with pytest.raises(Untold, match=r"rotary_periods, image; .*--set rotary_periods=\.\.\."):
+        read(path)
+    with read(path, Options(sets={"image": 8, "rotary_periods": "bfloat16"})).source as source:
+        assert source.path == path
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("rope_embed.periods", np.array([1, 3.0, 10, 31.0]), r"periods are not 100\^\(4k/16\), bfloat16"),
+        ("rope_embed.periods", 100.0 ** (np.arange(4) / 4), r"periods are not 100\^\(4k/16\), bfloat16"),
+        ("blocks.0.attn.qkv.bias", np.ones(48), "which the mask removes, is not zero and would be lost"),
+        ("blocks.1.attn.qkv.bias_mask", np.ones(48), "its mask is not 1 for query and value and 0 for key"),
+        ("blocks.1.attn.qkv.bias_mask", np.full(48, np.nan), "its mask is not 1 for query and value and 0 for key"),
+    ],
+)
+def test_other_periods_masks_and_masked_values_are_refused_in_one_sentence(name, value, told):
+    config = replace(CONFIG, heads=1)
+    with pytest.raises(UserError, match=told) as error:
+        rules.read(META.rows(config), tensors(config) | {name: value.astype(np.float32)})
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (replace(CONFIG, key_bias=True), "key_bias is True"),
+        (replace(CONFIG, query_bias=False), "query and value both have biases"),
+        (replace(CONFIG, activation="gelu_tanh"), "activation is 'gelu_tanh'"),
+        (replace(CONFIG, activation="silu"), "the mlp is gated by SiLU"),
+        (replace(CONFIG, classes=3), "classes is 3"),
+        (replace(CONFIG, rotary_pairs="neighbours"), "rotary_pairs is 'neighbours'"),
+    ],
+)
+def test_what_the_class_does_not_have_is_refused(config, told):
+    (reason,) = META.cannot(config)
+    assert told in reason
+
+
+@pytest.mark.parametrize("name", ["huggingface-dinov3", "timm-eva"])
+def test_rounded_periods_do_not_go_to_libraries_that_compute_exact_ones(name):
+    assert "rotary_periods is 'bfloat16', but the layout has only 'exact'" in "; ".join(LAYOUTS[name].cannot(CONFIG))
+
+
+def test_it_is_not_refused_by_name_and_no_other_layout_has_its_names():
+    for config in (CONFIG, GATED):
+        names = {n: a.shape for n, a in tensors(config).items()}
+        assert not refused.why(names)
+        assert [layout.name for layout in LAYOUTS.values() if layout.recognises(names)] == ["dinov3"]
