@@ -24,7 +24,9 @@ WORDS = ["a", "the", "<END>", "<NULL>", "<UNK>", "<START>", *(f"w{i}" for i in r
 LENGTH, WIDTH = 10, 16  # ids of a row, begin and end included; of a vector
 SMALL = (
     "--model.memory-width 16 --model.text.width 12 --model.text.decoder-depth 1 --model.text.heads 2 "
-    "--model.text.hidden 16 --model.text.max-length 10 --data.length 10 --batch 8 --epochs 2 --accumulate 1"
+    "--model.text.hidden 16 --model.text.max-length 10 --data.length 10 --batch 8 --epochs 2 --accumulate 1 "
+    "--model.text.dropout 0 --model.text.attention-dropout 0 --model.text.activation-dropout 0 "
+    "--model.text.embedding-dropout 0"  # which takes most of the time to compile, and which the slow test has
 )
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -317,8 +319,9 @@ def test_what_a_run_exports_says_the_runs_captions_of_the_same_files(run, folder
     assert not (tmp_path / "x.png").exists()
 
 
+@pytest.mark.slow  # a few seconds, most of them to import PyTorch
 def test_pytorch_measures_a_run_as_it_is_measured_here(run, folder):
-    """Loss, accuracy, exact match and captions of the task in torch_ref, with the run's weights."""
+    """Loss, accuracy and exact match, by the task of torch_ref and its search, with the run's weights."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     from torch_ref.evaluation import measure
     from torch_ref.trainer import Trainer
