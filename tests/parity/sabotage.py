@@ -363,9 +363,15 @@ def faults() -> list[Fault]:
         ),
         Fault(
             "rotary base a hundredth larger",
-            wrapped(rotary, "frequencies", lambda f, width, base: f(width, base * 1.01)),
+            wrapped(rotary, "frequencies", lambda f, width, base, *periods: f(width, base * 1.01, *periods)),
             "forward",
             forward(CENTRES),
+        ),
+        Fault(
+            "rotary periods in bfloat16",
+            wrapped(rotary, "frequencies", lambda f, width, base, *_: f(width, base, "bfloat16")),
+            "forward",
+            forward(replace(CENTRES, rotary_base=70.0)),  # the root of 100, its period, is exact in bfloat16
         ),
         Fault(
             "rotary angles in bfloat16",
