@@ -1,11 +1,16 @@
 """Images per second of the data path alone, compared with PyTorch's DataLoader over Pillow or tensors.
 
     python -m benchmarks.loading [--images 512] [--arrays 20000] [--rounds 5] [--json OUT]
+    python -m benchmarks.loading --names 50000 --images 2000
 
 arrays   uint8 images of CIFAR's shape in an .npz, batches of 256: ours, and a DataLoader of a TensorDataset
 jpeg     a folder of JPEGs of 500 x 375, scaled and cropped to 224 by Pillow, batches of 32: ours with data.memory 0
          (decoded when they are taken, a thread for each core), and a DataLoader with a worker for each core
 decoded  the same folder, ours as it is by default: decoded once into memory, if they fit
+
+With --names, only this: a folder of so many names (hard links of the JPEGs), which is too large for data.memory: the
+time of its first start, which indexes it, and of a second one; images per second of one pass of training's batches, as
+a share of what one core decodes, scales and crops, times the number of cores; and the memory that the pass adds.
 
 A round is one pass over all images of each side, shuffled, in alternating order. Batches are uint8 arrays in both; the
 DataLoader's are made as torchvision's ImageFolder, Resize and CenterCrop make them. Files are in a temporary folder.
@@ -16,6 +21,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -129,11 +135,66 @@ def compare(name: str, sides: dict[str, Pass], rounds: int) -> dict[str, Any]:
     return row
 
 
+def one_core(split: Any, images: int) -> float:
+    """Images that one thread decodes, scales and crops in a second."""
+    rows, whole = split.rows[:images].tolist(), split.images
+    began = time.perf_counter()
+    for row in rows:
+        whole.preprocess.apply(whole.open(row, whole.examples.read(row)))
+    return len(rows) / (time.perf_counter() - began)
+
+
+def stream(names: int, images: int) -> dict[str, Any]:
+    """Measure a folder of so many names, print the results and return them."""
+    from vit_jax.data import batches, open_images
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
+        jpegs, linked = Path(folder) / "jpegs", Path(folder) / "linked"
+        write_jpegs(jpegs, images, 500, 375)
+        files = sorted(jpegs.glob("*/*"))
+        for name in {file.parent.name for file in files}:
+            (linked / name).mkdir(parents=True)
+        for i in range(names):
+            os.link(files[i % images], linked / files[i % images].parent.name / f"{i}.jpg")
+        data, starts = ImageData(source=f"folder:{linked}", memory=0.0), []
+        time.sleep(2.1)  # so that no file has changed just now
+        for _ in range(2):
+            began = time.perf_counter()
+            opened = open_images(data, SIZE, 3, normalize="half")
+            starts.append(time.perf_counter() - began)
+        split, order = opened.splits["train"], opened.order(128, 0)
+        alone = statistics.median(one_core(split, min(500, images)) for _ in range(3))
+        sum(len(each["image"]) for each in batches(split, order, 0, 2))
+        before, began = memory(), time.perf_counter()
+        count = sum(len(each["image"]) for each in batches(split, order, 2, order.steps_per_epoch))
+        speed = count / (time.perf_counter() - began)
+    share = speed / (alone * backend.cores())
+    row = {"what": "names", "names": names, "starts": starts, "images_per_second": speed, "one_core": alone}
+    row |= {"share": share, "memory_mb": (memory() - before) / 1e6}
+    print(
+        f"{names:,} names: first start {starts[0]:.1f} s, second {starts[1]:.1f} s; {speed:,.0f} images/s of "
+        f"{count:,}, {share:.0%} of {backend.cores()} cores of {alone:,.0f}; the pass adds {row['memory_mb']:.0f} MB, "
+        f"load {load()}",
+        flush=True,
+    )
+    return row
+
+
+def memory() -> float:
+    """Bytes of memory that this process holds now; 0 where /proc does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0.0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=512, help="JPEGs in the folder")
     parser.add_argument("--arrays", type=int, default=20_000, help="images in the .npz")
     parser.add_argument("--rounds", type=int, default=5, help="passes of each side")
+    parser.add_argument("--names", type=int, default=0, help="names in a folder that is too large for memory")
     parser.add_argument("--json", default="", help="file to write all results to")
     o = parser.parse_args()
     if min(o.images, o.arrays) < 40:
@@ -141,7 +202,11 @@ def main() -> None:
     backend.configure_jax()
     machine = describe()
     print(heading(machine), flush=True)
-    rows = measured(o.images, o.arrays, o.rounds, bool(importlib.util.find_spec("torch")))
+    rows = (
+        [stream(o.names, o.images)]
+        if o.names
+        else measured(o.images, o.arrays, o.rounds, bool(importlib.util.find_spec("torch")))
+    )
     if o.json:
         Path(o.json).write_text(
             json.dumps({"machine": machine, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n"
