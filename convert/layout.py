@@ -105,6 +105,8 @@ class Layout:
     `refusals` are the exceptions, each with its stage. `read_side({file name: JSON}) -> Facts` and
     `write_side(config, facts) -> {file name: JSON}` are the files that the layout's library wants beside the weights.
     `outside` are regular expressions of tensors in such files that are no part of the network: left out, and reported.
+    `resizes(config)` is the kernel of --adapt resize by which the layout's library fits positions to the images of each
+    call (where none are stored, any kernel); empty where its network takes images of one size.
     """
 
     dialect: str  # the file in dialects/, with dashes
@@ -119,6 +121,7 @@ class Layout:
     read_side: Callable[[Mapping[str, Json]], Facts] = lambda files: Facts()
     write_side: Callable[[Any, Facts], dict[str, Json]] = lambda config, facts: {}
     outside: tuple[str, ...] = ()
+    resizes: Callable[[Any], str] = lambda config: ""
     tokenizer: bool = False  # whether its library keeps a tokenizer beside the weights
     extras: tuple[str, ...] = ()  # the keys of Facts.extra that write_side cannot do without: --set may give them
     proven: str = ""  # the third party whose forward pass was compared, in tests/parity; empty: none was

@@ -41,12 +41,21 @@ class Weights:
     untold: tuple[str, ...]  # fields of the config that only the caller stated
     chosen: str  # of a run: which step and which of its weights; else empty
     plan: Any
+    resize: str = (
+        ""  # the --adapt by which its library takes the images of its preprocessing, of another size than config
+    )
+    resized: str = ""  # a sentence, where that is done
 
     @property
     def folder(self) -> Path:
         """The folder that they are in, or that they are."""
         path = Path(self.plan.reading.source.path)
         return path if path.is_dir() else path.parent
+
+    @property
+    def prepared(self) -> dict[str, Any]:
+        """{"image": the size that its preprocessing makes}, where that is another than of `config`; else empty."""
+        return {"image": tuple(self.facts.preprocess["image"])} if self.resize else {}
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
         """(our parameter name, array in the file's dtype) of every parameter, each read once. Raises UserError."""
@@ -59,15 +68,32 @@ class Weights:
 def stating(path: str, **options: Any) -> Iterator[Weights]:
     """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, that state their network.
 
-    `options` are the fields of convert.recognise.reading.Options. Raises UserError.
+    They are of a network for images of the size that their preprocessing makes. `options` are the fields of
+    convert.recognise.reading.Options. Raises UserError.
     """
-    from convert.plan.plan import plan
     from convert.recognise.reading import Options, read
 
     reading = read(path, Options(**options))
     with reading.source:
-        planned = plan(reading, "vit-jax")
-        yield Weights(reading.layout.name, planned.config, planned.facts, (), _chosen(reading), planned)
+        yield _planned(reading, ())
+
+
+def _planned(reading: Any, untold: tuple[str, ...], resize: bool = True) -> Weights:
+    """A reading's weights; with `resize`, of a network for images of the size that its preprocessing makes."""
+    from convert.plan.plan import plan
+
+    resized = reading.resize if resize else ""
+    planned = plan(reading, "vit-jax", [resized] if resized else [])
+    facts = planned.facts if resize else reading.facts
+    says = "".join(as_library(each.says) for each in planned.adaptations)
+    name, chosen = reading.layout.name, _chosen(reading)
+    return Weights(name, planned.config, facts, untold, chosen, planned, "" if resized else reading.resize, says)
+
+
+def as_library(says: str) -> str:
+    """What a `Weights.resize` does, in words."""
+    made = says.removesuffix(", the function changes")
+    return f"{made}, as its library computes images of the size that its preprocessing makes"
 
 
 class Unstated(UserError):
@@ -80,16 +106,16 @@ class Unstated(UserError):
 
 @contextlib.contextmanager
 def opened(
-    path: str, network: type[ModelConfig], otherwise: Mapping[str, Any], square: bool = False
+    path: str, network: type[ModelConfig], otherwise: Mapping[str, Any], square: bool = False, resize: bool = False
 ) -> Iterator[Weights]:
     """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, opened.
 
     `otherwise` {field of the config: value} is taken where neither the file nor its side files tell a field. With
     `square`, positions of an image that nothing tells are taken as those of a square one, as by the libraries that
-    resample them. Raises UserError, Unstated where a field remains unknown, and where the weights are not those of a
-    `network`, the class of a config.
+    resample them. With `resize`, they are of a network for images of the size that their preprocessing makes. Raises
+    UserError, Unstated where a field remains unknown, and where the weights are not those of a `network`, the class of
+    a config.
     """
-    from convert.plan.plan import plan
     from convert.recognise.config import Untold
     from convert.recognise.reading import Options, read
 
@@ -114,8 +140,7 @@ def opened(
             reading = read(place, Options(otherwise={**otherwise, "image": tried[0]}))
     with reading.source:
         check_network(type(reading.config), network)
-        planned = plan(reading, "vit-jax")
-        yield Weights(reading.layout.name, planned.config, planned.facts, untold, _chosen(reading), planned)
+        yield _planned(reading, untold, resize)
 
 
 def _chosen(reading: Any) -> str:
@@ -212,14 +237,15 @@ class Change:
         return arrays
 
 
-def changed(config: ModelConfig, facts: Any, texts: Sequence[str]) -> Change:
+def changed(weights: Weights, texts: Sequence[str]) -> Change:
     """The change that `python -m convert --adapt TEXT ...` makes. Raises UserError where a network cannot have it."""
     from convert.adapt import adaptations
 
-    made = adaptations(config, texts)
+    facts, made = weights.facts, adaptations(weights.config, texts)
     for adaptation in made:
         facts = adaptation.facts(facts)
-    return Change(made[-1].config if made else config, facts, tuple(each.says for each in made), made)
+    says = tuple(as_library(each.says) if each.text == weights.resize else each.says for each in made)
+    return Change(made[-1].config if made else weights.config, facts, says, made)
 
 
 def exported(
@@ -255,7 +281,8 @@ def exported(
                 reading.facts = replace(reading.facts, extra={**special_ids(reading.source), **reading.facts.extra})
             # Weights alone: a run's optimizer belongs to the step that training goes on from.
             reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
-            reading.facts = _with(reading.facts, stated, reading.config)
+            any_size = bool(reading.layout.resizes(reading.config))
+            reading.facts = _with(reading.facts, stated, reading.config, any_size)
             written = write(plan(reading, layout), path)
     except UserError as error:
         text = _one_of(str(error), given) if isinstance(given, str) else str(error)
@@ -288,8 +315,11 @@ def _held(config: ModelConfig, arrays: Mapping[str, Any], sets: Mapping[str, Any
     return Reading(source, layout, config, tensors, layout.rows(config), Facts(extra=extra), [], {}, statistics)
 
 
-def _with(facts: Any, stated: Mapping[str, Any], config: ModelConfig) -> Any:
-    """The facts, with the metadata of the network's task over them. Raises UserError on class names that do not fit."""
+def _with(facts: Any, stated: Mapping[str, Any], config: ModelConfig, any_size: bool) -> Any:
+    """The facts, with the metadata of the network's task over them. Raises UserError on class names that do not fit.
+
+    `any_size`: images may be prepared in another size than the network's own.
+    """
     from convert.recognise.preprocessing import fitting
 
     names = stated.get("class_names") or None
@@ -304,6 +334,7 @@ def _with(facts: Any, stated: Mapping[str, Any], config: ModelConfig) -> Any:
             extra={**extra, **facts.extra},
         ),
         config,
+        any_size,
     )
 
 

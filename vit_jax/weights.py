@@ -50,6 +50,7 @@ class BareNetwork:
     model: Any
     run: RunConfig
     lacks: tuple[str, ...]  # the entries of the task's metadata that are missing
+    notes: tuple[str, ...] = ()  # what its files state that is not used, a sentence each
 
     def __repr__(self) -> str:
         return (
@@ -119,8 +120,11 @@ def complete(path: str, which: str = "best", ema: bool | None = None) -> Predict
             "tokenizer beside it"
         )
     command = f"python -m convert {shlex.quote(path)} X.safetensors --set mean=0.5 --set std=0.5"
+    why = next(
+        (note for note in network.notes if "preprocessing" in note), "does not state how images are preprocessed"
+    )
     raise UserError(
-        f"{path}: does not state how images are preprocessed; add that with `{command}` "
+        f"{path}: {why}; add that with `{command}` "
         "(with the mean and std of the pixels in 0..1 that the network was trained with), then give X.safetensors here"
     )
 
@@ -149,6 +153,8 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
     """The network of a weight file of any layout."""
     given, arrays = converted(path, **options)
     config, facts = given.config, given.facts
+    if given.resized:
+        print(f"note     {printable(path)}: {given.resized}", file=sys.stderr)
     double = any(x.dtype == np.float64 for x in arrays.values())
     run, tree = replace(untrained(config), compute_dtype="float64" if double else "float32"), unflatten(arrays)
     row, metadata = task_row(run.task), stated_by(facts, run.task, run.model)
@@ -167,7 +173,7 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
         if name not in metadata or (not beside and (row.takes == "texts" or entry.in_files(metadata[name])))
     )
     if lacks:
-        return BareNetwork(_network(run, tree), run, lacks)
+        return BareNetwork(_network(run, tree), run, lacks, facts.notes)
     task = task_of(run, metadata)
     if stated := facts.extra.get("generation"):
         decoding, lacking = from_generation_config(stated, facts.extra.get("eos_token_id", NO_ID))

@@ -37,7 +37,8 @@ def resize(c: ViTConfig, text: str, value: str) -> Adaptation:
     after = check_vit(replace(c, image=size))
     old, new, prefix = c.grid, after.grid, c.position_rows - c.patches
     if old == new:
-        return Adaptation(text, c, after, (), f"image is {_size(c.image)} already: {STAYS}")
+        says = f"image is {_size(c.image)} already: {STAYS}"
+        return Adaptation(text, c, after, (), says, lambda facts: resized(facts, after.image))
     stored = c.position_stored or after.position_rows * c.width <= LARGEST  # if not, other layouts store them
     need(stored, text, f"{after.position_rows} computed positions are too many")
     steps: tuple[Step, ...] = ()
@@ -58,7 +59,7 @@ def resize(c: ViTConfig, text: str, value: str) -> Adaptation:
         steps = (_step(after, "position", compute=table),)
         positions = f"positions are resampled by {kernel} from {old[0]}x{old[1]} to {new[0]}x{new[1]}"
     says = f"image {_size(c.image)} becomes {_size(after.image)}: {positions}, the function changes"
-    return Adaptation(text, c, after, steps, says, lambda facts: _resized(facts, c.image, after.image), changes=True)
+    return Adaptation(text, c, after, steps, says, lambda facts: resized(facts, after.image), changes=True)
 
 
 def patch(c: ViTConfig, text: str, value: str) -> Adaptation:
@@ -78,7 +79,7 @@ def patch(c: ViTConfig, text: str, value: str) -> Adaptation:
     steps = (_step(after, "patch.kernel", compute=kernels),) if old != new else ()
     sizes = f"patch {_size(c.patch)} becomes {_size(size)} by {kernel}, image {_size(c.image)} {_size(after.image)}"
     says = f"{sizes}: the function changes"
-    return Adaptation(text, c, after, steps, says, lambda facts: _resized(facts, c.image, after.image), changes=True)
+    return Adaptation(text, c, after, steps, says, lambda facts: resized(facts, after.image), changes=True)
 
 
 def head(c: ViTConfig, text: str, value: str) -> Adaptation:
@@ -270,6 +271,14 @@ def computed(c: ViTConfig) -> np.ndarray:
     return np.concatenate([np.zeros((c.position_rows - c.patches, c.width)), table])
 
 
+def resized(facts: Facts, image: Size) -> Facts:
+    """Facts with images of another size, and the size before cropping in proportion."""
+    if facts.preprocess is None:
+        return facts
+    scaled = round(facts.preprocess["size"] * min(pair(image)) / min(facts.preprocess["image"]))
+    return replace(facts, preprocess={**facts.preprocess, "image": list(pair(image)), "size": scaled})
+
+
 def _step(after: ViTConfig, *takes: str, makes: tuple[str, ...] = (), compute: Callable[[Arrays], Any]) -> Step:
     """A Step that replaces `takes` by those of them that the network `after` has, followed by `makes`."""
     known = shapes(after)
@@ -319,11 +328,3 @@ def _normal(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 def _nameless(facts: Facts) -> Facts:
     return replace(facts, class_names=None)
-
-
-def _resized(facts: Facts, before: Size, after: Size) -> Facts:
-    """Facts with images of the new size, and the size before cropping in proportion."""
-    if facts.preprocess is None:
-        return facts
-    scaled = round(facts.preprocess["size"] * min(pair(after)) / min(pair(before)))
-    return replace(facts, preprocess={**facts.preprocess, "image": list(pair(after)), "size": scaled})

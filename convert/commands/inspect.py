@@ -71,7 +71,8 @@ def config(source: Source, options: Options, chosen: Chosen[Recognition]) -> Non
         if name not in training and (name.rpartition(".")[2] in ALWAYS or value != plain[name])
     }
     print_line(wrapped(f"config     {type(reading.config).__name__}: {_listed(values)}; the rest by default", INDENT))
-    if images := preprocessing(reading.config, reading.statistics, reading.facts.preprocess):
+    any_size = bool(reading.layout.resizes(reading.config))
+    if images := preprocessing(reading.config, reading.statistics, reading.facts.preprocess, any_size):
         print_line(wrapped(f"images     {_listed(images)}", INDENT))
     for note in reading.facts.notes:
         print_line(wrapped(f"note       {printable(note)}", INDENT))

@@ -114,6 +114,11 @@ def cannot_state(c: ViTConfig) -> list[str]:
     return [] if ratio(c) else [f"hidden is {c.hidden}, which config.json states as {what} of width, {c.width}"]
 
 
+def resizes(c: ViTConfig) -> str:
+    """The kernel by which the class resizes its positions in every call: the one with registers reduces aliasing."""
+    return "timm" if c.registers else "hf"
+
+
 FIRST = "encoder.layer.0."
 IN_FILES = {"v4": ("attention.attention.query", "mlp.weights_in"), "v5": ("attention.q_proj", "mlp.gate_proj")}
 
@@ -219,6 +224,7 @@ def _layout(version: str, title: str) -> Layout:
         refusals=(Refusal("network", cannot_hold), Refusal("statement", cannot_state)),
         read_side=read_side,
         write_side=write_side,
+        resizes=resizes,
         proven="transformers 5.23.0",
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import ml_dtypes
 import numpy as np
 
-from vit_jax.config import ModelConfig
+from vit_jax.config import ModelConfig, pixels
 from vit_jax.errors import UserError
 
 from .. import rules
@@ -69,8 +69,24 @@ def plan(
     facts = reading.facts
     for adaptation in adaptations:
         facts = adaptation.facts(facts)
-    facts = replace(facts, preprocess=preprocessing(config, reading.statistics, facts.preprocess))
+    any_size = bool(layout.resizes(config))
+    facts = facts if any_size else of_one_size(facts, config, layout, reading.resize)
+    facts = replace(facts, preprocess=preprocessing(config, reading.statistics, facts.preprocess, any_size))
     return Plan(reading, adaptations, layout, config, rows, specs, rounded, facts, allow_nonfinite)
+
+
+def of_one_size(facts: Facts, config: ModelConfig, layout: Layout, resize: str) -> Facts:
+    """The facts without a preprocessing of a size that the network does not take in a layout; a note says so.
+
+    `resize` is the --adapt with which it would.
+    """
+    h, w, _ = pixels(config) or (0, 0, 0)
+    images = facts.preprocess["image"] if facts.preprocess else [h, w]
+    if list(images) == [h, w]:
+        return facts
+    sizes = f"for images of {images[0]}x{images[1]}, and the network of {layout.name} takes {h}x{w} alone"
+    told = f"the preprocessing stated beside the weights is left out: it is {sizes}; keep it with --adapt {resize}"
+    return replace(facts, preprocess=None, notes=(*facts.notes, told))
 
 
 def parameter_ghosts(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, network_of, to_dict
+from vit_jax.config import ModelConfig, network_of, pixels, to_dict
 from vit_jax.config.dotted import unnested
 from vit_jax.errors import UserError
 
@@ -77,6 +77,17 @@ class Reading:
     def chosen(self) -> str:
         """Which step and which weights of a run were taken, in words; empty for other sources."""
         return weights_in.chosen(self.source, self.label)
+
+    @property
+    def resize(self) -> str:
+        """The --adapt by which the network takes the images of its preprocessing, as its library does in each call.
+
+        Empty where these have the network's own size.
+        """
+        images, shape = self.facts.preprocess, pixels(self.config)
+        if not images or not shape or tuple(images["image"]) == shape[:2]:
+            return ""
+        return f"resize={'x'.join(map(str, images['image']))}:{self.layout.resizes(self.config)}"
 
     @property
     def optional(self) -> dict[str, list[str]]:
@@ -148,11 +159,12 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     beside = carried_beside(source.path)
     tensors, rows = {**tensors, **beside}, [*rows, *(rules.carried(name, t.shape) for name, t in beside.items())]
     recorded = (provenance.get("preprocess"), provenance.get("class_names"), provenance.get("extra", {}))
-    own_facts = fitting(Facts({}, *recorded), config)
+    any_size = bool(layout.resizes(config))
+    own_facts = fitting(Facts({}, *recorded), config, any_size)
     if own_facts.notes:
         raise UserError(f"{source.path}: its provenance is damaged ({own_facts.notes[0]}); {remedy(side)}")
     extra = {k: options.sets[k] for k in options.sets if k in extras(layout.network)}
-    facts = joined(own_facts, fitting(stated, config), fitting(model, config), extra)
+    facts = joined(own_facts, fitting(stated, config, any_size), fitting(model, config, any_size), extra)
     if departures := layout.departures(config):
         told = f"{', '.join(departures)}, so this is another function than that of {layout.title}"
         facts = replace(facts, notes=(*facts.notes, told))

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, function_fields, network_of, value_at
+from vit_jax.config import ModelConfig, function_fields, network_of, pixels, value_at
 from vit_jax.errors import CHECK, DONE, CheckFailed, UserError, print_line
 from vit_jax.runs import write_json
 
 from .. import adapt as adapting
+from ..adapt.vit import resized
 from ..containers import check_file
 from ..layout import Json
 from ..plan.target import CERTIFICATE, free
@@ -91,7 +92,9 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
         source, target = sides
         made = target.provenance if origin_of(target) == hashes[0] else {}
         compared = target if made else source  # the network that takes the inputs
-        inputs = images(arguments.images, compared.config, compared.facts.preprocess) if arguments.images else None
+        shape = pixels(compared.config)  # of images, which its preprocessing may make in another size
+        facts = resized(compared.facts, shape[:2]) if shape else compared.facts
+        inputs = images(arguments.images, compared.config, facts.preprocess) if arguments.images else None
         adaptations = [each["text"] for each in made.get("adaptations", ())]
         report = verify(
             Weights.of(source, names[0]),

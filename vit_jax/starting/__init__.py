@@ -108,9 +108,8 @@ def filled(run: RunConfig, stated: Mapping[str, Any] | None = None, *, own: bool
         return asked
     otherwise = {name.removeprefix("model."): value for name, value in said.items() if name.startswith("model.")}
     with opened_for(asked, {**(told(run.model) if own else {}), **otherwise}) as weights:
-        sizes = {
-            name: said.get(f"model.{name}", getattr(weights.config, name)) for name in RULES if name in told(run.model)
-        }
+        theirs = told(weights.config) | weights.prepared
+        sizes = {name: said.get(f"model.{name}", theirs[name]) for name in RULES if name in told(run.model)}
         change = change_for(replace(asked, model=replace(asked.model, **sizes)), weights)
         out = replaced(run, {**decided(run.task, change, said, weights.folder), **said})
         check_fit(out, weights.config, change)

@@ -36,7 +36,7 @@ def opened_encoder(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[tup
             if (held := network_in(place)) is not type(own):
                 names = network_of(held).name, network_of(own).name
                 raise Unfit(f"holds a {names[0]}, but the encoder is a {names[1]}; give weights of such a network")
-            weights = stack.enter_context(opened(place, type(own), known))
+            weights = stack.enter_context(opened(place, type(own), known, resize=True))
         yield weights, cast(Any, replaced(run.model, {part: weights.config})).encoder
 
 
@@ -78,7 +78,7 @@ def start(run: RunConfig) -> tuple[dict[str, np.ndarray], dict[str, Any], str]:
         f"init     the encoder from {run.init_encoder}:{chosen} {weights.layout}, {len(arrays)} tensors, "
         f"digest {record['digest'][:12]}; all else is drawn anew"
     )
-    return arrays, record, says
+    return arrays, record, f"{says}\n         {weights.resized}" if weights.resized else says
 
 
 def check_fit(run: RunConfig, given: ModelConfig) -> None:

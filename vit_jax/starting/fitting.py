@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ..config import ModelConfig, RunConfig, function_fields, network_of, normal, pair, replaced, task_row, value_at
+from ..config import (
+    ModelConfig,
+    RunConfig,
+    Size,
+    function_fields,
+    network_of,
+    normal,
+    pair,
+    replaced,
+    task_row,
+    value_at,
+)
 from ..errors import UserError
 from ..interop import Change, Weights, changed, stated_by
 from .opening import RULES, Unfit, flag, text
@@ -46,18 +57,32 @@ def change_for(run: RunConfig, weights: Weights) -> Change:
             raise Unfit(
                 f"{rule} is {getattr(run, rule)}, but a {network_of(wanted).name} has no model.{name}: set none"
             )
-    if run.init_resize != "none" and wanted.image != given.image:
-        h, w = pair(wanted.image)
-        texts.append(f"resize={h}x{w}:{run.init_resize}")
+    if "image" in function_fields(wanted) and (text := _resize(run, wanted.image, given.image, weights.resize)):
+        texts.append(text)
     if run.init_channels != "none" and wanted.channels != given.channels:
         texts.append(f"channels={wanted.channels}")
     try:
-        return changed(weights.config, weights.facts, texts)
+        return changed(weights, texts)
     except UserError as error:
         reason = str(error)
         for text in texts:
             reason = reason.removeprefix(f"--adapt {text}: ")
         raise Unfit(f"init {run.init}: {reason}") from error
+
+
+def _resize(run: RunConfig, wanted: Size, given: Size, library: str) -> str:
+    """The --adapt for images of the size `wanted`, of weights for `given`; empty where there is no rule for it.
+
+    `library` is that of the weights' own library for the images of their preprocessing, of another size than `given`,
+    or empty. The preprocessing follows the size that is wanted.
+    """
+    own, size = ("x".join(map(str, pair(each))) for each in (given, wanted))
+    prepared, _, kernel = library.removeprefix("resize=").partition(":")
+    if run.init_resize != "none":
+        kernel = run.init_resize
+    elif size not in (own, prepared):
+        return ""
+    return f"resize={size}:{kernel}" if kernel and (size != own or prepared) else ""
 
 
 def check_fit(run: RunConfig, given: ModelConfig, change: Change) -> None:
