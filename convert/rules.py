@@ -192,7 +192,8 @@ class Row:
     `shapes` are those of our parameters; the file's shapes follow from them. `operations` are listed in the order in
     which reading applies them. Names in `optional` may be missing from a file (copies of tied tensors, constants) and
     are written only if asked for; an optional name that is not in `theirs` is another name under which some files hold
-    the row's only tensor. A row whose name of ours begins with `carried.` (see `carried`) may be missing altogether.
+    the row's only tensor. A row whose name of ours begins with `carried.` (see `carried`) may be missing altogether. A
+    later name of ours that does is a part of `theirs` that is no parameter; where there is none, zeros are written.
 
         Row(("attn.qkv.weight",), ("query.kernel", "key.kernel", "value.kernel"), ((8, 8),) * 3,
             (Concat(0, (8, 8, 8)), TRANSPOSE))
@@ -227,6 +228,9 @@ class Row:
 
     def narrowed(self, names: Iterable[str]) -> Row | None:
         """The row for a file with these names: without what may be missing, or by its other name; None if empty."""
+        for index, name in enumerate(self.ours):
+            if index and name.startswith(CARRIED) and name.removeprefix(CARRIED) not in names:
+                return self._with_zeros(index).narrowed(names)
         carried = bool(self.ours) and self.ours[0].startswith(CARRIED)
         others = tuple(n for n in sorted(self.optional) if n not in self.theirs and n in names)
         if others and self.theirs[0] not in names:
@@ -238,6 +242,12 @@ class Row:
             return None
         tied = Tie(len(self.theirs))
         return replace(self, theirs=kept, operations=tuple(Tie(len(kept)) if o == tied else o for o in self.operations))
+
+    def _with_zeros(self, index: int) -> Row:
+        """The row without one of our names, whose part of the file is zero."""
+        ours, shapes = ([*each[:index], *each[index + 1 :]] for each in (self.ours, self.shapes))
+        operations = (*self.operations, zeros(self.shapes[index], index))
+        return replace(self, ours=tuple(ours), shapes=tuple(shapes), operations=operations)
 
 
 def row(theirs: str, ours: str, shape: Shape, *operations: Operation) -> Row:
@@ -278,8 +288,7 @@ def write(
 
     Optional tensors are written only where `names` lists them.
     """
-    pairs = [pair for r in rows for pair in zip(r.ours, r.theirs, strict=False)]
-    carried_names = [theirs for ours, theirs in pairs if ours in parameters and ours.startswith(CARRIED)]
+    carried_names = [name.removeprefix(CARRIED) for name in parameters if name.startswith(CARRIED)]
     rows = narrow(rows, [*names, *carried_names])
     check(our_shapes(rows), {name: np.shape(array) for name, array in parameters.items()}, what)
     dtype = common_dtype([np.asarray(array).dtype for array in parameters.values()])

@@ -1,7 +1,7 @@
 """DINOv3's Vision Transformer as its repository saves it: github.com/facebookresearch/dinov3 (read at 6876159).
 
-Query, key and value are packed, and the bias of all three goes with a mask that is 0 for the key: that third is
-written as zeros, and a file with other values there is refused, since they would be lost. The periods of the rotary
+Query, key and value are packed, and the bias of all three goes with a mask that is 0 for the key: that third may hold
+anything, and is carried along. The periods of the rotary
 positions are a tensor. In the published files they are rounded to bfloat16, which is another function than that of the
 exact ones (by 5e-4): no shape tells which, so `rotary_periods` has to be stated, and the tensor is checked against it.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from vit_jax.config import ViTConfig
 
 from ..layout import PLAIN_VIT, Field, Json, Layout, Names, Refusal, always, count, has, length
-from ..rules import Concat, Constant, Row, carried, zeros
+from ..rules import CARRIED, Concat, Constant, Row, carried
 from .modules import TOKEN, TOKENS, Tensors, module_rows
 
 BLOCK = {
@@ -49,20 +49,14 @@ def rows(c: ViTConfig) -> list[Row]:
 
 
 def _masked(r: Row, c: ViTConfig) -> Row:
-    """The row of a packed bias without that of the key, and with its mask; any other row as it is."""
+    """The row of a packed bias with its mask, which removes the bias of the key; any other row as it is."""
     if not r.theirs[0].endswith("attn.qkv.bias"):
         return r
     d = c.heads * c.resolved_head_width
     mask = np.repeat(np.array([1, 0, 1], np.float32), d)
-    told = "the bias of its keys, which the mask removes, is not zero and would be lost: set it to zero first"
-    key = replace(zeros((d,), 1), why=told)
-    query, _, value = r.ours
-    steps = (
-        Constant(lambda: mask, 1, "its mask is not 1 for query and value and 0 for key"),
-        Concat(0, (d, d, d)),
-        key,
-    )
-    return Row((r.theirs[0], f"{r.theirs[0]}_mask"), (query, value), ((d,), (d,)), steps)
+    fixed = Constant(lambda: mask, 1, "its mask is not 1 for query and value and 0 for key")
+    (bias,), (query, _, value) = r.theirs, r.ours
+    return Row((bias, f"{bias}_mask"), (query, CARRIED + bias, value), ((d,),) * 3, (fixed, Concat(0, (d, d, d))))
 
 
 def periods(c: ViTConfig) -> np.ndarray:
@@ -146,6 +140,7 @@ LAYOUTS = (
         ),
         containers=("torch", "safetensors"),
         refusals=(Refusal("network", cannot_hold),),
+        resizes=lambda c: "timm",  # it stores no positions
         proven="timm 1.0.31",
     ),
 )
