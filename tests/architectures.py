@@ -77,17 +77,10 @@ def strange(m: Any) -> str:
         return "relative positions"
     if kind not in ("VisionTransformer", "VisionTransformerDistilled") or block is None:
         return f"the form of timm's {kind}"
-    inner = [getattr(block, name, None) for name in ("norm1", "attn", "mlp")]
     answers = {
         "a convolutional stem": type(m.patch_embed).__name__ != "PatchEmbed",
-        "norms after its branches": type(block).__name__ == "ResPostBlock",
         "attention and mlp side by side": "Parallel" in type(block).__name__,
-        "differential attention": type(inner[1]).__name__ == "DiffAttention",
-        "norms that subtract no mean": type(inner[0]).__name__ == "RmsNorm",
-        "norms inside attention and mlp": any(
-            type(getattr(module, "norm", None)).__name__ not in ("Identity", "NoneType") for module in inner[1:]
-        ),
-        "attention pooling over all tokens": m.attn_pool is not None and m.pool_include_prefix,
+        "differential attention": type(getattr(block, "attn", None)).__name__ == "DiffAttention",
     }
     return next((answer for answer, holds in answers.items() if holds), "")
 
@@ -101,9 +94,10 @@ def config(m: Any) -> ViTConfig:
     pool = (
         "cls_distill"
         if distilled
-        else {"token": "cls", "map": "map", "avg": "mean_all" if m.pool_include_prefix else "mean"}[m.global_pool]
+        else {"token": "cls", "map": "map", "avg": "mean"}[m.global_pool]
+        + ("_all" if m.pool_include_prefix and not token else "")
     )
-    gated, biased = type(block.mlp).__name__ == "GluMlp", block.attn.qkv.bias is not None
+    gated, biased = type(block.mlp).__name__ in ("GluMlp", "SwiGLU"), block.attn.qkv.bias is not None
     patch = tuple(m.patch_embed.patch_size)
     image = tuple(
         n * p for n, p in zip(m.patch_embed.grid_size, patch, strict=True)
@@ -127,15 +121,19 @@ def config(m: Any) -> ViTConfig:
             cls_position=not m.no_embed_class,
             register_position=not m.no_embed_class,
             pre_norm=there(m.norm_pre),
+            norm_kind={"LayerNorm": "layer", "RmsNorm": "rms"}[type(block.norm1).__name__],
+            branch_norm=type(block).__name__ == "ResPostBlock",
+            attention_norm=there(block.attn.norm),
+            mlp_norm=there(block.mlp.norm),
             final_norm=there(m.norm) or (token and fc_norm),
             head_norm=fc_norm and not token,
             eps=block.norm1.eps,
-            layer_scale=float(there(block.ls1)),
+            layer_scale=float(hasattr(block, "ls1") and there(block.ls1)),
             query_bias=biased,
             key_bias=biased,
             value_bias=biased,
             out_bias=block.attn.proj.bias is not None,
-            mlp_bias=block.mlp.fc1.bias is not None,
+            mlp_bias=block.mlp.fc2.bias is not None,
             qk_norm=there(block.attn.q_norm),
             activation=ACTIVATIONS[type(block.mlp.act).__name__],
             gated=gated,

@@ -5,12 +5,14 @@ values at two blocks, three by three patches and heads of eight, with random wei
 tokens, norms, pooling, activation, eps, layer scale, gates) is as published.
 """
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS
-from convert.dialects.architectures import lookup, names
+from convert.dialects.architectures import lookup, names, other, table
 from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
 from vit_jax.config import OptimConfig, ViTConfig, parameters, rate_scales
@@ -111,12 +113,19 @@ def test_a_network_of_torchvision_converts(torchvision, name):
     )
 
 
-def test_the_names_are_all_that_timm_lists_but_those_of_other_networks(timm):
-    from convert.dialects.architectures import other
-
-    kinds = ("vit_", "deit", "eva")
-    listed = {n for n in timm.list_models() if n.startswith(kinds)}
-    assert listed and listed == {n for n in TIMM if n.startswith(kinds)} | {n for n in listed if other(n)}
+def test_207_of_the_248_names_convert_and_the_rest_is_left_for_its_reason(timm):
+    listed = timm.list_models(["vit_*", "deit*", "eva*"])
+    left = Counter(other(name) for name in listed if other(name))
+    assert len(listed) == 248 and len({*listed} & {*TIMM}) == 207 and {*listed} <= {*TIMM, *table()["others"]}
+    assert left == {
+        "a convolutional stem": 14,
+        "relative positions": 13,
+        "attention and mlp side by side": 7,
+        "grouped keys and values": 4,
+        "differential attention": 2,
+        "layer scale on attention alone": 1,
+    }
+    print(f"207 of {len(listed)} names convert; of the others", dict(left))
 
 
 @pytest.mark.parametrize(

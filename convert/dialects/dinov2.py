@@ -48,29 +48,33 @@ def cannot_hold(c: ViTConfig) -> list[str]:
     return [reason for reason, holds in reasons.items() if holds]
 
 
-FIELDS = timm.FIELDS | {
-    "registers": Field(solve=length("register_tokens", 1, 0)),
-    "gated": Field(solve=has("blocks.0.mlp.w12.weight")),
-    "hidden": Field(solve=hidden),
-    "activation": Field(("gelu", "silu"), follow=activation),
-    "out_bias": always(True),
-    "mlp_bias": always(True),
-    "qk_norm": always(False),
-    "cls_token": always(True),
-    "cls_position": always(True),
-    "register_position": always(False),
-    "position": always("learned"),
-    "distill_token": always(False),
-    "distill_head": always(False),
-    "stem_bias": always(True),
-    "stem_norm": always(False),
-    "pre_norm": always(False),
-    "eps": always(1e-6),
-    "pool": always("cls"),
-    "classes": always(0),
-    "final_norm": always(True),
-    "head_norm": always(False),
-}
+FIELDS = (
+    timm.FIELDS
+    | timm.PLAIN_NORMS
+    | {
+        "registers": Field(solve=length("register_tokens", 1, 0)),
+        "gated": Field(solve=has("blocks.0.mlp.w12.weight")),
+        "hidden": Field(solve=hidden),
+        "activation": Field(("gelu", "silu"), follow=activation),
+        "out_bias": always(True),
+        "mlp_bias": always(True),
+        "qk_norm": always(False),
+        "cls_token": always(True),
+        "cls_position": always(True),
+        "register_position": always(False),
+        "position": always("learned"),
+        "distill_token": always(False),
+        "distill_head": always(False),
+        "stem_bias": always(True),
+        "stem_norm": always(False),
+        "pre_norm": always(False),
+        "eps": always(1e-6),
+        "pool": always("cls"),
+        "classes": always(0),
+        "final_norm": always(True),
+        "head_norm": always(False),
+    }
+)
 LAYOUTS = (
     Layout(
         dialect="dinov2",

@@ -110,16 +110,6 @@ REFUSED = (
         (rf"{ANY}blocks\.\d+\.(attn\.)?lambda_q1",),
     ),
     RefusedLayout(
-        "BEiT-3, or another ViT with norms inside attention or mlp",
-        "the network here has no norm there",
-        (rf"{ANY}blocks\.\d+\.(attn|mlp)\.norm\.weight", r"!.*attn\.(q_proj\.weight|q_bias)"),
-    ),
-    RefusedLayout(
-        "a ViT with RMS norms (AIMv2 and others)",
-        "its norms subtract no mean",
-        (rf"{ANY}blocks\.0\.norm1\.weight", rf"!{ANY}blocks\.0\.norm1\.bias"),
-    ),
-    RefusedLayout(
         "the text tower of CLIP alone",
         "it encodes texts; give the file with the image tower",
         (

@@ -23,6 +23,7 @@ from .modules import TOKEN, TOKENS, Tensors, module_rows
 from .timm_folder import cannot_state, read_side, write_side
 
 QKV = ("query", "key", "value")
+MAPS = ("map", "map_all")
 
 
 def rows(
@@ -110,8 +111,23 @@ def blocks(block: str, mlp: tuple[str, str]) -> dict[str, str]:
 
 
 def pool(names: Names) -> str | None:
-    """A solver: the pooling where names show it; several kinds have the same names."""
-    return "cls_distill" if "dist_token" in names else "map" if "attn_pool.latent" in names else None
+    """A solver: the pooling where names show it; several kinds have the same names.
+
+    Attention pooling may take tokens before the patches, or leave them out.
+    """
+    if "dist_token" in names:
+        return "cls_distill"
+    return "map" if "attn_pool.latent" in names and not has("cls_token", "reg_token")(names) else None
+
+
+def norm_kind(names: Names) -> str | None:
+    """A solver: norms with biases are LayerNorms; of others the names do not tell what they subtract."""
+    return "layer" if "blocks.0.norm1.bias" in names else None
+
+
+def branch_norm(names: Names) -> bool | None:
+    """A solver: blocks with layer scales have no norms after the branches; of others the names do not tell."""
+    return False if has("blocks.0.ls1.gamma", "blocks.0.gamma_1")(names) else None
 
 
 def normed(before: bool) -> Callable[[Names, Json], bool]:
@@ -159,6 +175,7 @@ def gated(names: Names) -> bool:
     return "blocks.0.mlp.fc1_g.weight" in names or first == 2 * second > 0
 
 
+PLAIN_NORMS = {name: PLAIN_VIT[name] for name in ("norm_kind", "branch_norm", "attention_norm", "mlp_norm")}
 FIELDS = PLAIN_VIT | {
     "image": Field(),
     "patch": Field(solve=patch),
@@ -188,6 +205,12 @@ FIELDS = PLAIN_VIT | {
     "out_bias": Field(solve=has("blocks.0.attn.proj.bias")),
     "mlp_bias": Field(solve=has("blocks.0.mlp.fc2.bias")),
     "qk_norm": Field(solve=has("blocks.0.attn.q_norm.weight")),
+    "attention_norm": Field(solve=has("blocks.0.attn.norm.weight")),
+    "mlp_norm": Field(solve=has("blocks.0.mlp.norm.weight")),
+    "norm_kind": Field(("layer", "rms"), solve=norm_kind),
+    "branch_norm": Field(
+        (False, True), solve=branch_norm, usual=False
+    ),  # timm's default; an architecture states others
     "gated": Field(solve=gated),
     "pool": Field(solve=pool),
     "distill_head": Field(solve=has("head_dist.weight")),
@@ -208,8 +231,9 @@ def cannot_hold(c: ViTConfig) -> list[str]:
         and c.position != "none",
         "timm norms before pooling or after it, not both": c.final_norm and c.head_norm,
         "with class token pooling timm's last norm is final_norm, not head_norm": c.pool == "cls" and c.head_norm,
-        "timm's attention pooling has a plain mlp with biases": c.pool == "map" and (c.gated or not c.mlp_bias),
-        f"timm has no pool {c.pool}": c.pool in ("map_all", "cls_mean"),
+        "timm's attention pooling has a plain mlp with biases": c.pool in MAPS and (c.gated or not c.mlp_bias),
+        "with norms after its branches timm's block has no layer scale": c.branch_norm and bool(c.layer_scale),
+        f"timm has no pool {c.pool}": c.pool == "cls_mean",
         "heads do not divide width": bool(c.width % c.heads),
         "timm's distilled network has two heads on two tokens, with positions, no registers, no head_norm": distilled
         and (
@@ -263,7 +287,7 @@ OLDEST = Layout(
     version="patch-matrix",
     title="timm's VisionTransformer before 2020, patches as a matrix",
     network=ViTConfig,
-    fields=FIELDS | {"gated": always(False)},
+    fields=FIELDS | PLAIN_NORMS | {"gated": always(False)},
     rows=functools.partial(rows, matrix=True),
     signature=(*PLAIN, f"!{GAMMA}"),
     containers=("torch", "safetensors"),
@@ -275,7 +299,9 @@ OLDEST = Layout(
 )
 PERCEPTIVE = "a Perception Encoder, which has rotary positions, has the same names as this VisionTransformer"
 ROTARY = "timm's networks with rotary positions (RoPE-ViT) have the same names as DeiT III's"
-DEIT3_FIELDS = FIELDS | {"layer_scale": always(1.0), "gated": always(False), "position": always("learned")}
+DEIT3_FIELDS = (
+    FIELDS | PLAIN_NORMS | {"layer_scale": always(1.0), "gated": always(False), "position": always("learned")}
+)
 DEIT3 = Layout(
     dialect="timm",
     version="deit3",
@@ -304,6 +330,7 @@ APART = Layout(
         Refusal("shapes", axes(4)),
         Refusal("network", cannot_hold),
     ),
+    read_side=read_side,
     proven="timm 1.0.31",
 )
 TIMM = Layout(

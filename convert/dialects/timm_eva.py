@@ -40,40 +40,41 @@ def heads(names: Names) -> int | None:
     return length("rope.freqs", 2)(names) or timm.heads(names)
 
 
-def branch_norm(names: Names) -> bool | None:
-    """A solver: blocks with layer scales have no norms after the branches; of others the names do not tell."""
-    return False if "blocks.0.gamma_1" in names else None
-
-
-FIELDS = timm.FIELDS | {
-    "heads": Field(solve=heads),
-    "activation": Field(("gelu", "silu"), follow=lambda names, known: "silu" if known["gated"] else "gelu"),
-    "stem_norm": always(False),
-    "distill_token": always(False),
-    "distill_head": always(False),
-    "position": Field(("learned", "none"), solve=lambda names: "learned" if "pos_embed" in names else "none"),
-    "rotary": Field(solve=lambda names: "mixed" if "rope.freqs" in names else None),
-    "rotary_places": idle_unless(("axial", "mixed"), "centres"),
-    "rotary_pairs": idle_unless(("axial", "mixed"), "halves"),
-    "rotary_first": idle_unless(("axial", "mixed"), "rows"),
-    "rotary_base": idle_unless(("axial",), 100.0),
-    "rotary_offset": idle_unless(("axial", "mixed"), 0.0, "indices"),
-    "rotary_grid": idle_unless(("axial", "mixed"), 0, "indices"),
-    "branch_norm": Field((False, True), solve=branch_norm),
-    "attention_norm": Field(solve=has("blocks.0.attn.norm.weight")),
-    "mlp_norm": Field(solve=has("blocks.0.mlp.norm.weight")),
-    "final_norm": Field(solve=has("norm.weight")),
-    "head_norm": Field(solve=has("fc_norm.weight")),
-    "layer_scale": Field(solve=lambda names: float(has("blocks.0.gamma_1")(names))),
-    "query_bias": Field(solve=Q_BIAS),
-    "key_bias": Field(solve=has("blocks.0.attn.qkv.bias", "blocks.0.attn.k_proj.bias")),
-    "value_bias": Field(solve=Q_BIAS),
-    "out_bias": always(True),
-    "mlp_bias": always(True),
-    "pool": Field(("cls", "mean", "map", "map_all"), lambda names: "map_all" if "attn_pool.latent" in names else None),
-    "pool_heads": Field(follow=lambda names, known: None if known["pool"] in ("map", "map_all") else 0),
-    "pool_hidden": Field(solve=length("attn_pool.mlp.fc1.weight", 0, 0)),
-}
+FIELDS = (
+    timm.FIELDS
+    | timm.PLAIN_NORMS
+    | {
+        "heads": Field(solve=heads),
+        "activation": Field(("gelu", "silu"), follow=lambda names, known: "silu" if known["gated"] else "gelu"),
+        "stem_norm": always(False),
+        "distill_token": always(False),
+        "distill_head": always(False),
+        "position": Field(("learned", "none"), solve=lambda names: "learned" if "pos_embed" in names else "none"),
+        "rotary": Field(solve=lambda names: "mixed" if "rope.freqs" in names else None),
+        "rotary_places": idle_unless(("axial", "mixed"), "centres"),
+        "rotary_pairs": idle_unless(("axial", "mixed"), "halves"),
+        "rotary_first": idle_unless(("axial", "mixed"), "rows"),
+        "rotary_base": idle_unless(("axial",), 100.0),
+        "rotary_offset": idle_unless(("axial", "mixed"), 0.0, "indices"),
+        "rotary_grid": idle_unless(("axial", "mixed"), 0, "indices"),
+        "branch_norm": Field((False, True), solve=timm.branch_norm),
+        "attention_norm": Field(solve=has("blocks.0.attn.norm.weight")),
+        "mlp_norm": Field(solve=has("blocks.0.mlp.norm.weight")),
+        "final_norm": Field(solve=has("norm.weight")),
+        "head_norm": Field(solve=has("fc_norm.weight")),
+        "layer_scale": Field(solve=lambda names: float(has("blocks.0.gamma_1")(names))),
+        "query_bias": Field(solve=Q_BIAS),
+        "key_bias": Field(solve=has("blocks.0.attn.qkv.bias", "blocks.0.attn.k_proj.bias")),
+        "value_bias": Field(solve=Q_BIAS),
+        "out_bias": always(True),
+        "mlp_bias": always(True),
+        "pool": Field(
+            ("cls", "mean", "map", "map_all"), lambda names: "map_all" if "attn_pool.latent" in names else None
+        ),
+        "pool_heads": Field(follow=lambda names, known: None if known["pool"] in ("map", "map_all") else 0),
+        "pool_hidden": Field(solve=length("attn_pool.mlp.fc1.weight", 0, 0)),
+    }
+)
 
 
 def cannot_hold(c: ViTConfig) -> list[str]:

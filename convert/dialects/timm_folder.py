@@ -25,10 +25,10 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 POOLS = {"cls": "token", "cls_distill": "token", "mean": "avg", "mean_all": "avg", "map": "map", "map_all": "map"}
-NORMS = {"layernorm": 1e-6}
+NORMS = {"layernorm": "layer", "rmsnorm": "rms"}  # each with an epsilon of 1e-6
 POSITIONS = {"learn": "learned", "none": "none", "": "none"}
 PLAIN = {"image": "img_size", "patch": "patch_size", "width": "embed_dim", "depth": "depth", "heads": "num_heads"}
-UNSEEN = ("heads", "activation", "eps", "position", "rotary", "branch_norm")  # what an architecture adds to tensors
+UNSEEN = ("heads", "activation", "eps", "position", "rotary", "branch_norm", "norm_kind")  # what no tensor shows
 Reader = Callable[[Json, Json], Json]  # config fields from model_args and from those of an architecture
 # What timm uses where a pretrained_cfg does not state it.
 DEFAULTS: Json = {
@@ -45,19 +45,25 @@ def architecture(c: ViTConfig) -> str:
     """A name in timm's registry with the class, the epsilon and the mlp of a config."""
     if c.distill_token:
         return "deit_base_distilled_patch16_224"
+    if c.branch_norm:
+        return "vit_base_patch16_rpn_224"
     if c.gated:
         return "vit_giant_patch14_dinov2"
     return "vit_base_patch16_clip_224" if c.eps == 1e-5 else "vit_base_patch16_224"
 
 
 def cannot_state(c: ViTConfig) -> list[str]:
-    """Clauses for a network whose epsilon timm's config.json cannot state."""
+    """Clauses for a network whose epsilon or blocks timm's config.json cannot state."""
     only = {"a distillation token": c.distill_token, "a gated mlp": c.gated, "a norm in the stem": c.stem_norm}
-    return [
+    only |= {"RMS norms": c.norm_kind == "rms", "norms after its branches": c.branch_norm}
+    reasons = [
         f"eps is {c.eps!r}, but with {name} timm's config.json can only state 1e-06"
         for name, has in only.items()
         if has and c.eps != 1e-6
     ]
+    if c.branch_norm and (c.gated or c.distill_token):
+        reasons.append("timm has norms after the branches in no architecture with a gated mlp or a distillation token")
+    return reasons
 
 
 def write_side(c: ViTConfig, beside: Facts) -> dict[str, Json]:
@@ -68,6 +74,8 @@ def write_side(c: ViTConfig, beside: Facts) -> dict[str, Json]:
         "qkv_bias": c.query_bias,
         "proj_bias": c.out_bias,
         "qk_norm": c.qk_norm,
+        "scale_attn_norm": c.attention_norm,
+        "scale_mlp_norm": c.mlp_norm,
         "init_values": c.layer_scale,
         "act_layer": c.activation,
         "class_token": c.cls_token,
@@ -75,12 +83,15 @@ def write_side(c: ViTConfig, beside: Facts) -> dict[str, Json]:
         "pos_embed": "learn" if c.position == "learned" else "none",
         "no_embed_class": not (c.cls_position if c.cls_token else c.register_position),
         "pre_norm": c.pre_norm,
-        "pool_include_prefix": c.pool == "mean_all",
+        "pool_include_prefix": c.pool in ("mean_all", "map_all"),
         "final_norm": c.final_norm or c.head_norm,
         "fc_norm": c.head_norm and c.pool != "cls",
     }
+    norm = next(name for name, kind in NORMS.items() if kind == c.norm_kind)
+    if c.norm_kind != "layer":
+        args["norm_layer"] = norm
     if c.stem_norm:
-        args["embed_norm_layer"] = "layernorm"
+        args["embed_norm_layer"] = norm
     return folder(c, beside, architecture(c), POOLS[c.pool], args)
 
 
@@ -130,11 +141,13 @@ def plain_arguments(args: Json, known: Json) -> Json:
     fields |= {ours: args[theirs] for ours, theirs in PLAIN.items() if theirs in args}
     for key, ours, values in (
         ("act_layer", "activation", ACTIVATIONS),
-        ("norm_layer", "eps", NORMS),
+        ("norm_layer", "norm_kind", NORMS),
         ("pos_embed", "position", POSITIONS),
     ):
         if args.get(key) is not None:
             fields[ours] = chosen(key, args[key], values)
+    if args.get("norm_layer") is not None:
+        fields["eps"] = 1e-6
     pool = pooling(args, known)
     return fields | ({"pool": pool} if pool else {})
 
@@ -208,17 +221,17 @@ def chosen(key: str, value: Any, known: Mapping[str, Any]) -> Any:
 def pooling(args: Json, known: Json) -> str | None:
     """Our pooling; None where the file does not state it. Raises UserError on one that no network here has."""
     theirs = args.get("global_pool", POOLS.get(known.get("pool", "")))
-    every = args.get("pool_include_prefix", known["pool"] == "mean_all" if known else None)
-    if theirs not in (None, "token", "avg", "map") or (theirs == "map" and every):
-        what = "map with pool_include_prefix" if theirs == "map" else repr(theirs)
+    every = args.get("pool_include_prefix", known["pool"] in ("mean_all", "map_all") if known else None)
+    if theirs not in (None, "token", "avg", "map"):
         raise UserError(
-            f"config.json: global_pool is {what}, but the network here has token, avg and map; it cannot be converted"
+            f"config.json: global_pool is {theirs!r}, but the network here has token, avg and map; it cannot be "
+            "converted"
         )
     if theirs == "token":
         return "cls_distill" if known.get("pool") == "cls_distill" else "cls"
-    if theirs == "avg":
-        return None if every is None else "mean_all" if every else "mean"
-    return theirs
+    if theirs is None or every is None:
+        return None
+    return {"avg": "mean", "map": "map"}[theirs] + ("_all" if every else "")
 
 
 # ---------------------------------------------------------------------------------- preprocessing

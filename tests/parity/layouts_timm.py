@@ -194,6 +194,16 @@ def in_timm() -> Iterator[File]:
     yield one("no norm, registers (RADIO)", {}, final_norm=False, reg_tokens=3, no_embed_class=True)
     yield one("pre-norm, eps 1e-6", {"activation": "quick_gelu"}, pre_norm=True)
     yield one("ReLU, eps 1e-5", {"activation": "relu", "eps": 1e-5}, qk_norm=True)
+    yield one("inner norms (BEiT-3)", {"eps": 1e-5}, scale_attn_norm=True, scale_mlp_norm=True)
+    yield one("norms after the branches", {"branch_norm": True}, config={"branch_norm": True})
+    rms = {"norm_kind": "rms"}
+    yield one("RMS norms", rms, config=rms | {"norm_bias": True}, qk_norm=True)
+    aim = rms | mean | {"activation": "silu", "eps": 1e-5}
+    slots = dict(cls_token=False, stem_norm=True, gated=True, out_bias=False, mlp_bias=False) | rms | mean
+    slots |= dict.fromkeys(("query_bias", "key_bias", "value_bias"), False)
+    yield one("RMS norms, gate apart (AIMv2)", aim, "timm@gate-apart", slots, gate_apart=True)
+    every = {"pool": "map_all"}
+    yield one("attention pooling over all tokens", every, config=every | {"cls_token": False, "registers": 2})
     yield one("no head", {}, config={"classes": 0})
     yield one("distilled, no head", {"pool": "cls_distill"}, config=no_head)
     yield one(

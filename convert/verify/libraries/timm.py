@@ -18,7 +18,7 @@ from ...dialects import LAYOUTS
 from ..weights import Weights
 from .built import Built, NotLoaded, Places, Unavailable, filled, load, of_images, tensors, versioned, wide
 
-POOLS = {"cls": "token", "mean": "avg", "mean_all": "avg", "map": "map"}
+POOLS = {"cls": "token", "mean": "avg", "mean_all": "avg", "map": "map", "map_all": "map"}
 
 
 def network(c: ViTConfig, gate_apart: bool = False, **options: Any) -> Any:
@@ -37,6 +37,9 @@ def network(c: ViTConfig, gate_apart: bool = False, **options: Any) -> Any:
         "relu": nn.ReLU,
         "silu": nn.SiLU,
     }
+    blocks = importlib.import_module("timm.models.vision_transformer")
+    norms = {"layer": functools.partial(nn.LayerNorm, eps=c.eps, bias=c.norm_bias)}
+    norms |= {"rms": functools.partial(layers.RmsNorm, eps=c.eps)}
     act = acts.get(c.activation) or layers.get_act_layer(c.activation)
     hidden, mlp = c.hidden, {}
     if c.gated and gate_apart:
@@ -57,9 +60,12 @@ def network(c: ViTConfig, gate_apart: bool = False, **options: Any) -> Any:
         "qk_norm": c.qk_norm,
         "init_values": c.layer_scale or None,
         "pre_norm": c.pre_norm,
-        "norm_layer": functools.partial(nn.LayerNorm, eps=c.eps, bias=c.norm_bias),
+        "scale_attn_norm": c.attention_norm,
+        "scale_mlp_norm": c.mlp_norm,
+        "block_fn": blocks.ResPostBlock if c.branch_norm else blocks.Block,
+        "norm_layer": norms[c.norm_kind],
         "act_layer": act,
-        "embed_norm_layer": functools.partial(nn.LayerNorm, eps=c.eps) if c.stem_norm else None,
+        "embed_norm_layer": norms[c.norm_kind] if c.stem_norm else None,
         **mlp,
     }
     if c.pool == "cls_distill":
@@ -68,7 +74,7 @@ def network(c: ViTConfig, gate_apart: bool = False, **options: Any) -> Any:
         raise Unavailable(f"timm has no pooling {c.pool!r}")
     built |= {
         "global_pool": POOLS[c.pool],
-        "pool_include_prefix": c.pool == "mean_all",
+        "pool_include_prefix": c.pool in ("mean_all", "map_all"),
         "class_token": c.cls_token,
         "reg_tokens": c.registers,
         "pos_embed": "none" if c.position == "none" else "learn",
@@ -76,7 +82,7 @@ def network(c: ViTConfig, gate_apart: bool = False, **options: Any) -> Any:
         "fc_norm": c.head_norm,
         "final_norm": c.final_norm or c.head_norm,
     }
-    return importlib.import_module("timm.models.vision_transformer").VisionTransformer(**built | options)
+    return blocks.VisionTransformer(**built | options)
 
 
 def own_file(weights: Weights) -> Built:
