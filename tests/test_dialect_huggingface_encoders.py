@@ -36,6 +36,9 @@ CONFIGS = [
     ("huggingface-siglip", SIGLIP),
     ("huggingface-siglip", replace(SIGLIP, classes=5, pool="mean")),
     ("huggingface-siglip", replace(SIGLIP, pool="mean", eps=1e-5)),
+    ("huggingface-siglip2", SIGLIP),
+    ("huggingface-siglip2", replace(SIGLIP, classes=5, pool="mean", image=12)),
+    ("huggingface-siglip2", replace(SIGLIP, pool="mean", patch=2, channels=1)),
     ("huggingface-clip", CLIP),
     ("huggingface-clip", replace(CLIP, classes=0, head_bias=True, activation="gelu")),
     ("huggingface-clip", replace(CLIP, pool="mean", final_norm=False, head_bias=True)),
@@ -77,6 +80,8 @@ def test_class_names_and_preprocessing_are_written_and_read(name, config):
         image=[h, w], channels=3, fit="crop", size=10, interpolation="bicubic", background=255,
         mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225],
     )  # fmt: skip
+    if name == "huggingface-siglip2":  # whose processor has no crop
+        images |= dict(fit="stretch", size=8)
     config = replace(config, classes=0, pool="cls") if name.endswith("v5") else config
     names = [f"class {k}" for k in range(config.classes)]
     facts = LAYOUTS[name].read_side(side(name, config, preprocess=images, class_names=names))
@@ -207,8 +212,40 @@ def test_older_files_of_clip_state_their_tower_twice_and_the_second_counts():
 
 
 def test_patches_as_a_matrix_are_those_of_another_class():
-    names = shapes("huggingface-siglip", SIGLIP) | {"vision_model.embeddings.patch_embedding.weight": (8, 48)}
-    assert not LAYOUTS["huggingface-siglip"].recognises(names)
+    fixed, naflex = (shapes(name, SIGLIP) for name in ("huggingface-siglip", "huggingface-siglip2"))
+    different = {name for name in fixed if fixed[name] != naflex[name]}
+    assert fixed.keys() == naflex.keys() and different == {"vision_model.embeddings.patch_embedding.weight"}
+    assert not LAYOUTS["huggingface-siglip"].recognises(naflex)
+
+
+def test_the_grid_of_siglip_2_is_the_square_of_its_positions_and_patches_are_in_our_order():
+    layout, config = LAYOUTS["huggingface-siglip2"], replace(SIGLIP, image=12)
+    files = side(layout.name, config)
+    assert files["config.json"]["num_patches"] == 9 and "image_size" not in files["config.json"]
+    names = shapes(layout.name, config)
+    said = layout.read_side(files).config
+    assert resolve(layout, names, [("its config.json", said)], "file").image == 12
+    names |= {"vision_model.embeddings.position_embedding.weight": (10, 8)}
+    with pytest.raises(UserError, match="cannot tell image"):
+        resolve(layout, names, [("its config.json", said)], "file")
+    weight = np.random.default_rng(0).standard_normal((8, 4 * 4 * 3)).astype(np.float32)
+    (projection,) = [r for r in layout.rows(config) if r.ours == ("patch.kernel",)]
+    assert np.array_equal(projection.read([weight])[0], weight.T)
+
+
+def test_the_processor_of_siglip_2_is_that_of_a_square_picture_and_none_where_it_makes_something_else():
+    layout, config = LAYOUTS["huggingface-siglip2"], replace(SIGLIP, image=16)
+    given = {"image_processor_type": "Siglip2ImageProcessor", "patch_size": 4, "max_num_patches": 17}
+    facts = layout.read_side({"preprocessor_config.json": given})
+    assert facts.preprocess["image"] == [16, 16] and facts.preprocess["interpolation"] == "bilinear"
+    assert (facts.preprocess["fit"], facts.preprocess["mean"]) == ("stretch", [0.5] * 3)
+    assert "keeps the proportions of a picture" in facts.notes[0]
+    files = side(layout.name, config, preprocess=facts.preprocess)["preprocessor_config.json"]
+    assert (files["max_num_patches"], files["patch_size"], "size" in files) == (16, 4, False)
+    assert len(side(layout.name, config, preprocess=facts.preprocess | {"fit": "crop"})) == 1
+    for bad in ({"max_num_patches": "16"}, {"patch_size": 0}, {"max_num_patches": True}):
+        found = layout.read_side({"preprocessor_config.json": given | bad})
+        assert found.preprocess is None and "has no counterpart here" in found.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -21,13 +22,21 @@ DEFAULTS: dict[str, Json] = {
         "do_center_crop": False, "size": {"height": 224, "width": 224}, "resample": 2,
         "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225],
     },
+    "Siglip2": {
+        "patch_size": 16, "max_num_patches": 256, "resample": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+    },
     "CLIP": {"do_center_crop": True, "size": {"shortest_edge": 224}, "crop_size": 224, "resample": 3},
 }  # fmt: skip
 SQUARE = ("ViT", "DeiT")  # to which a bare number is the side of a square; to others, the shorter side
+NAFLEX = (
+    "preprocessor_config.json: its class keeps the proportions of a picture, and here it is stretched to a square: the "
+    "same for square pictures"
+)
 FLOATS = (
     "preprocessor_config.json: its class resizes numbers between 0 and 1, and here bytes are resized: pixels differ by "
     "up to 1/255"
 )
+NOTES = {"DINOv3ViT": (FLOATS,), "Siglip2": (NAFLEX,)}
 BACKGROUND = 255  # transformers has no rule for transparent pixels: the default of vit_jax
 
 
@@ -40,11 +49,22 @@ def preprocess(given: Json) -> tuple[Json | None, tuple[str, ...]]:
     )
     p = EVERY | DEFAULTS.get(processor_class, {}) | given
     try:
+        if processor_class == "Siglip2":
+            p |= naflex(p)
         steps, notes = _steps(p, shortest=processor_class not in SQUARE)
-        return steps, (*notes, FLOATS) if processor_class == "DINOv3ViT" else notes
+        return steps, (*notes, *NOTES.get(processor_class, ()))
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         missing = f"it does not state {error}" if isinstance(error, KeyError) else str(error)
         return None, (f"preprocessor_config.json: its preprocessing has no counterpart here ({missing})",)
+
+
+def naflex(p: Json) -> Json:
+    """The steps that make of a square picture what the processor of SigLIP 2 makes: the most patches of a square."""
+    for name in ("max_num_patches", "patch_size"):
+        if type(p[name]) is not int or p[name] < 1:
+            raise ValueError(f"{name} {p[name]!r}")
+    side = math.isqrt(p["max_num_patches"]) * p["patch_size"]
+    return {"do_center_crop": False, "size": {"height": side, "width": side}}
 
 
 def _steps(p: Json, shortest: bool) -> tuple[Json, tuple[str, ...]]:
@@ -122,3 +142,13 @@ def processor(p: Json) -> Json | None:
             "crop_size": box,
         }
     return None
+
+
+def naflex_processor(p: Json, patch: int) -> Json | None:
+    """The preprocessor_config.json of SigLIP 2, None where its processor makes something else of a square picture."""
+    (h, w), made = p["image"], processor(p)
+    if not made or "crop_size" in made or h != w:
+        return None
+    del made["size"]
+    own = {"image_processor_type": "Siglip2ImageProcessor", "patch_size": patch}
+    return made | own | {"max_num_patches": (h // patch) ** 2}

@@ -15,10 +15,10 @@ from dataclasses import replace
 from vit_jax.config import ViTConfig, normal
 
 from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, Names, Refusal, always, count, length
-from ..rules import Row, carried
+from ..rules import Operation, Row, carried
 from . import huggingface_encoders as encoders
 from .huggingface import ACTIVATIONS, by_function_name, size
-from .modules import TOKEN, Tensors, module_rows, oblong
+from .modules import TOKEN, Tensors, convolution, module_rows, oblong
 
 WHOLE, TOWER = "siglip", "siglip_vision_model"  # values of model_type
 BODIES = ("vision_model.", "")
@@ -53,10 +53,14 @@ def blocks(c: ViTConfig) -> dict[str, str]:
     return named
 
 
-def rows(c: ViTConfig) -> list[Row]:
-    """One row for each tensor; in a classifier also of the attention pooling that it does not read."""
+def rows(c: ViTConfig, patches: Operation | None = None) -> list[Row]:
+    """One row for each tensor; in a classifier also of the attention pooling that it does not read.
+
+    `patches` is between the projection of patches and ours; None: it is a convolution.
+    """
     modules = blocks(c) | {ours: BODY + theirs for ours, theirs in POOL.items()} | {"head": "classifier."}
     tensors: Tensors = {
+        "patch.kernel": (f"{BODY}{PATCHES}", patches or convolution(c)),
         "position": (f"{BODY}embeddings.position_embedding.weight", None),
         "pool.probe": (f"{BODY}head.probe", TOKEN),
     }
@@ -124,19 +128,28 @@ def image_shapes(names: Names) -> list[str]:
 
 def read_side(files: Mapping[str, Json]) -> Facts:
     """Facts from config.json and preprocessor_config.json. Raises UserError where they are of another network."""
-    config = encoders.tower(files, WHOLE, TOWER)
-    facts = encoders.read(LAYOUTS[-1], files, config, (TOWER,))
+    return tower_facts(LAYOUTS[-1], files, (WHOLE, TOWER))
+
+
+def tower_facts(layout: Layout, files: Mapping[str, Json], families: tuple[str, str]) -> Facts:
+    """`read_side` of a layout; `families` are the model_type of a whole model and of its tower."""
+    config = encoders.tower(files, *families)
+    facts = encoders.read(layout, files, config, families[1:])
     return replace(facts, extra={"vision_use_head": config.get("vision_use_head", True)}) if config else facts
 
 
 def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
     """config.json, and preprocessor_config.json where transformers has such a preprocessing."""
-    c = normal(config)
+    return tower_files(LAYOUTS[-1], normal(config), facts, (WHOLE, TOWER), "Siglip")
+
+
+def tower_files(layout: Layout, c: ViTConfig, facts: Facts, families: tuple[str, str], named: str) -> dict[str, Json]:
+    """`write_side` of a layout with these families, as in `tower_facts`; `named` begins the names of its classes."""
     if not c.classes:
-        files = encoders.written(LAYOUTS[-1], c, facts, "SiglipVisionModel", TOWER)
+        files = encoders.written(layout, c, facts, f"{named}VisionModel", families[1])
         files["config.json"]["vision_use_head"] = c.pool == "map"
         return files
-    files = encoders.around(LAYOUTS[-1], c, facts, "SiglipForImageClassification", (WHOLE, TOWER))
+    files = encoders.around(layout, c, facts, f"{named}ForImageClassification", families)
     unread = facts.extra.get("vision_use_head", False)  # a file without the tensors would get new ones
     files["config.json"]["vision_config"]["vision_use_head"] = unread
     return files
@@ -148,6 +161,7 @@ def signature(*names: str) -> tuple[str, ...]:
     return tuple(r"(vision_model\.)?" + re.escape(name) for name in every)
 
 
+SIGNATURE = (*signature("post_layernorm.weight"), r"!(vision_model\.)?embeddings\.class_embedding")
 LAYOUTS = (
     Layout(
         dialect="huggingface-siglip",
@@ -156,7 +170,7 @@ LAYOUTS = (
         network=ViTConfig,
         fields=FIELDS,
         rows=rows,
-        signature=(*signature("post_layernorm.weight"), r"!(vision_model\.)?embeddings\.class_embedding"),
+        signature=SIGNATURE,
         refusals=(Refusal("network", cannot_hold), Refusal("shapes", image_shapes)),
         outside=(*TEXT, *NUMBERS),
         read_side=read_side,

@@ -66,6 +66,8 @@ class Saved:
     def build(self) -> torch.nn.Module:
         transformers = load("transformers")
         tower = {**SMALL, **self.settings}
+        if "num_patches" in tower:  # of which SigLIP 2 speaks instead
+            del tower["image_size"]
         given = tower if self.whole is None else {"vision_config": tower, "text_config": TEXT, **self.whole}
         # Its eager attention casts to float32.
         config = getattr(transformers, self.config)(**given, attn_implementation="sdpa")
@@ -86,7 +88,8 @@ class Projected(torch.nn.Module):
 
 DINO = dict(mlp_ratio=3)
 HIDDEN = dict(intermediate_size=12)
-SIGLIP, CLIP = "huggingface-siglip", "huggingface-clip"
+NAFLEX = HIDDEN | dict(num_patches=9)
+SIGLIP, SIGLIP2, CLIP = "huggingface-siglip", "huggingface-siglip2", "huggingface-clip"
 PROJECTION = "CLIPVisionModelWithProjection"
 
 
@@ -135,13 +138,17 @@ def angles() -> Iterator[Check]:
 
 
 def two_towers() -> list[Saved]:
-    """SigLIP and CLIP."""
-    labels = dict(num_labels=5)
+    """SigLIP, SigLIP 2 and CLIP."""
+    labels, back = dict(num_labels=5), "Siglip2VisionModel"
     return [
         Saved("SiglipVisionModel", "SiglipVisionConfig", SIGLIP, HIDDEN),
         Saved("SiglipVisionModel", "SiglipVisionConfig", SIGLIP, HIDDEN | dict(vision_use_head=False)),
         Saved("SiglipModel", "SiglipConfig", SIGLIP, HIDDEN, {}, lambda model: model.vision_model, "SiglipVisionModel"),
         Saved("SiglipForImageClassification", "SiglipConfig", SIGLIP, HIDDEN, labels),
+        Saved("Siglip2VisionModel", "Siglip2VisionConfig", SIGLIP2, NAFLEX),
+        Saved("Siglip2VisionModel", "Siglip2VisionConfig", SIGLIP2, NAFLEX | dict(vision_use_head=False)),
+        Saved("Siglip2Model", "Siglip2Config", SIGLIP2, NAFLEX, {}, lambda model: model.vision_model, back),
+        Saved("Siglip2ForImageClassification", "Siglip2Config", SIGLIP2, NAFLEX, labels),
         Saved("CLIPVisionModel", "CLIPVisionConfig", CLIP, HIDDEN),
         Saved(PROJECTION, "CLIPVisionConfig", CLIP, HIDDEN | dict(projection_dim=6, hidden_act="gelu")),
         Saved("CLIPModel", "CLIPConfig", CLIP, HIDDEN, dict(projection_dim=6), Projected, PROJECTION),

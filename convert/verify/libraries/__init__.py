@@ -36,7 +36,6 @@ _NEWER = Library("vit-pytorch", vit_pytorch.vit_pytorch)
 _WRAPPER = Library("vit-pytorch", vit_pytorch.distilled)
 _GOOGLE = Library("timm", timm.google)
 _SENTENCES = Library("transformers", transformers.sentences)
-_ENCODERS = Library("transformers", transformers_encoders.encoder)
 LIBRARIES: dict[str, Library] = {
     "vit-jax": Library("torch_ref", torch_ref.own_file),
     "vit-jax@resnet": Library("torchvision", torch_nn.our_resnet),
@@ -53,7 +52,7 @@ LIBRARIES: dict[str, Library] = {
     **dict.fromkeys(("vit-pytorch@1.4", "vit-pytorch@1.16", "vit-pytorch@1.16.1", "simple-vit@1.4.1"), _NEWER),
     **dict.fromkeys(("vit-pytorch-distill@1.4", "vit-pytorch-distill@1.16.5"), _WRAPPER),
     "huggingface": Library("transformers", transformers.images),
-    **dict.fromkeys(("huggingface-dinov2", "huggingface-dinov3", "huggingface-siglip", "huggingface-clip"), _ENCODERS),
+    **dict.fromkeys(transformers_encoders.TOWERS, Library("transformers", transformers_encoders.encoder)),
     "huggingface-flax": Library("transformers", transformers.flax_images),
     **dict.fromkeys(("marian", "bart", "mbart"), _SENTENCES),
     "flax-seq2seq": Library("transformers", transformers.flax_sentences),

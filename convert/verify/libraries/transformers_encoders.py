@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -60,6 +61,7 @@ TOWERS = {  # by dialect
     "huggingface-dinov2": Tower("huggingface-dinov2@v5", "encoder.layer", "layernorm", dinov2_unread),
     "huggingface-dinov3": Tower("huggingface-dinov3", "model.layer", "norm", dinov3_unread),
     "huggingface-siglip": Tower("huggingface-siglip", "encoder.layers", "post_layernorm"),
+    "huggingface-siglip2": Tower("huggingface-siglip2", "encoder.layers", "post_layernorm"),
     "huggingface-clip": Tower("huggingface-clip", "encoder.layers", unread=clip_unread),
 }
 
@@ -83,6 +85,7 @@ def built(module: Any, weights: Weights) -> Built:
     }
     places |= {"features": (f"{at}{tower.norm}", "out")} if tower.norm else {}
     exact_angles(module)
+    exact_positions(module)
     named = rules.narrow(LAYOUTS[tower.layout].rows(c), module.state_dict())
     return Built(versioned("transformers"), module, named, _output, places)
 
@@ -113,12 +116,45 @@ def exact_angles(module: Any) -> None:
     rotary.forward = exact
 
 
+def exact_positions(module: Any) -> None:
+    """Have SigLIP 2 resize its positions in float64: it does so in float32 whatever its parameters have."""
+    import torch
+
+    embeddings = next((each for each in module.modules() if hasattr(each, "resize_positional_embeddings")), None)
+    if embeddings is None:
+        return
+    resize = embeddings.resize_positional_embeddings
+    code = importlib.import_module(type(embeddings).__module__)
+    wide = SimpleNamespace(**{**vars(torch), "float32": torch.float64})
+
+    def exact(*args: Any, **kwargs: Any) -> Any:
+        with mock.patch.object(code, "torch", wide):
+            return resize(*args, **kwargs)
+
+    embeddings.resize_positional_embeddings = exact
+
+
+def as_patches(images: Any, patch: int) -> dict[str, Any]:
+    """What SigLIP 2 takes: patches [B, N, p*p*C] of images [B, h, w, C] of one size, their grid, and a mask of ones."""
+    import torch
+
+    b, h, w, c = images.shape
+    grid = h // patch, w // patch
+    values = images.reshape(b, grid[0], patch, grid[1], patch, c).permute(0, 1, 3, 2, 4, 5).reshape(b, -1, patch**2 * c)
+    shapes = torch.tensor([grid] * b)
+    return {"pixel_values": values, "pixel_attention_mask": torch.ones(values.shape[:2]), "spatial_shapes": shapes}
+
+
 def _output(module: Any, images: Any) -> Any:
     """The logits of a classifier, the projection or pooled feature of a tower, of images [B, h, w, C].
 
     Of a tower that pools nothing it is the mean of its tokens, as the classifier that is built on it takes it.
     """
-    out = module(pixel_values=images.permute(0, 3, 1, 2))
+    if module.config.model_type.startswith("siglip2"):
+        tower = getattr(module.config, "vision_config", module.config)
+        out = module(**as_patches(images, tower.patch_size))
+    else:
+        out = module(pixel_values=images.permute(0, 3, 1, 2))
     for name in ("logits", "image_embeds", "pooler_output"):
         if out.get(name) is not None:
             return out[name]
