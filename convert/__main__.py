@@ -23,6 +23,10 @@ LONG = 400  # letters of a word that is printed as a whole
 
 def convert(arguments: argparse.Namespace) -> int:
     """Convert SRC to DST."""
+    from .commands.publish import REMOTE, publish
+
+    if REMOTE.match(arguments.dst):
+        return publish(arguments)
     from .commands.convert import run
 
     return run(arguments)

@@ -326,6 +326,7 @@ def test_a_repository_with_several_sets_is_refused_before_anything_is_downloaded
         "pytorch_model.bin",
         "training_args.bin",
         "onnx/model.bin",
+        "model.safetensors.carried.safetensors",
         "pytorch_model-00001-of-00002.bin",
     ]
     monkeypatch.setattr(
@@ -348,6 +349,7 @@ def test_a_repository_with_several_sets_is_refused_before_anything_is_downloaded
         open_source("hf://o/n", "pytorch_model.bin")
     with pytest.raises(UserError, match="no such file"):
         open_source("hf://o/n/pytorch_model.bin.index.json")
-    kinds = ["*.json", "*.spm"]
+    kinds = ["*.json", "*.spm", "merges.txt", "*.bpe.model"]
+    file = ["pytorch_model.bin", "pytorch_model.bin.carried.safetensors"]
     shards = ["pytorch_model.bin.index.json", "pytorch_model-*.bin"]
-    assert asked == [[*kinds, "pytorch_model.bin"], [*kinds, *shards]]
+    assert asked == [[*kinds, *file], [*kinds, *shards]]

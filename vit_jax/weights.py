@@ -294,6 +294,10 @@ def export(
     `load` opens what was written. Returns the files. Raises UserError, also if the path exists, or if the layout cannot
     hold the network.
     """
+    if str(path).startswith("hf://"):
+        raise UserError(
+            f"{path}: is uploaded by `python -m convert PATH {path}`, which verifies it first; export to a PATH here"
+        )
     if os.path.lexists(path):
         raise UserError(f"{path}: exists; choose another name")
     stated = {"class_names": list(class_names)} if class_names else {}

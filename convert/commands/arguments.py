@@ -93,7 +93,8 @@ def parser(command: str, prog: str) -> argparse.ArgumentParser:
         add("src", metavar="SRC", help=SOURCE)
     if not command:
         suffixes = ".safetensors .pt .pth .bin .npz .msgpack"
-        add("dst", metavar="DST", help=f"a file ({suffixes}), or a folder with the files its library wants")
+        hub = "or hf://owner/name, to which the verified folder is uploaded"
+        add("dst", metavar="DST", help=f"a file ({suffixes}), a folder with the files its library wants, {hub}")
     about_source(add, "A" if command == "verify" else "SRC")
     if not command:
         about_target(add)
@@ -132,7 +133,8 @@ def about_target(add: Any) -> None:
         "repeatable, and recorded in the file"
     )
     preset = "the preset that trained SRC, where SRC holds an optimizer's state and does not state it"
-    certificate = "compare source and target as functions, and leave DST.certificate.json"
+    certificate = "compare source and target as functions, and leave DST.certificate.json (to hf://...: always done)"
+    licence = "of hf://owner/name: the licence, such as apache-2.0, that its model card states (default: none)"
     add(
         "--to",
         default="",
@@ -150,6 +152,8 @@ def about_target(add: Any) -> None:
     add("--allow-nonfinite", action="store_true", help="convert weights with NaN or infinity")
     add("--verify", action="store_true", help=certificate)
     add("--force", action="store_true", help="replace DST")
+    add("--license", default="", metavar="NAME", help=licence)
+    add("--public", action="store_true", help="of hf://owner/name: for everybody to see (default: a private repository)")
 
 
 def about_comparison(add: Any) -> None:

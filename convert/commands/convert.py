@@ -27,8 +27,8 @@ from .arguments import options
 LARGE = 200 << 20  # bytes from which on a conversion shows its progress
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Convert SRC to DST."""
+def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] | None = None) -> int:
+    """Convert SRC to DST. `finish` is then called, in place of what reports and verifies what was written."""
     began = time.monotonic()
     check_words(arguments)
     if not arguments.to and (layout := begun_from(arguments.src)):
@@ -54,13 +54,22 @@ def run(arguments: argparse.Namespace) -> int:
             print_line(f"adapted   {adaptation.text}: {adaptation.says}")
         size = sum(spec.nbytes for spec in planned.specs.values())
         written = write(planned, arguments.dst, arguments.force, arguments.weights_only, progress(size), named)
+        if finish is not None:
+            finish(planned, written)
+            return DONE
         print_line(report(written, planned.layout.name, size, time.monotonic() - began))
         check(planned, written, arguments.verify)
     return DONE
 
 
 def check_words(arguments: argparse.Namespace) -> None:
-    """Raise UserError on a --to, an --adapt or a suffix of DST that means nothing, before the source is opened."""
+    """Raise UserError on a --to, an --adapt or a suffix of DST that means nothing, before the source is opened.
+
+    And on flags that only a repository of the Hugging Face Hub has.
+    """
+    if arguments.license or arguments.public:
+        flag = f"--license {arguments.license}" if arguments.license else "--public"
+        raise UserError(f"{flag}: is of a repository, and {arguments.dst} is none; give hf://owner/name, or leave it out")
     if arguments.to:
         find(arguments.to, "--to")
     for text in arguments.adapt:

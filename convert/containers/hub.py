@@ -10,15 +10,17 @@ from vit_jax.errors import UserError, install
 
 from .folder import INDEX, NO_WEIGHTS
 from .kinds import SUFFIXES
+from .source import CARRIED_SUFFIX
 
 ADDRESS = r"hf://([\w.-]+/[\w.-]+)(?:@([^@/]+))?(?:/(.+))?"
 SECONDS = 10  # without an answer, until the hub counts as out of reach
 SHARD = r"-\d+-of-\d+\."
 DOWNLOAD = "or download the files and give their folder"
+BESIDE = ("*.json", "*.spm", "merges.txt", "*.bpe.model")  # configs and tokenizers
 
 
 def fetch(address: str, file: str = "") -> str:
-    """Download JSON files, those of SentencePiece and one set of weights; the folder (or the file) in the local cache.
+    """Download JSON files, those of tokenizers and one set of weights; the folder (or the file) in the local cache.
 
     Raises UserError where the address is not valid, the library is missing, the hub lacks the repository or cannot be
     reached, and where there are several sets of weights and neither the address nor `file` names one.
@@ -40,7 +42,7 @@ def fetch(address: str, file: str = "") -> str:
         folder = huggingface_hub.snapshot_download(
             repository,
             revision=revision,
-            allow_patterns=["*.json", "*.spm", *_patterns(wanted)],
+            allow_patterns=[*BESIDE, *_patterns(wanted)],
             local_files_only=names is None,
         )
     except (OSError, ValueError) as error:
@@ -72,6 +74,7 @@ def _weights(names: list[str], address: str) -> str:
         if "/" not in n
         and _suffix(n.removesuffix(INDEX)) in SUFFIXES
         and n not in NO_WEIGHTS
+        and not n.endswith(CARRIED_SUFFIX)
         and not re.search(SHARD, n)
     ]
     if len(found) > 1:
@@ -84,7 +87,7 @@ def _patterns(wanted: str) -> list[str]:
     if not wanted:
         return [f"*{suffix}" for suffix in SUFFIXES]
     stem, suffix = os.path.splitext(wanted.removesuffix(INDEX))
-    return [wanted, f"{stem}-*{suffix}"] if wanted.endswith(INDEX) else [wanted]
+    return [wanted, f"{stem}-*{suffix}" if wanted.endswith(INDEX) else f"{wanted}{CARRIED_SUFFIX}"]
 
 
 def _suffix(name: str) -> str:

@@ -19,8 +19,9 @@ from vit_jax.runs import write_json
 from .. import adapt as adapting
 from ..adapt.vit import resized
 from ..containers import check_file
+from ..containers.source import CERTIFICATE, PROVENANCE
 from ..layout import Json
-from ..plan.target import CERTIFICATE, free
+from ..plan.target import free
 from .comparison import changed, shapes_apart, verify
 from .reference import Reference
 from .report import Report
@@ -36,25 +37,35 @@ IMAGES = 8  # of a folder
 
 def certify(plan: Plan, written: Written) -> None:
     """Compare a conversion's source with what was written; write TARGET.certificate.json. Raises CheckFailed."""
+    report, target = compared(plan, written), place_of(written)
+    write_json(Path(f"{target}{CERTIFICATE}"), report.certificate())
+    print_line(f"{report.text()}\nleft      {target}{CERTIFICATE}")
+    if not report.same:
+        raise CheckFailed(f"{target}: {report.verdict}; the file was written, do not use it")
+
+
+def place_of(written: Written) -> Path:
+    """What a conversion has written: the file, or the folder that holds it."""
+    return written.path.parent if any(path.name == PROVENANCE for path in written.files) else written.path
+
+
+def compared(plan: Plan, written: Written) -> Report:
+    """What a comparison of a conversion's source with what was written finds."""
     from vit_jax.backend import configure_jax
 
     from ..recognise.reading import Options, read
     from ..write.origin import source_hash
 
     configure_jax()
-    folder = any(path.name == "provenance.json" for path in written.files)
-    target = written.path.parent if folder else written.path
-    reading = read(str(target), Options(layout=plan.layout.name, key=written.key, accept=plan.layout.flags))
+    options = Options(layout=plan.layout.name, key=written.key, accept=plan.layout.flags)
+    reading = read(str(place_of(written)), options)
     with reading.source:
         report = verify(
             Weights.of(plan.reading, "A"), Weights.of(reading, "B"), [a.text for a in plan.adaptations], plan.dtype
         )
         report.hashes = source_hash(plan.reading.source), source_hash(reading.source)
         report.paths, report.chosen = (plan.reading.path, reading.path), (plan.reading.chosen, reading.chosen)
-    write_json(Path(f"{target}{CERTIFICATE}"), report.certificate())
-    print_line(f"{report.text()}\nleft      {target}{CERTIFICATE}")
-    if not report.same:
-        raise CheckFailed(f"{target}: {report.verdict}; the file was written, do not use it")
+    return report
 
 
 def moved(plan: Plan) -> list[str]:

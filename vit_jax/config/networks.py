@@ -96,6 +96,8 @@ class NetworkRow:
     # leading "!" none. Once for our own parameter names, once for the state dict of the PyTorch class.
     names: tuple[str, ...] = ()
     torch_names: tuple[str, ...] = ()
+    # config -> what the Hugging Face Hub calls the task of such a network; empty where the network does not tell.
+    pipeline: Callable[[Any], str] = lambda c: ""
     # Small values of each numeric field, in order of preference, and combinations of fields to start from. convert
     # searches them for a network that two layouts can both hold.
     examples: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -181,6 +183,7 @@ NETWORKS: dict[str, NetworkRow] = {
         training=_INITIAL | _DROPOUT | {"token_std", "head_zero", "drop_path", "patch_dropout", "head_dropout"},
         jax="vit_jax.vit:ViT",
         torch="torch_ref.vit:ViT",
+        pipeline=lambda c: "image-classification" if c.classes else "image-feature-extraction",
         depths=("depth",),
         activations=_vit_activations,
         largest=_vit_largest,
@@ -251,6 +254,7 @@ NETWORKS: dict[str, NetworkRow] = {
         captured=lambda c: list(CAPTURED),
         training=frozenset(),
         jax="vit_jax.resnet:ResNet",
+        pipeline=lambda c: "image-classification",
         frozen="its batch norm uses stored statistics",
         arguments=("images",),
         unseen=frozenset({"image"}),
@@ -278,6 +282,7 @@ NETWORKS["captioner"] = NetworkRow(
     ),
     jax="vit_jax.captioner:Captioner",
     torch="torch_ref.captioner:Captioner",
+    pipeline=lambda c: "" if c.encoder is None else "image-to-text",
     encoder="vit",
     depths=("vit.depth", "text.decoder_depth"),
     activations=lambda c: 0 if c.encoder is None else _vit_activations(c.encoder),

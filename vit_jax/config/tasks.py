@@ -79,6 +79,7 @@ class TaskRow:
     together: Callable[[RunConfig], int] = lambda run: 1
     example_bytes: Callable[[RunConfig], int] = lambda run: 0
     given: str = ""  # the data.source of a run whose data Python gave; empty: the task takes none
+    pipeline: str = ""  # what the Hugging Face Hub calls it, where the network does not tell (NetworkRow.pipeline)
     # (run, its folder) -> the run, but it reads there what the folder keeps of its data: a tokenizer.
     from_its_folder: Callable[[RunConfig, Path], RunConfig] = lambda run, folder: run
     # (the folder of given weights) -> {field: value} of a run that starts from them, by what lies there: a tokenizer.
@@ -130,6 +131,7 @@ TASKS: dict[str, TaskRow] = {
         },
         untrained=untrained_sentences,
         given=sentences.GIVEN,
+        pipeline="translation",
         from_its_folder=from_its_folder,
         beside_weights=beside_weights,
     ),

@@ -1,0 +1,240 @@
+"""`python -m convert SRC hf://owner/name` against a hub on this machine: what arrives there, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vit_jax
+from convert.write.upload import Repository, upload
+from tests.loopback_hub import ATTRIBUTES, TOKEN, serving
+from vit_jax.config import to_dict
+from vit_jax.errors import Interrupted, UserError
+from vit_jax.runs import Run
+
+huggingface_hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra: hub)")
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A hub that this process uses, with a token that it accepts."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import _http
+
+    with serving() as found:
+        for name, value in {
+            "ENDPOINT": found.endpoint,
+            "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_CACHE": str(tmp_path / "cache"),
+            "HF_TOKEN_PATH": str(tmp_path / "no token"),
+        }.items():
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", found.endpoint + "/{repo_id}/resolve/{revision}/{filename}")
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr(_http.time, "sleep", lambda seconds: None)  # between its attempts
+        yield found
+
+
+@pytest.fixture
+def refused(inside, hub, tmp_path):
+    """A command that ends with 2 and one sentence, and writes no file here and no commit there; the sentence."""
+
+    def check(*arguments):
+        before = sorted(tmp_path.rglob("*"))
+        done = inside("convert", *arguments)
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.startswith("vit-jax: error: ") and done.stderr.count("\n") == 1, done.stderr
+        assert sorted(tmp_path.rglob("*")) == before
+        assert not any(each.commits for each in hub.repositories.values())
+        return done.stderr
+
+    return check
+
+
+def parsed(hub, name):
+    """The model card in a repository, as huggingface_hub reads it."""
+    return huggingface_hub.ModelCard(hub.content(name, "README.md").decode())
+
+
+def digests(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def test_a_run_becomes_one_private_commit_of_the_files_that_a_folder_has_with_card_and_certificate(
+    digits_run, inside, tmp_path
+):
+    """As a user does it, in a process of its own, which this machine's hub is named to by HF_ENDPOINT alone."""
+    pytest.importorskip("torch", reason="PyTorch cannot be imported, so timm's forward pass cannot be compared")
+    pytest.importorskip("timm", reason="timm is not installed")
+    assert inside("convert", digits_run, tmp_path / "folder", "--to", "timm").returncode == 0
+    with serving() as hub:
+        settings = {
+            "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path / "home"),
+            "HF_HUB_DISABLE_XET": "1", "TMPDIR": str(tmp_path / "temporary"),
+        }  # fmt: skip
+        (tmp_path / "temporary").mkdir()
+        words = [digits_run, "hf://me/digits.v1", "--to", "timm", "--license", "apache-2.0"]
+        done = subprocess.run(
+            [sys.executable, "-m", "convert", *map(str, words)],
+            cwd=tmp_path, env={**os.environ, **settings}, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert f"uploaded  {hub.endpoint}/me/digits.v1: timm" in done.stdout and "private" in done.stdout
+    assert not list((tmp_path / "temporary").iterdir())
+    found = hub.repositories["me/digits.v1"]
+    assert found.private and len(found.commits) == 1
+    here = digests(tmp_path / "folder")
+    assert {path: found.files[path] for path in here} == here
+    assert found.files.keys() - here.keys() == {ATTRIBUTES, "README.md", "certificate.json"}
+    certificate = json.loads(hub.content("me/digits.v1", "certificate.json"))
+    assert certificate["verdict"] == "the same function"
+    card = parsed(hub, "me/digits.v1")
+    assert card.data.library_name == "timm" and card.data.license == "apache-2.0"
+    assert card.data.pipeline_tag == "image-classification" and {"vit-jax", "vit", "timm"} == {*card.data.tags}
+    assert card.data.base_model is None and card.data.datasets is None  # not known, and not on the hub
+    assert card.data.metrics == ["accuracy", "f1"]
+    summary = Run(digits_run).summary()
+    assert f"| test | {summary['test']['best']['accuracy']:.4f} |" in card.text and "on `digits`" in card.text
+    assert 'timm.create_model("hf-hub:me/digits.v1", pretrained=True)' in card.text
+    assert "Verdict: the same function" in card.text and "timm 1." in card.text
+
+
+def test_our_own_layout_is_read_back_from_the_hub_and_the_card_says_what_the_run_says(
+    digits_run, inside, hub, tmp_path, rewrite_record
+):
+    run = Run(shutil.copytree(digits_run, tmp_path / "run"))
+    config = to_dict(run.config())
+    config |= {"init": "hf://ann/base@main/x.npz", "data": {**config["data"], "source": "cifar10"}}
+    rewrite_record(run, config=config)
+    done = inside("convert", run, "hf://me/own", "--public")
+    assert done.returncode == 0, done.stderr
+    assert "note      no licence is stated" in done.stdout and "public" in done.stdout
+    found = hub.repositories["me/own"]
+    assert not found.private and len(found.commits) == 1
+    assert found.files.keys() == {ATTRIBUTES, "model.safetensors", "README.md", "certificate.json"}
+    card = parsed(hub, "me/own")
+    assert card.data.base_model == ["ann/base"] and card.data.datasets == ["uoft-cs/cifar10"]
+    assert card.data.library_name == "vit-jax" and "license" not in card.data.to_dict()
+    assert str(tmp_path) not in card.content, "the paths of this machine are nobody's business"
+    there, here = vit_jax.load("hf://me/own"), vit_jax.load(digits_run)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 1), np.uint8)
+    assert np.array_equal(there.logits(pixels), here.logits(pixels)) and there.class_names == here.class_names
+
+
+def test_what_a_repository_holds_is_replaced_by_force_alone(digits_run, inside, hub, refused):
+    old = hub.make("me/old", config__json=b"{}", pytorch_model__bin=b"old")
+    assert "exists and holds config.json, pytorch_model.bin; choose" in refused(digits_run, "hf://me/old")
+    assert inside("convert", digits_run, "hf://me/old", "--force").returncode == 0
+    assert old.files.keys() == {ATTRIBUTES, "model.safetensors", "README.md", "certificate.json"}
+    assert len(old.commits) == 1
+    hub.make("me/empty")
+    assert inside("convert", digits_run, "hf://me/empty").returncode == 0  # holds nothing that could be lost
+    assert sum(each.startswith("POST /api/repos/create") for each in hub.requests) == 0
+
+
+BEFOREHAND = {
+    "hf://me": "is not the address of a repository; write hf://owner/name",
+    "hf:me/x": "is not the address of a repository",
+    "hf://me/x/y": "is not the address of a repository",
+    "hf://me/x@main": "is no name for a repository",
+    "hf://me/a--b": "is no name for a repository",
+    "hf://me/../x": "is not the address of a repository",
+    "https://huggingface.co/me/x": "is not the address of a repository",
+    "hf://me/public": "exists and is public; add --public",
+    "hf://me/private --public": "exists and is private; leave --public out",
+    "hf://me/x --license Apache": "--license Apache: give the hub's name of a licence",
+    "folder --license mit": "--license mit: is of a repository, and folder is none",
+    "folder --public": "--public: is of a repository, and folder is none",
+    "hf://me/x --to tim": "--to tim: there is no such layout",
+}
+
+
+@pytest.mark.parametrize("words", BEFOREHAND)
+def test_what_cannot_be_uploaded_is_refused_before_anything_is_read(words, hub, refused):
+    hub.make("me/public", private=False)
+    hub.make("me/private")
+    assert BEFOREHAND[words] in refused("nowhere", *words.split())
+    assert all(each.startswith("GET ") for each in hub.requests)
+
+
+def test_without_a_token_a_network_or_the_library_nothing_is_read(hub, refused, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_other")
+    assert "the hub does not accept the token" in refused("nowhere", "hf://me/x")
+    monkeypatch.delenv("HF_TOKEN")
+    assert "there is no token to write with; log in with `hf auth login`" in refused("nowhere", "hf://me/x")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    hub.faults["info"] = "cut"
+    assert "the hub is out of reach" in refused("nowhere", "hf://me/x")
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert "the hub is out of reach" in refused("nowhere", "hf://me/x")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert "needs huggingface_hub; run `pip install" in refused("nowhere", "hf://me/x")
+    with pytest.raises(UserError, match="is uploaded by `python -m convert PATH hf://me/x`"):
+        vit_jax.export("nowhere", "hf://me/x")
+
+
+FAULTS = {  # {(step, what the hub does there): what is said, and whether a repository was made for it}
+    ("create", 401): ("does not accept the token", False),
+    ("create", 403): ("the token has no right to write there", False),
+    ("create", 409): ("exists by now", False),
+    ("create", "cut"): ("the hub is out of reach", False),
+    ("validate", 400): ("the hub does not accept the model card", False),
+    ("preupload", 403): ("the token has no right to write there", True),
+    ("put", "cut"): ("the hub is out of reach", True),
+    ("put", 500): ("the hub answers 500", True),
+    ("commit", "cut"): ("the hub is out of reach", True),
+    ("commit", 412): ("it was changed meanwhile", True),
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "README.md").write_text("---\ntags: [x]\n---\n")
+    (tmp_path / "out" / "model.safetensors").write_bytes(os.urandom(1 << 20))
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("step, fault", FAULTS)
+def test_an_upload_that_fails_is_one_sentence_that_names_a_repository_that_was_made(step, fault, hub, folder, capfd):
+    says, made = FAULTS[step, fault]
+    hub.faults[step] = fault
+    with pytest.raises(UserError, match=says) as told:
+        upload(Repository("me/x", True), folder, "message")
+    text = str(told.value)
+    assert text.startswith("hf://me/x: ") and len(text.splitlines()) == 1 and not capfd.readouterr().err
+    assert ("me/x was made before that" in text) == (f"{hub.endpoint}/me/x/settings" in text) == made, text
+    assert [bool(each.commits) for each in hub.repositories.values()] == [False] * made
+
+
+@pytest.mark.parametrize("step, fault", [("create", 403), ("create", 409), ("put", "cut")])
+def test_a_command_whose_upload_fails_ends_with_2(step, fault, digits_run, hub, refused):
+    hub.faults[step] = fault
+    assert FAULTS[step, fault][0] in refused(digits_run, "hf://me/x")
+
+
+def test_an_upload_that_is_interrupted_names_the_repository_that_was_made(hub, folder, monkeypatch):
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_commit", stop)
+    with pytest.raises(Interrupted, match=r"me/x was made, and the upload into it broke off") as told:
+        upload(Repository("me/x", True), folder, "message")
+    assert told.value.exit_code == 130
+
+
+def test_a_repository_that_changes_meanwhile_is_not_written_over(hub, folder):
+    known = hub.make("me/x", model__bin=b"1")
+    known.commits.append([])
+    with pytest.raises(UserError, match="it was changed meanwhile"):
+        upload(Repository("me/x", True, True, ("model.bin",), "1".zfill(40)), folder, "message")
+    assert "model.bin" in known.files
