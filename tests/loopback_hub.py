@@ -32,7 +32,7 @@ class Repository:
 
 
 class Hub:
-    """Its state. `faults` {step: status, or "cut"} has it refuse a step, or close the connection in the middle of it."""
+    """Its state. By `faults` {step: status, or "cut"} it refuses a step, or closes the connection in its middle."""
 
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
@@ -79,9 +79,8 @@ class Handler(BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         asked = f"{self.command} {unquote(urlsplit(self.path).path)}"
         self.hub.requests.append(asked)
-        step, names = next(
-            (step, m.groupdict()) for pattern, step in STEPS.items() if (m := re.fullmatch(pattern, asked))
-        )
+        known = ((step, m.groupdict()) for pattern, step in STEPS.items() if (m := re.fullmatch(pattern, asked)))
+        step, names = next(known, ("unknown", {}))
         fault = self.hub.faults.get(step)
         length = int(self.headers.get("Content-Length", 0))
         if fault == "cut":
@@ -90,7 +89,8 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.close()
             return
         body = self.rfile.read(length)
-        if step != "put" and self.headers.get("Authorization") not in (f"Bearer {TOKEN}", *[None] * (step == "validate")):
+        token = self.headers.get("Authorization")
+        if step not in ("put", "validate", "unknown") and token != f"Bearer {TOKEN}":
             return self.answer({"error": "Invalid username or password."}, 401)
         if fault:
             return self.answer({"error": f"refused at {step}"}, int(fault))
@@ -106,6 +106,9 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
+
+    def unknown(self, body: bytes) -> None:
+        self.answer({"error": "not here"}, 404)
 
     def info(self, body: bytes, name: str) -> None:
         found = self.hub.repositories.get(name)
@@ -191,7 +194,7 @@ def serving() -> Iterator[Hub]:
     hub = Hub()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), {"hub": hub}))
     hub.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield hub

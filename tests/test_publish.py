@@ -8,12 +8,12 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import vit_jax
+from convert.verify.libraries.built import load as installed
 from convert.write.upload import Repository, upload
 from tests.loopback_hub import ATTRIBUTES, TOKEN, serving
 from vit_jax.config import to_dict
@@ -21,13 +21,13 @@ from vit_jax.errors import Interrupted, UserError
 from vit_jax.runs import Run
 
 huggingface_hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra: hub)")
-ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     """A hub that this process uses, with a token that it accepts."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, hf_api
     from huggingface_hub.utils import _http
 
     with serving() as found:
@@ -38,7 +38,9 @@ def hub(monkeypatch, tmp_path):
             "HF_TOKEN_PATH": str(tmp_path / "no token"),
         }.items():
             monkeypatch.setattr(constants, name, value)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", found.endpoint + "/{repo_id}/resolve/{revision}/{filename}")
+        template = found.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(hf_api.api, "endpoint", found.endpoint)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.setattr(_http.time, "sleep", lambda seconds: None)  # between its attempts
         yield found
@@ -73,8 +75,10 @@ def test_a_run_becomes_one_private_commit_of_the_files_that_a_folder_has_with_ca
     digits_run, inside, tmp_path
 ):
     """As a user does it, in a process of its own, which this machine's hub is named to by HF_ENDPOINT alone."""
-    pytest.importorskip("torch", reason="PyTorch cannot be imported, so timm's forward pass cannot be compared")
-    pytest.importorskip("timm", reason="timm is not installed")
+    try:
+        installed("timm")
+    except ImportError as error:
+        pytest.skip(f"timm cannot compute what is uploaded: {error}")
     assert inside("convert", digits_run, tmp_path / "folder", "--to", "timm").returncode == 0
     with serving() as hub:
         settings = {
@@ -128,16 +132,32 @@ def test_our_own_layout_is_read_back_from_the_hub_and_the_card_says_what_the_run
     there, here = vit_jax.load("hf://me/own"), vit_jax.load(digits_run)
     pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 1), np.uint8)
     assert np.array_equal(there.logits(pixels), here.logits(pixels)) and there.class_names == here.class_names
+    assert inside("convert", "hf://me/own", "hf://me/again").returncode == 0  # from one repository to another
+    card = parsed(hub, "me/again")
+    assert card.data.base_model == ["me/own"] and "Converted from [me/own]" in card.text and card.data.metrics is None
+
+
+@pytest.mark.slow
+def test_a_translator_is_read_back_from_the_hub_with_its_tokenizer(inside, hub, tmp_path):
+    words = "numbers --name b --data.tokenizer bpe --data.vocabulary 600 --max-steps 1"
+    assert inside("train", *words.split()).returncode == 0
+    assert inside("convert", tmp_path / "runs" / "b", "hf://me/text").returncode == 0
+    assert "tokenizer/tokenizer.json" in hub.repositories["me/text"].files
+    assert parsed(hub, "me/text").data.pipeline_tag == "translation"
+    assert isinstance(vit_jax.load("hf://me/text").predict("twenty one"), str)
 
 
 def test_what_a_repository_holds_is_replaced_by_force_alone(digits_run, inside, hub, refused):
     old = hub.make("me/old", config__json=b"{}", pytorch_model__bin=b"old")
     assert "exists and holds config.json, pytorch_model.bin; choose" in refused(digits_run, "hf://me/old")
-    assert inside("convert", digits_run, "hf://me/old", "--force").returncode == 0
+    assert inside("convert", digits_run, "hf://me/old", "--force", "--key", "model").returncode == 0
     assert old.files.keys() == {ATTRIBUTES, "model.safetensors", "README.md", "certificate.json"}
     assert len(old.commits) == 1
-    hub.make("me/empty")
-    assert inside("convert", digits_run, "hf://me/empty").returncode == 0  # holds nothing that could be lost
+    accuracy = Run(digits_run).summary()["test"]["last"]["accuracy"]  # of the weights that were asked for
+    assert f"| test | {accuracy:.4f} |" in parsed(hub, "me/old").text
+    hub.make("me/empty")  # holds nothing that could be lost
+    assert inside("convert", digits_run, "hf://me/empty", "--dtype", "bfloat16").returncode == 0
+    assert "Rounded to bfloat16" in parsed(hub, "me/empty").text and parsed(hub, "me/empty").data.metrics is None
     assert sum(each.startswith("POST /api/repos/create") for each in hub.requests) == 0
 
 
@@ -152,8 +172,8 @@ BEFOREHAND = {
     "hf://me/public": "exists and is public; add --public",
     "hf://me/private --public": "exists and is private; leave --public out",
     "hf://me/x --license Apache": "--license Apache: give the hub's name of a licence",
-    "folder --license mit": "--license mit: is of a repository, and folder is none",
-    "folder --public": "--public: is of a repository, and folder is none",
+    "folder --license mit": "--license mit: is of a repository of the hub, and folder is a place here",
+    "folder --public": "--public: is of a repository of the hub, and folder is a place here",
     "hf://me/x --to tim": "--to tim: there is no such layout",
 }
 

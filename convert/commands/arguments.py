@@ -153,7 +153,7 @@ def about_target(add: Any) -> None:
     add("--verify", action="store_true", help=certificate)
     add("--force", action="store_true", help="replace DST")
     add("--license", default="", metavar="NAME", help=licence)
-    add("--public", action="store_true", help="of hf://owner/name: for everybody to see (default: a private repository)")
+    add("--public", action="store_true", help="of hf://owner/name: make a public repository (default: a private one)")
 
 
 def about_comparison(add: Any) -> None:

@@ -69,7 +69,8 @@ def check_words(arguments: argparse.Namespace) -> None:
     """
     if arguments.license or arguments.public:
         flag = f"--license {arguments.license}" if arguments.license else "--public"
-        raise UserError(f"{flag}: is of a repository, and {arguments.dst} is none; give hf://owner/name, or leave it out")
+        where = f"{arguments.dst} is a place here"
+        raise UserError(f"{flag}: is of a repository of the hub, and {where}; give hf://owner/name, or leave it out")
     if arguments.to:
         find(arguments.to, "--to")
     for text in arguments.adapt:

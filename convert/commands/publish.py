@@ -1,4 +1,4 @@
-"""`python -m convert SRC hf://owner/name`: converted into a temporary folder, verified there, uploaded as one commit."""
+"""`python -m convert SRC hf://owner/name`: written into a temporary folder, verified there, uploaded as one commit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def publish(arguments: argparse.Namespace) -> int:
         layout = find(arguments.to or begun_from(arguments.src) or "vit-jax", "--to")[-1]
         # Of our own layout a file: the checkpoints of a run's folder are not read through the links of the hub's cache.
         here = str(folder / "model.safetensors" if layout.dialect == "vit-jax" else folder)
-        bare = arguments.weights_only or holds_training(goal_of(here, layout), layout)  # what is to be used, not trained
+        bare = arguments.weights_only or holds_training(goal_of(here, layout), layout)  # without an optimizer
         other = {"dst": here, "license": "", "public": False, "verify": False, "weights_only": bare}
         local = argparse.Namespace(**{**vars(arguments), **other})
         check_words(local)

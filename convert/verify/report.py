@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -134,20 +135,21 @@ class Report:
             for w, sha, said in zip((self.a, self.b), self.hashes, self.chosen, strict=True)
         ]
         names = {self.a.name: "source", self.b.name: "target"}
-        differences: dict[str, float | None] = {}
+        differences: dict[str, float] = {}
         for c in self.checks:
             of = next(
                 (f"{word}{c.subject.removeprefix(name)}" for name, word in names.items() if c.subject.startswith(name)),
                 c.subject,
             )
-            differences[f"{of}: {c.quantity}"] = _finite(c.difference)
+            key, found = f"{of}: {c.quantity}", math.inf if math.isnan(c.difference) else c.difference
+            differences[key] = max(differences.get(key, 0.0), found)
         return {
             "format": 1,
             "source": files[0],
             "target": files[1],
             "config": {"network": network_of(self.config).name, "fields": to_dict(self.config)},
             "adaptations": list(self.adaptations),
-            "differences": differences,
+            "differences": {key: _finite(difference) for key, difference in differences.items()},
             "versions": versions(),
             "verdict": self.verdict,
             "notes": list(self.notes),

@@ -103,8 +103,9 @@ def results(plan: Plan, run: RunConfig) -> Results:
     if source.step == summary.get("step"):
         columns = {"raw": ("raw", "last"), "ema": ("ema", "last_ema")}.get(kind or "", ())
         for split, each in summary.items():
-            last = [each[column] for column in columns if isinstance(each, dict) and column in each]
-            found |= {split: values for values in last if isinstance(values, dict)}
+            for column in columns:
+                if isinstance(each, dict) and isinstance(each.get(column), dict):
+                    found[split] = each[column]
     names = task_row(run.task).headlines
     return {split: {name: values[name] for name in names if name in values} for split, values in found.items()}
 
@@ -115,11 +116,12 @@ def results(plan: Plan, run: RunConfig) -> Results:
 def about(plan: Plan, name: str) -> str:
     """What the network is, and the images that it takes."""
     what = network_of(plan.config).describe(plan.config)[0]
-    text = f"# {name.partition('/')[2]}\n\n{what}; {parameter_count(plan.config):,} parameters, as {plan.layout.title}."
+    count = parameter_count(plan.config)
+    text = f"# {name.partition('/')[2]}\n\n{what}; {count:,} parameters, in the layout `{plan.layout.name}`."
     if images := plan.facts.preprocess:
         h, w = images["image"]
         mean, std = (f"{name} {', '.join(f'{x:.4g}' for x in images[name])}" for name in ("mean", "std"))
-        text += f" Images: {h} x {w}, {images['channels']} channels, pixels in 0..1 with {mean} and {std}."
+        text += f" Images: {h} x {w} x {images['channels']}, pixels in 0..1, normalised with {mean} and {std}."
     return text + f" Written by vit-jax {version()}."
 
 
