@@ -21,7 +21,10 @@ from vit_jax.errors import Interrupted, UserError
 from vit_jax.runs import Run
 
 huggingface_hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra: hub)")
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [
+    pytest.mark.usefixtures("quick_compilation"),
+    pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning"),  # of a line of huggingface_hub
+]
 
 
 @pytest.fixture
