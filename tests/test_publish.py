@@ -8,11 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import vit_jax
+from convert import verify
+from convert.verify import compared
 from convert.verify.libraries.built import load as installed
 from convert.write.upload import Repository, upload
 from tests.loopback_hub import ATTRIBUTES, TOKEN, serving
@@ -232,7 +235,7 @@ def test_an_upload_that_fails_is_one_sentence_that_names_a_repository_that_was_m
     says, made = FAULTS[step, fault]
     hub.faults[step] = fault
     with pytest.raises(UserError, match=says) as told:
-        upload(Repository("me/x", True), folder, "message")
+        upload(Repository("me/x", True), folder, [*folder.iterdir()], "message")
     text = str(told.value)
     assert text.startswith("hf://me/x: ") and len(text.splitlines()) == 1 and not capfd.readouterr().err
     assert ("me/x was made before that" in text) == (f"{hub.endpoint}/me/x/settings" in text) == made, text
@@ -245,13 +248,25 @@ def test_a_command_whose_upload_fails_ends_with_2(step, fault, digits_run, hub, 
     assert FAULTS[step, fault][0] in refused(digits_run, "hf://me/x")
 
 
+def test_what_differs_from_its_source_is_not_uploaded(digits_run, inside, hub, monkeypatch):
+    def differing(plan, written):
+        report = compared(plan, written)
+        report.checks[-1] = replace(report.checks[-1], difference=1.0)
+        return report
+
+    monkeypatch.setattr(verify, "compared", differing)
+    done = inside("convert", digits_run, "hf://me/x")
+    assert done.returncode == 3 and "hf://me/x: different" in done.stderr and "nothing was uploaded" in done.stderr
+    assert not hub.repositories and all(each.startswith("GET ") for each in hub.requests)
+
+
 def test_an_upload_that_is_interrupted_names_the_repository_that_was_made(hub, folder, monkeypatch):
     def stop(*args, **kwargs):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(huggingface_hub.HfApi, "create_commit", stop)
     with pytest.raises(Interrupted, match=r"me/x was made, and the upload into it broke off") as told:
-        upload(Repository("me/x", True), folder, "message")
+        upload(Repository("me/x", True), folder, [*folder.iterdir()], "message")
     assert told.value.exit_code == 130
 
 
@@ -259,5 +274,5 @@ def test_a_repository_that_changes_meanwhile_is_not_written_over(hub, folder):
     known = hub.make("me/x", model__bin=b"1")
     known.commits.append([])
     with pytest.raises(UserError, match="it was changed meanwhile"):
-        upload(Repository("me/x", True, True, ("model.bin",), "1".zfill(40)), folder, "message")
+        upload(Repository("me/x", True, True, ("model.bin",), "1".zfill(40)), folder, [*folder.iterdir()], "message")
     assert "model.bin" in known.files

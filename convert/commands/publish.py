@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from vit_jax.errors import DONE, CheckFailed, UserError, print_line, printable
+from vit_jax.errors import DONE, CheckFailed, UserError, print_line
 from vit_jax.runs import write_json
 
 from ..layout import Json
@@ -52,13 +52,12 @@ def publish(arguments: argparse.Namespace) -> int:
                 print_line(f"note      {note}")
             if not arguments.license:
                 print_line("note      no licence is stated; --license NAME states one in the model card")
-            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-            names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-            page = upload(to, folder, f"{plan.layout.name}, converted by vit-jax")
-            seconds = time.monotonic() - began
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            page = upload(to, folder, files, f"{plan.layout.name}, converted by vit-jax")
+            size, seconds = sum(path.stat().st_size for path in files), time.monotonic() - began
             what = f"{'private' if to.private else 'public'}, {size / 1e6:,.1f} MB in one commit, {seconds:.1f} s"
             print_line(f"uploaded  {page}: {plan.layout.name}, {what}")
-            print_line("\n".join(f"          {printable(name)}" for name in names))
+            print_line("\n".join(f"          {path.relative_to(folder)}" for path in files))
 
         run(local, finish)
     return DONE

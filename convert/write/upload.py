@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,8 @@ def repository(address: str, public: bool, force: bool) -> Repository:
     return Repository(name, not public, True, files, found.sha)
 
 
-def upload(to: Repository, folder: Path, message: str) -> str:
-    """Upload the files of a folder, README.md among them, as one commit; returns the address of the repository's page.
+def upload(to: Repository, folder: Path, files: Sequence[Path], message: str) -> str:
+    """Upload files of a folder, README.md among them, as one commit; returns the address of the repository's page.
 
     What else the repository holds is removed in the same commit. Raises UserError where that fails, and Interrupted;
     both say so where a repository was made for it.
@@ -92,7 +93,7 @@ def upload(to: Repository, folder: Path, message: str) -> str:
         if not to.exists:
             api.create_repo(to.name, private=to.private)
             made = True
-        paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+        paths = {path.relative_to(folder).as_posix(): path for path in files}
         added = [hub.CommitOperationAdd(name, path) for name, path in paths.items()]
         removed = [hub.CommitOperationDelete(name) for name in to.files if name not in paths and name != OWN]
         api.create_commit(to.name, [*added, *removed], commit_message=message, parent_commit=to.head)
