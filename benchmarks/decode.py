@@ -84,8 +84,8 @@ def ours(model: Any, source: np.ndarray, beam: int, cached: bool = True) -> Call
     import jax.numpy as jnp
 
     from vit_jax.decode import search
+    from vit_jax.decoder import Cache
     from vit_jax.layers import attention_mask, merge, split
-    from vit_jax.transformer import Cache
 
     (definition, tree), last = split(model), model.config.target_vocabulary - 1
     ids = Ids(pad=last, begin=last, end=0)

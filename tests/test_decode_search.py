@@ -18,11 +18,11 @@ from vit_jax.decode.beam import beam_search
 from vit_jax.decode.buckets import rooms
 from vit_jax.decode.rules import Rules
 from vit_jax.decode.single import filtered
+from vit_jax.decoder import Cache
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
 from vit_jax.text.ids import Ids
-from vit_jax.transformer import Cache
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -28,7 +28,7 @@ ORDER = [
         "division",
         "memory",
     ),
-    *("attention_core", "rotary", "layers", "vit", "transformer", "resnet", "captioner", "models"),
+    *("attention_core", "rotary", "layers", "decoder", "vit", "transformer", "resnet", "captioner", "models"),
     *("text", "data", "report", "augment", "muon", "optim", "lora", "decode", "tasks", "step", "checkpoint"),
     *("interop", "weights", "starting", "teacher"),
     *("compare", "train", "evaluate", "predict", "cli", "__main__"),
@@ -57,11 +57,12 @@ LOADERS = (
     "convert.containers.kinds",
 )
 ROWS = "vit_jax.config.networks"
-# Where networks and tasks may be named besides their own files: tables, public names, presets, dialects, and the
-# libraries that verify builds networks with.
+# Where networks and tasks may be named besides their own files: a part of two of them, tables, public names, presets,
+# dialects, and the libraries that verify builds networks with.
 NAMED_IN = (
     *(
         "vit_jax",
+        "vit_jax.decoder",
         "vit_jax.presets.images",
         "vit_jax.presets.text",
         "vit_jax.presets.given",
@@ -92,6 +93,7 @@ WAY = [
 TWINS = [
     "rotary",
     "layers",
+    "decoder",
     "vit",
     "transformer",
     "captioner",

@@ -12,11 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_ref  # noqa: E402
+import torch_ref.decoder  # noqa: E402
 import torch_ref.layers  # noqa: E402
 import torch_ref.transformer  # noqa: E402
 import torch_ref.vit  # noqa: E402
 from torch_ref.layers import Attention, attention_mask, drop_path  # noqa: E402
-from vit_jax import layers, models, transformer, vit  # noqa: E402
+from vit_jax import decoder, layers, models, transformer, vit  # noqa: E402
 from vit_jax.config import TransformerConfig, ViTConfig, parameters, shapes  # noqa: E402
 from vit_jax.errors import UserError  # noqa: E402
 from vit_jax.runs import flatten, unflatten  # noqa: E402
@@ -487,8 +488,13 @@ METHODS_OF_TORCH = {
 
 @pytest.mark.parametrize(
     "twins",
-    [(layers, torch_ref.layers), (vit, torch_ref.vit), (transformer, torch_ref.transformer)],
-    ids=["layers", "vit", "transformer"],
+    [
+        (layers, torch_ref.layers),
+        (decoder, torch_ref.decoder),
+        (vit, torch_ref.vit),
+        (transformer, torch_ref.transformer),
+    ],
+    ids=["layers", "decoder", "vit", "transformer"],
 )
 def test_twins_have_the_same_classes_methods_and_attributes_in_the_same_order(twins):
     jax_side, torch_side = map(members, twins)

@@ -10,11 +10,12 @@ import pytest
 from flax import nnx
 
 from vit_jax.config import TransformerConfig, shapes
+from vit_jax.decoder import sinusoids
 from vit_jax.layers import Attention, attention_mask, from_torch_mask, merge, split
 from vit_jax.models import definition, start
 from vit_jax.presets import PRESETS, preset
 from vit_jax.runs import flatten, unflatten
-from vit_jax.transformer import Transformer, sinusoids
+from vit_jax.transformer import Transformer
 
 TINY = TransformerConfig(
     width=8,
@@ -36,6 +37,7 @@ VARIANTS = {
     "embeddings tied": dataclasses.replace(TINY, tie="embeddings", bias=False, norm_bias=False),
     "learned": dataclasses.replace(TINY, position="learned", position_offset=2, embedding_norm=True),
     "concatenated": dataclasses.replace(TINY, position="concatenated", embedding_norm=True),
+    "fairseq": dataclasses.replace(TINY, position="fairseq", position_offset=2),
     "no positions": dataclasses.replace(TINY, position="none", outputs=0),
     "vectors": dataclasses.replace(TINY, source_vocabulary=0, target_vocabulary=0, outputs=0, position="one_frequency"),
     "a given memory": dataclasses.replace(TINY, encoder_depth=0, source_vocabulary=0),
@@ -231,6 +233,9 @@ def test_positions_are_the_published_sinusoids():
     assert table[t, 2 * i] == pytest.approx(np.sin(angle)) and table[t, 2 * i + 1] == pytest.approx(np.cos(angle))
     halves = sinusoids("concatenated", 9, 16)
     assert np.array_equal(halves, np.concatenate([table[:, ::2], table[:, 1::2]], 1))
+    slow = sinusoids("fairseq", 9, 16)  # sin and cos of pos exp(-i ln(10000) / (d/2 - 1))
+    angle = t * np.exp(-i * np.log(10000) / 7)
+    assert slow[t, i] == pytest.approx(np.sin(angle)) and slow[t, 8 + i] == pytest.approx(np.cos(angle))
     one = sinusoids("one_frequency", 9, 16)
     assert np.array_equal(one, np.tile(np.stack([np.sin(np.arange(9.0)), np.cos(np.arange(9.0))], 1), 8))
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from vit_jax.config import CaptionerConfig, check_captioner
 from vit_jax.config.captioner import captioner_captured
 
+from .decoder import TargetSide, check_vectors
 from .layers import Tape, evaluating, initialise, record
-from .transformer import TargetSide, check_vectors
 from .vit import ViT
 
 

@@ -1,71 +1,23 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017, arXiv 1706.03762) in PyTorch.
 
 It is the counterpart of vit_jax/transformer.py: the same classes in the same order under the same names.
-Dimensions: B batch, S and T source and target length, D width, H heads, Dh head width, L blocks, V vocabulary,
-K outputs. Masks are boolean, True where a token may be attended to.
+Dimensions: B batch, S and T source and target length, D width, H heads, L blocks, K outputs. Masks are boolean, True
+where a token may be attended to.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vit_jax.config import TransformerConfig, check_transformer
 from vit_jax.config.transformer import transformer_captured
 
-from .layers import Attention, Mlp, Tape, attention_mask, evaluating, initialise, record
-
-
-class Embedding(nn.Module):
-    """The input of a stack: scaled rows of a table, or given vectors, with positions, LayerNorm and dropout."""
-
-    def __init__(self, c: TransformerConfig, vocabulary: int, stored: bool):
-        super().__init__()
-        self.config, self.vocabulary = c, vocabulary
-        self.embedding = nn.Embedding(vocabulary, c.width) if vocabulary and stored else None
-        self.position = nn.Parameter(torch.zeros(c.position_rows, c.width)) if c.position_rows else None
-        self.norm = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.embedding_norm else None
-        self.dropout = nn.Dropout(c.embedding_dropout)
-
-    def forward(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
-        """Ids [B, N], or vectors [B, N, D] if the vocabulary is 0, to [B, N, D].
-
-        Raises ValueError on another shape or dtype, and on a length of 0 or beyond max_length.
-        """
-        c, length = self.config, x.shape[1] if x.ndim > 1 else 0
-        if self.vocabulary and (x.ndim != 2 or x.dtype.is_floating_point or x.dtype == torch.bool):
-            raise ValueError(f"tokens {x.dtype} {list(x.shape)} are not ids [B, N], which this network takes")
-        if not self.vocabulary and (x.ndim != 3 or x.shape[-1] != c.width or not x.dtype.is_floating_point):
-            raise ValueError(
-                f"tokens {x.dtype} {list(x.shape)} are not vectors [B, N, {c.width}], which this network takes"
-            )
-        if not length:
-            raise ValueError("a sequence has length 0: give at least one token")
-        if c.max_length and length > c.max_length:
-            raise ValueError(f"a sequence of {length} tokens is longer than max_length {c.max_length}: shorten it")
-        return self.dropout(self.with_positions(self.lookup(x, table), 0))
-
-    def lookup(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
-        """Ids [...] to rows of the table [..., D], times sqrt(D) if `scale_embedding`; vectors are not changed."""
-        if table is None:
-            return x
-        rows = table(x)
-        return rows * math.sqrt(self.config.width) if self.config.scale_embedding else rows
-
-    def with_positions(self, x: Tensor, first: int) -> Tensor:
-        """Tokens [B, N, D] at positions first, first + 1, ...: with positions, and LayerNorm if there is one."""
-        c, last = self.config, first + x.shape[1]
-        if self.position is not None:
-            x = x + self.position[c.position_offset :][first:last]
-        elif c.position != "none":
-            x = x + sinusoids(c.position, last, c.width)[first:].to(x)
-        return x if self.norm is None else self.norm(x)
+from .decoder import Embedding, TargetSide, attention, check_vectors, record_maps, wanted
+from .layers import Mlp, Tape, attention_mask, evaluating, initialise, record
 
 
 class EncoderBlock(nn.Module):
@@ -75,7 +27,7 @@ class EncoderBlock(nn.Module):
         super().__init__()
         self.norm_first, self.dropout = c.norm_first, nn.Dropout(c.dropout)
         self.norm1 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
-        self.attention = _attention(c)
+        self.attention = attention(c)
         self.norm2 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
         self.mlp = Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout)
 
@@ -108,238 +60,12 @@ class Encoder(nn.Module):
         """[B, S, D] -> [B, S, D]."""
         maps: list[Any] = []
         for i, block in enumerate(self.blocks):
-            inner = _wants(tape, "encoder.attention")
+            inner = wanted(tape, "encoder.attention")
             x = block(x, mask, tape=inner)
             record(tape, f"encoder.blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
-        _record_maps(tape, "encoder.attention", maps)
+        record_maps(tape, "encoder.attention", maps)
         return x if self.norm is None else self.norm(x)
-
-
-class DecoderBlock(nn.Module):
-    """Self-attention, attention to the memory, then mlp, each added to its input; pre-norm or post-norm."""
-
-    def __init__(self, c: TransformerConfig):
-        super().__init__()
-        self.norm_first, self.dropout = c.norm_first, nn.Dropout(c.dropout)
-        self.norm1 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
-        self.self_attention = _attention(c)
-        self.norm2 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
-        self.cross_attention = _attention(c)
-        self.norm3 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
-        self.mlp = Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout)
-
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor,
-        mask: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        *,
-        tape: Tape | None = None,
-        cross_tape: Tape | None = None,
-    ) -> Tensor:
-        """[B, T, D], memory [B, S, D] -> [B, T, D]."""
-        return self.step(x, None, self.cross_attention.project(memory, memory), mask, memory_mask, tape, cross_tape)[0]
-
-    def step(
-        self,
-        x: Tensor,
-        past: Pair | None,
-        memory: Pair,
-        mask: Tensor | None,
-        memory_mask: Tensor | None,
-        tape: Tape | None = None,
-        cross_tape: Tape | None = None,
-    ) -> tuple[Tensor, Pair]:
-        """A call for tokens [B, N, D] that follow earlier ones, whose keys and values `past` [B, H, T, Dh] are given.
-
-        Returns the output [B, N, D], and the keys and values of all tokens so far. With `past` None there are no
-        earlier ones. `memory` is the projected memory.
-        """
-        y = self.norm1(x) if self.norm_first else x
-        own = _joined(past, self.self_attention.project(y, y))
-        if self.norm_first:
-            x = x + self.attend(y, own, mask, tape)
-            x = x + self.attend_memory(self.norm2(x), memory, memory_mask, cross_tape)
-            return x + self.feed_forward(self.norm3(x)), own
-        x = self.norm1(x + self.attend(x, own, mask, tape))
-        x = self.norm2(x + self.attend_memory(x, memory, memory_mask, cross_tape))
-        return self.norm3(x + self.feed_forward(x)), own
-
-    def attend(self, x: Tensor, pair: Pair, mask: Tensor | None, tape: Tape | None = None) -> Tensor:
-        """Self-attention and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
-        return self.dropout(self.self_attention.attend(x, *pair, mask, tape=tape))
-
-    def attend_memory(self, x: Tensor, pair: Pair, mask: Tensor | None, tape: Tape | None = None) -> Tensor:
-        """Attention to the memory and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
-        return self.dropout(self.cross_attention.attend(x, *pair, mask, tape=tape))
-
-    def feed_forward(self, x: Tensor) -> Tensor:
-        """The mlp and dropout: [B, N, D] -> [B, N, D]."""
-        return self.dropout(self.mlp(x))
-
-
-class Decoder(nn.Module):
-    """A stack of decoder blocks and an optional final LayerNorm: `decoder(x, memory, mask, memory_mask)`."""
-
-    def __init__(self, c: TransformerConfig):
-        super().__init__()
-        self.blocks = nn.ModuleList(DecoderBlock(c) for _ in range(c.decoder_depth))
-        self.norm = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.final_norm else None
-
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor,
-        mask: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        *,
-        tape: Tape | None = None,
-    ) -> Tensor:
-        """[B, T, D], memory [B, S, D] -> [B, T, D]."""
-        maps: list[Any] = []
-        cross_maps: list[Any] = []
-        for i, block in enumerate(self.blocks):
-            inner, cross = _wants(tape, "decoder.self_attention"), _wants(tape, "decoder.cross_attention")
-            x = block(x, memory, mask, memory_mask, tape=inner, cross_tape=cross)
-            record(tape, f"decoder.blocks.{i}", x)
-            maps += [inner["attention"]] if inner else []
-            cross_maps += [cross["attention"]] if cross else []
-        _record_maps(tape, "decoder.self_attention", maps)
-        _record_maps(tape, "decoder.cross_attention", cross_maps)
-        return x if self.norm is None else self.norm(x)
-
-    # Decoding, one token at a time.
-
-    def init_cache(self, memory: Tensor, memory_padding: Tensor | None, length: int) -> Cache:
-        """The cache to decode up to `length` tokens with `step`, over a memory [B, S, D] with padding [B, S] or None.
-
-        Projects the keys and values of the memory once. Raises ValueError on a wrong padding or a length below 1.
-        """
-        if length < 1:
-            raise ValueError(f"length is {length}: give 1 or more")
-        memory_mask = attention_mask(len(memory), 1, memory.shape[1], padding=memory_padding)
-        blocks: Any = self.blocks  # a ModuleList does not tell what it holds
-        crossed = [block.cross_attention.project(memory, memory) for block in blocks]
-        return Cache(0, length, [None] * len(self.blocks), crossed, memory_mask)
-
-    def check(self, tokens: Tensor, cache: Cache) -> None:
-        """Raise ValueError if a cache is full, or not for this decoder and the batch size of tokens [B, ...]."""
-        batch, heads, _, width = cache.memory[0][0].shape
-        attention: Any = self.blocks[0].self_attention
-        own, mine = (heads, width, len(cache.own)), (attention.heads, attention.head_width, len(self.blocks))
-        if tokens.shape[:1] != (batch,) or own != mine:
-            raise ValueError(
-                f"a cache of batch {batch}, {heads} heads of {width} and {len(cache.own)} blocks "
-                f"does not fit tokens {list(tokens.shape)} and a decoder of {mine[0]} heads of {mine[1]} "
-                f"and {mine[2]} blocks: make one with init_cache"
-            )
-        if cache.index == cache.length:
-            raise ValueError(f"the cache holds {cache.length} tokens and is full: give init_cache a larger length")
-
-    def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """Decode one position: tokens [B, D], which attend to those in the cache -> [B, D], and the cache with them.
-
-        Raises ValueError on a cache of another batch size or decoder, or one that is full.
-        """
-        self.check(x, cache)
-        x, pairs = x[:, None], []
-        for block, past, memory in zip(self.blocks, cache.own, cache.memory, strict=True):
-            x, pair = block.step(x, past, memory, None, cache.memory_mask)  # type: ignore[operator]
-            pairs.append(pair)
-        x = x if self.norm is None else self.norm(x)
-        return x[:, 0], replace(cache, index=cache.index + 1, own=pairs)
-
-
-class Head(nn.Module):
-    """A linear map to logits, with its own weight or with the embedding of the target (tied)."""
-
-    def __init__(self, c: TransformerConfig):
-        super().__init__()
-        self.weight = None if c.tied_head else nn.Parameter(torch.zeros(c.outputs, c.width))
-        self.bias = nn.Parameter(torch.zeros(c.outputs)) if c.output_bias else None
-
-    def forward(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
-        """[..., D] -> [..., K]; `table` [V, D] is used if the head is tied."""
-        if self.weight is not None:
-            return F.linear(x, self.weight, self.bias)
-        assert table is not None
-        return F.linear(x, table.weight, self.bias)
-
-
-class TargetSide(nn.Module):
-    """The half of a network that writes: the embedding of the target, the decoder over a memory, and the head."""
-
-    def add_target(self, c: TransformerConfig) -> None:
-        """Make the three, those that the config has."""
-        self.side = c
-        self.target = Embedding(c, c.target_vocabulary, True) if c.decoder_depth else None
-        self.decoder = Decoder(c) if c.decoder_depth else None
-        self.head = Head(c) if c.outputs else None
-
-    def write(
-        self,
-        memory: Tensor,
-        target: Tensor,
-        tape: Tape | None,
-        *,
-        target_padding: Tensor | None = None,
-        memory_padding: Tensor | None = None,
-        target_mask: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        causal: bool | None = None,
-    ) -> Tensor:
-        """The forward pass from a memory [B, S, D]; the other arguments and the result are those of a call."""
-        assert self.target is not None and self.decoder is not None
-        y = self.target(target, self.table)
-        (batch, length), memory_length = y.shape[:2], memory.shape[1]
-        causal = self.side.causal if causal is None else causal
-        mask = attention_mask(
-            batch, length, length, padding=target_padding, mask=target_mask, causal=causal, device=y.device
-        )
-        memory_mask = attention_mask(batch, length, memory_length, padding=memory_padding, mask=memory_mask)
-        y = self.decoder(y, memory, mask, memory_mask, tape=tape)
-        return self.logits(y)
-
-    @property
-    def table(self) -> nn.Embedding | None:
-        """The embedding of the target, [V, D]; None if the target is vectors."""
-        return None if self.target is None else self.target.embedding
-
-    def logits(self, y: Tensor) -> Tensor:
-        """The head: [..., D] -> [..., K]; without a head, `y` unchanged."""
-        return y if self.head is None else self.head(y, self.table)
-
-    # Decoding, one token at a time.
-
-    def init_cache(self, memory: Tensor, memory_padding: Tensor | None, length: int) -> Cache:
-        """The cache to decode up to `length` tokens with `decode_step`, over a memory [B, S, D].
-
-        Projects the keys and values of the memory once. Raises ValueError on a wrong padding, a length beyond
-        max_length, a decoder that is not causal, or a network without a decoder.
-        """
-        c = self.side
-        if self.decoder is None:
-            raise ValueError("decoder_depth is 0: an encoder alone decodes nothing; give it a decoder")
-        if not c.causal:
-            raise ValueError(
-                "causal is False: each token of such a decoder attends to all others, so it cannot decode one at a time"
-            )
-        if length < 1 or (c.max_length and length > c.max_length):
-            raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
-        return self.decoder.init_cache(memory, memory_padding, length)
-
-    def decode_step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """Decode one position: tokens, ids [B] or vectors [B, D] -> logits [B, K] of the next, and the cache with them.
-
-        Raises ValueError on a cache of another batch size or network, or one that is full.
-        """
-        assert self.target is not None and self.decoder is not None  # there is a cache, so there is a decoder
-        self.decoder.check(tokens, cache)
-        x = self.target.with_positions(self.target.lookup(tokens, self.table)[:, None], cache.index)  # [B, 1, D]
-        x, cache = self.decoder.step(x[:, 0], cache)
-        return self.logits(x), cache
 
 
 class Transformer(TargetSide):
@@ -453,74 +179,3 @@ class Transformer(TargetSide):
             token_std=c.embedding_std,
             position_std=c.position_std,
         )
-
-
-def check_vectors(name: str, x: Tensor, width: int) -> None:
-    """Raise ValueError unless `x` is floating-point vectors [B, S, width], at least one a row."""
-    if x.ndim != 3 or x.shape[-1] != width or not x.shape[1] or not x.dtype.is_floating_point:
-        raise ValueError(f"{name} {x.dtype} {list(x.shape)} is not vectors [B, S, {width}], which this network takes")
-
-
-Pair = tuple[Tensor, Tensor]  # keys and values per head, [B, H, N, Dh] each
-
-
-@dataclass(frozen=True)
-class Cache:
-    """What decoding needs from one token to the next; the lists have one item for each block."""
-
-    index: int  # number of tokens so far
-    length: int  # number of tokens that there may be
-    own: list[Pair | None]  # keys and values of the target so far, [B, H, index, Dh]
-    memory: list[Pair]  # keys and values of the memory, [B, H, S, Dh]
-    memory_mask: Tensor | None  # bool [B, 1, 1, S]
-
-    def take(self, rows: Tensor) -> Cache:
-        """The cache of the rows with these numbers, int64 [R], in this order; a row may be taken several times."""
-        own = [pair and (pair[0][rows], pair[1][rows]) for pair in self.own]
-        memory = [(k[rows], v[rows]) for k, v in self.memory]
-        mask = None if self.memory_mask is None else self.memory_mask[rows]
-        return replace(self, own=own, memory=memory, memory_mask=mask)
-
-
-def _joined(past: Pair | None, new: Pair) -> Pair:
-    """The keys and values of the tokens so far, followed by those of new ones."""
-    return new if past is None else (torch.cat([past[0], new[0]], dim=2), torch.cat([past[1], new[1]], dim=2))
-
-
-def _attention(c: TransformerConfig) -> Attention:
-    return Attention(
-        c.width,
-        c.heads,
-        c.resolved_head_width,
-        query_bias=c.bias,
-        key_bias=c.bias,
-        value_bias=c.bias,
-        out_bias=c.bias,
-        dropout=c.attention_dropout,
-    )
-
-
-def _wants(tape: Tape | None, name: str) -> Tape | None:
-    return {"attention": None} if tape is not None and name in tape else None
-
-
-def _record_maps(tape: Tape | None, name: str, maps: list[Any]) -> None:
-    if maps:
-        record(tape, name, torch.stack(maps, dim=1))  # [B, L, H, Nq, Nk]
-
-
-def sinusoids(kind: str, length: int, width: int) -> Tensor:
-    """Positions [length, D], float64: sin and cos of t / 10000^(2i/D) (Vaswani et al. 2017, 3.5).
-
-    interleaved: column 2i is the sine, column 2i+1 the cosine; concatenated: all sines, then all cosines;
-    one_frequency: sin(t) and cos(t) in turn.
-    """
-    t = torch.arange(length, dtype=torch.float64).unsqueeze(1)
-    frequency = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
-    if kind == "one_frequency":
-        frequency = torch.ones_like(frequency)
-    if kind == "concatenated":
-        return torch.cat([(t * frequency).sin(), (t * frequency).cos()], dim=1)
-    positions = torch.empty(length, width, dtype=torch.float64)
-    positions[:, 0::2], positions[:, 1::2] = (t * frequency).sin(), (t * frequency).cos()
-    return positions

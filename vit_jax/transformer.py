@@ -1,8 +1,8 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017, arXiv 1706.03762).
 
-The encoder turns a source into a memory; the decoder attends to the memory and to the target so far and predicts the
-next token. Dimensions: B batch, S and T source and target length, D width, H heads, Dh head width, L blocks,
-V vocabulary, K outputs. Masks are boolean, True where a token may be attended to.
+The encoder turns a source into a memory; the decoder (decoder.py) attends to the memory and to the target so far and
+predicts the next token. Dimensions: B batch, S and T source and target length, D width, H heads, L blocks, K outputs.
+Masks are boolean, True where a token may be attended to.
 
 It computes what torch.nn.Transformer computes, except add_bias_kv and add_zero_attn of its attention, additive masks,
 is_causal hints and input without a batch axis.
@@ -10,83 +10,18 @@ is_causal hints and input without a batch axis.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax import Array
 
 from .config import TransformerConfig, check_transformer
 from .config.transformer import transformer_captured, transformer_parameters
-from .layers import (
-    Attention,
-    LayerNorm,
-    Mlp,
-    Tape,
-    attention_mask,
-    dropout,
-    fold,
-    initial_values,
-    record,
-    replace_parameters,
-    wide,
-)
+from .decoder import Embedding, TargetSide, attention, check_vectors, record_maps, wanted
+from .layers import LayerNorm, Mlp, Tape, attention_mask, dropout, fold, initial_values, record, replace_parameters
 from .runs import unflatten
-
-
-class Embedding(nnx.Module):
-    """The input of a stack: scaled rows of a table, or given vectors, with positions, LayerNorm and dropout."""
-
-    def __init__(self, c: TransformerConfig, vocabulary: int, stored: bool, dtype: Any = jnp.float32):
-        self.config, self.vocabulary = c, vocabulary
-        self.embedding = nnx.Param(jnp.zeros((vocabulary, c.width), dtype)) if vocabulary and stored else None
-        self.position = nnx.Param(jnp.zeros((c.position_rows, c.width), dtype)) if c.position_rows else None
-        self.norm = LayerNorm(c.width, c.eps, c.norm_bias, dtype) if c.embedding_norm else None
-
-    def __call__(self, x: Array, table: Array | None, dtype: Any, *, keys: Array | None = None) -> Array:
-        """Ids [B, N], or vectors [B, N, D] if the vocabulary is 0, to [B, N, D] of `dtype`.
-
-        Raises ValueError on another shape or dtype, and on a length of 0 or beyond max_length.
-        """
-        c, length = self.config, x.shape[1] if x.ndim > 1 else 0
-        if self.vocabulary and (x.ndim != 2 or not jnp.issubdtype(x.dtype, jnp.integer)):
-            raise ValueError(f"tokens {x.dtype} {list(x.shape)} are not ids [B, N], which this network takes")
-        if not self.vocabulary and (x.ndim != 3 or x.shape[-1] != c.width or not jnp.issubdtype(x.dtype, jnp.floating)):
-            raise ValueError(
-                f"tokens {x.dtype} {list(x.shape)} are not vectors [B, N, {c.width}], which this network takes"
-            )
-        if not length:
-            raise ValueError("a sequence has length 0: give at least one token")
-        if c.max_length and length > c.max_length:
-            raise ValueError(f"a sequence of {length} tokens is longer than max_length {c.max_length}: shorten it")
-        x = self.lookup(x, table, dtype)
-        positions = self.positions(length, dtype)
-        x = x if positions is None else x + positions
-        x = x if self.norm is None else self.norm(x)
-        return dropout(x, c.embedding_dropout, keys)
-
-    def lookup(self, x: Array, table: Array | None, dtype: Any) -> Array:
-        """Ids [...] to rows of the table [..., D], times sqrt(D) if `scale_embedding`; vectors are not changed."""
-        if table is None:
-            return x.astype(dtype)
-        rows = table[x].astype(dtype)
-        return rows * math.sqrt(self.config.width) if self.config.scale_embedding else rows
-
-    def positions(self, length: int, dtype: Any) -> Array | None:
-        """The positions [N, D] of the first `length` tokens; None if there are none."""
-        if self.position is not None:
-            first = self.config.position_offset
-            return self.position[...][first : first + length].astype(dtype)
-        return (
-            None
-            if self.config.position == "none"
-            else jnp.asarray(sinusoids(self.config.position, length, self.config.width), dtype)
-        )
 
 
 class EncoderBlock(nnx.Module):
@@ -95,7 +30,7 @@ class EncoderBlock(nnx.Module):
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
         self.norm_first, self.dropout = c.norm_first, c.dropout
         self.norm1 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
-        self.attention = _attention(c, dtype)
+        self.attention = attention(c, dtype)
         self.norm2 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
         self.mlp = Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout, dtype=dtype)
 
@@ -131,256 +66,12 @@ class Encoder(nnx.Module):
         """[B, S, D] -> [B, S, D]."""
         maps: list[Any] = []
         for i, block in enumerate(self.blocks):
-            inner = _wants(tape, "encoder.attention")
+            inner = wanted(tape, "encoder.attention")
             x = block(x, mask, keys=fold(keys, i), tape=inner)
             record(tape, f"encoder.blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
-        _record_maps(tape, "encoder.attention", maps)
+        record_maps(tape, "encoder.attention", maps)
         return x if self.norm is None else self.norm(x)
-
-
-class DecoderBlock(nnx.Module):
-    """Self-attention, attention to the memory, then mlp, each added to its input; pre-norm or post-norm."""
-
-    def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
-        self.norm_first, self.dropout = c.norm_first, c.dropout
-        self.norm1 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
-        self.self_attention = _attention(c, dtype)
-        self.norm2 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
-        self.cross_attention = _attention(c, dtype)
-        self.norm3 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
-        self.mlp = Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout, dtype=dtype)
-
-    def __call__(
-        self,
-        x: Array,
-        memory: Array,
-        mask: Array | None = None,
-        memory_mask: Array | None = None,
-        *,
-        keys: Array | None = None,
-        tape: Tape | None = None,
-        cross_tape: Tape | None = None,
-    ) -> Array:
-        """[B, T, D], memory [B, S, D] -> [B, T, D]."""
-        crossed = self.cross_attention.project(memory, memory)
-        return self.step(x, None, None, crossed, mask, memory_mask, keys=keys, tape=tape, cross_tape=cross_tape)[0]
-
-    def step(
-        self,
-        x: Array,
-        past: Pair | None,
-        index: Array | None,
-        memory: Pair,
-        mask: Array | None,
-        memory_mask: Array | None,
-        *,
-        keys: Array | None = None,
-        tape: Tape | None = None,
-        cross_tape: Tape | None = None,
-    ) -> tuple[Array, Pair]:
-        """A call for tokens [B, N, D] that stand at `index` after earlier ones; `past` [B, H, T, Dh] has room for them.
-
-        Returns the output [B, N, D], and the keys and values of all tokens so far. With `past` None there are no
-        earlier ones. `memory` is the projected memory.
-        """
-        y = self.norm1(x) if self.norm_first else x
-        own = self.self_attention.project(y, y)
-        own = own if past is None or index is None else _insert(past, own, index)
-        if self.norm_first:
-            x = x + self.attend(y, own, mask, keys, tape)
-            x = x + self.attend_memory(self.norm2(x), memory, memory_mask, keys, cross_tape)
-            return x + self.feed_forward(self.norm3(x), keys), own
-        x = self.norm1(x + self.attend(x, own, mask, keys, tape))
-        x = self.norm2(x + self.attend_memory(x, memory, memory_mask, keys, cross_tape))
-        return self.norm3(x + self.feed_forward(x, keys)), own
-
-    def attend(self, x: Array, pair: Pair, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
-        """Self-attention and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
-        return dropout(
-            self.self_attention.attend(x, *pair, mask, keys=fold(keys, 0), tape=tape), self.dropout, fold(keys, 1)
-        )
-
-    def attend_memory(self, x: Array, pair: Pair, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
-        """Attention to the memory and dropout: [R, N, D] -> [R, N, D]; `pair` has its keys and values [B, H, S, Dh].
-
-        R is B, or K B in a search with K hypotheses for each memory: rows that follow each other then share one.
-        """
-        together = x.reshape(len(pair[0]), -1, x.shape[-1])  # [B, K N, D]
-        y = self.cross_attention.attend(together, *pair, mask, keys=fold(keys, 2), tape=tape)
-        return dropout(y.reshape(x.shape), self.dropout, fold(keys, 3))
-
-    def feed_forward(self, x: Array, keys: Array | None) -> Array:
-        """The mlp and dropout: [B, N, D] -> [B, N, D]."""
-        return dropout(self.mlp(x, keys=fold(keys, 4)), self.dropout, fold(keys, 5))
-
-
-class Decoder(nnx.Module):
-    """A stack of decoder blocks and an optional final LayerNorm: `decoder(x, memory, mask, memory_mask)`."""
-
-    def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
-        self.blocks = nnx.List([DecoderBlock(c, dtype) for _ in range(c.decoder_depth)])
-        self.norm = LayerNorm(c.width, c.eps, c.norm_bias, dtype) if c.final_norm else None
-
-    def __call__(
-        self,
-        x: Array,
-        memory: Array,
-        mask: Array | None = None,
-        memory_mask: Array | None = None,
-        *,
-        keys: Array | None = None,
-        tape: Tape | None = None,
-    ) -> Array:
-        """[B, T, D], memory [B, S, D] -> [B, T, D]."""
-        maps: list[Any] = []
-        cross_maps: list[Any] = []
-        for i, block in enumerate(self.blocks):
-            inner, cross = _wants(tape, "decoder.self_attention"), _wants(tape, "decoder.cross_attention")
-            x = block(x, memory, mask, memory_mask, keys=fold(keys, i), tape=inner, cross_tape=cross)
-            record(tape, f"decoder.blocks.{i}", x)
-            maps += [inner["attention"]] if inner else []
-            cross_maps += [cross["attention"]] if cross else []
-        _record_maps(tape, "decoder.self_attention", maps)
-        _record_maps(tape, "decoder.cross_attention", cross_maps)
-        return x if self.norm is None else self.norm(x)
-
-    # Decoding, one token at a time.
-
-    def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
-        """The cache to decode up to `length` tokens with `step`, over a memory [B, S, D] with padding [B, S] or None.
-
-        Projects the keys and values of the memory once. Raises ValueError on a wrong padding or a length below 1.
-        """
-        if length < 1:
-            raise ValueError(f"length is {length}: give 1 or more")
-        attention = self.blocks[0].self_attention
-        empty = jnp.zeros((memory.shape[0], attention.heads, length, attention.head_width), memory.dtype)
-        memory_mask = attention_mask(memory.shape[0], 1, memory.shape[1], padding=memory_padding)
-        crossed = [block.cross_attention.project(memory, memory) for block in self.blocks]
-        return Cache(jnp.zeros((), jnp.int32), [(empty, empty)] * len(self.blocks), crossed, memory_mask)
-
-    def check(self, tokens: Array, cache: Cache) -> None:
-        """Raise ValueError if a cache is not for this decoder and the batch size of tokens [B, ...]."""
-        batch, heads, _, width = cache.own[0][0].shape
-        attention = self.blocks[0].self_attention
-        own, mine = (heads, width, len(cache.own)), (attention.heads, attention.head_width, len(self.blocks))
-        if tokens.shape[:1] != (batch,) or own != mine:
-            raise ValueError(
-                f"a cache of batch {batch}, {heads} heads of {width} and {len(cache.own)} blocks "
-                f"does not fit tokens {list(tokens.shape)} and a decoder of {mine[0]} heads of {mine[1]} "
-                f"and {mine[2]} blocks: make one with init_cache"
-            )
-
-    def step(self, x: Array, cache: Cache) -> tuple[Array, Cache]:
-        """Decode one position: tokens [B, D], which attend to those in the cache -> [B, D], and the cache with them.
-
-        Raises ValueError on a cache of another batch size or decoder. Beyond the length of the cache the result is
-        undefined: the caller has to stop.
-        """
-        self.check(x, cache)
-        mask = (jnp.arange(cache.length, dtype=jnp.int32) <= cache.index)[None, None, None]  # [1, 1, 1, T]
-        x, pairs = x[:, None], []
-        for block, past, memory in zip(self.blocks, cache.own, cache.memory, strict=True):
-            x, pair = block.step(x, past, cache.index, memory, mask, cache.memory_mask)
-            pairs.append(pair)
-        x = x if self.norm is None else self.norm(x)
-        return x[:, 0], replace(cache, index=cache.index + jnp.int32(1), own=pairs)
-
-
-class Head(nnx.Module):
-    """A linear map to logits, with its own kernel or with the embedding of the target (tied)."""
-
-    def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
-        self.kernel = None if c.tied_head else nnx.Param(jnp.zeros((c.width, c.outputs), dtype))
-        self.bias = nnx.Param(jnp.zeros((c.outputs,), dtype)) if c.output_bias else None
-
-    def __call__(self, x: Array, table: Array | None) -> Array:
-        """[..., D] -> [..., K]; `table` [V, D] is used if the head is tied; einsum avoids a transpose in each step."""
-        if self.kernel is not None:
-            y = x @ self.kernel[...].astype(x.dtype)
-        else:
-            assert table is not None
-            y = jnp.einsum("...d,vd->...v", x, table.astype(x.dtype))
-        return y if self.bias is None else y + self.bias[...].astype(x.dtype)
-
-
-class TargetSide(nnx.Module):
-    """The half of a network that writes: the embedding of the target, the decoder over a memory, and the head."""
-
-    def add_target(self, c: TransformerConfig, dtype: Any, param_dtype: Any) -> None:
-        """Make the three, those that the config has; activations will have `dtype`."""
-        self.side, self.dtype = c, jnp.dtype(dtype)
-        self.target = Embedding(c, c.target_vocabulary, True, param_dtype) if c.decoder_depth else None
-        self.decoder = Decoder(c, param_dtype) if c.decoder_depth else None
-        self.head = Head(c, param_dtype) if c.outputs else None
-
-    def write(
-        self,
-        memory: Array,
-        target: Array,
-        keys: Array | None,
-        tape: Tape | None,
-        *,
-        target_padding: Array | None = None,
-        memory_padding: Array | None = None,
-        target_mask: Array | None = None,
-        memory_mask: Array | None = None,
-        causal: bool | None = None,
-    ) -> Array:
-        """The forward pass from a memory [B, S, D]; the other arguments and the result are those of a call."""
-        assert self.target is not None and self.decoder is not None
-        y = self.target(target, self.table, self.dtype, keys=fold(keys, 1))
-        (batch, length), memory_length = y.shape[:2], memory.shape[1]
-        causal = self.side.causal if causal is None else causal
-        mask = attention_mask(batch, length, length, padding=target_padding, mask=target_mask, causal=causal)
-        memory_mask = attention_mask(batch, length, memory_length, padding=memory_padding, mask=memory_mask)
-        y = self.decoder(y, memory, mask, memory_mask, keys=fold(keys, 3), tape=tape)
-        return self.logits(y)
-
-    @property
-    def table(self) -> Array | None:
-        """The embedding of the target, [V, D]; None if the target is vectors."""
-        return None if self.target is None or self.target.embedding is None else self.target.embedding[...]
-
-    def logits(self, y: Array) -> Array:
-        """The head: [..., D] -> [..., K]; without a head, `y` unchanged."""
-        return y if self.head is None else self.head(y.astype(wide(y.dtype)), self.table)
-
-    # Decoding, one token at a time.
-
-    def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
-        """The cache to decode up to `length` tokens with `decode_step`, over a memory [B, S, D].
-
-        Projects the keys and values of the memory once. Raises ValueError on a wrong padding, a length beyond
-        max_length, a decoder that is not causal, or a network without a decoder.
-        """
-        c = self.side
-        if self.decoder is None:
-            raise ValueError("decoder_depth is 0: an encoder alone decodes nothing; give it a decoder")
-        if not c.causal:
-            raise ValueError(
-                "causal is False: each token of such a decoder attends to all others, so it cannot decode one at a time"
-            )
-        if length < 1 or (c.max_length and length > c.max_length):
-            raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
-        return self.decoder.init_cache(memory, memory_padding, length)
-
-    def decode_step(self, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
-        """Decode one position: tokens, ids [B] or vectors [B, D] -> logits [B, K] of the next, and the cache with them.
-
-        Raises ValueError on a cache of another batch size or network. Beyond the length of the cache the result is
-        undefined: the caller has to stop.
-        """
-        assert self.target is not None and self.decoder is not None  # there is a cache, so there is a decoder
-        self.decoder.check(tokens, cache)
-        x = self.target.lookup(tokens, self.table, self.dtype)  # [B, D]
-        positions = self.target.positions(cache.length, self.dtype)
-        if positions is not None:
-            x = x + jax.lax.dynamic_slice_in_dim(positions, cache.index, 1)
-        x = x if self.target.norm is None else self.target.norm(x)
-        x, cache = self.decoder.step(x, cache)
-        return self.logits(x), cache
 
 
 class Transformer(TargetSide):
@@ -519,86 +210,3 @@ class Transformer(TargetSide):
             memory = self.encoder(x, mask, keys=fold(keys, 2), tape=tape)
         record(tape, "memory", memory)
         return memory
-
-
-def check_vectors(name: str, x: Array, width: int) -> None:
-    """Raise ValueError unless `x` is floating-point vectors [B, S, width], at least one a row."""
-    if x.ndim != 3 or x.shape[-1] != width or not x.shape[1] or not jnp.issubdtype(x.dtype, jnp.floating):
-        raise ValueError(f"{name} {x.dtype} {list(x.shape)} is not vectors [B, S, {width}], which this network takes")
-
-
-Pair = tuple[Array, Array]  # keys and values per head, [B, H, N, Dh] each
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Cache:
-    """What decoding needs from one token to the next; the lists have one item for each block.
-
-    There are R rows of tokens for B memories: R is B, or K B after `take` has made K rows of each.
-    """
-
-    index: Array  # int32 []: number of tokens so far
-    own: list[Pair]  # keys and values of the target so far, [R, H, length, Dh]
-    memory: list[Pair]  # keys and values of the memory, [B, H, S, Dh]
-    memory_mask: Array | None  # bool [B, 1, 1, S]
-
-    def take(self, rows: Array) -> Cache:
-        """The cache of the rows with these numbers, int32 [R], in this order; R may be another multiple of B.
-
-        The memory stays as it is and is shared: the first R / B rows belong to the first memory, and so on.
-        """
-        own = [(jnp.take(k, rows, axis=0, mode="clip"), jnp.take(v, rows, axis=0, mode="clip")) for k, v in self.own]
-        return replace(self, own=own)
-
-    @property
-    def length(self) -> int:
-        """The number of tokens that the cache has room for."""
-        return self.own[0][0].shape[2]
-
-
-def _insert(cache: Pair, new: Pair, index: Array) -> Pair:
-    """The keys and values [B, H, length, Dh] with those of one more token [B, H, 1, Dh] at `index`."""
-    keys, values = (
-        jax.lax.dynamic_update_slice_in_dim(old, one.astype(old.dtype), index, axis=2)
-        for old, one in zip(cache, new, strict=True)
-    )
-    return keys, values
-
-
-def _attention(c: TransformerConfig, dtype: Any) -> Attention:
-    return Attention(
-        c.width,
-        c.heads,
-        c.resolved_head_width,
-        query_bias=c.bias,
-        key_bias=c.bias,
-        value_bias=c.bias,
-        out_bias=c.bias,
-        dropout=c.attention_dropout,
-        dtype=dtype,
-    )
-
-
-def _wants(tape: Tape | None, name: str) -> Tape | None:
-    return {"attention": None} if tape is not None and name in tape else None
-
-
-def _record_maps(tape: Tape | None, name: str, maps: list[Any]) -> None:
-    if maps:
-        record(tape, name, jnp.stack(maps, axis=1))  # [B, L, H, Nq, Nk]
-
-
-def sinusoids(kind: str, length: int, width: int) -> np.ndarray:
-    """Positions [length, D], float64: sin and cos of t / 10000^(2i/D) (Vaswani et al. 2017, 3.5).
-
-    interleaved: column 2i is the sine, column 2i+1 the cosine; concatenated: all sines, then all cosines;
-    one_frequency: sin(t) and cos(t) in turn.
-    """
-    angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, width, 2) / width)  # [length, D/2]
-    if kind == "one_frequency":
-        angles = np.broadcast_to(np.arange(length)[:, None], angles.shape).astype(np.float64)
-    halves = np.sin(angles), np.cos(angles)
-    return (
-        np.concatenate(halves, axis=1) if kind == "concatenated" else np.stack(halves, axis=-1).reshape(length, width)
-    )

@@ -16,7 +16,7 @@ import torch
 
 from convert.verify.checks import Check, values
 from convert.verify.sides import Ours, on_cpu
-from vit_jax import layers, transformer, vit
+from vit_jax import decoder, layers, transformer, vit
 
 from .cases import TRANSFORMER, VIT, Config
 from .sides import ours, torch_twin
@@ -95,6 +95,7 @@ def statistics(name: str, c: Config, batch: int = 32) -> Iterator[Check]:
         mock.patch.object(layers, "attention_core", recorded_core),
         mock.patch.object(layers, "dropout", recorded),
         mock.patch.object(vit, "dropout", recorded),
+        mock.patch.object(decoder, "dropout", recorded),
         mock.patch.object(transformer, "dropout", recorded),
     ):
         first, again, other = trained(mine, given), trained(mine, given), trained(mine, given, 1)

@@ -297,7 +297,7 @@ def _ours(net: Any, pixels: np.ndarray, settings: dict[str, Any]) -> tuple[list[
 
     from vit_jax.config.decoding import Decoding
     from vit_jax.decode import search
-    from vit_jax.transformer import Cache
+    from vit_jax.decoder import Cache
 
     ids, model = net.task.words.ids, net.model
 

@@ -18,7 +18,7 @@ import optax
 
 from convert import rules
 from convert.verify.checks import Check
-from vit_jax import captioner, layers, optim, rotary, transformer, vit
+from vit_jax import captioner, decoder, layers, optim, rotary, transformer, vit
 from vit_jax.decode import beam
 from vit_jax.decode.rules import Rules
 from vit_jax.layers import Attention, LayerNorm, Linear, Mlp
@@ -429,26 +429,26 @@ def faults() -> list[Fault]:
         ),
         Fault(
             "sines and cosines in halves",
-            wrapped(transformer, "sinusoids", lambda f, kind, n, d: f("concatenated", n, d)),
+            wrapped(decoder, "sinusoids", lambda f, kind, n, d: f("concatenated", n, d)),
             "forward",
             seq,
         ),
         Fault(
             "no sqrt(D) on embeddings",
-            wrapped(transformer.Embedding, "lookup", lambda f, self, x, table, dtype: table[x].astype(dtype)),
+            wrapped(decoder.Embedding, "lookup", lambda f, self, x, table, dtype: table[x].astype(dtype)),
             "forward",
             forward(SCALED),
         ),
         Fault(
             "mask of the wrong polarity",
-            wrapped(transformer, "attention_mask", lambda f, *a, **k: ~f(*a, **k)),
+            wrapped(decoder, "attention_mask", lambda f, *a, **k: ~f(*a, **k)),
             "forward",
             seq,
         ),
         Fault("masks by adding -1e9", wrapped(jax.nn, "softmax", additive_mask), "forward, empty rows", seq),
         Fault(
             "causality dropped",
-            wrapped(transformer, "attention_mask", lambda f, *a, **k: f(*a, **{**k, "causal": False})),
+            wrapped(decoder, "attention_mask", lambda f, *a, **k: f(*a, **{**k, "causal": False})),
             "forward",
             seq,
         ),
@@ -460,7 +460,7 @@ def faults() -> list[Fault]:
         ),
         Fault(
             "cache off by one",
-            wrapped(transformer, "_insert", late_insert),
+            wrapped(decoder, "_insert", late_insert),
             "decoding",
             lambda: twins.decoding("sabotaged", T),
         ),
@@ -506,13 +506,13 @@ def faults() -> list[Fault]:
         ),
         Fault(
             "a captioner's cache off by one",
-            wrapped(transformer, "_insert", late_insert),
+            wrapped(decoder, "_insert", late_insert),
             "decoding",
             lambda: twins.decoding("sabotaged", CAPTIONER),
         ),
         Fault(
             "tied head without gradient",
-            wrapped(transformer.Head, "__call__", stopped_table),
+            wrapped(decoder.Head, "__call__", stopped_table),
             "gradients",
             backward(TIED),
         ),
@@ -573,10 +573,10 @@ def faults() -> list[Fault]:
         Fault("penalty over L + 1", wrapped(Rules, "penalties", one_longer), "search", short),
         Fault("the first input counted in lengths", wrapped(Rules, "__call__", one_later), "search", least),
         Fault("hypotheses that have ended go on", wrapped(beam, "_running", ended_go_on), "search", short),
-        Fault("cache not reordered", wrapped(transformer.Cache, "take", rows_as_they_are), "search", short),
+        Fault("cache not reordered", wrapped(decoder.Cache, "take", rows_as_they_are), "search", short),
         Fault(
             "memory of the row before",
-            wrapped(transformer.DecoderBlock, "attend_memory", next_memory),
+            wrapped(decoder.DecoderBlock, "attend_memory", next_memory),
             "search",
             short,
         ),

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from convert.verify.checks import Check, gradients, values
 from convert.verify.sides import Ours, on_cpu
 from vit_jax.config import TransformerConfig
+from vit_jax.decoder import Decoder, DecoderBlock
 from vit_jax.layers import Attention, attention_mask, from_torch_mask
-from vit_jax.transformer import Decoder, DecoderBlock, Encoder, EncoderBlock
+from vit_jax.transformer import Encoder, EncoderBlock
 
 from .sides import ByMap, ours
 from .weights import MASKS, Inputs, inputs, masks, weights

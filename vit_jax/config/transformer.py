@@ -46,12 +46,13 @@ class TransformerConfig(ModelConfig):
     target_vocabulary: int = identity(
         0, "number of target ids; 0: the target is vectors [B, T, D] (in a run on text: set by the data)"
     )
-    position: Literal["interleaved", "concatenated", "learned", "one_frequency", "none"] = identity(
+    position: Literal["interleaved", "concatenated", "fairseq", "learned", "one_frequency", "none"] = identity(
         "interleaved",
         "positions that are added to tokens: sinusoids, as sines and cosines in turn (interleaved) or in two halves "
-        "(concatenated); learned; sin(t) and cos(t) in turn (one_frequency, for the weights of one notebook); none",
+        "(concatenated; fairseq: with the frequencies of that library); learned; sin(t) and cos(t) in turn "
+        "(one_frequency, for the weights of one notebook); none",
     )
-    position_offset: int = identity(0, "learned positions: number of rows before that of the first token")
+    position_offset: int = identity(0, "learned and fairseq positions: the position of the first token")
     max_length: int = identity(512, "maximum length of a sequence, in tokens; 0: no limit (learned positions need one)")
     scale_embedding: bool = identity(False, "embeddings are multiplied by sqrt(D)")
     embedding_norm: bool = identity(False, "LayerNorm after the positions are added")
@@ -131,10 +132,12 @@ def check_transformer(c: TransformerConfig) -> TransformerConfig:
         raise UserError(
             f"model.width {c.width} is not divisible by model.heads {c.heads}: change one, or give model.head_width"
         )
-    if c.position in ("interleaved", "concatenated", "one_frequency") and c.width % 2:
+    if c.position not in ("learned", "none") and c.width % 2:
         raise UserError(
             f"model.width {c.width} is odd, which model.position {c.position} cannot fill: give an even width"
         )
+    if c.position == "fairseq" and c.width < 4:
+        raise UserError(f"model.width is {c.width}, but model.position fairseq has two frequencies or more: give 4")
     if c.position == "learned" and not c.max_length:
         raise UserError("model.position is learned but model.max_length is 0: give the length of the longest sequence")
     for name in ("target_vocabulary", "outputs"):
@@ -143,10 +146,10 @@ def check_transformer(c: TransformerConfig) -> TransformerConfig:
                 f"model.decoder_depth is 0 but model.{name} is {getattr(c, name)}: "
                 "an encoder alone has no target and no head; give 0, or a decoder"
             )
-    if c.position_offset and c.position != "learned":
+    if c.position_offset and c.position not in ("learned", "fairseq"):
         raise UserError(
             f"model.position_offset is {c.position_offset} but model.position is {c.position}: "
-            "only learned positions have one; give 0, or learned positions"
+            "only learned and fairseq positions have one; give 0, or such positions"
         )
     if c.one_embedding and not 0 < c.source_vocabulary == c.target_vocabulary:
         raise UserError(
