@@ -16,6 +16,7 @@ from vit_jax.data import shapes
 from vit_jax.data.captions import touched
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
+from vit_jax.step import Engine
 from vit_jax.tasks import TASKS, caption_text, task_of
 
 SMALL = (
@@ -125,15 +126,29 @@ def test_a_run_reports_its_controls(trained):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_to_the_same_bits(trained, few, inside, working_folder):
+def test_a_run_that_was_stopped_and_killed_goes_on_to_the_same_bits(trained, few, inside, working_folder):
     words = ["shapes", *SMALL.split(), "--epochs", 2, "--log-every", 1, "--name", "parts"]
-    for more in (["--max-steps", 4], ["--max-steps", 8], []):
+    for more in (["--max-steps", 4], ["--max-steps", 8]):
         done = inside("train", *words, *more, cwd=working_folder)
         assert done.returncode == 0, done.stderr
-    one, two = vit_jax.load("shapes", "last"), vit_jax.load("parts", "last")
-    assert jax.tree.all(
-        jax.tree.map(lambda a, b: bool((a == b).all()), *(jax.tree.leaves(x.model) for x in (one, two)))
-    )
+    step, done = Engine.train, []
+
+    class Kill(BaseException):
+        """Nothing in the product catches it, so nothing is saved."""
+
+    def killed(self, state, batch):
+        done.append(step(self, state, batch))
+        if len(done) == 3:
+            raise Kill
+        return done[-1]
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Kill):
+        patch.setattr(Engine, "train", killed)
+        inside("train", *words, cwd=working_folder)
+    assert Run("runs/parts").complete_steps()[0] == 8 and inside("train", *words, cwd=working_folder).returncode == 0
+    one, two = (Run(f"runs/{name}") for name in ("shapes", "parts"))
+    assert one.complete_steps()[0] == two.complete_steps()[0] == 12
+    assert one.saved(12)["arrays"] == two.saved(12)["arrays"]  # digests, of the moments too
 
 
 def test_a_caption_is_that_of_the_uncached_search(trained):
@@ -273,11 +288,14 @@ def test_torch_learns_the_same_task(trained, few):
     ours = task.outputs(net.model, batch)
     np.testing.assert_allclose(ours["loss"], theirs["loss"].detach().numpy(), rtol=1e-4)
     assert ours["predicted"].tolist() == theirs["predicted"].tolist()
-    smooth = replace(run, loss=replace(run.loss, label_smoothing=0.1))
-    task, twin = task_of(smooth, data.metadata()), twin_of(smooth)(smooth, data.metadata())
-    loss = task.loss(net.model, batch, jax.random.split(jax.random.key(0), 6), task.denominator(batch))[0]
-    tensors = {name: torch.from_numpy(x) for name, x in batch.items()}
-    assert float(loss) == pytest.approx(twin.loss(model, tensors, torch.float32).item(), rel=1e-5)
+    tensors, losses = {name: torch.from_numpy(x) for name, x in batch.items()}, []
+    for kind in ("torch", "fairseq"):
+        smooth = replace(run, loss=replace(run.loss, label_smoothing=0.1, smoothing=kind))
+        task, twin = task_of(smooth, data.metadata()), twin_of(smooth)(smooth, data.metadata())
+        loss = task.loss(net.model, batch, jax.random.split(jax.random.key(0), 6), task.denominator(batch))[0]
+        assert float(loss) == pytest.approx(twin.loss(model, tensors, torch.float32).item(), rel=1e-5)
+        losses.append(float(loss))
+    assert abs(losses[0] - losses[1]) > 1e-3
 
 
 # ----------------------------------------------------------------------------------- the whole preset

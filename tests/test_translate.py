@@ -145,6 +145,38 @@ def test_ids_mean_nothing_but_what_the_tokenizer_says():
     assert np.array_equal(its_words, names[words]) and len({*words.ravel()}) > 2
 
 
+def test_the_row_of_padding_stays_where_a_target_begins_with_it():
+    """As in Marian, where it is zero: no gradient reaches it, here and in torch_ref; all others are as they were."""
+    torch = pytest.importorskip("torch")
+    import torch_ref
+    from torch_ref.tasks import Translate as Twin
+    from vit_jax.runs import flatten
+
+    c = replace(TINY.model, source_vocabulary=V, target_vocabulary=V, outputs=V, dropout=0.0, embedding_dropout=0.0)
+    tree, ids = start(c, jax.random.key(4)), Ids(pad=V - 1, begin=V - 1, end=0)
+    batch = {"source": np.where(SOURCE, SOURCE, V - 1), "target": np.where(TARGET, TARGET, V - 1)}
+    slopes = {}
+    for name, its in (("marian", ids), ("other", replace(ids, begin=V - 2))):
+        task = Translate(0.1, 4, SimpleNamespace(ids=its), SimpleNamespace(ids=its))
+
+        def loss(tree, task=task):
+            return task.loss(merge(definition(c), tree), batch, None, task.denominator(batch))[0]
+
+        slopes[name] = flatten(jax.jit(jax.grad(loss))(tree))
+    table = np.asarray(slopes["marian"]["target.embedding"])
+    assert (
+        not table[V - 1].any()
+        and np.abs(table[:-1]).max(1).min() > 0 < np.abs(slopes["other"]["target.embedding"][-1]).max()
+    )
+    twin = Twin.__new__(Twin)
+    twin.run, twin.ids, twin.source_pad, twin.hook = replace(TINY, model=c), ids, V - 1, None
+    model = torch_ref.load(torch_ref.build(c), {name: np.asarray(x) for name, x in flatten(tree).items()})
+    for _ in range(2):  # a second pass has the same hook
+        model.zero_grad()
+        twin.loss(model, {name: torch.from_numpy(x) for name, x in batch.items()}, torch.float32).backward()
+        np.testing.assert_allclose(table, model.table.weight.grad.numpy(), atol=1e-6)
+
+
 def test_padding_changes_nothing():
     its, model = Translate(0.1, 4, WORDS, WORDS), network()
     wide = {"source": np.pad(SOURCE, ((0, 2), (0, 3))), "target": np.pad(TARGET, ((0, 2), (0, 5)))}

@@ -196,6 +196,7 @@ class Translate:
     def __init__(self, run: RunConfig, metadata: Mapping[str, Any]):
         self.run, (source, target) = run, opened(metadata)
         self.ids, self.source_pad = target.ids, source.ids.pad
+        self.hook: Any = None  # of the row of padding
 
     @staticmethod
     def open_data(run: RunConfig) -> Any:
@@ -205,7 +206,10 @@ class Translate:
         return open_sentences(data, one_vocabulary=c.one_embedding, wanted=wanted, seed=run.seed)
 
     def loss(self, model: Transformer, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-        """The loss of a batch []."""
+        """The loss of a batch []. Where a target begins with padding (Marian), the row of padding has no gradient."""
+        if self.hook is None and self.ids.begin == self.ids.pad and model.table is not None:
+            row = torch.tensor([self.ids.pad])
+            self.hook = model.table.weight.register_hook(lambda g: g.index_fill(0, row.to(g.device), 0))
         source, target = batch["source"].long(), batch["target"].long()
         return translate_loss(model, source, target, self.run.loss, self.ids, self.source_pad)
 
@@ -268,7 +272,7 @@ class Caption:
         """The loss of a batch []."""
         read, labels = shifted(batch["target"].long(), self.ids)
         logits = model(self.inputs(batch, dtype, model.training), read)
-        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=self.run.loss.label_smoothing)
+        return cross_entropy(logits.flatten(0, 1), labels.flatten(), self.run.loss)
 
     def outputs(self, model: Captioner, batch: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """For each example: the sum of its losses, its tokens, how many are predicted right, and its caption."""

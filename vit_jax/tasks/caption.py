@@ -67,7 +67,7 @@ class Caption(Captioning):
         mean, std = (tuple(metadata["preprocess"][name]) for name in ("mean", "std"))
         data = cast(CaptionData, run.data)
         words, augment = opened_one("words", metadata), cast(ImageAugment, run.augment)
-        return cls(run.loss.label_smoothing, data.length, words, augment, mean, std)
+        return cls(run.loss.spread_over_all(len(words)), data.length, words, augment, mean, std)
 
     @classmethod
     def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:

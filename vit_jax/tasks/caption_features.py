@@ -53,7 +53,8 @@ class CaptionFeatures(Captioning):
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> CaptionFeatures:
         """The task of a run."""
         data = cast(FeatureData, run.data)
-        return cls(run.loss.label_smoothing, data.length, opened_one("words", metadata))
+        words = opened_one("words", metadata)
+        return cls(run.loss.spread_over_all(len(words)), data.length, words)
 
     @classmethod
     def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Captioning:
     The decoder is given a begin and the target, and has to predict the target and an end (teacher forcing).
     """
 
-    label_smoothing: float
+    label_smoothing: float  # as PyTorch counts it
     length: int  # most tokens of a caption, its end included
     words: Tokenizer
     decoding: Decoding = field(default_factory=Decoding, kw_only=True)  # how captions are searched for

@@ -25,6 +25,11 @@ def shifted(target: Array, source: Array, ids: Ids, source_pad: int) -> tuple[Ar
     return jnp.concatenate([begin, target], 1), labels, (index <= count) & (source != source_pad).any(-1, keepdims=True)
 
 
+def with_still_row(table: Array, row: int) -> Array:
+    """A table [V, D], one row of which has no gradient."""
+    return table.at[row].set(jax.lax.stop_gradient(table[row]))
+
+
 def mean_loss(
     logits: Array, labels: Array, real: Array, smoothing: float, denominator: Array
 ) -> tuple[Array, dict[str, Array]]:

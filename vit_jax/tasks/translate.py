@@ -26,7 +26,7 @@ from ..text import Tokenizer, kept, made, opened
 from ..transformer import Transformer
 from .contract import Answer, Batch, Evaluation, Trained
 from .generated import Search, answer, changed, compiled, header, value
-from .next_token import mean_loss, shifted, sums
+from .next_token import mean_loss, shifted, sums, with_still_row
 from .translate_score import corpus_scores, has_scorer
 from .worst import printed, worst, write_worst
 
@@ -117,7 +117,14 @@ class Translate:
     def loss(
         self, model: Transformer, batch: Batch, keys: Array | None, denominator: Array
     ) -> tuple[Array, dict[str, Array]]:
-        """(cross entropy [], {"accuracy": []}): sums over target tokens / `denominator`; `keys` [B] are for dropout."""
+        """(cross entropy [], {"accuracy": []}): sums over target tokens / `denominator`; `keys` [B] are for dropout.
+
+        Where a target begins with padding, as Marian's does, the row of padding has no gradient: in public models it is
+        zero, and CTranslate2 begins with zeros whatever it is.
+        """
+        ids = self.target.ids
+        if ids.begin == ids.pad and model.target is not None and (table := model.target.embedding) is not None:
+            table[...] = with_still_row(table[...], ids.pad)
         logits, labels, real = self.logits(model, batch, keys)
         return mean_loss(logits, labels, real, self.label_smoothing, denominator)
 
