@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -19,11 +20,15 @@ from vit_jax.config.decoding import Decoding, from_generation_config
 from vit_jax.decode import Found, generate
 from vit_jax.decode.single import filtered
 from vit_jax.layers import merge, split
+from vit_jax.runs import flatten
 from vit_jax.text.ids import Ids
 
 from . import trained
+from .layouts_seq2seq import compared as outputs
+from .layouts_seq2seq import seq2seq
 from .libraries import absent, load
 from .sides import ours, torch_twin
+from .weights import Inputs
 
 SCORES = 1e-4  # of the scores, which are float32 on both sides
 Rows = list[list[int]]
@@ -150,6 +155,23 @@ def generated(name: str, setting: str) -> Iterator[Check]:
     yield from compared(f"{name}, trained", "generate", setting, rows_of(found), expected, mine, theirs)
 
 
+def read(name: str) -> Iterator[Check]:
+    """The logits of a trained model, and that its answers differ so much that comparing tokens means something."""
+    model, folder, source, ids = trained.huggingface(name)
+    net, subject = vit_jax.load(folder).model, f"{name}, trained"
+    p = {path: np.asarray(x, np.float64) for path, x in flatten(split(net)[1]).items()}
+    target = np.concatenate([np.full((len(source), 1), ids.begin), source[:, :-1]], 1)  # any ids
+    given = {"source": source.astype(np.int32), "target": target.astype(np.int32), "source_padding": source != ids.pad}
+
+    def theirs(given: Inputs, dtype: str) -> Any:
+        return seq2seq(copy.deepcopy(model), net.config, given, dtype)
+
+    yield from outputs(subject, "transformers", net.config, p, given, theirs)
+    rows = rows_of(searched(net, source, ids, ids.pad, Decoding(), 22))
+    few = max(200 - len({*map(tuple, rows)}), 10 - len({*map(len, rows)}), 0)
+    yield Check(subject, "200 distinct answers of 10 lengths", "so many less", float(few), 0.0)
+
+
 def until_end(row: list[int], end: int) -> list[int]:
     """A row up to its end, that among them."""
     return row[: row.index(end) + 1] if end in row else row
@@ -175,6 +197,7 @@ def transformers() -> Iterator[Check]:
     if "transformers" in absent():
         return
     yield from filters()
-    for name in ("marian", "bart"):
-        for setting in GENERATE:
+    for name in ("marian", "bart", "m2m-100"):
+        yield from read(name)
+        for setting in GENERATE if name != "m2m-100" else ("greedy", "beam 4, forced beginning"):
             yield from generated(name, setting)

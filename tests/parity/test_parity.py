@@ -6,6 +6,7 @@ import sys
 import typing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch cannot be imported, so ours is not compared with it")
@@ -169,6 +170,29 @@ def test_searches_find_what_the_twins_and_generate_find(few_optimizations):
 def test_vit_b16_in_full_size(dtype):
     c = sized("vit-b16")
     check([twins.forward("vit-b16", c, weights(c), inputs(c, batch=1), dtype, dtype)])
+
+
+@pytest.mark.slow
+def test_marian_of_the_size_of_opus_mt(tmp_path):
+    """512 wide, 6 + 6 blocks, 58,101 ids, in float32: logits of padded sources, as a share of the largest."""
+    pytest.importorskip("transformers")
+    import torch
+
+    import vit_jax
+    from benchmarks.decode import marian
+
+    theirs = marian("opus")
+    theirs.save_pretrained(tmp_path)
+    model, draw = vit_jax.load(tmp_path).model, np.random.default_rng(0)
+    source, target = (draw.integers(1, 58_100, shape, dtype=np.int32) for shape in ((4, 20), (4, 32)))
+    real = np.arange(20) < np.array([[20], [13], [7], [1]])
+    with torch.no_grad():
+        given = {"input_ids": source, "attention_mask": real, "decoder_input_ids": target}
+        expected = theirs(**{name: torch.from_numpy(x).long() for name, x in given.items()}).logits.numpy()
+    found = np.asarray(model(source, target, source_padding=real))
+    apart = np.abs(found - expected).max() / np.abs(expected).max()
+    print(f"logits {list(found.shape)}: {apart:.1e} of the largest, {np.abs(expected).max():.3g}")
+    assert found.shape == (4, 32, 58_101) and apart <= 1e-4
 
 
 @pytest.mark.slow

@@ -89,13 +89,17 @@ SIZES = dict(
     vocab_size=1000, d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, dropout=0.0,
     decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128, max_position_embeddings=64, init_std=64**-0.5,
 )  # fmt: skip
+STACKS = ("encoder", "decoder")
 MARIAN_IDS = Ids(pad=999, begin=999, end=0, forced_end=0)
 BART_IDS = Ids(pad=1, begin=2, end=2, forced_end=2)
 
 
 @functools.cache
 def huggingface(name: str) -> tuple[Any, str, np.ndarray, Ids]:
-    """(the model of transformers, a folder that it was saved to, sources int64 [200, S], its ids): marian or bart."""
+    """(the model of transformers, a folder that it was saved to, sources int64 [200, S], its ids) of one of these.
+
+    marian, bart or m2m-100.
+    """
     transformers = load("transformers")
     transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(0)
@@ -107,7 +111,9 @@ def huggingface(name: str) -> tuple[Any, str, np.ndarray, Ids]:
     else:
         ids, given = BART_IDS, [([0, *source, 2], target) for source, target in pairs(200, 990, 3)]
         special = dict(pad_token_id=1, eos_token_id=2, decoder_start_token_id=2, bos_token_id=0)
-        model = transformers.BartForConditionalGeneration(transformers.BartConfig(**SIZES, **special))
+        kind, more = ("Bart", {}) if name == "bart" else ("M2M100", {f"{side}_layerdrop": 0.0 for side in STACKS})
+        config = getattr(transformers, f"{kind}Config")(**SIZES, **special, **more)
+        model = getattr(transformers, f"{kind}ForConditionalGeneration")(config)
 
     def logits(source: Any, inputs: Any) -> Any:
         return model(input_ids=source, attention_mask=(source != ids.pad).long(), decoder_input_ids=inputs).logits
