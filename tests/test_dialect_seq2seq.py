@@ -31,6 +31,7 @@ BASE = TransformerConfig(
 MARIAN = replace(BASE, norm_first=False, final_norm=False, position="concatenated")
 BART = replace(BASE, norm_first=False, final_norm=False, position="learned", position_offset=2, embedding_norm=True)
 MBART = replace(BART, norm_first=True, final_norm=True)
+M2M = replace(BASE, position="fairseq", position_offset=2, output_bias=False)
 TORCH = replace(
     BASE,
     source_vocabulary=0,
@@ -60,6 +61,7 @@ CONFIGS = {
     "marian": MARIAN,
     "bart": BART,
     "mbart": MBART,
+    "m2m-100": M2M,
     "flax-seq2seq@marian": MARIAN,
     "flax-seq2seq@bart": BART,
     "flax-seq2seq@mbart": MBART,
@@ -71,6 +73,7 @@ UNTOLD = {  # by shapes and by the layout
     "marian": {"heads", "activation", "scale_embedding", "max_length"},
     "bart": {"heads", "activation", "scale_embedding"},
     "mbart": {"heads", "activation", "scale_embedding"},
+    "m2m-100": {"heads", "activation", "scale_embedding", "max_length"},
     "marian@base": {"heads", "activation", "scale_embedding"},  # it saves its sinusoids
     "torch-transformer": {"heads", "activation", "norm_first", "eps", "causal"},
     "torch-transformer@encoder": {"heads", "activation", "norm_first", "eps"},
@@ -155,6 +158,8 @@ def test_torchs_biases_are_seen(norm_first, bias):
         ("flax-seq2seq@marian", dict(tie="decoder"), "tie is 'decoder'"),
         ("bart", dict(eps=1e-6), "eps is 1e-06"),
         ("mbart", dict(norm_first=False), "norm_first is False"),
+        ("m2m-100", dict(position_offset=0), "position_offset is 0"),
+        ("m2m-100", dict(outputs=5, tie="embeddings"), "tie is 'embeddings'"),
     ],
 )
 def test_what_a_layout_cannot_say_is_named(name, changed, why):
@@ -283,6 +288,18 @@ def test_a_config_json_of_another_size_is_refused():
 def test_ids_of_special_tokens_are_never_invented(extra, why):
     with pytest.raises(UserError, match=why):
         LAYOUTS["marian"].write_side(MARIAN, Facts(extra=extra))
+
+
+def test_the_positions_of_m2m_100_begin_after_padding():
+    layout, other = LAYOUTS["m2m-100"], {**EXTRA, "pad_token_id": 0}
+    for refused in (
+        lambda: layout.read_side({"config.json": {"model_type": "m2m_100", **other}}),
+        lambda: layout.write_side(M2M, Facts(extra=other)),
+    ):
+        with pytest.raises(UserError, match=r"pad_token_id is 0, .* here the first token has position 2"):
+            refused()
+    stored = {**shapes("m2m-100", M2M), "model.encoder.embed_positions.weights": (8, 8)}  # by older versions
+    assert layout.recognises(stored) and layout.left_out(stored) == ["model.encoder.embed_positions.weights"]
 
 
 # -------------------------------------------------------------------------------------- functions

@@ -17,6 +17,7 @@ from vit_jax.data import Given, numbers
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
 from vit_jax.runs.record import check_record
+from vit_jax.step import Engine
 from vit_jax.tasks import TASKS
 from vit_jax.tasks.translate_score import corpus_scores
 from vit_jax.text import Ids, kept, made, opened
@@ -147,6 +148,37 @@ def test_a_tokenizer_of_hugging_face_wraps_a_source_and_leaves_the_end_of_a_targ
         assert theirs(text)["input_ids"] == source.encode(text).tolist()
 
 
+def test_a_table_may_be_rounded_up(bart, tmp_path):
+    """As NLLB's, which has two rows more than tokens: ids of no token are said as nothing; a run keeps the number."""
+    size = len(made(str(bart), 0, [], [], one=True)[0])
+    config = json.loads((bart / "config.json").read_text())
+    for more, expected in ((2, size + 2), (-1, size), (128, size), ("2", size)):
+        folder = changed(bart, tmp_path, config__json={**config, "vocab_size": size + more if more != "2" else more})
+        source, target = made(folder, 0, [], [], one=True)
+        assert len(source) == len(target) == source.kept["size"] == expected
+        assert [len(x) for x in opened(kept(source, target))] == [expected] * 2
+        assert target.decode([*target.encode("a dog"), expected - 1, 2]).strip() == "a dog" or more != 2
+
+
+@pytest.mark.parametrize("template", ["<mask> $A </s>", "$A </s> <mask>"])
+def test_a_target_begins_with_the_language_that_is_forced(bart, tmp_path, template):
+    """Of NLLB and mBART, whose tokenizer states the language of the source, before the text or after its end."""
+    from tokenizers import Tokenizer, processors
+
+    folder = changed(bart, tmp_path, generation_config__json={"forced_bos_token_id": 7})
+    tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=template, special_tokens=[("<mask>", 4), ("</s>", 2)]
+    )
+    tokenizer.save(f"{folder}/tokenizer.json")
+    source, target = made(folder, 0, [], [], one=True)
+    inside = source.tokenizer.encode("The small dog", add_special_tokens=False).ids
+    around = {"<mask>": [4, *inside, 2], "$A": [*inside, 2, 4]}[template.split()[0]]
+    assert source.encode("The small dog").tolist() == around and len(inside) > 2
+    assert target.encode("The small dog").tolist() == [7, *inside] and target.ids.forced_begin == 7
+    assert target.cut(target.encode("The small dog"), 3).tolist() == [7, *inside[:2]]
+
+
 @pytest.fixture(scope="module")
 def marian(tmp_path_factory):
     """A folder such as Marian's, its SentencePiece models trained on PAIRS and numbers."""
@@ -173,17 +205,17 @@ def test_sentencepiece_pairs_give_the_ids_and_texts_of_marians_tokenizer(marian)
     last = len(source) - 1
     assert source.ids == Ids(pad=last, begin=last, end=0, unknown=1, banned=(last,))
     theirs = transformers.MarianTokenizer.from_pretrained(str(marian))
-    texts = [*AWKWARD, *SOURCES, *TARGETS, *map(numbers.english, range(0, 99_000, 150)), "a </s> b<unk>c"]
+    texts = [*AWKWARD, *SOURCES, *TARGETS, *map(numbers.english, range(0, 99_000, 130)), "a </s> b<unk>c"]
     texts = [text for text in texts if "<pad>" not in text and text.strip()]
-    assert len(texts) > 950
+    assert len({*texts}) > 1000
     for text in texts:
         ids = theirs(text)["input_ids"]
         assert source.encode(text).tolist() == ids, text
-        assert [*target.encode(text).tolist(), 0] == theirs(text_target=text)["input_ids"], text
-    for text in TARGETS:
-        ids = target.encode(text)
-        assert target.decode([*ids, 0, last]) == theirs.decode([*ids, 0, last], skip_special_tokens=True)
-    assert len({target.decode(target.encode(text)) for text in TARGETS}) > 100
+        said = target.encode(text).tolist()
+        assert [*said, 0] == theirs(text_target=text)["input_ids"], text
+        said = [i for i in said if i]  # what follows an end is not part of a text here
+        assert target.decode([*said, 0, last]) == theirs.decode([*said, 0, last], skip_special_tokens=True), text
+    assert len({target.decode(target.encode(text)) for text in texts}) > 500
 
 
 def test_separate_vocabularies_are_two(marian, tmp_path):
@@ -280,9 +312,26 @@ TINY = RunConfig(
 )
 
 
+class Kill(BaseException):
+    """Nothing in the product catches it, so nothing is saved."""
+
+
+def killed_at(count):
+    """`Engine.train` that is killed at a step, counted from 1."""
+    step, done = Engine.train, []
+
+    def train(self, state, batch):
+        done.append(step(self, state, batch))
+        if len(done) == count:
+            raise Kill
+        return done[-1]
+
+    return train
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, quick_compilation):
-    """(TINY on a table of PAIRS, a run of it that never stopped, one that was stopped and resumed)."""
+    """(TINY on a table of PAIRS, a run of it that never stopped, one that was stopped, killed and resumed)."""
     there = tmp_path_factory.mktemp("texts")
     (there / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), encoding="utf-8")
     its = replace(TINY, data=replace(TINY.data, source=f"tsv:{there / 'pairs.tsv'}"))
@@ -303,6 +352,10 @@ def run(tmp_path_factory, quick_compilation):
         train(its, preset="numbers", folder=whole)
         patch.setattr(finish, "draw", lambda *_: None)
         assert train(replace(its, max_steps=3), preset="numbers", folder=parts)["step"] == 3
+        with pytest.MonkeyPatch.context() as kill, pytest.raises(Kill):
+            kill.setattr(Engine, "train", killed_at(2))
+            train(its, preset="numbers", folder=parts)
+        assert parts.complete_steps()[0] == 3
         train(its, preset="numbers", folder=parts)
     return its, whole, parts
 
@@ -449,6 +502,15 @@ def test_a_run_goes_back_to_hugging_face_with_its_tokenizer_and_its_special_ids(
     said = vit_jax.load(whole.path).translate(list(SOURCES[:3]))
     assert vit_jax.load(tmp_path / "folder").translate(list(SOURCES[:3])) == said, "a Translator, as of the run"
     assert inside("predict", tmp_path / "folder", SOURCES[0]).stdout == f"{SOURCES[0]}: {said[0]}\n"
+    generation = tmp_path / "folder" / "generation_config.json"
+    stated = json.loads(generation.read_text())
+    generation.write_text(json.dumps({**stated, "num_beams": 3, "num_return_sequences": 2, "max_length": 9}))
+    net = vit_jax.load(tmp_path / "folder")
+    assert (net.task.decoding.beam, net.task.decoding.nbest, net.task.decoding.max_length) == (3, 2, 8)
+    ranked = predict.predict(tmp_path / "folder", SOURCES[0])
+    assert ranked == net.predict(SOURCES[0]) and ranked[0][1] > ranked[1][1], "as it says, unless flags say otherwise"
+    assert isinstance(predict.predict(tmp_path / "folder", SOURCES[0], beam=1, nbest=1), str)
+    generation.write_text(json.dumps(stated))
     source, _ = made(str(tmp_path / "folder"), 0, [], [], one=True)
     assert source.encode(SOURCES[0]).tolist() == vit_jax.load(whole.path).source.encode(SOURCES[0]).tolist()
     other = made("bpe", 520, ["a b c d", "b c d e"] * 9, [], one=True)[0].files

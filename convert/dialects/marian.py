@@ -1,8 +1,9 @@
 """Marian as Hugging Face transformers saves it (versions 4 and 5; compared with 5.23), with its config.json.
 
 Post-norm, fixed sinusoidal positions (all sines, then all cosines), a bias of the logits, embeddings shared or not.
-BART and mBART (bart.py, mbart.py) and the old Flax classes (flax_seq2seq.py) use its blocks and side files. The classes
-without a head (MarianModel, BartModel, MBartModel) save the same tensors without the prefix `model.`.
+BART, mBART and M2M-100 (bart.py, mbart.py, m2m_100.py) and the old Flax classes (flax_seq2seq.py) use its blocks and
+side files. The classes without a head (MarianModel, BartModel, MBartModel) save the same tensors without the prefix
+`model.`.
 """
 
 from __future__ import annotations
@@ -76,14 +77,14 @@ TORCH = Style(
 BASE = replace(TORCH, base=True)
 
 
-def signature(style: Style, embedding_norm: bool, final_norm: bool) -> tuple[str, ...]:
-    """The signature of a file of Marian, BART or mBART, which differ in the norms that they have."""
+def signature(style: Style, embedding_norm: bool, final_norm: bool, bias: bool) -> tuple[str, ...]:
+    """The signature of a file of one of these networks, which differ in their norms and in the bias of the logits."""
 
     def mark(there: bool, module: str, leaf: str) -> str:
         return ("" if there else "!") + re.escape(style.name(module, leaf))
 
     return (
-        "!final_logits_bias" if style.base else "final_logits_bias",
+        "final_logits_bias" if bias else "!final_logits_bias",
         *(
             mark(True, module(f"{path}.query"), "kernel")
             for path in ("encoder.blocks.0.attention", "decoder.blocks.0.cross_attention")
@@ -163,7 +164,7 @@ def activation(value: Any) -> str:
 
 
 def fields(style: Style, **special: Field) -> dict[str, Field]:
-    """The fields that all three networks have in common, and `special`, those of one of them."""
+    """The fields that all these networks have in common, and `special`, those of one of them."""
 
     def size(name: str, leaf: str) -> Callable[[Names], Any]:
         return length(style.name(f"model.decoder.layers.0.{name}", leaf), 0)
@@ -204,7 +205,10 @@ def table_rows(style: Style, *modules: str) -> Callable[[Names], Any]:
 IDS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")  # that every config.json must have
 MORE_IDS = ("bos_token_id", "forced_eos_token_id")
 # Values of IDS and MORE_IDS that the classes of transformers use where no file states them.
-IDS_OF = {"marian": (58100, 0, 58100, None, 0), "bart": (1, 2, 2, 0, 2), "mbart": (1, 2, None, 0, 2)}
+IDS_OF: dict[str, tuple[int | None, ...]] = {
+    "marian": (58100, 0, 58100, None, 0), "bart": (1, 2, 2, 0, 2), "mbart": (1, 2, None, 0, 2),
+    "m2m_100": (1, 2, 2, 0, None),
+}  # fmt: skip
 # Settings of generation that older files have in config.json.
 GENERATION = (
     *("max_length", "min_length", "num_beams", "length_penalty"),
@@ -251,9 +255,20 @@ def facts(
         fields["embedding_dropout"] = fields["dropout"]
     generation = files.get("generation_config.json") or {name: config[name] for name in GENERATION if name in config}
     extra = {name: config.get(name, generation.get(name, ids[name])) for name in (*IDS, *MORE_IDS)}
+    check_padding(model_type, extra)
     return Facts(
         {**stated(layout, config), **fields}, extra={**extra, **({"generation": generation} if generation else {})}
     )
+
+
+def check_padding(model_type: str, ids: Mapping[str, Any]) -> None:
+    """Raise UserError where M2M-100 pads with another id than 1: its positions begin with the one after that id."""
+    pad = ids["pad_token_id"]
+    if model_type == "m2m_100" and pad != 1:
+        raise UserError(
+            f"config.json: pad_token_id is {pad!r}, and its first token would have the position after that, but in the "
+            "network here the first token has position 2; it cannot be converted"
+        )
 
 
 def ties(shared: bool, tied: bool, base: bool) -> str:
@@ -277,6 +292,7 @@ def files(
             f"give {flags}, or --weights-only"
         )
     ids = {name: known.extra.get(name) for name in (*IDS, *MORE_IDS)}
+    check_padding(model_type, ids)
     vocabulary = min(c.source_vocabulary, c.target_vocabulary)
     for name, value in ids.items():
         if isinstance(value, int) and not 0 <= value < vocabulary:
@@ -309,6 +325,7 @@ def layout(
     architecture: str,
     special: Mapping[str, Field],
     norms: tuple[bool, bool],
+    bias: bool = True,
     style: Style = TORCH,
     dialect: str = "",
     version: str = "",
@@ -317,7 +334,7 @@ def layout(
     """The layout of one of these networks in one framework; its dialect is `model_type` where none is given.
 
     `special` are the fields that only this network has; `norms` says whether there is a norm after the embeddings, and
-    one after each stack. `more` goes to Layout.
+    one after each stack, `bias` whether the logits have one. `more` goes to Layout.
     """
     ids = dict(zip((*IDS, *MORE_IDS), IDS_OF[model_type], strict=True))
     embedding_norm, final_norm = norms
@@ -327,7 +344,7 @@ def layout(
         network=TransformerConfig,
         fields=fields(style, **special),
         rows=functools.partial(rows, style=style),
-        signature=signature(style, embedding_norm=embedding_norm, final_norm=final_norm),
+        signature=signature(style, embedding_norm, final_norm, bias and not style.base),
         tokenizer=True,
         extras=IDS,
         read_side=lambda given: facts(out, given, model_type, ids, style.base),

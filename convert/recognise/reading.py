@@ -210,10 +210,15 @@ def all_stated(
 
 
 def joined(own: Facts, library: Facts, model: Facts, extra: Json) -> Facts:
-    """The facts of our own provenance, of the library's side files and of a model's name; `extra` is the user's."""
+    """The facts of our own provenance, of the library's side files and of a model's name; `extra` is the user's.
+
+    Settings of generation are those of the side files, which a user may change as the library allows it.
+    """
     images = own.preprocess or library.preprocess or model.preprocess
     notes = library.notes + (() if images else model.notes)
-    return Facts({}, images, own.class_names or library.class_names, {**library.extra, **own.extra, **extra}, notes)
+    settings = {name: library.extra[name] for name in ("generation",) if name in library.extra}
+    every = {**library.extra, **own.extra, **settings, **extra}
+    return Facts({}, images, own.class_names or library.class_names, every, notes)
 
 
 def without(tensors: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Tensor], list[str]]:

@@ -323,6 +323,7 @@ def combinations() -> list[Case]:
             ),
         ),
         Case("mBART", replace(tied, position="learned", position_offset=2, embedding_norm=True)),
+        Case("M2M-100", replace(tied, position="fairseq", position_offset=2, output_bias=False, scale_embedding=True)),
         Case("captioner, all tokens, projected", CAPTIONER),
         Case("captioner, patches", replace(CAPTIONER, memory="patches", vit=replace(CAPTIONER.vit, width=8))),
         Case(

@@ -27,7 +27,7 @@ from vit_jax.config import CaptionerConfig, ResNetConfig, TransformerConfig, ViT
 
 from . import layouts_captions, layouts_notebooks, layouts_timm, layouts_vit_pytorch
 from .cases import CAPTIONER, VIT, Config
-from .layouts_seq2seq import BART, MARIAN, MBART, NOTEBOOK, VECTORS, Notebook, some
+from .layouts_seq2seq import BART, M2M, MARIAN, MBART, NOTEBOOK, VECTORS, Notebook, some
 from .layouts_vit_pytorch import DUAL, NO_CLASS, SIMPLE, TOKEN
 from .sides import ours
 from .weights import inputs, weights
@@ -147,6 +147,7 @@ EXAMPLES: dict[str, Any] = {
     "bart@base": replace(BART, **HEADLESS),
     "mbart": MBART,
     "mbart@base": replace(MBART, **HEADLESS),
+    "m2m-100": M2M,
     "flax-seq2seq@marian": MARIAN,
     "flax-seq2seq@bart": BART,
     "flax-seq2seq@mbart": MBART,

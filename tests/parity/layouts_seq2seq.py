@@ -98,12 +98,14 @@ HF = replace(TRANSFORMER, decoder_depth=1, source_vocabulary=9, outputs=9, tie="
 MARIAN = replace(HF, norm_first=False, final_norm=False, position="concatenated")
 BART = replace(HF, norm_first=False, final_norm=False, position="learned", position_offset=2, embedding_norm=True)
 MBART = replace(BART, norm_first=True, final_norm=True)
+M2M = replace(HF, position="fairseq", position_offset=2, output_bias=False, scale_embedding=True)
 HUGGINGFACE: list[tuple[str, str, TransformerConfig]] = [
     ("Marian, swish, scaled embeddings", "marian", replace(MARIAN, activation="silu", scale_embedding=True)),
     ("Marian, two tables", "marian", replace(MARIAN, tie="decoder", source_vocabulary=11, activation="relu")),
     ("Marian, two tables and a head", "marian", replace(MARIAN, tie="none", source_vocabulary=11)),
     ("BART", "bart", BART),
     ("mBART, tanh GELU, scaled embeddings", "mbart", replace(MBART, activation="gelu_tanh", scale_embedding=True)),
+    ("M2M-100", "m2m-100", replace(M2M, activation="relu")),
     ("Marian without a head, two tables", "marian@base", replace(MARIAN, tie="none", source_vocabulary=11, outputs=0)),
     ("Marian without a head", "marian@base", replace(MARIAN, tie="embeddings", outputs=0)),
     ("BART without a head", "bart@base", replace(BART, tie="embeddings", outputs=0)),

@@ -130,8 +130,8 @@ def multi30k() -> Preset:
 def multi30k_tiny() -> Preset:
     model = TransformerConfig(
         width=128, heads=4, hidden=256, encoder_depth=4, decoder_depth=4, activation="relu", norm_first=False,
-        final_norm=False, eps=1e-5, position="concatenated", scale_embedding=True, tie="all", output_bias=False,
-        dropout=0.3, embedding_dropout=0.3, embedding_std=0.088,
+        final_norm=False, eps=1e-5, position="fairseq", position_offset=2, scale_embedding=True, tie="all",
+        output_bias=False, dropout=0.3, embedding_dropout=0.3, embedding_std=0.088,
     )  # fmt: skip
     return Preset(
         RunConfig(
@@ -167,8 +167,7 @@ def multi30k_tiny() -> Preset:
         "The texts are tokens in lower case, which is another measure than that of raw text. To make the files: pip "
         "install sacremoses, and for train, val and test, of en and of de: zcat RAW/train.en.gz | sacremoses -l en "
         "tokenize | sed 's/.*/\\L&/' > multi30k-tokens/train.en. Then train; and evaluate RUN --weights mean:10 --beam "
-        "5. Other than there: parts of words are made of bytes, joined where they occur twice, and sinusoids have the "
-        "frequencies of Vaswani et al. 2017.",
+        "5. Other than there: parts of words are made of bytes, joined where they occur twice.",
     )
 
 

@@ -2,7 +2,8 @@
 
 Three kinds are known: a tokenizer.json for both sides, or GPT-2's vocab.json and merges.txt, of which it is made; one
 in each of the folders source/ and target/; and source.spm, target.spm and vocab.json, with target_vocab.json where the
-vocabularies are separate. ids.json, which a run adds, states the ids with a meaning of their own.
+vocabularies are separate. ids.json, which a run adds, states the ids with a meaning of their own, and how many ids
+there are where a network's table has some more rows than its tokenizer.json has tokens.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ SPM, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.j
 KNOWN = (IDS, PIECES, *TOKENS, *SPM, *VOCABULARIES, *(f"{side}/{name}" for side in SIDES for name in (PIECES, *TOKENS)))
 MARIAN = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}  # unless tokenizer_config.json names others
 LARGEST = 64 << 20  # bytes of a file
+MULTIPLE = 128  # to which libraries round the size of a table up, at most
 MERGES, ADDED = "merges.txt", "added_tokens.json"
 FORMS = f"a folder with {PIECES}, or with {', '.join(SPM)} and {VOCABULARIES[0]}"
 
@@ -104,16 +106,19 @@ def with_ids(files: Files, model: Mapping[str, Any], where: str, alone: bool = F
 
     Raises UserError.
     """
-    sides = []
+    sides, content = [], dict[str, Any]()
     for side in SIDES:
         own, tokens = _of(files, side), _tokens(files, side, where)
         if SPM[0] in files:
             number = _vocabulary(files, side, where).get
             tokens = {"bos_token": tokens["pad_token"], **tokens}  # Marian begins with padding
         else:
-            number = open_pieces(own.get(PIECES, b""), f"{where}: {PIECES}").token_to_id
+            tokenizer = open_pieces(own.get(PIECES, b""), f"{where}: {PIECES}")
+            number, size, rows = tokenizer.token_to_id, _size(tokenizer.get_vocab()), model.get("vocab_size")
+            if type(rows) is int and size < rows <= -(-size // MULTIPLE) * MULTIPLE:
+                content["rows"] = rows
         sides.append(stated_ids(model, tokens, number, where, alone))
-    content = {side: dataclasses.asdict(ids) for side, ids in zip(SIDES, sides, strict=True)}
+    content |= {side: dataclasses.asdict(ids) for side, ids in zip(SIDES, sides, strict=True)}
     return {**files, IDS: json.dumps(content, indent=1).encode()}
 
 
@@ -130,11 +135,11 @@ def _opened(files: Files, side: str, where: str) -> Tokenizer:
         tokenizer = open_pieces(
             _of(files, side).get(PIECES, b""), f"{where}: {PIECES}", tokens.get("split_special_tokens") is True
         )
-        size = max(tokenizer.get_vocab().values()) + 1
+        size = max(_size(tokenizer.get_vocab()), _rows(files, where))
         check_ids(ids, size, where)
         return Pieces(tokenizer, ids, target, recorded(size, files), files)
     vocabulary, name = _vocabulary(files, side, where), SPM[target]
-    size = max(vocabulary.values()) + 1
+    size = _size(vocabulary)
     check_ids(ids, size, where)
     if name not in files:
         raise UserError(f"{where}: has {SPM[0]} but no {name}; put it there")
@@ -144,6 +149,17 @@ def _opened(files: Files, side: str, where: str) -> Tokenizer:
     opened = SentencePieces(files[name], vocabulary, ids, specials, target, f"{where}: {name}")
     opened.kept, opened.files = recorded(size, files), files
     return opened
+
+
+def _size(vocabulary: Mapping[str, int]) -> int:
+    """The number of ids of {piece: id}."""
+    return max(vocabulary.values()) + 1
+
+
+def _rows(files: Files, where: str) -> int:
+    """The number of ids that an ids.json states, 0 if none."""
+    rows = _parsed(files.get(IDS, b"{}"), f"{where}: {IDS}").get("rows", 0)
+    return rows if type(rows) is int and rows < 1 << 24 else 0
 
 
 def recorded(size: int, files: Files) -> dict[str, Any]:

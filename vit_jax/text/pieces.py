@@ -21,8 +21,9 @@ UNKEPT = "\N{REPLACEMENT CHARACTER}"  # what a part of a character's bytes decod
 class Pieces:
     """One side of a tokenizer.json, a `Tokenizer`.
 
-    `tokenizer` is of the library; of a target the end that it appends is left to the loss. `kept` and
-    `files` are what a run keeps of it.
+    `tokenizer` is of the library. What it appends to a target is left to the loss, and where the first token of a
+    target is forced, as the language is, that stands in place of the tokenizer's own beginning, which is that of a
+    source. `kept` and `files` are what a run keeps of it.
     """
 
     unit = "tokens"
@@ -30,10 +31,15 @@ class Pieces:
 
     def __init__(self, tokenizer: Any, ids: Ids, target: bool, kept: Any, files: Mapping[str, bytes]):
         self.tokenizer, self.ids, self.target, self.kept, self.files = tokenizer, ids, target, kept, files
-        self.size = max(tokenizer.get_vocab().values()) + 1
-        around, one = (self.trimmed(tokenizer.encode(text).ids) for text in ("", "a"))
+        self.size: int = kept["size"]
+        around, one = (tokenizer.encode(text).ids for text in ("", "a"))
         same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(around, one, strict=False))
-        self.after = around[len(list(same)) :]  # what stands behind any sentence
+        before = len(list(same))
+        after = around[before:]  # what stands behind any sentence
+        self.dropped = len(after) if target and after[:1] == [ids.end] else 0
+        self.after = [] if self.dropped else after
+        forced = ids.forced_begin if target else None
+        self.begin, self.skipped = ([], 0) if forced is None else ([forced], before)
         self.cased = tokenizer.encode("A b").ids != tokenizer.encode("a b").ids
 
     def __len__(self) -> int:
@@ -49,8 +55,8 @@ class Pieces:
         return [checked(text, self.trimmed(each.ids), self) for text, each in zip(texts, found, strict=True)]
 
     def trimmed(self, ids: list[int]) -> list[int]:
-        """The ids without the end of a target."""
-        return ids[:-1] if self.target and ids[-1:] == [self.ids.end] else ids
+        """The ids of the library as those of this side."""
+        return self.begin + ids[self.skipped : len(ids) - self.dropped]
 
     def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
         """The first `length` ids of a sentence, with what stands behind it."""

@@ -1,4 +1,4 @@
-"""transformers: ViT, DeiT, Marian, BART, mBART, captioners, of torch files and of those of its former Flax classes."""
+"""transformers: ViT, DeiT, Marian, BART, mBART, M2M-100, captioners, of torch and of its former Flax files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def images(weights: Weights) -> Built:
 
 
 def sentences(weights: Weights) -> Built:
-    """Marian, BART and mBART."""
+    """Marian, BART, mBART and M2M-100."""
     c: Any = weights.config
     module = pretrained(weights)
     _whole_gradients(module)
@@ -79,7 +79,7 @@ def sentences(weights: Weights) -> Built:
         out = module(**ids, attention_mask=source_padding.long(), use_cache=False)
         return out.logits if c.outputs else out.last_hidden_state
 
-    layout = LAYOUTS[module.config.model_type + ("" if c.outputs else "@base")]
+    layout = LAYOUTS[module.config.model_type.replace("_", "-") + ("" if c.outputs else "@base")]
     return Built(versioned("transformers"), module, rules.narrow(layout.rows(c), module.state_dict()), call, places)
 
 
@@ -138,23 +138,34 @@ def _whole_gradients(module: Any) -> None:
 
 
 def exact_sinusoids(module: Any, c: TransformerConfig) -> None:
-    """Put the sinusoids of Marian's paper in the place of its table, which holds them rounded to float32."""
+    """Put exact sinusoids in the place of the tables of Marian and M2M-100, which hold them rounded to float32.
+
+    M2M-100 takes the positions of all but padding, by its id; here an id means nothing: every token has its place.
+    """
     import torch
 
-    if c.position != "concatenated":
+    if c.position not in ("concatenated", "fairseq"):
         return
-    angles = np.arange(c.max_length)[:, None] * 10000.0 ** (-2 * np.arange(c.width // 2) / c.width)
+    half, first = c.width // 2, c.position_offset
+    powers = np.linspace(0, 1, half) if c.position == "fairseq" else np.arange(half) / half
+    angles = np.arange(first + c.max_length)[:, None] * 10000.0**-powers
     exact = torch.from_numpy(np.concatenate([np.sin(angles), np.cos(angles)], axis=1))
+
+    def every_place(ids: Any, padding: int, past: int = 0) -> Any:
+        return (torch.arange(ids.shape[1]) + padding + 1 + past).repeat(len(ids), 1)
+
     for stack in (module.get_encoder(), module.get_decoder()):
-        table = stack.embed_positions.weight
-        if table.shape == exact.shape and (table - exact).abs().max() < 1e-4:
-            table.data = exact.to(table.dtype)
+        positions = stack.embed_positions
+        table = positions.weights if c.position == "fairseq" else positions.weight
+        positions.create_position_ids_from_input_ids = every_place  # which Marian does not ask for
+        if table.shape == exact.shape and (table - exact)[first:].abs().max() < 1e-4:
+            table.data = exact.to(next(stack.parameters()).dtype)
 
 
 def pretrained(weights: Weights, **more: Any) -> Any:
     """A model of transformers from our side files. Raises NotLoaded where it does not take every tensor."""
     transformers = load("transformers")
-    extra = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 2, **weights.facts.extra}
+    extra = {"pad_token_id": 1, "eos_token_id": 0, "decoder_start_token_id": 2, **weights.facts.extra}
     side = weights.layout.write_side(weights.config, Facts(extra=extra))["config.json"]
     architecture = side.pop("architectures")[0]
     config = transformers.AutoConfig.for_model(**side)
