@@ -184,6 +184,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def resolve(self, body: bytes, name: str, path: str) -> None:
         found = self.hub.repositories[name]
+        if path not in found.files:
+            return self.answer({"error": "Entry not found"}, 404, X_Error_Code="EntryNotFound")
         sha = found.files[path]
         self.answer(self.hub.blobs[sha], ETag=f'"{sha}"', X_Repo_Commit=found.head)
 

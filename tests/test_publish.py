@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import vit_jax
 from convert import verify
 from convert.verify import compared
 from convert.verify.libraries.built import load as installed
+from convert.write.origin import file_hash
 from convert.write.upload import Repository, upload
 from tests.loopback_hub import ATTRIBUTES, TOKEN, serving
 from vit_jax.config import to_dict
@@ -28,6 +30,7 @@ pytestmark = [
     pytest.mark.usefixtures("quick_compilation"),
     pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning"),  # of a line of huggingface_hub
 ]
+slow = pytest.mark.slow
 
 
 @pytest.fixture
@@ -73,49 +76,58 @@ def parsed(hub, name):
     return huggingface_hub.ModelCard(hub.content(name, "README.md").decode())
 
 
-def digests(folder):
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
-
-
-def test_a_run_becomes_one_private_commit_of_the_files_that_a_folder_has_with_card_and_certificate(
-    digits_run, inside, tmp_path
-):
-    """As a user does it, in a process of its own, which this machine's hub is named to by HF_ENDPOINT alone."""
-    try:
-        installed("timm")
-    except ImportError as error:
-        pytest.skip(f"timm cannot compute what is uploaded: {error}")
-    assert inside("convert", digits_run, tmp_path / "folder", "--to", "timm").returncode == 0
+def test_a_run_becomes_one_private_commit_with_a_card_and_a_certificate(digits_run, inside, tmp_path):
+    """As a user does it, in a process of its own, to which HF_ENDPOINT alone names this machine's hub."""
+    assert inside("convert", digits_run, tmp_path / "model.safetensors", "--to", "vit-jax").returncode == 0
+    (tmp_path / "temporary").mkdir()
     with serving() as hub:
         settings = {
             "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path / "home"),
             "HF_HUB_DISABLE_XET": "1", "TMPDIR": str(tmp_path / "temporary"),
         }  # fmt: skip
-        (tmp_path / "temporary").mkdir()
-        words = [digits_run, "hf://me/digits.v1", "--to", "timm", "--license", "apache-2.0"]
         done = subprocess.run(
-            [sys.executable, "-m", "convert", *map(str, words)],
+            [sys.executable, "-m", "convert", str(digits_run), "hf://me/digits.v1", "--license", "apache-2.0"],
             cwd=tmp_path, env={**os.environ, **settings}, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
     assert done.returncode == 0 and not done.stderr, done.stderr
-    assert f"uploaded  {hub.endpoint}/me/digits.v1: timm" in done.stdout and "private" in done.stdout
+    assert f"uploaded  {hub.endpoint}/me/digits.v1: vit-jax" in done.stdout and "private" in done.stdout
     assert not list((tmp_path / "temporary").iterdir())
     found = hub.repositories["me/digits.v1"]
     assert found.private and len(found.commits) == 1
-    here = digests(tmp_path / "folder")
-    assert {path: found.files[path] for path in here} == here
-    assert found.files.keys() - here.keys() == {ATTRIBUTES, "README.md", "certificate.json"}
+    assert found.files.keys() == {ATTRIBUTES, "README.md", "certificate.json", "model.safetensors"}
+    assert found.files["model.safetensors"] == file_hash(tmp_path / "model.safetensors")
     certificate = json.loads(hub.content("me/digits.v1", "certificate.json"))
-    assert certificate["verdict"] == "the same function"
+    assert certificate["target"]["sha256"] == found.files["model.safetensors"]
     card = parsed(hub, "me/digits.v1")
-    assert card.data.library_name == "timm" and card.data.license == "apache-2.0"
-    assert card.data.pipeline_tag == "image-classification" and {"vit-jax", "vit", "timm"} == {*card.data.tags}
+    assert card.data.license == "apache-2.0" and f"Verdict: {certificate['verdict']}" in card.text
     assert card.data.base_model is None and card.data.datasets is None  # not known, and not on the hub
     assert card.data.metrics == ["accuracy", "f1"]
-    summary = Run(digits_run).summary()
-    assert f"| test | {summary['test']['best']['accuracy']:.4f} |" in card.text and "on `digits`" in card.text
-    assert 'timm.create_model("hf-hub:me/digits.v1", pretrained=True)' in card.text
-    assert "Verdict: the same function" in card.text and "timm 1." in card.text
+    accuracy = Run(digits_run).summary()["test"]["best"]["accuracy"]
+    assert f"| test | {accuracy:.4f} |" in card.text and "on `digits`" in card.text
+
+
+@pytest.mark.parametrize("library, to", [("timm", "timm"), pytest.param("transformers", "huggingface", marks=slow)])
+def test_the_python_in_a_card_opens_the_repository_in_its_library(library, to, digits_run, inside, hub, tmp_path):
+    try:
+        torch = (installed(library), installed("torch"))[1]
+    except ImportError as error:
+        pytest.skip(f"{library} cannot open what is uploaded: {error}")
+    assert inside("convert", digits_run, tmp_path / "folder", "--to", to).returncode == 0
+    done = inside("convert", digits_run, "hf://me/x", "--to", to)
+    assert done.returncode == 0 and "verdict   the same function" in done.stdout, done.stderr
+    found, here = hub.repositories["me/x"], {path.name: file_hash(path) for path in (tmp_path / "folder").iterdir()}
+    assert {path: found.files[path] for path in here} == here
+    assert found.files.keys() - here.keys() == {ATTRIBUTES, "README.md", "certificate.json"}
+    card, names = parsed(hub, "me/x"), dict[str, Any]()
+    assert card.data.library_name == library and card.data.pipeline_tag == "image-classification"
+    assert {"vit-jax", "vit", to} == {*card.data.tags} and f"{library} " in card.text.partition("Versions:")[2]
+    exec(re.search(r"```python\n(.*?)\n```", card.text, re.S)[1], names)
+    ours, pixels = vit_jax.load(digits_run), np.random.default_rng(0).integers(0, 256, (2, 8, 8, 1), np.uint8)
+    mean, std = (np.float32(getattr(ours.preprocess, name)) for name in ("mean", "std"))
+    inputs = torch.from_numpy(((pixels / np.float32(255) - mean) / std).transpose(0, 3, 1, 2))
+    with torch.no_grad():
+        theirs = names["model"].eval()(inputs)
+    assert getattr(theirs, "logits", theirs).numpy() == pytest.approx(ours.logits(pixels), abs=1e-5)
 
 
 def test_our_own_layout_is_read_back_from_the_hub_and_the_card_says_what_the_run_says(
@@ -143,7 +155,7 @@ def test_our_own_layout_is_read_back_from_the_hub_and_the_card_says_what_the_run
     assert card.data.base_model == ["me/own"] and "Converted from [me/own]" in card.text and card.data.metrics is None
 
 
-@pytest.mark.slow
+@slow
 def test_a_translator_is_read_back_from_the_hub_with_its_tokenizer(inside, hub, tmp_path):
     words = "numbers --name b --data.tokenizer bpe --data.vocabulary 600 --max-steps 1"
     assert inside("train", *words.split()).returncode == 0
