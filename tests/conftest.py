@@ -87,13 +87,15 @@ def quick_compilation() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_corpora(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No corpus that other code has encoded is taken from the user's cache."""
+def own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No corpus that other code has encoded, and no index of images, is taken from the user's cache."""
     from vit_jax.data import cached
+    from vit_jax.data.sources import index
 
-    folder = tmp_path_factory.mktemp("corpora")
+    folder = tmp_path_factory.mktemp("caches")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cached, "cache_folder", lambda name: folder / name)
+        for module in (cached, index):
+            patch.setattr(module, "cache_folder", lambda name: folder / name)
         yield
 
 

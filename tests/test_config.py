@@ -616,7 +616,10 @@ def test_only_what_leaves_the_result_alone_may_change_on_resume():
         *("accumulate", "parallel", "max_steps", "max_minutes"),
         *("name", "dir", "keep", "save_minutes", "log_every", "tensorboard", "wandb"),
     }
-    for run, more in ((IMAGES, {"data.dir", "data.download", "data.memory", "data.threads"}), (TEXTS, set())):
+    for run, more in (
+        (IMAGES, {f"data.{name}" for name in ("dir", "download", "memory", "threads", "verify")}),
+        (TEXTS, set()),
+    ):
         assert {name for name, (_, execution) in config.flat(run).items() if execution} == of_any | more, run.task
 
 

@@ -142,7 +142,7 @@ def test_tfds_set_by_name_decodes_test_only_when_taken(tmp_path, monkeypatch, ro
     for name, split in data.splits.items():
         source, rows = ("test" if name == "test" else "train"), [int(n.split("[")[1][:-1]) for n in names(split)]
         assert all(n.startswith(f"{source}[") for n in names(split))
-        assert (split._images._pixels is None) == (name == "test")
+        assert (split.images._pixels is None) == (name == "test")
         np.testing.assert_array_equal(everything(split)[..., 0], pixels[source][rows])
         np.testing.assert_array_equal(split.labels, np.array(rows) % 2)
 

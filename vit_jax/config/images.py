@@ -39,6 +39,11 @@ class ImageData(DataConfig):
     skip_unreadable: bool = identity(False, "leave out unreadable images, and report how many, instead of stopping")
     memory: float = execution(4.0, "gigabytes of memory for decoded images; a dataset that fits is decoded only once")
     threads: int = execution(0, "threads that decode images; 0: one per core")
+    verify: bool = execution(
+        False,
+        "read every image again, where an index of an earlier start knows those whose name, size and time of change "
+        "are the same (of sets that do not fit into data.memory)",
+    )
 
 
 # The values of ImageData.fit and ImageData.interpolation.

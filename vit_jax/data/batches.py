@@ -1,4 +1,4 @@
-"""Batches, made in advance by a background thread."""
+"""Batches, made in advance by background threads."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from .contract import Order, Split
 
 DEPTH = 2  # batches made in advance: one is being made while another is ready
+MAKERS = 2  # threads that make batches of images that are decoded for them: one goes on while another waits
 Batch = dict[str, np.ndarray]
 A = TypeVar("A")
 B = TypeVar("B")
@@ -19,7 +20,7 @@ B = TypeVar("B")
 
 def batches(split: Split, order: Order, start: int, stop: int) -> Generator[Batch, None, None]:
     """The training batches {name: [B, ...]} of the steps start..stop-1, counted from 0."""
-    return _ahead(lambda step: split.batch(order.indices(step)), range(start, stop))
+    return _ahead(lambda step: split.batch(order.indices(step)), range(start, stop), _makers(split))
 
 
 def evaluation_batches(split: Split, batch: int) -> Generator[tuple[Batch, np.ndarray], None, None]:
@@ -35,16 +36,21 @@ def evaluation_batches(split: Split, batch: int) -> Generator[tuple[Batch, np.nd
         indices = every[start : start + batch]
         return split.examples(np.pad(indices, (0, batch - len(indices)), mode="edge")), indices
 
-    return _ahead(make, range(0, len(split), batch))
+    return _ahead(make, range(0, len(split), batch), _makers(split))
 
 
-def _ahead(make: Callable[[A], B], items: Iterable[A]) -> Generator[B, None, None]:
-    """Like map(make, items), but a thread makes up to DEPTH results in advance.
+def _makers(split: Split) -> int:
+    images = getattr(split, "images", None)  # other splits hold no images
+    return MAKERS if images is not None and not images.in_memory else 1
 
-    The thread ends with the iterator: when that is exhausted, closed, deleted or raises. An exception of `make` is
+
+def _ahead(make: Callable[[A], B], items: Iterable[A], makers: int = 1) -> Generator[B, None, None]:
+    """Like map(make, items), but `makers` threads make up to DEPTH results in advance.
+
+    The threads end with the iterator: when that is exhausted, closed, deleted or raises. An exception of `make` is
     raised in place of its result.
     """
-    pool = ThreadPoolExecutor(1, thread_name_prefix="vit-jax-batches")
+    pool = ThreadPoolExecutor(makers, thread_name_prefix="vit-jax-batches")
     waiting: deque[Future[B]] = deque()
     try:
         for item in items:

@@ -58,7 +58,7 @@ class Captions:
         grid: tuple[int, int] = (1, 1),
         references: Sequence[Sequence[str]] = (),
     ):
-        self._images, self._rows, self.target = images, rows, target
+        self.images, self.rows, self.target = images, rows, target
         self._boxes, self._words, self._grid, self.references = boxes, words, grid, references
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class Captions:
         """A split of only these captions."""
         boxes, words = (None if x is None else x[indices] for x in (self._boxes, self._words))
         several = [self.references[i] for i in indices] if self.references else ()
-        return Captions(self._images, self._rows[indices], self.target[indices], boxes, words, self._grid, several)
+        return Captions(self.images, self.rows[indices], self.target[indices], boxes, words, self._grid, several)
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """{"image": uint8 [B, h, w, C], "target": int32 [B, T]}."""
@@ -86,11 +86,11 @@ class Captions:
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images of these captions, int [k]: uint8 [k, h, w, C]."""
-        return self._images.take(self._rows[indices])
+        return self.images.take(self.rows[indices])
 
     def name(self, i: int) -> str:
         """The name of the image of caption i in messages."""
-        return self._images.examples.name(int(self._rows[i]))
+        return self.images.examples.name(int(self.rows[i]))
 
     @property
     def chance(self) -> float:
@@ -286,7 +286,7 @@ def _read(data: CaptionData, preprocess: Preprocess, examples: Examples, caption
     """Decode the images of a split. Raises UserError on those that cannot be read, unless they are to be left out."""
     room = len(captions) * math.prod(preprocess.image) * preprocess.channels <= data.memory * 1e9
     images = Images(examples, preprocess, room, data.threads)
-    loaded = images.load()
+    loaded = images.load(data.verify)
     if loaded.unreadable and not data.skip_unreadable:
         listed = ", ".join(examples.name(row) for row in list(loaded.unreadable)[:5])
         raise UserError(

@@ -1,7 +1,8 @@
 """Sets of images for training: decoded, checked, and split into train, validation and test.
 
-Every image is decoded once before training. If all pixels fit in `data.memory`, they stay in memory; if not, this only
-checks that the images can be read, and each batch decodes its images again.
+If all pixels fit in `data.memory`, every image is decoded once, before training, and stays in memory. If not, each
+batch decodes its images; that all can be read, and what they are, is found out at the first start on them and kept in
+an index (sources/index.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .images import Preprocess
 from .order import TEST, VALIDATION, Order, hold_out
 from .pixels import Images, Loaded, sizes
 from .sources import Arrays, Source, open_image_source
+from .sources.index import remembered
 
 _CHUNK = 64  # images at a time of which statistics are counted
 
@@ -38,18 +40,18 @@ class Split:
     """The images and labels of one split: the given rows of a source's split."""
 
     def __init__(self, images: Images, rows: np.ndarray):
-        self._images, self._rows = images, rows
+        self.images, self.rows = images, rows  # int [n]: the places of the examples in the source's split
         self.labels: np.ndarray = images.examples.labels[rows]  # int32 [n]
         self.classes: np.ndarray | None = (
             None  # the classes that macro averages are over, int; None: all of the network
         )
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def subset(self, indices: np.ndarray) -> Split:
         """A split of only these examples."""
-        return Split(self._images, self._rows[indices])
+        return Split(self.images, self.rows[indices])
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """{"image": uint8 [k, h, w, C], "label": int32 [k]}."""
@@ -57,20 +59,20 @@ class Split:
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """The same, with "row", int32 [k]: the places of the examples in the source's split."""
-        return {**self.examples(indices), "row": self._rows[indices].astype(np.int32)}
+        return {**self.examples(indices), "row": self.rows[indices].astype(np.int32)}
 
     @property
     def source_labels(self) -> np.ndarray:
         """The labels of all examples of the source's split, int32; this split has some of them."""
-        return self._images.examples.labels
+        return self.images.examples.labels
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at these indices, int [k]: uint8 [k, h, w, C]."""
-        return self._images.take(self._rows[indices])
+        return self.images.take(self.rows[indices])
 
     def name(self, i: int) -> str:
         """The name of example i in messages: its file, or its index in the source, such as test[17]."""
-        return self._images.examples.name(int(self._rows[i]))
+        return self.images.examples.name(int(self.rows[i]))
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ def open_images(
         splits,
         replace(preprocess, mean=mean, std=std),
         identity,
-        source.remarks + remarks + _crop_remark(loaded),
+        source.remarks + remarks + _crop_remark(loaded) + _index_remarks(loaded),
         older_identity,
         repeats,
         source.stands_in,
@@ -186,7 +188,7 @@ def _decoded(data: ImageData, source: Source, preprocess: Preprocess) -> tuple[d
     in_memory = total * math.prod(preprocess.image) * preprocess.channels <= data.memory * 1e9
     images = {name: Images(examples, preprocess, in_memory, data.threads) for name, examples in source.splits.items()}
     sealed = {name for name, examples in source.splits.items() if name == "test" and examples.sealed}
-    return images, {name: images[name].load() for name in images if name not in sealed}
+    return images, {name: images[name].load(data.verify) for name in images if name not in sealed}
 
 
 def _identities(
@@ -297,6 +299,11 @@ def _crop_remark(loaded: dict[str, Loaded]) -> tuple[str, ...]:
     return (f"the centre crop leaves out {lost:.0%} of the images' area; to show whole images, give --data.fit pad",)
 
 
+def _index_remarks(loaded: dict[str, Loaded]) -> tuple[str, ...]:
+    """Where an index cannot be kept, and why; once."""
+    return tuple({each.remark for each in loaded.values()} - {""})
+
+
 def _with_held_out(
     data: ImageData, images: dict[str, Images], rows: dict[str, np.ndarray], seed: int
 ) -> dict[str, Split]:
@@ -320,7 +327,10 @@ def _with_held_out(
 def statistics(
     normalize: str, source: str, preprocess: Preprocess, train: Any
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(mean, std) of each channel, for pixels in 0..1, as `augment.normalize` selects them. Raises UserError."""
+    """(mean, std) of each channel, for pixels in 0..1, as `augment.normalize` selects them. Raises UserError.
+
+    What is measured on images that are not in memory is kept for later starts.
+    """
     channels = preprocess.channels
     if normalize == "none":
         return (0.0,) * channels, (1.0,) * channels
@@ -335,15 +345,21 @@ def statistics(
         mean, std = _IMAGENET
         return (mean, std) if channels == 3 else ((sum(mean) / 3,), (sum(std) / 3,))
     known = _KNOWN.get(source.partition(":")[0])
-    return known[1:] if known and preprocess.leaves_unchanged(*known[0]) else _measured(train, channels)
-
-
-def _measured(train: Any, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(mean, std) of each channel over at most 10,000 evenly spaced images, computed from histograms and so exact."""
+    if known and preprocess.leaves_unchanged(*known[0]):
+        return known[1:]
     number = min(len(train), 10_000)
     chosen = np.arange(number) * len(train) // number
+    if train.images.in_memory:
+        return _measured(train, chosen, channels)
+    decided_by = [train.images.digest, array_digest(train.rows[chosen]), preprocess.to_dict()]
+    mean, std = remembered(decided_by, lambda: _measured(train, chosen, channels))
+    return tuple(mean), tuple(std)
+
+
+def _measured(train: Any, chosen: np.ndarray, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """(mean, std) of each channel over the chosen images, computed from histograms and so exact."""
     counts = np.zeros((channels, 256), np.int64)
-    for start in range(0, number, _CHUNK):
+    for start in range(0, len(chosen), _CHUNK):
         pixels = train.take(chosen[start : start + _CHUNK])
         for channel in range(channels):
             counts[channel] += np.bincount(pixels[..., channel].reshape(-1), minlength=256)

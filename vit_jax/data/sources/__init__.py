@@ -10,12 +10,12 @@ from ...config import ImageData
 from ...config.images import GIVEN
 from ..contract import Given, not_given
 from .arrays import Arrays, open_digits, open_npz
-from .contract import Examples, Source
+from .contract import Examples, Source, Stamps
 from .folders import open_folder
 from .given import open_given
 from .records import open_tfds
 
-__all__ = ["Arrays", "Examples", "Source", "open_image_source"]
+__all__ = ["Arrays", "Examples", "Source", "Stamps", "open_image_source"]
 
 
 def open_image_source(data: ImageData, given: Given | None = None, fetch: bool = True) -> Source:

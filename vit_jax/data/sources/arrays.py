@@ -32,6 +32,9 @@ class Arrays:
     def name(self, i: int) -> str:
         return f"{self.title}[{i}]"
 
+    def stamps(self) -> None:
+        return None
+
 
 def open_digits() -> Source:
     """scikit-learn's 1,797 handwritten digits of 8x8 pixels, which are part of its package."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import UserError
 from ..images import EXTENSIONS, read_image
-from .contract import Examples, Source
+from .contract import Examples, Source, Stamps, stamped
 
 WHOLE = "all"  # what data without splits is called in place of one
 _FOLDERS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
@@ -30,6 +30,13 @@ class Files:
 
     def name(self, i: int) -> str:
         return self.paths[i]
+
+    def stamps(self) -> Stamps:
+        """The files themselves, by their names within the folder that holds them all."""
+        paths = [os.path.abspath(path) for path in self.paths]
+        folder = os.path.commonpath([os.path.dirname(path) for path in (min(paths), max(paths))])
+        start = len(os.path.join(folder, ""))
+        return stamped(folder, [path[start:] for path in paths], whole=False)
 
 
 def open_folder(path: str) -> Source:

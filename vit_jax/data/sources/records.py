@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ from ...errors import UserError
 from ..archives import OFFICIAL
 from ..prepare import clear_fetched, data_dir, plan, prepare, prepared
 from .arrays import Arrays
-from .contract import Examples, Source, first_line
+from .contract import Examples, Source, Stamps, first_line, stamped
+from .index import Index, find
 
 _ROOM = 256 << 20  # bytes of encoded images that stay in memory, per split, when the labels are read
 
@@ -29,6 +31,7 @@ class Records:
     labels: np.ndarray
     first: list[bytes]  # the first images, encoded, in memory since the labels were read
     split: str
+    files: Stamps
     sealed: bool = True
 
     def read(self, i: int) -> bytes:
@@ -36,6 +39,9 @@ class Records:
 
     def name(self, i: int) -> str:
         return f"{self.split}[{i}]"
+
+    def stamps(self) -> Stamps:
+        return self.files
 
 
 def _features(record: bytes) -> Any:
@@ -95,8 +101,11 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
     remarks = []
     for split in (name for name in ("train", "validation", "test") if name in known):
         try:
+            info = builder.info.splits[split]
             records = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
-            labels, first = _scan(records)
+            files = stamped(os.path.abspath(folder), [Path(file).name for file in info.filepaths], whole=True)
+            index = Index.of_nothing(len(records)) if data.verify else find(files, len(records))
+            labels, first = (index.labels, []) if index.known.all() else _scan(records)
         except Exception as error:
             raise UserError(
                 f"data.source {data.source}: {split} in {folder} cannot be read ({first_line(error)}); prepare it again"
@@ -104,7 +113,7 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
         if split != "train" and len(labels) and (labels == -1).all():  # TFDS marks unpublished labels so
             remarks.append(f"the {split} split has no labels and is left out")
         else:
-            splits[split] = Records(records, labels, first, split)
+            splits[split] = Records(records, labels, first, split, files)
     return Source(data.source.partition(":")[0], tuple(label.names), splits, tuple(remarks))
 
 
