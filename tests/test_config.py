@@ -281,6 +281,7 @@ BAD_RUNS = [
     (dict(task="translate", data=dict(lengths=(2**31,))), "data.lengths", "2147483648"),
     (dict(seed=2**32), "seed", "4294967296"),
     (dict(batch=10, accumulate=4), "batch", "10", "accumulate", "4"),
+    (dict(fsdp=2, parallel="pmap"), "fsdp", "2", "parallel", "pmap"),
     *(
         (dict(data=dict([(name, value)])), f"data.{name}", str(value))
         for name in ("validation", "test")
@@ -613,7 +614,7 @@ def test_a_run_that_leaves_its_classes_to_the_data_has_the_classes_it_began_with
 
 def test_only_what_leaves_the_result_alone_may_change_on_resume():
     of_any = {
-        *("accumulate", "parallel", "max_steps", "max_minutes"),
+        *("accumulate", "parallel", "fsdp", "max_steps", "max_minutes"),
         *("name", "dir", "keep", "save_minutes", "log_every", "tensorboard", "wandb"),
     }
     for run, more in (

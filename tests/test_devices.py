@@ -99,3 +99,26 @@ def test_training_leaves_the_callers_arrays_alone_on_several_devices(five):
     for parallel, (same, loss) in kept.items():
         assert same, parallel
         assert 0 < loss < 2, parallel
+
+
+@pytest.mark.slow
+def test_a_run_that_is_split_among_eight_devices_goes_on_with_four_and_one(door, tmp_path):
+    """Its losses are those of one device, and what it saves are whole arrays."""
+    flags = ["digits", "--epochs", 3, "--data.validation", 0.2, "--ema", 0.9, "--log-every", 1, "--batch", 32]
+    assert door("train", *flags, "--name", "one", "--accumulate", 1).returncode == 0
+    rest = [("--fsdp", 4, "--max-steps", 30), ("--fsdp", 2, "--max-steps", 60), ()]
+    for count, more in zip((8, 4, 1), rest, strict=True):
+        done = door("train", *flags, "--name", "split", "--accumulate", 1, *more, JAX_NUM_CPU_DEVICES=str(count))
+        assert done.returncode == 0, done.stderr
+        assert (f"jit, fsdp {more[1]}, float32" if more else "jit, float32") in done.stdout
+    assert "parallel jit, fsdp 2 -> jit" in done.stdout
+    rows = [
+        [json.loads(line) for line in (tmp_path / "runs" / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("one", "split")
+    ]
+    losses = [{(row["kind"], row["step"], row.get("weights")): row["loss"] for row in some} for some in rows]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
+    three = door("train", *flags, "--name", "three", "--fsdp", 3, JAX_NUM_CPU_DEVICES="8")
+    assert three.returncode == 2 and "fsdp is 3, which does not divide the 8 devices here" in three.stderr
+    pmap = door("train", *flags, "--name", "pmap", "--fsdp", 2, "--parallel", "pmap")
+    assert pmap.returncode == 2 and "fsdp is 2, but parallel is pmap" in pmap.stderr

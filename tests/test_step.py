@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.fixed import Fixed
+from vit_jax import step
 from vit_jax.config import (
     ImageAugment,
     ImageData,
@@ -378,6 +379,8 @@ CUTS = {
     "pmap": dict(parallel="pmap"),
     "pmap, accumulate": dict(parallel="pmap", accumulate=2),
     "Muon, pmap, accumulate": dict(optim=MUON, parallel="pmap", accumulate=2),
+    "split": dict(fsdp=8),
+    "split in two groups, accumulate, Muon": dict(fsdp=4, accumulate=2, optim=MUON),
 }
 
 
@@ -417,6 +420,10 @@ def trained(run, dtype):
             losses.append(np.asarray(metrics["loss"]))
         host = to_host(engine, state)
     result = {"losses": np.stack(losses), "compiled": np.array(compiled)}
+    if run.fsdp > 1:
+        trees = (state.parameters, state.ema, *state.moments.values())
+        kernels = [x for tree in trees for name, x in flatten(tree).items() if name == "blocks.1.mlp.fc1.kernel"]
+        result["held"] = np.array([x.addressable_shards[0].data.size / x.size for x in kernels])
     result |= {f"parameters/{name}": x for name, x in flatten(host.parameters).items()}
     return result | {f"ema/{name}": x for name, x in flatten(host.ema).items()}
 
@@ -479,7 +486,10 @@ def on_eight_devices(folder, variants, **env):
 def check_eight_devices(results):
     for variant, got in results.items():
         if variant != "facts":
-            dtype = variant.partition(":")[0]
+            dtype, _, cut = variant.partition(":")
+            if "fsdp" in CUTS[cut]:  # of a kernel, its average and its moments
+                held = got.pop("held")
+                assert len(held) == (3 if "Muon" in cut else 4) and set(held) == {1 / CUTS[cut]["fsdp"]}
             compare(got, one_device(dtype, MUON if "Muon" in variant else NOISY.optim), dtype)
     assert results["facts"]["devices"] == 8
     np.testing.assert_allclose(results["facts"]["outputs"], five_outputs(), rtol=0, atol=1e-14)
@@ -487,11 +497,15 @@ def check_eight_devices(results):
         str(results["facts"]["refusal"])
         == "batch 24 is not divisible by 8 devices x accumulate 2: choose a multiple of 16"
     )
+    assert (
+        str(results["facts"]["undivided"])
+        == "fsdp is 3, which does not divide the 8 devices here: give one of 1, 2, 4, 8"
+    )
 
 
 def test_eight_devices_by_jit_and_pmap_train_as_one(tmp_path):
     """Ten AdamW steps with everything drawn: losses and parameters agree to 1e-10 in float64."""
-    variants = ["float64:accumulate", "float64:pmap"]
+    variants = ["float64:accumulate", "float64:pmap", "float64:split in two groups, accumulate, Muon"]
     results = on_eight_devices(tmp_path, variants, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
     assert results.keys() == {*variants, "facts"}
     check_eight_devices(results)
@@ -524,6 +538,7 @@ def test_a_bfloat16_step_keeps_its_state_in_float32(x64):
 
 
 def main(out, variants):
+    step.SMALL = 32
     arrays = {}
     for variant in variants:
         dtype, _, cut = variant.partition(":")
@@ -534,6 +549,10 @@ def main(out, variants):
         network(dataclasses.replace(NOISY, batch=24, accumulate=2), "float32")
     except UserError as error:
         arrays["facts|refusal"] = np.array(str(error))
+    try:
+        network(dataclasses.replace(NOISY, fsdp=3), "float32")
+    except UserError as error:
+        arrays["facts|undivided"] = np.array(str(error))
     arrays |= {"facts|devices": np.array(jax.device_count()), "facts|outputs": five_outputs()}
     np.savez(out, **arrays)
 

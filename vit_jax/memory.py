@@ -30,8 +30,9 @@ def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division
     """The bytes that training takes at least: (weights, gradients, moments and average; a batch).
 
     The first has the arrays of a `teacher` too, and all of it once for each device of a CPU, of which there are as many
-    as `division` says (default: as is planned). Of a batch: all of it as augmentation leaves it, and of the activations
-    of one part the inputs and the tokens, once: what else is kept depends on the compiler.
+    as `division` says (default: as is planned); with fsdp a device has its part. Of a batch: all of it as augmentation
+    leaves it, and of the activations of one part the inputs and the tokens, once: what else is kept depends on the
+    compiler.
     """
     table, width = learnt_table(run), 8 if run.compute_dtype == "float64" else 4
     learnt = trained(run.optim, table)
@@ -44,7 +45,7 @@ def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division
     activations *= 2 if run.compute_dtype == "bfloat16" else width
     if teacher:
         numbers += parameter_count(teacher.config) if teacher.config else teacher.arrays["logits"].size
-    return numbers * width * there.devices, activations + task_row(run.task).example_bytes(run) * run.batch
+    return numbers * width * there.devices // run.fsdp, activations + task_row(run.task).example_bytes(run) * run.batch
 
 
 def check_memory(run: RunConfig, teacher: Teacher | None = None) -> RunConfig:

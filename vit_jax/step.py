@@ -6,6 +6,7 @@ batch), so jit, pmap and gradient accumulation draw the same numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +19,7 @@ import optax
 from jax import Array
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from .config import ModelConfig, RunConfig, network_of
+from .config import ModelConfig, RunConfig, network_of, shapes
 from .data import evaluation_batches
 from .division import divided
 from .errors import UserError
@@ -65,17 +66,28 @@ def with_frozen(task: Task, frozen: Mapping[str, Any]) -> Task:
     return replace(task, frozen=frozen) if frozen else task  # type: ignore[type-var]  # a task is a dataclass
 
 
-class Devices:
-    """The first `count` devices, or all, as a mesh of one axis.
+# Arrays of fewer numbers stay whole: splitting them saves little, and gathering each takes time.
+SMALL = 4096
 
-    It has two shardings: replicated, and by the leading axis (examples).
+
+class Devices:
+    """The first `count` devices, or all, as a mesh: the examples of a batch are shared by all of them.
+
+    Parameters, and what belongs to them, are on each device, or with `fsdp` above 1 split among so many of them (FSDP;
+    Zhao et al. 2023, arXiv 2304.11277), of which there are then several groups. Raises UserError if there are not.
     """
 
-    def __init__(self, count: int | None = None) -> None:
-        self.all = jax.devices()[:count]
-        self.mesh = jax.make_mesh((len(self.all),), ("data",), axis_types=(AxisType.Auto,), devices=self.all)
+    def __init__(self, count: int | None = None, fsdp: int = 1) -> None:
+        self.all, self.fsdp = jax.devices()[:count], fsdp
+        n = len(self.all)
+        if n % fsdp:
+            divisors = ", ".join(str(k) for k in range(1, n + 1) if n % k == 0)
+            raise UserError(f"fsdp is {fsdp}, which does not divide the {n} devices here: give one of {divisors}")
+        axes = {"data": n // fsdp} | ({"fsdp": fsdp} if fsdp > 1 else {})
+        kinds = (AxisType.Auto,) * len(axes)
+        self.mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds, devices=self.all)
         self.replicated = NamedSharding(self.mesh, PartitionSpec())
-        self.sharded = NamedSharding(self.mesh, PartitionSpec("data"))
+        self.sharded = NamedSharding(self.mesh, PartitionSpec(tuple(axes) if fsdp > 1 else "data"))
 
     def __len__(self) -> int:
         return len(self.all)
@@ -84,6 +96,18 @@ class Devices:
     def share_a_cpu(self) -> bool:
         """Whether they are parts of one CPU, with one memory."""
         return len(self) > 1 and self.all[0].platform == "cpu"
+
+    def kept(self, tree: Any) -> Any:
+        """The sharding of each array of parameters, moments or averages."""
+        return jax.tree.map(lambda x: self._kept(np.shape(x)), tree)
+
+    def _kept(self, shape: tuple[int, ...]) -> NamedSharding:
+        """That of an array of this shape: split along its largest axis that can be, or on every device."""
+        possible = [axis for axis, length in enumerate(shape) if length % self.fsdp == 0]
+        if self.fsdp == 1 or math.prod(shape) < SMALL or not possible:
+            return self.replicated
+        axis = max(possible, key=lambda axis: shape[axis])
+        return NamedSharding(self.mesh, PartitionSpec(*(None,) * axis, "fsdp"))
 
 
 class Evaluator:
@@ -94,15 +118,14 @@ class Evaluator:
 
     def __init__(self, config: ModelConfig, definition: Any, task: Task, devices: Devices | None = None):
         self.config, self.task, self.devices = config, task, devices or Devices()
-        frozen = dict(task.frozen) if task.frozen_in_outputs else {}
-        self.frozen = jax.device_put(frozen, self.devices.replicated)
+        self.frozen = self.to_devices(dict(task.frozen) if task.frozen_in_outputs else {})
         self.compiled = jax.jit(
             lambda parameters, batch, frozen: with_frozen(task, frozen).outputs(merge(definition, parameters), batch)
         )
 
     def to_devices(self, parameters: Tree) -> Tree:
-        """A copy of the parameters on every device."""
-        return jax.device_put(parameters, self.devices.replicated)
+        """The parameters on the devices, as `Devices.kept` says."""
+        return jax.device_put(parameters, self.devices.kept(parameters))
 
     def outputs(self, parameters: Tree, batch: Batch) -> dict[str, np.ndarray]:
         """The task's outputs of a batch {name: array [B, ...]}, one row per example, as numpy arrays.
@@ -168,7 +191,7 @@ class Engine:
         self.run, self.definition, self.task, self.optimizer = run, definition, task, optimizer
         self.lora = Lora(run.lora, optimizer.table) if run.lora.rank else None
         there = divided(run)
-        self.devices, self.parts = Devices(there.devices), there.parts
+        self.devices, self.parts = Devices(there.devices, run.fsdp), there.parts
         self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
         self.frozen = self.to_devices(dict(task.frozen))
         if run.parallel == "pmap":
@@ -176,17 +199,31 @@ class Engine:
             self.compiled: Any = jax.pmap(self.pmap_step, axis_name="data", devices=self.devices.all, donate_argnums=0)
         else:
             # With fixed shardings of the outputs, the second step does not compile again.
-            self.compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=self.devices.replicated)
+            kept = (
+                self.devices.replicated
+                if run.fsdp == 1
+                else (self.devices.kept(self.state_shapes()), self.devices.replicated)
+            )
+            self.compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=kept)
 
     # Called on the host.
 
     def start(self, parameters: Tree) -> State:
         """The state before the first step, on the devices."""
+        return self.to_devices(self.begun(parameters))
+
+    def state_shapes(self) -> State:
+        """The shapes of a state's arrays."""
+        names = shapes(self.run.model).items()
+        return jax.eval_shape(self.begun, unflatten({n: jax.ShapeDtypeStruct(s, np.float32) for n, s in names}))
+
+    def begun(self, parameters: Tree) -> State:
+        """The state before the first step."""
         beside = self.lora.start(parameters, jax.random.key(self.run.seed)) if self.lora else None
         state = State(jnp.zeros((), jnp.int32), parameters, {}, None, beside)
         trained, rest = self.optimizer.parted(self.learnt(state))
         state = replace(state, moments=self.optimizer.init(trained))
-        return self.to_devices(self.averaging(state, trained, rest) if self.run.ema else state)
+        return self.averaging(state, trained, rest) if self.run.ema else state
 
     def learnt(self, state: State) -> Tree:
         """What the optimizer works on: the parameters, with LoRA the kernels as they began, and the factors."""
@@ -206,7 +243,7 @@ class Engine:
         return replace(state, ema=ema, lora={**(state.lora or {}), "averages": factors})
 
     def to_devices(self, tree: Any) -> Any:
-        """A copy of a tree on every device: replicated, or for pmap with a leading axis of replicas.
+        """A copy of a tree on the devices, as `Devices.kept` says, or for pmap with a leading axis of replicas.
 
         The caller may go on using the arrays of the given tree.
         """
@@ -214,7 +251,7 @@ class Engine:
             # The step donates the state. device_put copies numpy arrays, but with several devices it reuses a jax array
             # on the device that has it, even with may_alias=False.
             copied = jax.tree.map(lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, tree)
-            return jax.device_put(copied, self.devices.replicated, may_alias=False)
+            return jax.device_put(copied, self.devices.kept(copied), may_alias=False)
         n = len(self.devices)
         return jax.device_put(
             jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *jnp.shape(x))), tree), self.devices.sharded
@@ -239,7 +276,7 @@ class Engine:
         """The next state and {metric: scalar}: loss, the task's metrics, lr, grad_norm, param_norm, update_norm."""
         task, keys = with_frozen(self.task, frozen), example_keys(seed, state.step, jnp.arange(_rows(batch)))
         batch = task.prepare(batch, keys, state.step // self.optimizer.epoch)
-        if len(self.devices) == 1:
+        if len(self.devices) == 1 or self.run.fsdp > 1:  # whose split arrays the compiler gathers where it needs them
             results = self.gradients(task, self.learnt(state), batch, keys, task.denominator(batch))
         else:
             # Each device adds up the gradients of its own parts, so they are exchanged once a step.
@@ -333,7 +370,12 @@ class Engine:
             parameters = self.network(joined(rest, trained))
             return task.loss(merge(self.definition, parameters), batch, keys, denominator)
 
-        differentiate = jax.value_and_grad(loss, has_aux=True)
+        def differentiate(trained: Tree, batch: Batch, keys: Array) -> tuple[tuple[Array, dict[str, Array]], Tree]:
+            results, gradients = jax.value_and_grad(loss, has_aux=True)(trained, batch, keys)
+            if self.run.fsdp > 1:  # gradients are split as what they are of
+                gradients = jax.lax.with_sharding_constraint(gradients, self.devices.kept(gradients))
+            return results, gradients
+
         if parts == 1:
             (value, metrics), gradients = differentiate(trained, batch, keys)
             return value, metrics, gradients
@@ -346,8 +388,8 @@ class Engine:
             return jax.tree.map(jnp.add, total, differentiate(trained, *part)), None
 
         pieces = jax.tree.map(cut, (batch, keys))
-        shapes = jax.eval_shape(differentiate, trained, *jax.tree.map(lambda x: x[0], pieces))
-        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        sums = jax.eval_shape(differentiate, trained, *jax.tree.map(lambda x: x[0], pieces))
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sums)
         (value, metrics), gradients = jax.tree.map(lambda x: x / parts, jax.lax.scan(add, zero, pieces)[0])
         return value, metrics, gradients
 

@@ -60,7 +60,7 @@ def _check_finite(run: RunConfig) -> None:
 
 def check_numbers(run: RunConfig) -> None:
     """Raise UserError naming the first field of the run itself, not of its parts, that is not in its range."""
-    for name in ("epochs", "batch", "log_every", "keep"):
+    for name in ("epochs", "batch", "log_every", "keep", "fsdp"):
         if getattr(run, name) < 1:
             raise UserError(f"{name} is {getattr(run, name)}: give a positive number")
     for name in ("accumulate", "patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes"):
@@ -70,6 +70,10 @@ def check_numbers(run: RunConfig) -> None:
         raise UserError(f"seed is {run.seed}: give a number of at least 0 and below 2^32")
     if run.accumulate and run.batch % run.accumulate:
         raise UserError(f"batch {run.batch} is not divisible by accumulate {run.accumulate}: change one of them")
+    if run.fsdp > 1 and run.parallel == "pmap":
+        raise UserError(
+            f"fsdp is {run.fsdp}, but parallel is pmap, where each device holds all parameters: set it to jit"
+        )
     shares = {
         "data.validation": run.data.validation,
         "data.test": run.data.test,

@@ -213,6 +213,11 @@ class RunConfig:
     parallel: Literal["jit", "pmap"] = execution(
         "jit", "jit over a mesh of all devices, or pmap with one replica per device"
     )
+    fsdp: int = execution(
+        1,
+        "devices among which each parameter, its moments and its average are split (FSDP), so that a device holds one "
+        "part of them; it divides the number of devices; 1: each holds all",
+    )
     max_steps: int = execution(0, "budget: save and end after this step; 0: none")
     max_minutes: float = execution(0.0, "budget: save and end after these minutes; 0: none")
     name: str = execution(

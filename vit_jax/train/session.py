@@ -265,7 +265,8 @@ def set_up(run: RunConfig, dataset: Data | None = None) -> Setup:
     sizes = dataset.step_sizes(run.batch)
     check_divisible(sizes, len(engine.devices), engine.parts)
     check_together(sizes, len(engine.devices), task_row(run.task).together(run))
-    environment = backend.environment() | {"parallel": run.parallel}
+    parallel = run.parallel + (f", fsdp {run.fsdp}" if run.fsdp > 1 else "")
+    environment = backend.environment() | {"parallel": parallel}
     environment |= {"devices": len(engine.devices), "accumulate": engine.parts}
     evaluator = Evaluator(run.model, network, task, engine.devices)
     return Setup(stated, run, dataset, order, epochs, teacher, task, engine, evaluator, environment)
@@ -443,11 +444,12 @@ def announce(setup: Setup) -> None:
     for remark in setup.dataset.remarks:
         print(printable(f"         {remark}"))
     of = "weights, gradients, optimizer and teacher" if setup.teacher else "weights, gradients and optimizer"
+    of += " on each device" if run.fsdp > 1 and copies == 1 else ""
     print(f"memory   {weights / 1e6:,.1f} MB for {of}, before activations")
     devices = f"{environment['devices']} x {environment['device']}, {environment['cores']} cores"
     cut = environment["accumulate"]
     parts = f"; each computes its share of a batch in {cut} parts" if cut > 1 else ""
-    print(f"device   {devices}; {run.parallel}, {run.compute_dtype}{parts}")
+    print(f"device   {devices}; {environment['parallel']}, {run.compute_dtype}{parts}")
     print("versions " + ", ".join(f"{name} {versions[name]}" for name in ("python", "jax", "flax", "optax")))
     if backend.unused_gpu():
         print(
