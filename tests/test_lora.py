@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import jax
 import jax.numpy as jnp
@@ -33,20 +34,27 @@ from vit_jax.tasks import task_of
 from vit_jax.train import command
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=10, width=8, depth=2, heads=2, hidden=12)
+TURNED = replace(
+    VIT, position="none", rotary="axial", registers=2, layer_scale=1.0, gated=True, key_bias=False, activation="silu"
+)
 OPTIM = OptimConfig(lr=1e-2, weight_decay=0.1, schedule="constant", layer_decay=0.8, beta2=0.99)
 RUN = RunConfig(
     "classify", VIT, ImageData(), ImageAugment(), OPTIM, LoraConfig(2, 3.0), batch=6, ema=0.9, init="given",
     compute_dtype="float64",
 )  # fmt: skip
+RUNS = {
+    "queries and values": RUN,
+    "all maps of DINOv3": replace(RUN, model=TURNED, lora=LoraConfig(3, 2.0, ("*.attention.*", "*.mlp.*"))),
+}
 STEPS, MEAN, STD = 10, 0.4, 0.3
 LINE = "--init vit --new-head --data.source digits --batch 32 --epochs 1 --lora.rank 2 --ema 0.9 --data.validation 0.2"
 
 # ------------------------------------------------------------------------------------------ steps
 
 
-def weights():
+def weights(c):
     draw = np.random.default_rng(0)
-    return {name: draw.normal(name.endswith("scale"), 0.3, shape) for name, shape in shapes(VIT).items()}
+    return {name: draw.normal(name.endswith("scale"), 0.3, shape) for name, shape in shapes(c).items()}
 
 
 def batches():
@@ -59,14 +67,14 @@ def batches():
 
 def engine_of(run):
     task = task_of(run, {"preprocess": {"mean": [MEAN], "std": [STD]}})
-    network = definition(VIT, run.compute_dtype, run.compute_dtype)
+    network = definition(run.model, run.compute_dtype, run.compute_dtype)
     return Engine(run, network, task, Optimizer(run.optim, STEPS, 5, learnt_table(run)))
 
 
 def steps(run):
     """(the engine's state before the first step and after the last, losses)."""
     engine = engine_of(run)
-    state = engine.start(unflatten({name: jnp.asarray(x) for name, x in weights().items()}))
+    state = engine.start(unflatten({name: jnp.asarray(x) for name, x in weights(run.model).items()}))
     began, losses = jax.device_get(engine.gather(state)), []
     for batch in batches():
         state, metrics = engine.train(state, batch)
@@ -74,31 +82,41 @@ def steps(run):
     return began, jax.device_get(engine.gather(state)), losses
 
 
-def theirs(factors):
-    """(parameters, averages, losses) of torch, which computes x W + s (x A) B and updates A, B and the head."""
+def kernels(run):
+    """The names of the kernels of linear maps that the patterns of a run match."""
+    return [
+        name
+        for name, shape in shapes(run.model).items()
+        if len(shape) == 2 and name.endswith(".kernel") and any(fnmatchcase(name, pattern) for pattern in run.lora.maps)
+    ]
+
+
+def theirs(run, factors):
+    """What torch makes of ten steps, computing x W + s (x A) B and updating A, B and the head: {what: {name: array}}.
+
+    `factors` {our name: array} are those of the first step.
+    """
     torch = pytest.importorskip("torch")
     import torch_ref
 
-    model = torch_ref.load(torch_ref.build(VIT).double(), weights())
-    linear = {name: module for name, module in model.named_modules() if name.endswith((".query", ".value"))}
-    own, places = {}, torch_ref.weights.names(model)
-    for name, module in linear.items():
-        ours = places[f"{name}.weight"].removesuffix(".kernel")
+    model = torch_ref.load(torch_ref.build(run.model).double(), weights(run.model))
+    own, scale = {}, run.lora.alpha / run.lora.rank
+    places = torch_ref.weights.names(model)
+    modules = {places.get(f"{name}.weight"): module for name, module in model.named_modules()}
+    for kernel in kernels(run):
+        ours = kernel.removesuffix(".kernel")
         a, b = (torch.tensor(factors[f"{ours}.lora_{x}"], requires_grad=True) for x in "ab")
         own |= {f"{ours}.lora_a": a, f"{ours}.lora_b": b}
-        module.register_forward_hook(lambda _, args, out, a=a, b=b: out + 3.0 / 2 * (args[0] @ a) @ b)
-    head = {places[name]: p for name, p in model.named_parameters() if places[name].startswith("head.")}
-    layer = {name: learnt_table(RUN)[name].layer for name in (*own, *head)}
-    last = max(each.layer for each in learnt_table(RUN).values())
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": [p], "lr": 1e-2 * 0.8 ** (last - layer[name]), "weight_decay": 0.1 * (name != "head.bias")}
-            for name, p in {**own, **head}.items()
-        ],
-        betas=(0.9, 0.99),
-    )
-    average = {name: p.detach().clone() for name, p in own.items()}
-    losses = []
+        modules[kernel].register_forward_hook(lambda _, args, out, a=a, b=b: out + scale * (args[0] @ a) @ b)
+    own |= {places[name]: p for name, p in model.named_parameters() if places[name].startswith("head.")}
+    table, c = learnt_table(run), run.optim
+    last = max(each.layer for each in table.values())
+    groups = [
+        {"params": [p], "lr": c.lr * c.layer_decay ** (last - table[name].layer), "weight_decay": 0.1 * (p.ndim == 2)}
+        for name, p in own.items()
+    ]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.99))
+    average, losses = {name: p.detach().clone() for name, p in own.items()}, []
     for batch in batches():
         x = (torch.tensor(batch["image"]).double() / 255 - MEAN) / STD
         loss = torch.nn.functional.cross_entropy(model(x.permute(0, 3, 1, 2)), torch.tensor(batch["label"]).long())
@@ -108,52 +126,70 @@ def theirs(factors):
         losses.append(loss.item())
         average = {name: 0.9 * x + 0.1 * own[name].detach() for name, x in average.items()}
     found = torch_ref.parameters(model)
-    for name in linear:
-        ours = places[f"{name}.weight"].removesuffix(".kernel")
+    for kernel in kernels(run):
+        ours = kernel.removesuffix(".kernel")
         a, b = (own[f"{ours}.lora_{x}"].detach().numpy() for x in "ab")
-        found[f"{ours}.kernel"] = found[f"{ours}.kernel"] + 3.0 / 2 * a @ b
-    return found, average, losses
+        found[kernel] = found[kernel] + scale * a @ b
+    keys = {"mu": "exp_avg", "nu": "exp_avg_sq"}
+    moments = {role: {name: optimizer.state[p][key] for name, p in own.items()} for role, key in keys.items()}
+    named = {
+        what: {name: (x.T if name == "head.kernel" else x).numpy() for name, x in each.items()}
+        for what, each in (moments | {"averages": average}).items()
+    }
+    return {"losses": losses, "parameters": found, **named}
 
 
-@pytest.fixture(scope="module")
-def ten():
+@pytest.fixture(scope="module", params=RUNS)
+def ten(request):
+    """(a run, what `steps` gives of it)."""
     with jax.enable_x64(True):
-        return steps(RUN)
+        return RUNS[request.param], *steps(RUNS[request.param])
 
 
 def test_ten_steps_are_those_of_torch_with_factors_beside_its_linear_maps(ten):
-    """B starts at 0, so the first loss is that of the given weights; the merged kernels are W + s A B."""
-    began, done, losses = ten
-    parameters, average, their_losses = theirs(flatten(began.lora["factors"]))
-    np.testing.assert_allclose(losses, their_losses, rtol=1e-10)
-    for name, x in flatten(done.parameters).items():
-        np.testing.assert_allclose(x, parameters[name], rtol=0, atol=1e-10, err_msg=name)
-    for name, x in flatten(done.lora["averages"]).items():
-        np.testing.assert_allclose(x, average[name].numpy(), rtol=0, atol=1e-10, err_msg=name)
+    """B starts at 0, so the first loss is that of the given weights; the merged kernels are W + s A B.
+
+    Moments are sums of gradients and of their squares.
+    """
+    run, began, done, losses = ten
+    expected = theirs(run, flatten(began.lora["factors"]))
+    np.testing.assert_allclose(losses, expected["losses"], rtol=1e-10)
+    averages = flatten(done.lora["averages"]) | {name: flatten(done.ema)[name] for name in ("head.kernel", "head.bias")}
+    found = {"parameters": flatten(done.parameters), "averages": averages}
+    for what, tree in (found | {role: flatten(moment) for role, moment in done.moments.items()}).items():
+        assert tree.keys() == expected[what].keys()
+        for name, x in tree.items():
+            np.testing.assert_allclose(x, expected[what][name], rtol=0, atol=1e-10, err_msg=f"{what}: {name}")
     for name, x in flatten(done.lora["kernels"]).items():
-        a, b = (average[name.replace("kernel", f"lora_{f}")].numpy() for f in "ab")
-        np.testing.assert_allclose(flatten(done.ema)[name], x + 1.5 * a @ b, rtol=0, atol=1e-10, err_msg=name)
+        a, b = (expected["averages"][name.replace("kernel", f"lora_{f}")] for f in "ab")
+        merged = x + run.lora.alpha / run.lora.rank * a @ b
+        np.testing.assert_allclose(flatten(done.ema)[name], merged, rtol=0, atol=1e-10, err_msg=name)
 
 
 def test_the_run_begins_with_the_given_weights_and_keeps_all_but_factors_and_head(ten):
-    began, done, _ = ten
+    run, began, done, _ = ten
+    given = weights(run.model)
     for name, x in flatten(began.parameters).items():
-        np.testing.assert_array_equal(x, weights()[name])
-    changed = {name for name, x in flatten(done.parameters).items() if not np.array_equal(x, weights()[name])}
-    kernels = {f"blocks.{i}.attention.{part}.kernel" for i in range(2) for part in ("query", "value")}
-    assert changed == kernels | {"head.kernel", "head.bias"} == flatten(done.ema).keys()
-    factors = {name.replace("kernel", f"lora_{f}") for name in kernels for f in "ab"}
-    assert flatten(done.lora["factors"]).keys() == factors == factor_shapes(RUN).keys()
+        np.testing.assert_array_equal(x, given[name])
+    for name, x in flatten(began.lora["kernels"]).items():
+        np.testing.assert_array_equal(x, given[name])
+        np.testing.assert_array_equal(x, flatten(done.lora["kernels"])[name])
+    changed = {name for name, x in flatten(done.parameters).items() if not np.array_equal(x, given[name])}
+    assert changed == {*kernels(run), "head.kernel", "head.bias"} == flatten(done.ema).keys()
+    factors = {name.replace("kernel", f"lora_{f}") for name in kernels(run) for f in "ab"}
+    assert flatten(done.lora["factors"]).keys() == factors == factor_shapes(run).keys()
     for tree in done.moments.values():
         assert flatten(tree).keys() == factors | {"head.kernel", "head.bias"}
 
 
+@pytest.mark.parametrize("ten", ["queries and values"], indirect=True)
 @pytest.mark.parametrize("other", [{"parallel": "pmap"}, {"accumulate": 3}])
 def test_a_step_is_the_same_however_it_is_computed(ten, other):
+    run, _, expected, losses = ten
     with jax.enable_x64(True):
-        _, done, losses = steps(replace(RUN, **other))
-    np.testing.assert_allclose(losses, ten[2], rtol=1e-12)
-    for one, two in zip(jax.tree.leaves(done), jax.tree.leaves(ten[1]), strict=True):
+        _, done, found = steps(replace(run, **other))
+    np.testing.assert_allclose(found, losses, rtol=1e-12)
+    for one, two in zip(jax.tree.leaves(done), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, two, rtol=0, atol=1e-10)
 
 
@@ -214,7 +250,15 @@ def test_a_run_goes_on_to_the_same_bits_and_is_used_and_converted_as_any(folder,
         ("--lora.rank 2 --lora.maps *.bias", r"'\*.bias', which matches patch.bias but no kernel"),
         ("--lora.rank 2 --lora.maps *", r"'\*', which matches head.kernel, but the head trains as it is"),
         ("--lora.rank 2 --optim.freeze blocks.1.*", r"which optim.freeze 'blocks.1.\*' freezes: leave out one of them"),
-        ("--lora.rank 2 --tune head", "which optim.freeze"),
+        ("--lora.rank 2 --tune head", "tune is head and lora.rank is 2, but each decides what trains: leave one of"),
+        (
+            "--lora.rank 2 --optim.freeze patch.* --optim.freeze-epochs 1",
+            r"optim.freeze_epochs is 1 but lora.rank keeps all that optim.freeze patch.\* matches for the whole run",
+        ),
+        (
+            "--lora.rank 2 --optim.freeze head.* *.lora_?",
+            r"optim.freeze is head.\* \*.lora_\?, which matches all 10 parameters that would train",
+        ),
         (
             "--lora.rank 2 --optim.name muon",
             "optim.name is muon, which updates hidden kernels, but lora",

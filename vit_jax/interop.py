@@ -219,6 +219,20 @@ def _copy(address: str) -> str:
     return fetch(address)
 
 
+def can_hold(layout: str, config: ModelConfig) -> bool:
+    """Whether there are files of a layout that hold a network."""
+    from convert.plan.plan import target_layout
+
+    return not target_layout(layout, config).cannot(config)
+
+
+def cannot_hold(layout: str, config: ModelConfig) -> str:
+    """Why there are none, and what to do about it, in words of convert."""
+    from convert.plan.plan import refusal, target_layout
+
+    return refusal(target_layout(layout, config), config)
+
+
 @dataclass(frozen=True)
 class Change:
     """What adaptations make of a network, and in words (`says`, a clause each)."""

@@ -6,13 +6,12 @@ beside them; `merged` makes the network's parameters of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
 
-from .config import LoraConfig, Parameter, adapted, factor_names, factors
+from .config import RunConfig, adapted, factor_names, factors
 from .layers import initial_values
 from .runs import flatten, unflatten
 
@@ -20,11 +19,11 @@ Tree = dict[str, Any]
 
 
 class Lora:
-    """The kernels of a network, by its table, that a run adapts, and their factors."""
+    """The kernels that a run with LoRA adapts, and their factors."""
 
-    def __init__(self, config: LoraConfig, table: Mapping[str, Parameter]):
-        self.scale = config.alpha / config.rank
-        self.kernels, self.factors = adapted(config, table), factors(config, table)
+    def __init__(self, run: RunConfig):
+        self.scale = run.lora.alpha / run.lora.rank
+        self.kernels, self.factors = adapted(run), factors(run)
 
     def start(self, parameters: Tree, key: Array) -> Tree:
         """{"kernels": those that are adapted, as they are, "factors": new ones, in the dtype of the kernels}."""

@@ -38,7 +38,7 @@ def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division
     learnt = trained(run.optim, table)
     # Weights; with LoRA kernels as they began, too; gradients and average of those that train; moments.
     averages = averaged(run) if run.ema else ()
-    kept = (table, adapted(run.lora, table), learnt, averages, *moments(run.optim, table).values())
+    kept = (table, adapted(run), learnt, averages, *moments(run.optim, table).values())
     numbers = sum(math.prod(table[name].shape) for names in kept for name in names)
     there = division or planned(run)
     activations = network_of(run.model).activations(run.model) * -(-run.batch // there.parts)

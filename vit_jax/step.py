@@ -189,7 +189,7 @@ class Engine:
 
     def __init__(self, run: RunConfig, definition: Any, task: Task, optimizer: Optimizer):
         self.run, self.definition, self.task, self.optimizer = run, definition, task, optimizer
-        self.lora = Lora(run.lora, optimizer.table) if run.lora.rank else None
+        self.lora = Lora(run) if run.lora.rank else None
         there = divided(run)
         self.devices, self.parts = Devices(there.devices, run.fsdp), there.parts
         self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
@@ -325,9 +325,10 @@ class Engine:
         trained, rest = self.optimizer.parted(self.learnt(state))
         updates, moments = self.optimizer.update(gradients, state.moments, trained, state.step)
         trained = optax.apply_updates(trained, updates)
-        new = replace(state, step=state.step + 1, parameters=self.network(joined(rest, trained)), moments=moments)
+        learnt = joined(rest, trained)
+        new = replace(state, step=state.step + 1, parameters=self.network(learnt), moments=moments)
         if self.lora and state.lora:
-            new = replace(new, lora={**state.lora, "factors": self.lora.parted(trained)[0]})
+            new = replace(new, lora={**state.lora, "factors": self.lora.parted(learnt)[0]})
         if state.ema is not None:
             known = flatten(state.ema) | flatten((state.lora or {}).get("averages", {}))
             average = unflatten({name: known[name] for name in flatten(trained)})

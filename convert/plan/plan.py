@@ -18,12 +18,14 @@ from .. import rules
 from ..adapt import ANY_NETWORK, Adaptation, texts_to_fit
 from ..adapt import adaptations as adaptations_of
 from ..containers.source import INTEGERS, Spec
+from ..dialects import DIALECTS
 from ..layout import Facts, Layout
 from ..recognise.layouts import find
 from ..recognise.preprocessing import preprocessing
 from ..recognise.reading import Reading
 from ..rules import CARRIED, Row, ghost
 
+FEW = 3  # layouts that a message lists
 DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ("float16", "bfloat16", "float32", "float64")}
 
 
@@ -127,7 +129,7 @@ def target_layout(name: str, config: ModelConfig) -> Layout:
 
 
 def refusal(layout: Layout, config: ModelConfig) -> str:
-    """Why a layout cannot hold a network or state it, and what to do: adaptations that help, or --weights-only."""
+    """Why a layout cannot hold a network or state it, and what to do: adaptations that help, or another layout."""
     function_changing = [
         f"{name}={field.among[0]}"
         for name, field in layout.fields.items()
@@ -142,5 +144,15 @@ def refusal(layout: Layout, config: ModelConfig) -> str:
         return f"{reasons}; {f'{adapt}, or ' if helpful else ''}write the bare tensors with --weights-only"
     if helpful:
         return f"{reasons}; {adapt}"
-    also = "change the network with --adapt (`python -m convert formats` lists both)"
-    return f"{reasons}; choose another layout, or {also}"
+    ways = [f"choose a layout that holds it ({', '.join(f'--to {name}' for name in elsewhere(config)[:FEW])})"]
+    ways = ways if elsewhere(config) else []
+    if headless := texts_to_fit(config, ["head=drop"], lambda adapted: not layout.cannot(adapted)):
+        ways.append(f"leave its head out with {' '.join(f'--adapt {text}' for text in headless)}")
+    also = "choose another layout, or change the network with --adapt (`python -m convert formats` lists both)"
+    return f"{reasons}; {', or '.join(ways) or also}"
+
+
+def elsewhere(config: ModelConfig) -> list[str]:
+    """The names of the layouts of other libraries that can hold a network, in their newest version."""
+    newest = (target_layout(name, config) for name in DIALECTS)
+    return [each.dialect for each in newest if each.proven and not each.cannot(config)]

@@ -17,7 +17,7 @@ from .features import FeatureData
 from .fields import Activation, Kind, ModelConfig, Size, pair
 from .groups import held, moments, muon_kernels, rate_scales, trained
 from .images import ImageData
-from .lora import adapted, averaged, factor_names, factor_shapes, factors, learnt_table
+from .lora import adapted, averaged, factor_names, factor_shapes, factors, kept_beside, learnt_table
 from .nearest import nearest, similar
 from .networks import (
     NETWORKS,
@@ -104,6 +104,7 @@ __all__ = [
     "function_fields",
     "held",
     "is_sized",
+    "kept_beside",
     "learnt_table",
     "leaves",
     "metadata_checks",

@@ -83,10 +83,16 @@ def check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
                 f"optim.freeze has {pattern!r}, which matches no parameter{similar(pattern, list(table))}; give "
                 f"patterns of this network's names, such as {' '.join(first)}"
             )
-    if all(matches(name, c.freeze) for name in table):
+    own = [name for name, each in table.items() if each.trains]
+    if all(matches(name, c.freeze) for name in own):
         raise UserError(
-            f"optim.freeze is {' '.join(c.freeze)}, which matches all {len(table)} parameters: leave out a pattern, "
-            "so that some are trained"
+            f"optim.freeze is {' '.join(c.freeze)}, which matches all {len(own)} parameters that would train: leave "
+            "out a pattern, so that some do"
+        )
+    if c.freeze_epochs and not held(c, table):
+        raise UserError(
+            f"optim.freeze_epochs is {c.freeze_epochs:g} but lora.rank keeps all that optim.freeze "
+            f"{' '.join(c.freeze)} matches for the whole run: leave one of them out"
         )
 
 

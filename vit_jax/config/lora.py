@@ -17,13 +17,10 @@ from .run import LoraConfig, RunConfig
 from .tree import ZEROS, Parameter, Start
 
 
-def adapted(c: LoraConfig, table: Mapping[str, Parameter]) -> tuple[str, ...]:
+def adapted(run: RunConfig) -> tuple[str, ...]:
     """The names of the kernels that get factors, in the table's order; none if the rank is 0."""
-    return tuple(name for name in table if c.rank and _is_kernel(table[name]) and matches(name, c.maps))
-
-
-def _is_kernel(parameter: Parameter) -> bool:
-    return parameter.kind == "kernel" and len(parameter.shape) == 2
+    table = _network_table(run) if run.lora.rank else {}
+    return tuple(name for name, each in table.items() if _is_kernel(each) and matches(name, run.lora.maps))
 
 
 def factor_names(kernel: str) -> tuple[str, str]:
@@ -32,17 +29,19 @@ def factor_names(kernel: str) -> tuple[str, str]:
     return f"{layer}.lora_a", f"{layer}.lora_b"
 
 
-def factors(c: LoraConfig, table: Mapping[str, Parameter]) -> dict[str, Parameter]:
+def factors(run: RunConfig) -> dict[str, Parameter]:
     """The factors of the adapted kernels. A is drawn as torch.nn.Linear draws its weight, and B is 0."""
-    found = {}
-    for name in adapted(c, table):
-        (n_in, n_out), (a, b) = table[name].shape, factor_names(name)
-        for factor, shape, start in (
-            (a, (n_in, c.rank), Start("uniform", n_in**-0.5)),
-            (b, (c.rank, n_out), ZEROS),
-        ):
-            found[factor] = Parameter(shape, "kernel", start, table[name].layer)
+    table, rank, found = _network_table(run), run.lora.rank, {}
+    for name in adapted(run):
+        (n_in, n_out), layer, (a, b) = table[name].shape, table[name].layer, factor_names(name)
+        found[a] = Parameter((n_in, rank), "kernel", Start("uniform", n_in**-0.5), layer)
+        found[b] = Parameter((rank, n_out), "kernel", ZEROS, layer)
     return found
+
+
+def factor_shapes(run: RunConfig) -> dict[str, tuple[int, ...]]:
+    """{name: shape} of the factors of a run; empty without LoRA."""
+    return {name: each.shape for name, each in factors(run).items()}
 
 
 def learnt_table(run: RunConfig) -> Mapping[str, Parameter]:
@@ -50,24 +49,34 @@ def learnt_table(run: RunConfig) -> Mapping[str, Parameter]:
 
     With LoRA only the factors and the head's parameters train.
     """
-    table = parameters(with_data(run.model))
+    table = _network_table(run)
     if not run.lora.rank:
         return table
     heads = network_of(run.model).heads
-    own = {name: each._replace(trains=name.startswith(heads)) for name, each in table.items()}
-    return own | factors(run.lora, table)
-
-
-def factor_shapes(run: RunConfig) -> dict[str, tuple[int, ...]]:
-    """{name: shape} of the factors of a run; empty without LoRA."""
-    return {name: each.shape for name, each in factors(run.lora, parameters(with_data(run.model))).items()}
+    return {name: each._replace(trains=name.startswith(heads)) for name, each in table.items()} | factors(run)
 
 
 def averaged(run: RunConfig) -> tuple[str, ...]:
     """The names of the network's parameters that training changes, of which a run with `ema` keeps the average."""
-    table = learnt_table(run)
-    more = factors(run.lora, table)
-    return (*(name for name in trained(run.optim, table) if name not in more), *adapted(run.lora, table))
+    own = _network_table(run)
+    return (*(name for name in trained(run.optim, learnt_table(run)) if name in own), *adapted(run))
+
+
+def kept_beside(run: RunConfig) -> dict[str, set[str]]:
+    """{role: names} of what a checkpoint of a run with LoRA holds beside the network, as in step.State; else empty."""
+    if not run.lora.rank:
+        return {}
+    names = factors(run).keys()
+    kept = {"kernels": {*adapted(run)}, "factors": {*names}}
+    return kept | ({"averages": names & {*trained(run.optim, learnt_table(run))}} if run.ema else {})
+
+
+def _network_table(run: RunConfig) -> dict[str, Parameter]:
+    return parameters(with_data(run.model))
+
+
+def _is_kernel(parameter: Parameter) -> bool:
+    return parameter.kind == "kernel" and len(parameter.shape) == 2
 
 
 def check_lora(run: RunConfig) -> None:
@@ -86,9 +95,9 @@ def check_lora(run: RunConfig) -> None:
         raise UserError(f"lora.alpha is {c.alpha}: give a positive number")
     if run.optim.name == "muon":
         raise UserError("optim.name is muon, which updates hidden kernels, but lora.rank keeps them: choose adamw")
-    table = parameters(with_data(run.model))
+    table = _network_table(run)
     _check_maps(c, table, network_of(run.model).heads)
-    for name in adapted(c, table):
+    for name in adapted(run):
         if frozen := [pattern for pattern in run.optim.freeze if matches(name, (pattern,))]:
             raise UserError(
                 f"lora.maps matches {name}, which optim.freeze {frozen[0]!r} freezes: leave out one of them; LoRA "

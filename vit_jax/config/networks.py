@@ -85,7 +85,8 @@ class NetworkRow:
     arguments: tuple[str, ...] = ()  # the positional arguments of a call; one that a config does not use is None
     from_data: tuple[str, ...] = ()  # sizes that the data of a run determines
     heads: tuple[str, ...] = ()  # prefixes of the names of the head's parameters, which --new-head draws at random
-    head_fields: tuple[str, ...] = ()  # fields that may then differ
+    # Fields that may then differ, as far as the weights have all other parameters that they ask for.
+    head_fields: tuple[str, ...] = ()
     # The field that is the config of an encoder, whose parameters begin with the same name, and which --init-encoder
     # starts: the config has a property `encoder`, what of it counts. Empty: there is none.
     encoder: str = ""
@@ -189,8 +190,10 @@ NETWORKS: dict[str, NetworkRow] = {
         largest=_vit_largest,
         arguments=("images",),
         from_data=("classes",),
-        heads=("head.", "distill_head."),
-        head_fields=("classes", "head_bias", "distill_head", "distill_norm"),
+        heads=("head.", "distill_head.", "distill_norm."),
+        head_fields=(
+            "classes", "head_bias", "distill_head", "distill_norm", "pool", "pool_heads", "pool_hidden",
+        ),
         recipes={
             "full": ("*",), "head": ("head.*", "distill_head.*"),
             "attention": ("blocks.*.attention.*", "position", "head.*", "distill_head.*"),

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from .. import presets
-from ..config import RunConfig, flat, network_of, replaced, task_row, untrained, with_fields
+from ..config import RunConfig, flat, network_of, replaced, shapes, task_row, untrained, with_fields
 from ..config.check import check_encoder
 from ..errors import printable
 from ..interop import network_in, stated_by
 from . import encoder
 from .again import check_same, check_unchanged, resumable
-from .fitting import OtherNetwork, change_for, check_fit, check_metadata, decided, told
+from .fitting import OtherNetwork, about_head, change_for, check_fit, check_metadata, decided, going_back, told
 from .opening import RULES, Unfit, digest, opened_for, place_of, text, worded
 from .recipes import says, tuned
 
@@ -166,9 +166,11 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
         },
         "changed": list(change.says),
     }
-    heads = network_of(run.model).heads
-    kept = {n: x for n, x in change.apply(arrays).items() if not (run.new_head and n.startswith(heads))}
-    return Started(kept, record, _says(run, record, given, weights.facts.notes))
+    heads, known = network_of(run.model).heads, shapes(run.model)
+    new = {name for name in known if run.new_head and name.startswith(heads)}
+    kept = {name: x for name, x in change.apply(arrays).items() if name in known.keys() - new}
+    notes = (*about_head(run, change.config), *weights.facts.notes, *going_back(run, weights.layout, change.config))
+    return Started(kept, record, _says(run, record, given, notes))
 
 
 def _says(run: RunConfig, record: Mapping[str, Any], given: Mapping[str, Any], notes: Iterable[str]) -> str:
@@ -190,8 +192,6 @@ def _says(run: RunConfig, record: Mapping[str, Any], given: Mapping[str, Any], n
     else:
         beside = (f", {name} {text(given[name])}" for name in record["filled"] if not name.startswith("model."))
         lines.append("it gives the network" + "".join(beside))
-    if run.new_head:
-        lines.append("the head is new")
     lines += notes
     width = max(50, shutil.get_terminal_size().columns)
     shown = [

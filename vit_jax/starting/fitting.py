@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -11,15 +12,17 @@ from ..config import (
     RunConfig,
     Size,
     function_fields,
+    leaves,
     network_of,
     normal,
     pair,
+    parameters,
     replaced,
     task_row,
     value_at,
 )
 from ..errors import UserError
-from ..interop import Change, Weights, changed, stated_by
+from ..interop import Change, Weights, can_hold, cannot_hold, changed, stated_by
 from .opening import RULES, Unfit, flag, text
 
 
@@ -90,10 +93,9 @@ def check_fit(run: RunConfig, given: ModelConfig, change: Change) -> None:
     row = network_of(given)
     sizes = {name: value_at(given, name) for name in row.from_data if not value_at(run.model, name)}
     wanted, there = normal(replaced(run.model, sizes)), normal(change.config)
+    free = row.head_fields if run.new_head and has_all_but_the_head(there, wanted) else ()
     different = [
-        name
-        for name in function_fields(wanted)
-        if value_at(there, name) != value_at(wanted, name) and not (run.new_head and name in row.head_fields)
+        name for name in function_fields(wanted) if value_at(there, name) != value_at(wanted, name) and name not in free
     ]
     if not different:
         return
@@ -109,6 +111,49 @@ def check_fit(run: RunConfig, given: ModelConfig, change: Change) -> None:
     if any(name not in row.head_fields for name in of_data):
         hints.append("start from weights that were trained with the same words")
     raise OtherNetwork(f"init {run.init}: {values}; {' and '.join(hints)}", there, wanted, own)
+
+
+def has_all_but_the_head(there: ModelConfig, wanted: ModelConfig) -> bool:
+    """Whether a network has all parameters, but the head's, that it needs with the fields that a new head may change.
+
+    So a pool by attention may give way to a mean, and not the reverse.
+    """
+    row = network_of(there)
+    changed_head = replaced(there, {name: value_at(wanted, name) for name in row.head_fields})
+    return all(name.startswith(row.heads) for name in parameters(changed_head).keys() - parameters(there).keys())
+
+
+def about_head(run: RunConfig, given: ModelConfig) -> list[str]:
+    """A clause on the new head of a run, if it has one, and in which fields it is of another kind than `given`'s."""
+    row, there, own = network_of(given), normal(given), normal(run.model)
+    both = ((name, value_at(own, name), value_at(there, name)) for name in row.head_fields if name not in row.from_data)
+    other = [f"{name} {text(mine)} in place of {text(its)}" for name, mine, its in both if mine != its]
+    return ["the head is new" + f", with {' and '.join(other)}" * bool(other)] * run.new_head
+
+
+def going_back(run: RunConfig, layout: str, given: ModelConfig) -> list[str]:
+    """A clause where the layout of a run's weights cannot hold the network as it is trained, and what helps.
+
+    `given` is the network of the weights, after changes.
+    """
+    if can_hold(layout, run.model):
+        return []
+    helping = (flag(*way) for way in _other_heads(run, given) if can_hold(layout, replaced(run.model, dict([way]))))
+    better = next(helping, "")
+    what = f"convert cannot write it as {layout}, the layout of its weights: {cannot_hold(layout, run.model)}"
+    return [what + f"; or train with {better}" * bool(better)]
+
+
+def _other_heads(run: RunConfig, given: ModelConfig) -> Iterator[tuple[str, Any]]:
+    """(field, value) of other heads that a run with a new head may have, each of which differs in one field."""
+    row, own = network_of(run.model), normal(run.model)
+    for name in row.head_fields if run.new_head else ():
+        hint = leaves(type(own))[name].hint
+        for value in () if name in row.from_data else (True, False) if hint is bool else get_args(hint):
+            other = replaced(own, {name: value})
+            with contextlib.suppress(UserError):  # a network cannot have it
+                if row.check(other) != own and has_all_but_the_head(given, normal(other)):
+                    yield name, value
 
 
 def _following(name: str, run: RunConfig) -> str:

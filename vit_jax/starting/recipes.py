@@ -21,8 +21,8 @@ def tuned(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> RunConfi
     full: all weights train, at rates that fall towards the input: layer decay 0.75 and the rate 1e-3 for each 256
     examples of a batch, as in He et al. 2022 (arXiv 2111.06377), table 9. head: all but the head is frozen, and nothing
     decays (a linear probe); the rate 1e-2 is ours. attention: attention, positions and the head train, as in Touvron et
-    al. 2022 (arXiv 2203.09795); the rate stays that of the run. Raises UserError without `init`, and where the network
-    has no such recipe.
+    al. 2022 (arXiv 2203.09795); the rate stays that of the run. Raises UserError without `init`, where the network has
+    no such recipe, and with LoRA, which freezes too, on those that freeze.
     """
     if not run.init:
         raise UserError(f"tune is {recipe} but init is empty: name the weights to start from")
@@ -31,6 +31,10 @@ def tuned(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> RunConfi
         known = f"choose one of {', '.join(row.recipes)}" if row.recipes else "state --optim.freeze and --optim.lr"
         raise UserError(f"tune is {recipe}, but a {row.name} has no such recipe: {known}")
     fields: dict[str, Any] = {"optim.freeze": all_but(row.recipes[recipe], parameters(with_data(run.model)))}
+    if run.lora.rank and fields["optim.freeze"] and "optim.freeze" not in stated:
+        raise UserError(
+            f"tune is {recipe} and lora.rank is {run.lora.rank}, but each decides what trains: leave one of them out"
+        )
     if recipe == "full":
         fields |= {"optim.layer_decay": LAYER_DECAY, "optim.lr": RATE * run.batch / EXAMPLES}
     if recipe == "head":

@@ -20,6 +20,7 @@ from ..config import (
     check_run,
     factor_shapes,
     held,
+    kept_beside,
     learnt_table,
     moments,
     muon_kernels,
@@ -359,11 +360,11 @@ def check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
     """Raise UserError unless a checkpoint has what the run goes on with: its moments, its average, its best result."""
     run, best, state = setup.run, saved.notes.get("best"), saved.state
     kept = {role: runs.flatten(tree).keys() for role, tree in state.moments.items()}
-    average, factors = runs.flatten(state.ema or {}).keys(), runs.flatten((state.lora or {}).get("factors", {})).keys()
+    beside = {role: runs.flatten(tree).keys() for role, tree in (state.lora or {}).items()}
     if (
         kept != {role: {*names} for role, names in moments(run.optim, learnt_table(run)).items()}
-        or average != {*(averaged(run) if run.ema else ())}
-        or factors != factor_shapes(run).keys()
+        or runs.flatten(state.ema or {}).keys() != {*(averaged(run) if run.ema else ())}
+        or beside != kept_beside(run)
         or (best is not None and not {setup.task.selection_metric[0], "loss"} <= best.keys())
     ):
         raise UserError(
@@ -432,7 +433,7 @@ def announce(setup: Setup) -> None:
         size = sum(math.prod(table[name].shape) for name in late)
         print(f"         {size:,} of them train from step {first} on, in {len(late)} of {len(table)} tensors")
     elif run.lora.rank:
-        of = f"LoRA of rank {run.lora.rank} on {len(adapted(run.lora, table))} kernels"
+        of = f"LoRA of rank {run.lora.rank} on {len(adapted(run))} kernels"
         print(f"         {of}: {training:,} numbers train, in {len(trained(run.optim, table))} tensors with the head")
     elif run.optim.freeze:
         print(f"         {training:,} of them train, in {len(trained(run.optim, table))} of {len(table)} tensors")
