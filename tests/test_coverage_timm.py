@@ -5,6 +5,7 @@ values at two blocks, three by three patches and heads of eight, with random wei
 tokens, norms, pooling, activation, eps, layer scale, gates) is as published.
 """
 
+import importlib
 from collections import Counter
 
 import numpy as np
@@ -19,6 +20,7 @@ from vit_jax.config import OptimConfig, ViTConfig, parameters, rate_scales
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
+INDICES = dict(rotary="axial", rotary_pairs="neighbours", rotary_places="indices")
 TORCHVISION = ("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14")
 TIMM = [name for name in names() if name not in TORCHVISION and not name.startswith(("ViT-", "dino_", "dinov2_"))]
 
@@ -129,22 +131,26 @@ def test_207_of_the_248_names_convert_and_the_rest_is_left_for_its_reason(timm):
 
 
 @pytest.mark.parametrize(
-    "slots",
+    ("layout", "slots"),
     [
-        dict(registers=1, pre_norm=True, layer_scale=0.1, qk_norm=True, stem_norm=True),
-        dict(pool="map"),
-        dict(cls_token=False, pool="mean", final_norm=False, head_norm=True),
-        dict(distill_token=True, distill_head=True, pool="cls_distill"),
+        ("timm", dict(registers=1, pre_norm=True, layer_scale=0.1, qk_norm=True, stem_norm=True)),
+        ("timm", dict(pool="map")),
+        ("timm", dict(cls_token=False, pool="mean", final_norm=False, head_norm=True)),
+        ("timm", dict(distill_token=True, distill_head=True, pool="cls_distill")),
+        # DINOv3, EVA-02 and Perception Encoder.
+        ("timm-eva", dict(position="none", rotary="axial", registers=2, layer_scale=0.1, key_bias=False)),
+        ("timm-eva", dict(INDICES, gated=True, activation="silu", pool="mean", final_norm=False, head_norm=True)),
+        ("timm-eva", dict(INDICES, pool="map_all", pre_norm=True, stem_bias=False, attention_norm=True)),
     ],
     ids=str,
 )
-def test_layer_decay_scales_the_rate_of_each_parameter_as_timm_does(timm, slots):
+def test_layer_decay_scales_the_rate_of_each_parameter_as_timm_does(timm, layout, slots):
     from timm.optim import param_groups_layer_decay
 
-    from convert.verify.libraries.timm import network
+    from convert.verify import libraries
 
     c = ViTConfig(image=8, patch=4, classes=3, width=8, depth=3, heads=2, hidden=12, **slots)
-    model = network(c)
+    model = importlib.import_module(f"{libraries.__name__}.{layout.replace('-', '_')}").network(c)
     names = {parameter: name for name, parameter in model.named_parameters()}
     theirs = {
         names[parameter]: group["lr_scale"]
@@ -154,7 +160,7 @@ def test_layer_decay_scales_the_rate_of_each_parameter_as_timm_does(timm, slots)
     scales = rate_scales(OptimConfig(layer_decay=0.7), parameters(c))
     ours = {
         name: scales[each]
-        for r in rules.narrow(LAYOUTS["timm"].rows(c), names.values())
+        for r in rules.narrow(LAYOUTS[layout].rows(c), names.values())
         for name in r.theirs
         for each in r.ours
     }

@@ -113,7 +113,7 @@ def cannot_hold(c: ViTConfig) -> list[str]:
     """Clauses for a network that no class of SigLIP computes."""
     if c.classes and c.pool == "map":
         reads = "its classifier takes the mean of the tokens (pool 'mean')"
-        return [*oblong(c), f"pool is 'map' and classes {c.classes}, but {reads}; a tower alone has --adapt head=drop"]
+        return [*oblong(c), f"pool is 'map' and classes {c.classes}, but {reads}"]
     return oblong(c)
 
 

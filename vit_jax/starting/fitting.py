@@ -104,6 +104,8 @@ def check_fit(run: RunConfig, given: ModelConfig, change: Change) -> None:
     )
     own = [name for name in different if name not in RULES and name not in row.from_data]
     hints = [f"give {' '.join(flag(name, value_at(there, name)) for name in own)}"] * bool(own)
+    if own and {*own} <= {*row.head_fields} and not run.new_head and has_all_but_the_head(there, wanted):
+        hints = [f"{hints[0]}, or add --new-head to start with a new head of that kind"]
     hints += [_following(name, run) for name in RULES if name in different]
     of_data = [name for name in different if name in row.from_data]
     if any(name in row.head_fields for name in of_data):
@@ -125,9 +127,9 @@ def has_all_but_the_head(there: ModelConfig, wanted: ModelConfig) -> bool:
 
 def about_head(run: RunConfig, given: ModelConfig) -> list[str]:
     """A clause on the new head of a run, if it has one, and in which fields it is of another kind than `given`'s."""
-    row, there, own = network_of(given), normal(given), normal(run.model)
-    both = ((name, value_at(own, name), value_at(there, name)) for name in row.head_fields if name not in row.from_data)
-    other = [f"{name} {text(mine)} in place of {text(its)}" for name, mine, its in both if mine != its]
+    row = network_of(given)
+    both = {n: (value_at(run.model, n), value_at(given, n)) for n in row.head_fields if n not in row.from_data}
+    other = [f"{name} {text(own)} in place of {text(its)}" for name, (own, its) in both.items() if own != its]
     return ["the head is new" + f", with {' and '.join(other)}" * bool(other)] * run.new_head
 
 
@@ -139,9 +141,10 @@ def going_back(run: RunConfig, layout: str, given: ModelConfig) -> list[str]:
     if can_hold(layout, run.model):
         return []
     helping = (flag(*way) for way in _other_heads(run, given) if can_hold(layout, replaced(run.model, dict([way]))))
-    better = next(helping, "")
-    what = f"convert cannot write it as {layout}, the layout of its weights: {cannot_hold(layout, run.model)}"
-    return [what + f"; or train with {better}" * bool(better)]
+    why, better, whose = cannot_hold(layout, run.model), next(helping, ""), f"{layout}, the layout of its weights"
+    if better:
+        return [f"with {better} it could go back to {whose}; as it is it cannot: {why}"]
+    return [f"it cannot go back to {whose}: {why}"]
 
 
 def _other_heads(run: RunConfig, given: ModelConfig) -> Iterator[tuple[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from ..interop import Unstated, Weights, convert_first, opened
 from ..runs import Run, array_digest, find, is_foreign, text_digest
 
 RULES = {"image": "init_resize", "channels": "init_channels"}  # {field that weights can follow: how}
+ON_THE_HUB = re.compile(r"(hf:/?)?(?P<owner>[\w-]+)/(?P<name>[\w.-]+)")  # an address with its hf:// left out or cut
 FEW = 8  # fields that a message lists; a file that lacks more states none
 
 
@@ -62,7 +64,10 @@ def place_of(init: str, folder: str) -> str:
     try:
         return str(find(init, folder))
     except UserError as error:
-        raise UserError(str(error).replace("no run here", "no such file, folder or run")) from error
+        what = str(error).replace("no run here", "no such file, folder or run")
+        if (found := ON_THE_HUB.fullmatch(init)) and not os.path.isdir(found["owner"]):
+            what += f"; on Hugging Face's hub it is hf://{found['owner']}/{found['name']}"
+        raise UserError(what) from error
 
 
 def _untold(init: str, fields: Sequence[str]) -> str:
