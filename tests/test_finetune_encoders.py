@@ -7,13 +7,21 @@ knows. What comes back has the logits (or the feature) of `vit_jax.load` on the 
 import functools
 import json
 import shlex
+from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
 import vit_jax
+from vit_jax import starting
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.config import ViTConfig, shapes
+from vit_jax.errors import UserError
+from vit_jax.layers import merge
+from vit_jax.models import definition, start
+from vit_jax.runs import Run, flatten
 
-torch = pytest.importorskip("torch")
 LINE = "--new-head --data.source digits --batch 32 --epochs 1 --max-steps 8 --data.validation 0"
 RESIZED = "--model.image 48 --optim.layer-decay 0.75 --init-resize"
 VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=32,
@@ -35,7 +43,7 @@ def library(name):
 
 def of_timm(path, architecture, **fields):
     """A folder that timm saves of a small network of an architecture, without a head."""
-    timm = library("timm")
+    torch, timm = pytest.importorskip("torch"), library("timm")
     from timm.models import save_for_hf
 
     torch.manual_seed(0)
@@ -47,7 +55,7 @@ def of_timm(path, architecture, **fields):
 
 def of_transformers(path, name, config, processor, **fields):
     """A folder that transformers saves of a small network of a class, with the file of its processor."""
-    transformers = library("transformers")
+    torch, transformers = pytest.importorskip("torch"), library("transformers")
     torch.manual_seed(0)
     settings = getattr(transformers, config)(**{**VISION, "initializer_range": 0.1, **fields})
     getattr(transformers, name)(settings).save_pretrained(path)
@@ -56,7 +64,7 @@ def of_transformers(path, name, config, processor, **fields):
 
 def two_towers(path):
     """A folder of a whole SiglipModel, as the public ones are."""
-    transformers = library("transformers")
+    torch, transformers = pytest.importorskip("torch"), library("transformers")
     torch.manual_seed(0)
     text = dict(vocab_size=7, hidden_size=32, intermediate_size=4, num_hidden_layers=1, num_attention_heads=2)
     config = transformers.SiglipConfig(text_config=text, vision_config=VISION)
@@ -104,7 +112,9 @@ def opened(path, x):
 
     Logits, of a tower with a projection its outputs, of one without the pooled feature.
     """
-    config, x = json.loads((path / "config.json").read_text()), torch.tensor(x, dtype=torch.float32).permute(0, 3, 1, 2)
+    import torch
+
+    config, x = json.loads((path / "config.json").read_text()), torch.tensor(x).permute(0, 3, 1, 2)
     with torch.no_grad():
         if "architecture" in config:
             return "timm", library("timm").create_model(f"local-dir:{path}", pretrained=True).eval()(x).numpy()
@@ -153,3 +163,83 @@ def test_a_folder_is_fine_tuned_at_another_size_and_its_library_opens_what_comes
     expected = np.asarray(expected["pooled" if "head=drop" in target else "logits"])
     assert found == cls and theirs.shape == expected.shape
     np.testing.assert_allclose(theirs, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.slow
+def test_what_is_frozen_of_dinov3_stays_to_the_bit_and_has_no_moments_on_disk(folder, inside):
+    """A network with rotary positions and registers: attention and the head train, all else is frozen."""
+    here = folder("dinov3")
+    line = f"train --init dinov3 {LINE} --tune attention --ema 0.9 --name frozen"
+    assert inside(*shlex.split(line), cwd=here).returncode == 0
+    run = Run(here / "runs" / "frozen")
+    (step,) = run.complete_steps()
+    model = run.config().model
+    found = flatten(Checkpoints(run).read(step, shapes(model)).state.parameters)
+    given = {
+        name: np.asarray(x) for name, x in flatten(vit_jax.layers.split(vit_jax.load("./dinov3").model)[1]).items()
+    }
+    trained = {name for name in found if ".attention." in name or name.startswith("head.")}
+    assert trained == {name for name in found if name not in given or not np.array_equal(found[name], given[name])}
+    saved = run.saved(step)["arrays"]
+    assert saved["optimizer"].keys() == {"step", *(f"{role}.{name}" for role in ("mu", "nu") for name in trained)}
+    assert saved["ema"].keys() == trained
+
+
+# -------------------------------------------------------------------------- what a new head goes back to
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A folder with networks without a head, in layouts of Hugging Face."""
+    path = tmp_path_factory.mktemp("written")
+    for layout, c in BARE.items():
+        network = merge(definition(c), start(c, jax.random.key(0)))
+        vit_jax.export(network, path / layout, to=layout, fields={"mean": [0.3] * 3, "std": [0.4] * 3})
+    return path
+
+
+PLAIN = ViTConfig(image=8, patch=4, classes=0, width=8, depth=1, heads=2, hidden=16)
+BARE = {
+    "huggingface-siglip": replace(PLAIN, cls_token=False, pool="map", activation="gelu_tanh"),
+    "huggingface-dinov2": replace(PLAIN, layer_scale=1.0),
+    "huggingface-dinov3": replace(PLAIN, layer_scale=1.0, position="none", rotary="axial", key_bias=False, eps=1e-5),
+    "huggingface-clip": replace(PLAIN, stem_bias=False, pre_norm=True, eps=1e-5, activation="quick_gelu"),
+}
+
+
+def begun(written, layout, **fields):
+    """What a run with a new head of ten classes begins with."""
+    run = vit_jax.preset("finetune", str(written / layout), {"new_head": True, "classes": 10, **fields}).run
+    return starting.start(run, {})
+
+
+@pytest.mark.parametrize(
+    ("layout", "fields", "said"),
+    [
+        ("huggingface-siglip", {}, "with --model.pool mean it could go back to huggingface-siglip, the layout of its "
+         "weights; as it is it cannot: pool is 'map' and classes 10, but its classifier takes the mean of the tokens "
+         "(pool 'mean'); choose a layout that holds it (--to timm, --to big-vision), or leave its head out with "
+         "--adapt head=drop"),
+        ("huggingface-siglip", {"pool": "mean"}, "the head is new, with pool mean in place of map"),
+        ("huggingface-dinov2", {}, "with --model.pool cls_mean it could go back to huggingface-dinov2@v4, the layout "),
+        ("huggingface-dinov2", {"pool": "cls_mean"}, "the head is new, with pool cls_mean in place of cls"),
+        ("huggingface-dinov3", {}, "the head is new it cannot go back to huggingface-dinov3, the layout of its "
+         "weights: classes is 10, but the layout has only 0; choose a layout that holds it (--to timm-eva), or leave "
+         "its head out with --adapt head=drop"),
+        ("huggingface-clip", {}, "with --model.no-head-bias it could go back to huggingface-clip, "),
+        ("huggingface-clip", {"head_bias": False}, "the head is new, with head_bias False in place of True"),
+    ],
+)  # fmt: skip
+def test_a_new_head_that_the_layout_cannot_hold_is_told_before_training(written, layout, fields, said):
+    started = begun(written, layout, **fields)
+    shown = " ".join(started.says.replace("\u00a0", " ").split())
+    assert said in shown and ("go back" in said or "go back" not in shown)
+    pool = [name for name in started.parameters if name.startswith("pool.")]
+    assert bool(pool) is (layout.endswith("siglip") and not fields)
+
+
+def test_a_new_head_has_no_pool_that_the_weights_lack(written):
+    with pytest.raises(UserError, match=r"its pool is cls, here it is map; give --model\.pool cls$"):
+        begun(written, "huggingface-dinov2", pool="map")
+    with pytest.raises(UserError, match=r"its pool is map, here it is mean; give --model\.pool map, or add --new-head"):
+        begun(written, "huggingface-siglip", pool="mean", new_head=False, classes=0)

@@ -343,6 +343,8 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
         ("--init .", "(safetensors file); give the path of one of them in place of .\n"),
         ("--init group", "holds a run for each seed; name one of them, such as group/seed-0"),
         ("--init cut.safetensors", "is damaged or no safetensors file"),
+        ("--init owner/name", "; on Hugging Face's hub it is hf://owner/name"),
+        ("--init hf:owner/name", "; on Hugging Face's hub it is hf://owner/name"),
         (
             "--init bare.safetensors --model.heads 4",
             "its tensors cannot tell image, eps, activation, pool; give --model.image ... --model.eps ... "

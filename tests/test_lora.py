@@ -203,13 +203,34 @@ def folder(working_folder):
     return working_folder
 
 
+class Killed(BaseException):
+    """As a kill is: nothing in the product catches it."""
+
+
+def killed_after(count, train):
+    """`Engine.train`, which is killed in the step after the first `count`."""
+    left = [None] * count
+
+    def step(engine, *state):
+        if not left:
+            raise Killed
+        left.pop()
+        return train(engine, *state)
+
+    return step
+
+
 def test_a_run_goes_on_to_the_same_bits_and_is_used_and_converted_as_any(folder, inside, monkeypatch):
     monkeypatch.chdir(folder)
     whole = inside(*shlex.split(f"train {LINE} --max-steps 4 --name whole"), cwd=folder)
     assert whole.returncode == 0, whole.stderr
     assert "         LoRA of rank 2 on 4 kernels: 218 numbers train, in 10 tensors with the head\n" in whole.stdout
-    for many, said in ((2, "stopped: max_steps at step 2"), (4, "going on after step 2")):
-        assert said in inside(*shlex.split(f"train {LINE} --max-steps {many} --name halves"), cwd=folder).stdout
+    line = shlex.split(f"train {LINE} --name halves --max-steps")
+    assert "stopped: max_steps at step 2" in inside(*line, 2, cwd=folder).stdout
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Engine, "train", killed_after(1, Engine.train))
+        inside(*line, 4, "--save-minutes", 1e-9, cwd=folder)
+    assert "going on after step 3" in inside(*line, 4, cwd=folder).stdout
     factors = factor_shapes(Run("runs/whole").config())
     a, b = (Checkpoints(Run(f"runs/{name}"), factors).restore(shapes(VIT))[0] for name in ("whole", "halves"))
     assert a.state.lora.keys() == {"kernels", "factors", "averages"}

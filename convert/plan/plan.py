@@ -144,12 +144,18 @@ def refusal(layout: Layout, config: ModelConfig) -> str:
         return f"{reasons}; {f'{adapt}, or ' if helpful else ''}write the bare tensors with --weights-only"
     if helpful:
         return f"{reasons}; {adapt}"
-    ways = [f"choose a layout that holds it ({', '.join(f'--to {name}' for name in elsewhere(config)[:FEW])})"]
-    ways = ways if elsewhere(config) else []
+    return f"{reasons}; {_otherwise(layout, config)}"
+
+
+def _otherwise(layout: Layout, config: ModelConfig) -> str:
+    """What to do about a network that no adaptation fits to a layout with its head."""
+    ways = []
+    if others := elsewhere(config)[:FEW]:
+        ways.append(f"choose a layout that holds it ({', '.join(f'--to {name}' for name in others)})")
     if headless := texts_to_fit(config, ["head=drop"], lambda adapted: not layout.cannot(adapted)):
         ways.append(f"leave its head out with {' '.join(f'--adapt {text}' for text in headless)}")
     also = "choose another layout, or change the network with --adapt (`python -m convert formats` lists both)"
-    return f"{reasons}; {', or '.join(ways) or also}"
+    return ", or ".join(ways) or also
 
 
 def elsewhere(config: ModelConfig) -> list[str]:

@@ -93,9 +93,11 @@ def check_fit(run: RunConfig, given: ModelConfig, change: Change) -> None:
     row = network_of(given)
     sizes = {name: value_at(given, name) for name in row.from_data if not value_at(run.model, name)}
     wanted, there = normal(replaced(run.model, sizes)), normal(change.config)
-    free = row.head_fields if run.new_head and has_all_but_the_head(there, wanted) else ()
+    free = _of_any_head(there, {name: value_at(wanted, name) for name in row.head_fields})
     different = [
-        name for name in function_fields(wanted) if value_at(there, name) != value_at(wanted, name) and name not in free
+        name
+        for name in function_fields(wanted)
+        if value_at(there, name) != value_at(wanted, name) and not (run.new_head and name in free)
     ]
     if not different:
         return
@@ -104,7 +106,7 @@ def check_fit(run: RunConfig, given: ModelConfig, change: Change) -> None:
     )
     own = [name for name in different if name not in RULES and name not in row.from_data]
     hints = [f"give {' '.join(flag(name, value_at(there, name)) for name in own)}"] * bool(own)
-    if own and {*own} <= {*row.head_fields} and not run.new_head and has_all_but_the_head(there, wanted):
+    if own and {*own} <= free:
         hints = [f"{hints[0]}, or add --new-head to start with a new head of that kind"]
     hints += [_following(name, run) for name in RULES if name in different]
     of_data = [name for name in different if name in row.from_data]
@@ -115,14 +117,14 @@ def check_fit(run: RunConfig, given: ModelConfig, change: Change) -> None:
     raise OtherNetwork(f"init {run.init}: {values}; {' and '.join(hints)}", there, wanted, own)
 
 
-def has_all_but_the_head(there: ModelConfig, wanted: ModelConfig) -> bool:
-    """Whether a network has all parameters, but the head's, that it needs with the fields that a new head may change.
+def _of_any_head(there: ModelConfig, values: Mapping[str, Any]) -> set[str]:
+    """Those of {field: value} that a network's new head may have: they need no parameter but the head's that it lacks.
 
     So a pool by attention may give way to a mean, and not the reverse.
     """
-    row = network_of(there)
-    changed_head = replaced(there, {name: value_at(wanted, name) for name in row.head_fields})
-    return all(name.startswith(row.heads) for name in parameters(changed_head).keys() - parameters(there).keys())
+    known, heads = parameters(there).keys(), network_of(there).heads
+    lacking = {name: parameters(replaced(there, {name: value})).keys() - known for name, value in values.items()}
+    return {name for name in values if all(each.startswith(heads) for each in lacking[name])}
 
 
 def about_head(run: RunConfig, given: ModelConfig) -> list[str]:
@@ -153,9 +155,8 @@ def _other_heads(run: RunConfig, given: ModelConfig) -> Iterator[tuple[str, Any]
     for name in row.head_fields if run.new_head else ():
         hint = leaves(type(own))[name].hint
         for value in () if name in row.from_data else (True, False) if hint is bool else get_args(hint):
-            other = replaced(own, {name: value})
             with contextlib.suppress(UserError):  # a network cannot have it
-                if row.check(other) != own and has_all_but_the_head(given, normal(other)):
+                if row.check(replaced(own, {name: value})) != own and _of_any_head(given, {name: value}):
                     yield name, value
 
 
