@@ -283,6 +283,10 @@ BAD_RUNS = [
     (dict(batch=10, accumulate=4), "batch", "10", "accumulate", "4"),
     (dict(fsdp=2, parallel="pmap"), "fsdp", "2", "parallel", "pmap"),
     *(
+        (dict(profile_steps=steps), "profile_steps", repr(steps))
+        for steps in ("5", "5:4", "0:3", "a:b", "-1:2", "1:2:3")
+    ),
+    *(
         (dict(data=dict([(name, value)])), f"data.{name}", str(value))
         for name in ("validation", "test")
         for value in (-0.1, 1.0)
@@ -615,7 +619,7 @@ def test_a_run_that_leaves_its_classes_to_the_data_has_the_classes_it_began_with
 def test_only_what_leaves_the_result_alone_may_change_on_resume():
     of_any = {
         *("accumulate", "parallel", "fsdp", "max_steps", "max_minutes"),
-        *("name", "dir", "keep", "save_minutes", "log_every", "tensorboard", "wandb"),
+        *("name", "dir", "keep", "save_minutes", "log_every", "profile_steps", "tensorboard", "wandb"),
     }
     for run, more in (
         (IMAGES, {f"data.{name}" for name in ("dir", "download", "memory", "threads", "verify")}),

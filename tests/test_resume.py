@@ -7,6 +7,7 @@ kills real ones. One case of a kind runs by default, all of them with the slow o
 
 import dataclasses
 import functools
+import gzip
 import json
 import os
 import random
@@ -555,6 +556,21 @@ def test_a_finished_run_is_shown_and_not_touched(reference, folder, capsys):
     assert {
         p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.path.rglob("*") if p.is_file() and p.name != ".lock"
     } == state
+
+
+def test_steps_are_traced_and_a_trace_that_ends_early_is_kept(reference, folder, capsys):
+    """The rest of the run is that of an untraced one."""
+    train(replace(TINY, max_steps=4, profile_steps="4:9"), folder=folder)
+    assert "profile  a trace from step 4 on, as training ended before step 9: open " in capsys.readouterr().out
+    shutil.rmtree(folder.path / "profile")
+    train(replace(TINY, profile_steps="6:7"), folder=folder)
+    said = capsys.readouterr().out
+    (trace,) = (folder.path / "profile").rglob("perfetto_trace.json.gz")
+    assert f"profile  a trace of steps 6 to 7: open {trace} at https://ui.perfetto.dev" in said
+    names = {event.get("name") for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]}
+    assert any("jit_step" in str(name) for name in names)
+    shutil.rmtree(folder.path / "profile")
+    assert_same(result(folder), ended(reference))
 
 
 # ------------------------------------------------------------------------------------ best and early stopping

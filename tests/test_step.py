@@ -472,7 +472,7 @@ def on_eight_devices(folder, variants, **env):
     out = folder / "out.npz"
     command = [sys.executable, __file__, str(out), *variants]
     done = subprocess.run(
-        command, env={**os.environ, "JAX_NUM_CPU_DEVICES": "8", **env}, capture_output=True, text=True, timeout=600
+        command, env={**os.environ, "JAX_NUM_CPU_DEVICES": "8", **env}, capture_output=True, text=True, timeout=1200
     )
     assert done.returncode == 0, done.stderr
     with np.load(out) as file:

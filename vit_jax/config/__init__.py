@@ -36,7 +36,7 @@ from .networks import (
     without_dropout,
 )
 from .resnet import ResNetConfig, check_resnet
-from .run import NO_DATA, AugmentConfig, DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig, roles
+from .run import NO_DATA, AugmentConfig, DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig, profiled, roles
 from .sentences import SPECIALS, SentenceData
 from .sizes import SIZES, is_sized, size_of, sized
 from .tasks import (
@@ -119,6 +119,7 @@ __all__ = [
     "parameter_count",
     "parameters",
     "pixels",
+    "profiled",
     "rate_scales",
     "replaced",
     "roles",

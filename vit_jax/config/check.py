@@ -8,7 +8,7 @@ from ..errors import UserError
 from .groups import check_frozen, check_muon
 from .lora import check_lora, learnt_table
 from .networks import network_of
-from .run import RunConfig
+from .run import RunConfig, profiled
 from .tasks import TASKS, network_row, task_row
 from .values import flat
 
@@ -70,6 +70,7 @@ def check_numbers(run: RunConfig) -> None:
         raise UserError(f"seed is {run.seed}: give a number of at least 0 and below 2^32")
     if run.accumulate and run.batch % run.accumulate:
         raise UserError(f"batch {run.batch} is not divisible by accumulate {run.accumulate}: change one of them")
+    profiled(run.profile_steps)
     if run.fsdp > 1 and run.parallel == "pmap":
         raise UserError(
             f"fsdp is {run.fsdp}, but parallel is pmap, where each device holds all parameters: set it to jit"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ..errors import UserError
 from .fields import Decaying, ModelConfig, execution, identity
 
 NO_DATA = "unknown"  # the data.source of a run that was made from weights only
@@ -227,5 +229,19 @@ class RunConfig:
     keep: int = execution(2, "number of newest checkpoints to keep, besides the best")
     save_minutes: float = execution(10.0, "minutes between checkpoints within a long epoch")
     log_every: int = execution(10, "steps between lines of metrics.jsonl")
+    profile_steps: str = execution(
+        "",
+        "FIRST:LAST, such as 20:25: trace these steps, counted from 1, into the run's folder, to see where their time "
+        "goes; empty: none",
+    )
     tensorboard: bool = execution(False, "write TensorBoard events to the run folder (extra: tensorboard)")
     wandb: str = execution("", "Weights & Biases project to log to (extra: wandb); empty: none")
+
+
+def profiled(steps: str) -> range:
+    """The steps that `profile_steps` names. Raises UserError on a text that names none."""
+    match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", steps, re.ASCII)
+    first, last = map(int, match.groups()) if match else (1, 0)
+    if steps and not 1 <= first <= last:
+        raise UserError(f"profile_steps is {steps!r}: give FIRST:LAST, two steps counted from 1, such as 20:25")
+    return range(first, last + 1)

@@ -14,6 +14,7 @@ import numpy as np
 from .. import backend
 from ..errors import CheckFailed, Interrupted
 from ..report.log import STEP_METRICS
+from .profile import Profile
 from .session import Caught, Session
 
 if TYPE_CHECKING:
@@ -66,8 +67,9 @@ def loop(s: Session) -> str:
         contextlib.closing(batches(s.setup.dataset.splits["train"], s.setup.order, s.step, s.setup.stop)) as stream,
         s.progress,
         s.caught.waiting(),
+        Profile(s.run.profile_steps, s.folder.path / "profile", s.progress.say) as profile,
     ):
-        meter, last_save = first_step(s, next(stream)), time.monotonic()
+        meter, last_save = first_step(s, next(stream), profile), time.monotonic()
         while True:
             after_step(s, meter)
             ending = why_end(s)
@@ -81,17 +83,24 @@ def loop(s: Session) -> str:
             if ending:
                 return ending
             batch = next(stream)
-            s.state, metrics = s.engine.train(s.state, batch)
-            s.step += 1
+            metrics = step(s, batch, profile)
             check_finite(s, meter.add(s.step, metrics, s.task.tokens(batch)))
 
 
-def first_step(s: Session, batch: dict[str, Any]) -> Meter:
+def step(s: Session, batch: dict[str, Any], profile: Profile) -> dict[str, Any]:
+    """Do the next step; returns its metrics, on the device."""
+    profile.begin(s.step + 1)
+    s.state, metrics = s.engine.train(s.state, batch)
+    s.step += 1
+    profile.end(s.step, metrics)
+    return metrics
+
+
+def first_step(s: Session, batch: dict[str, Any], profile: Profile) -> Meter:
     """Do the first step of this process, which compiles; its time is printed and does not count in the speed."""
     meter, began = Meter(s.setup.order.batch, s.task.unit, s.totals), time.monotonic()
     s.progress.say("compiling the training step ...")
-    s.state, metrics = s.engine.train(s.state, batch)
-    s.step += 1
+    metrics = step(s, batch, profile)
     meter.add(s.step, metrics, s.task.tokens(batch))
     check_finite(s, meter.settle())
     s.progress.say(f"first step done after {time.monotonic() - began:.1f} s, compilation included")
