@@ -65,14 +65,23 @@ def by_timm(table: np.ndarray, old: Size, new: Size) -> np.ndarray:
     ].numpy()
 
 
-def by_huggingface(table: np.ndarray, old: Size, new: Size) -> np.ndarray:
+def by_huggingface(table: np.ndarray, old: Size, new: Size, family: str = "vit", name: str = "ViT") -> np.ndarray:
     transformers, patch = load("transformers"), 2
-    config = transformers.ViTConfig(image_size=old[0] * patch, patch_size=patch, hidden_size=table.shape[1])
-    embeddings = importlib.import_module("transformers.models.vit.modeling_vit").ViTEmbeddings(config).double()
+    sizes = dict(image_size=old[0] * patch, patch_size=patch, hidden_size=table.shape[1])
+    code = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    embeddings = getattr(code, f"{name}Embeddings")(getattr(transformers, f"{name}Config")(**sizes)).double()
     embeddings.position_embeddings.data = torch.from_numpy(table)[None]
     tokens = torch.zeros(1, 1 + new[0] * new[1], table.shape[1], dtype=torch.float64)
     with torch.no_grad():
         return embeddings.interpolate_pos_encoding(tokens, new[0] * patch, new[1] * patch)[0].numpy()
+
+
+def by_siglip2(table: np.ndarray, old: Size, new: Size) -> np.ndarray:
+    load("transformers")
+    code = importlib.import_module("transformers.models.siglip2.modeling_siglip2").Siglip2VisionEmbeddings
+    prefix, grid = len(table) - old[0] * old[1], torch.tensor([new])
+    given = torch.from_numpy(table[prefix:]).reshape(*old, -1)
+    return np.concatenate([table[:prefix], code.resize_positional_embeddings(given, grid, new[0] * new[1])[0].numpy()])
 
 
 def by_torchvision(table: np.ndarray, old: Size, new: Size) -> np.ndarray:
@@ -105,11 +114,16 @@ def by_jax(table: np.ndarray, old: Size, new: Size) -> np.ndarray:
 
 
 Resize = Callable[[np.ndarray, Size, Size], np.ndarray]
+DINOV2 = functools.partial(by_huggingface, family="dinov2", name="Dinov2")
+REGISTERS = functools.partial(by_huggingface, family="dinov2_with_registers", name="Dinov2WithRegisters")
 # (kernel, whose code, what it needs, the code, its limit, grids that need not be square: before, after)
 TABLE: tuple[tuple[str, str, str, Resize, float, bool, bool], ...] = (
     ("timm", "timm resample_abs_pos_embed", "timm", by_timm, FLOAT32, True, True),
     ("timm", "torch interpolate", "torch", functools.partial(by_size, mode="bicubic"), FLOAT64, True, True),
     ("hf", "transformers interpolate_pos_encoding", "transformers", by_huggingface, FLOAT64, False, True),
+    ("hf", "transformers, DINOv2", "transformers", DINOV2, FLOAT32, False, True),
+    ("timm", "transformers, DINOv2 with registers", "transformers", REGISTERS, FLOAT32, False, True),
+    ("flexi", "transformers, SigLIP 2", "transformers", by_siglip2, FLOAT32, True, True),
     ("dino", "torch interpolate, by scale", "torch", by_dino, FLOAT64, False, True),
     ("torchvision", "torchvision interpolate_embeddings", "torchvision", by_torchvision, FLOAT64, False, False),
     ("google", "scipy zoom", "scipy", by_zoom, FLOAT64, False, False),
