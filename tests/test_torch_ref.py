@@ -81,6 +81,17 @@ VITS = {
         head_norm=True,
         position="none",
     ),
+    "rotary": replace(
+        VIT,
+        head_width=8,
+        registers=2,
+        position="none",
+        rotary="axial",
+        rotary_places="indices",
+        rotary_pairs="neighbours",
+        rotary_offset=1.0,
+        rotary_grid=(3, 5),
+    ),
 }
 SEQS = {
     "plain": SEQ,
@@ -148,6 +159,13 @@ def test_a_vit_is_the_same_function(name):
     for part in names:
         close(found[part], expected[part])
     close(model(images), expected["logits"])  # by torch's fused attention, where capture has its own
+    if not config.position_stored:  # images of any size that the patch divides
+        x = np.random.default_rng(2).normal(size=(2, 4, 12, 2))
+        with jax.enable_x64(True):
+            expected = ours(config, weights)(jnp.asarray(x))
+        close(model(torch.tensor(x).permute(0, 3, 1, 2)), expected)
+        with pytest.raises(ValueError, match=r"images of 4x11 pixels are not divisible by the patch 2x3"):
+            model(torch.zeros(2, 2, 4, 11, dtype=torch.float64))
 
 
 def test_an_encoder_alone_is_the_same_function():

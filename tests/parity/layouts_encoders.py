@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from convert import rules
+from convert import adapt, rules
 from convert.layout import Layout
 from convert.verify import Weights
 from convert.verify.checks import Check, bits, values
 from convert.verify.libraries import transformers_encoders
-from convert.verify.reference import Reference, compared
+from convert.verify.reference import Reference, compared, forward
+from convert.verify.sides import ByRows
 from vit_jax import rotary
 from vit_jax.config import ViTConfig
 
@@ -198,6 +199,21 @@ def compare(case: Saved, what: str) -> Iterator[Check]:
     yield from loaded(what, layout, config, kept, files, reference, case.back or case.name)
 
 
+def resized(number: int, size: tuple[int, int]) -> Iterator[Check]:
+    """A class on images of another size than its config's, for which it resizes its positions in the call."""
+    case, (h, w) = CLASSES[number], size
+    model = case.build()
+    state, files = saved(model)
+    _, layout, config = identify(state, files)
+    (resize,) = adapt.adaptations(config, [f"resize={h}x{w}:{layout.resizes(config)}"])
+    mine = rules.read(rules.narrow(layout.rows(config), state), state)
+    mine = {name: array for name, array in mine.items() if not name.startswith(rules.CARRIED)}
+    reference = Reference("ours, resized", resize.config, adapt.apply(resize, mine))
+    what = f"{case.name} {number}, {h}x{w} pixels"
+    built = transformers_encoders.built(model, Weights(what, layout, config, state))
+    yield forward(what, reference, ByRows(built, config).capture(reference.inputs), "float64")
+
+
 def loaded(
     what: str,
     layout: Layout,
@@ -235,3 +251,7 @@ def layouts() -> Iterator[Check]:
     for number, case in enumerate(CLASSES):
         yield from compare(case, f"{case.name} {number}")
     yield from angles()
+    for number, case in enumerate(CLASSES):
+        if case.name in ("Dinov2ForImageClassification", "Dinov2WithRegistersModel", "Siglip2VisionModel"):
+            for size in ((8, 8), (6, 10)):
+                yield from resized(number, size)

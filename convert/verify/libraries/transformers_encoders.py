@@ -117,21 +117,23 @@ def exact_angles(module: Any) -> None:
 
 
 def exact_positions(module: Any) -> None:
-    """Have SigLIP 2 resize its positions in float64: it does so in float32 whatever its parameters have."""
+    """Have DINOv2 and SigLIP 2 resize their positions in float64: they do so in float32 whatever they are given."""
     import torch
 
-    embeddings = next((each for each in module.modules() if hasattr(each, "resize_positional_embeddings")), None)
-    if embeddings is None:
-        return
-    resize = embeddings.resize_positional_embeddings
-    code = importlib.import_module(type(embeddings).__module__)
     wide = SimpleNamespace(**{**vars(torch), "float32": torch.float64})
 
-    def exact(*args: Any, **kwargs: Any) -> Any:
-        with mock.patch.object(code, "torch", wide):
-            return resize(*args, **kwargs)
+    def exact(resize: Callable[..., Any], code: Any) -> Callable[..., Any]:
+        def resized(*args: Any, **kwargs: Any) -> Any:
+            with mock.patch.object(code, "torch", wide):
+                return resize(*args, **kwargs)
 
-    embeddings.resize_positional_embeddings = exact
+        return resized
+
+    for each in module.modules():
+        for name in ("interpolate_pos_encoding", "resize_positional_embeddings"):
+            if hasattr(each, name):
+                code = importlib.import_module(type(each).__module__)
+                setattr(each, name, exact(getattr(each, name), code))
 
 
 def as_patches(images: Any, patch: int) -> dict[str, Any]:
