@@ -15,9 +15,11 @@ import numpy as np
 
 from vit_jax.config import ViTConfig
 
-from ..layout import PLAIN_VIT, Field, Json, Layout, Names, Refusal, always, count, has, length
+from ..layout import PLAIN_VIT, Field, Layout, Names, Refusal, always, count, has, length
 from ..rules import CARRIED, Concat, Constant, Row, carried
+from .dinov2 import activation, hidden
 from .modules import TOKEN, TOKENS, Tensors, module_rows
+from .timm import patch
 
 BLOCK = {
     "norm1": "norm1.",
@@ -72,22 +74,6 @@ def heads(names: Names) -> int | None:
     """A solver: the number of heads, from the periods, of which there are four times fewer than values of a head."""
     width, quarter = length("patch_embed.proj.weight", 0)(names), length(PERIODS, 0)(names)
     return width // (4 * quarter) if width and quarter else None
-
-
-def hidden(names: Names) -> int | None:
-    """A solver: the hidden width of the mlp."""
-    return length("blocks.0.mlp.w3.weight", 1)(names) or length("blocks.0.mlp.fc2.weight", 1)(names)
-
-
-def patch(names: Names) -> list[int] | None:
-    """A solver: the rows and columns of a patch."""
-    shape = names.get("patch_embed.proj.weight", ())
-    return list(shape[2:]) if len(shape) == 4 else None
-
-
-def activation(names: Names, known: Json) -> str:
-    """The activation: SiLU for the gated mlp, exact GELU for the plain one."""
-    return "silu" if known["gated"] else "gelu"
 
 
 def cannot_hold(c: ViTConfig) -> list[str]:

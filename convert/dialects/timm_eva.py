@@ -19,6 +19,7 @@ from vit_jax.config import ViTConfig
 
 from ..layout import Field, Json, Layout, Names, Refusal, always, has, length
 from . import timm
+from .dinov2 import activation
 from .timm_eva_folder import cannot_state, read_side, write_side
 
 Q_BIAS = has("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias")
@@ -45,7 +46,7 @@ FIELDS = (
     | timm.PLAIN_NORMS
     | {
         "heads": Field(solve=heads),
-        "activation": Field(("gelu", "silu"), follow=lambda names, known: "silu" if known["gated"] else "gelu"),
+        "activation": Field(("gelu", "silu"), follow=activation),
         "stem_norm": always(False),
         "distill_token": always(False),
         "distill_head": always(False),
