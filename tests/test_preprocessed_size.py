@@ -156,10 +156,15 @@ def test_another_size_is_fitted_from_the_positions_of_the_file(theirs, flags, im
         ("--model.heads 4", "its heads is 2, here it is 4; give --model.heads 2"),
         ("--model.pool cls", "its pool is cls_mean, here it is cls; give --model.pool cls_mean"),
         ("--model.no-cls-token --model.pool mean", "its pool is cls_mean, here it is mean"),
+        ("--init turns --model.rotary none", "its rotary is axial, here it is none; give --model.rotary axial"),
+        ("--init turns --model.rotary-base 7", "its rotary_base is 100.0, here it is 7.0; give --model.rotary-base"),
+        ("--init turns --model.image 24", "its image is 28, here it is 24; add --init-resize timm"),
     ],
 )
 def test_what_contradicts_the_weights_is_refused_in_one_sentence(theirs, inside, flags, said):
-    done = inside(*shlex.split(f"train --init theirs --data.source digits --dry-run {flags}"), cwd=theirs.parent)
+    folder(theirs.parent / "turns", "huggingface-dinov3", DINOV3)
+    init = "" if "turns" in flags else "--init theirs"
+    done = inside(*shlex.split(f"train {init} --data.source digits --dry-run {flags}"), cwd=theirs.parent)
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
@@ -174,6 +179,17 @@ def test_a_size_that_the_network_cannot_take_is_said_and_left_out(tmp_path, size
         assert why in note and source
     with pytest.raises(UserError, match=f"^{path}: the preprocessing stated beside the weights is left out: .*{why}"):
         vit_jax.weights.complete(str(path))
+
+
+def test_heads_that_rotary_positions_cannot_turn_are_refused_in_one_sentence(theirs, inside):
+    path = folder(theirs.parent / "turns", "huggingface-dinov3", DINOV3)
+    stated = json.loads((path / "config.json").read_text()) | {"num_attention_heads": 8}
+    (path / "config.json").write_text(json.dumps(stated))
+    said = "model.rotary is axial, which needs heads of a width that is divisible by 4, not 2"
+    for words in ("convert turns x.safetensors", "train --init turns --data.source digits"):
+        done = inside(*shlex.split(words), cwd=theirs.parent)
+        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert not (theirs.parent / "x.safetensors").exists()
 
 
 def test_a_network_without_positions_takes_the_size_of_its_preprocessing(tmp_path, capsys):
