@@ -192,6 +192,19 @@ def test_heads_that_rotary_positions_cannot_turn_are_refused_in_one_sentence(the
     assert not (theirs.parent / "x.safetensors").exists()
 
 
+def test_what_is_prepared_otherwise_than_in_the_library_is_said_where_weights_are_used(tmp_path, capsys):
+    """SigLIP 2 keeps the proportions of a picture, and takes the size of its processor."""
+    config = ViTConfig(
+        image=16, patch=4, classes=3, width=16, depth=1, heads=2, hidden=32, cls_token=False, pool="mean",
+        activation="gelu_tanh",
+    )  # fmt: skip
+    processor = {"image_processor_type": "Siglip2ImageProcessor", "patch_size": 4, "max_num_patches": 9}
+    net = vit_jax.load(folder(tmp_path / "theirs", "huggingface-siglip2", config, processor))
+    resized, squeezed = capsys.readouterr().err.splitlines()
+    assert "by flexi from 4x4 to 3x3" in resized and "here it is stretched to a square" in squeezed
+    assert net.run.model.image == 12 and net.inputs(np.zeros((1, 6, 9, 3), np.uint8)).shape == (1, 12, 12, 3)
+
+
 def test_a_network_without_positions_takes_the_size_of_its_preprocessing(tmp_path, capsys):
     processor = STATISTICS | {"image_processor_type": "DINOv3ViTImageProcessor", "size": {"height": 8, "width": 12}}
     path = folder(tmp_path / "theirs", "huggingface-dinov3", DINOV3, processor)

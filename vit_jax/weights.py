@@ -153,8 +153,6 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
     """The network of a weight file of any layout."""
     given, arrays = converted(path, **options)
     config, facts = given.config, given.facts
-    if given.resized:
-        print(f"note     {printable(path)}: {given.resized}", file=sys.stderr)
     double = any(x.dtype == np.float64 for x in arrays.values())
     run, tree = replace(untrained(config), compute_dtype="float64" if double else "float32"), unflatten(arrays)
     row, metadata = task_row(run.task), stated_by(facts, run.task, run.model)
@@ -174,6 +172,8 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
     )
     if lacks:
         return BareNetwork(_network(run, tree), run, lacks, facts.notes)
+    for note in (*filter(None, [given.resized]), *facts.notes):
+        print(f"note     {printable(path)}: {printable(note)}", file=sys.stderr)
     task = task_of(run, metadata)
     if stated := facts.extra.get("generation"):
         decoding, lacking = from_generation_config(stated, facts.extra.get("eos_token_id", NO_ID))
