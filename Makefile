@@ -15,7 +15,7 @@
 
 TORCH ?= yes
 # The tests that load a library of the extra parity, or skip without it.
-LIBRARY_TESTS = $(shell grep -lE '^ *(from|import) .*libraries|importorskip."(huggingface_hub|transformers)' tests/test_*.py)
+LIBRARY_TESTS = $(shell grep -lE '^ *(from|import) .*libraries|importorskip."(huggingface_hub|jax2onnx|transformers)' tests/test_*.py)
 # A process holds up to 4 GB, so there are at most four of them.
 PYTEST = .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 comma := ,

@@ -398,7 +398,7 @@ def test_force_replaces_in_a_folder_only_what_a_conversion_wrote(refused, run, s
     assert "thesis.tex" in refused(source, tmp_path / "hf", "--to", "huggingface", *SAID, *STATISTICS, "--force")
 
 
-@pytest.mark.parametrize("target", ["out.gguf", "out.h5", "out.onnx"])
+@pytest.mark.parametrize("target", ["out.gguf", "out.h5", "out.tflite"])
 def test_a_suffix_that_is_no_container_is_refused(refused, source, tmp_path, target):
     assert target in refused(source, tmp_path / target, "--to", "timm", *SAID, *STATISTICS)
 

@@ -80,7 +80,8 @@ def test_wheel_metadata(wheel):
     base = {canonicalize_name(r.name) for r in map(Requirement, found.requires or []) if "extra" not in str(r.marker)}
     assert {"jax", "flax", "optax", "tensorflow-datasets"} <= base
     assert not base & {"torch", "torchvision", "tensorflow", "tensorflow-cpu", "tensorboard", "wandb", "pytest"}
-    extras = {"cuda12", "cuda13", "tpu", "torch", "parity", "hub", "text", "captions", "tensorboard", "wandb"}
+    extras = {"cuda12", "cuda13", "tpu", "torch", "parity", "hub", "text", "captions", "onnx", "stablehlo"}
+    extras |= {"tensorboard", "wandb"}
     assert extras | {"test", "dev"} == set(found.metadata.get_all("Provides-Extra"))
 
 

@@ -271,7 +271,7 @@ def exported(
     chosen: Mapping[str, Any] | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> list[Path]:
-    """Write weights with `convert` to a path; returns the files. What is to be known of them is printed on stderr.
+    """Write weights, or a program, with `convert` to a path; returns the files. Notes on them are printed on stderr.
 
     Args:
         given: the path of a run or of weights, or (config, {dotted parameter name: array}).
@@ -282,11 +282,16 @@ def exported(
         files: of a network in memory, those that its run keeps of a tokenizer, {path in the folder: content}.
     Raises UserError.
     """
+    from convert.containers import is_program
     from convert.plan.plan import plan
     from convert.recognise.reading import Options, read
     from convert.recognise.tokenizer import special_ids
+    from convert.write.into_program import write_program
     from convert.write.write import write
 
+    program = is_program(path)
+    if program and layout != "vit-jax":
+        raise UserError(f"to {layout!r}: {path} is a program, which has no layout; leave it out")
     try:
         reading = read(given, Options(sets=sets, **chosen or {})) if isinstance(given, str) else _held(*given, sets)
         with reading.source:
@@ -297,7 +302,8 @@ def exported(
             reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
             any_size = bool(reading.layout.resizes(reading.config))
             reading.facts = _with(reading.facts, stated, reading.config, any_size)
-            written = write(plan(reading, layout), path)
+            planned = plan(reading, layout)
+            written = write_program(planned, path) if program else write(planned, path)
     except UserError as error:
         text = _one_of(str(error), given) if isinstance(given, str) else str(error)
         raise UserError(_in_python(text)) from error

@@ -134,5 +134,9 @@ class ResNet(nnx.Module):
 
 def pooled(x: Array) -> Array:
     """The maximum of each 3x3 pixels, at every second row and column: [B, h, w, D] -> [B, h/2, w/2, D]."""
-    sides = ((0, 0), (1, 1), (1, 1), (0, 0))
-    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), sides)
+    x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-jnp.inf)
+    for axis in (1, 2):  # with slices, which ONNX has as well; of lax.reduce_window jax2onnx makes a MaxPool of 4 axes
+        last = (x.shape[axis] - 1) // 2 * 2  # one after the first pixel of the last window
+        first, second, third = (lax.slice_in_dim(x, k, k + last - 1, 2, axis) for k in range(3))
+        x = jnp.maximum(jnp.maximum(first, second), third)
+    return x

@@ -284,15 +284,15 @@ def export(
         network: a model of this package (a ViT, a Transformer), also one that a training loop of one's own has trained;
             what `load` returned, whose preprocessing and class names or words go along; or the path of a run or of
             weights, of which `which` and `ema` choose as in `load`.
-        path: a file of a container that convert writes (X.safetensors, X.npz, X.pt, ...), or a folder: of our own
-            layout a run's, of another the one that its library opens.
+        path: a file of a container that convert writes (X.safetensors, X.npz, X.pt, ...); or a folder: of our own
+            layout a run's, of another the one that its library opens; or X.onnx or X.stablehlo, a program.
         to: a layout that `python -m convert formats` lists: "timm", "huggingface", ...; "vit-jax" is our own.
         class_names: the names of the classes, where the network does not have them.
         fields: what neither the network nor its source states, by convert's names (--set): the "mean" and "std" of
             pixels in 0..1 that its images are normalised with, for example.
 
-    `load` opens what was written. Returns the files. Raises UserError, also if the path exists, or if the layout cannot
-    hold the network.
+    `load` opens what was written, but for programs. Returns the files. Raises UserError, also if the path exists, or if
+    the layout cannot hold the network.
     """
     if str(path).startswith("hf://"):
         raise UserError(

@@ -93,8 +93,10 @@ def parser(command: str, prog: str) -> argparse.ArgumentParser:
         add("src", metavar="SRC", help=SOURCE)
     if not command:
         suffixes = ".safetensors .pt .pth .bin .npz .msgpack"
+        folder = "a folder with the files its library wants"
+        program = "a program that runs without vit-jax (.onnx, .stablehlo)"
         hub = "or hf://owner/name, to which the verified folder is uploaded"
-        add("dst", metavar="DST", help=f"a file ({suffixes}), a folder with the files its library wants, {hub}")
+        add("dst", metavar="DST", help=f"a file ({suffixes}), {folder}, {program}, {hub}")
     about_source(add, "A" if command == "verify" else "SRC")
     if not command:
         about_target(add)

@@ -14,24 +14,34 @@ from vit_jax.presets import preset
 from vit_jax.runs import Run
 
 from ..adapt import operation
-from ..containers import writer
+from ..containers import is_program, writer
 from ..dialects import LAYOUTS
 from ..plan.plan import Plan, plan
 from ..recognise.layouts import find
 from ..recognise.reading import Reading, read
 from ..recognise.weights_in import tied
+from ..write.into_program import write_program
 from ..write.origin import ALONG
+from ..write.program import kind_of
 from ..write.write import Written, goal_of, holds_training, write
 from .arguments import options
 
 LARGE = 200 << 20  # bytes from which on a conversion shows its progress
+NOT_OF_PROGRAMS = {  # {flag that a conversion to a program does not take: why}
+    "to": "has no layout",
+    "preset": "holds no optimizer's state",
+    "weights_only": "holds no optimizer's state, and cannot be used without the file beside it",
+    "allow_nonfinite": "is run and compared, which NaN and infinity prevent",
+    "verify": "is always run and compared with ours before it gets its name",
+}
 
 
 def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] | None = None) -> int:
     """Convert SRC to DST. `finish` is then called, in place of what reports and verifies what was written."""
     began = time.monotonic()
     check_words(arguments)
-    if not arguments.to and (layout := begun_from(arguments.src)):
+    program = is_program(arguments.dst)
+    if not program and not arguments.to and (layout := begun_from(arguments.src)):
         arguments.to = layout
         print_line(f"target    {layout}, the layout of the weights that this run began with; --to vit-jax is our own")
     named = preset(arguments.preset).run if arguments.preset else None
@@ -53,7 +63,10 @@ def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] |
         for adaptation in planned.adaptations:
             print_line(f"adapted   {adaptation.text}: {adaptation.says}")
         size = sum(spec.nbytes for spec in planned.specs.values())
-        written = write(planned, arguments.dst, arguments.force, arguments.weights_only, progress(size), named)
+        if program:
+            written = write_program(planned, arguments.dst, arguments.force)
+        else:
+            written = write(planned, arguments.dst, arguments.force, arguments.weights_only, progress(size), named)
         if finish is not None:
             finish(planned, written)
             return DONE
@@ -75,8 +88,23 @@ def check_words(arguments: argparse.Namespace) -> None:
         find(arguments.to, "--to")
     for text in arguments.adapt:
         operation(text)
-    if os.path.splitext(arguments.dst)[1]:
+    if is_program(arguments.dst):
+        check_program(arguments)
+    elif os.path.splitext(arguments.dst)[1]:
         writer(arguments.dst)
+
+
+def check_program(arguments: argparse.Namespace) -> None:
+    """Raise UserError on a flag that has no meaning where DST is a program, and where a library is not installed."""
+    for name, why in NOT_OF_PROGRAMS.items():
+        if value := getattr(arguments, name):
+            flag = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+            raise UserError(f"{flag}: {arguments.dst} is a program, which {why}; leave the flag out")
+    if arguments.dtype not in (None, "float32"):
+        raise UserError(
+            f"--dtype {arguments.dtype}: {arguments.dst} is a program, which computes in float32; leave it out"
+        )
+    kind_of(arguments.dst)
 
 
 def begun_from(path: str) -> str:
@@ -133,7 +161,8 @@ def described(reading: Reading, along: tuple[str, ...] = ()) -> str:
 
 def report(written: Written, layout: str, size: int, seconds: float) -> str:
     """The lines that list what was written."""
-    lines = [f"written   {printable(str(written.path))}: {layout}, {size / 1e6:,.1f} MB in {seconds:.1f} s"]
+    what = written.provenance.get("program", layout)
+    lines = [f"written   {printable(str(written.path))}: {what}, {size / 1e6:,.1f} MB in {seconds:.1f} s"]
     lines += [f"          {printable(str(path))}" for path in written.files if path != written.path]
     return "\n".join([*lines, *(f"note      {note}" for note in written.notes)])
 

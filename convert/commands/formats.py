@@ -8,6 +8,7 @@ import itertools
 import string
 
 from vit_jax.config import NETWORKS
+from vit_jax.errors import install
 
 from ..adapt import OPERATIONS
 from ..adapt.kernels import PATCHES, POSITIONS
@@ -15,6 +16,8 @@ from ..dialects import LAYOUTS, refused
 from ..layout import Layout
 from ..plan.shared import shared
 from ..verify.libraries import OURS, library_of
+from ..write.into_program import image_networks
+from ..write.program import KINDS
 from .terminal import wrapped
 
 COLUMNS = (
@@ -57,6 +60,9 @@ def show(reasons: bool) -> None:
     print("\n" + wrapped("What --adapt OP=VALUE can do on the way, in the order in which it is given:", 0))
     for what in adaptations():
         print(wrapped(f"  {what}", 6))
+    print("\n" + wrapped(f"Programs, which run without vit-jax, of {' and '.join(image_networks())}: DST ends with", 0))
+    for suffix, kind in KINDS.items():
+        print(wrapped(f"  {suffix:11} {kind.title}: {kind.runs}; needs {install(kind.extra)}", 14))
     print("\nRecognised and refused by name:")
     for what in refused.titles():
         print(wrapped(f"  {what}", 6))

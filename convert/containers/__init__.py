@@ -6,10 +6,10 @@ import os
 
 from vit_jax.errors import UserError
 
-from .kinds import SUFFIXES, check_file, open_file, writer
+from .kinds import PROGRAMS, SUFFIXES, check_file, is_program, open_file, writer
 from .source import Source, Step
 
-__all__ = ["SUFFIXES", "check_file", "open_source", "writer"]
+__all__ = ["PROGRAMS", "SUFFIXES", "check_file", "is_program", "open_source", "writer"]
 
 
 def open_source(path: str, file: str = "", step: Step = None, training: bool = False) -> Source:

@@ -25,6 +25,7 @@ SUFFIXES = {
     ".msgpack": "msgpack",
 }
 WRITTEN = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".msgpack")
+PROGRAMS = (".onnx", ".stablehlo")  # files that hold the network too: they are written (write/program.py), not read
 FIRST_BYTES = 512  # that are enough to recognise a file
 FOREIGN = (  # other files that are found under such names: their first bytes, what they are, the remedy
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "run `git lfs pull`, or download it"),
@@ -58,6 +59,8 @@ def container(path: str) -> str:
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= min(limits.HEADER, os.path.getsize(path)):
         return "safetensors"
     suffix = SUFFIXES.get(os.path.splitext(path)[1].lower())
+    if is_program(path):
+        raise UserError(f"{path}: is a program, from which no weights are read; give the weights that it was made of")
     for start, what, remedy in FOREIGN:
         if head.startswith(start):
             raise UserError(f"{path}: is {what}; {remedy}")
@@ -103,12 +106,17 @@ def check_file(path: str) -> None:
         raise UserError(f"{path}: may not be read by you; change that with chmod")
 
 
+def is_program(path: str) -> bool:
+    """Whether a name is that of a program, by its suffix."""
+    return os.path.splitext(path)[1].lower() in PROGRAMS
+
+
 def writer(path: str) -> tuple[str, Writer]:
     """(container, its writer) for a file name, by its suffix. Raises UserError where no container has that suffix."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in WRITTEN:
         found = f"{suffix} is not the suffix of a container" if suffix else "the name has no suffix"
-        raise UserError(f"{path}: {found}; end the name with one of {', '.join(WRITTEN)}")
+        raise UserError(f"{path}: {found}; end the name with one of {', '.join((*WRITTEN, *PROGRAMS))}")
     name = SUFFIXES[suffix]
     write: Callable[..., None] = import_module(f".{READERS[name]}", __package__).write
     return name, write

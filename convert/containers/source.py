@@ -20,6 +20,7 @@ Step = int | Literal["best", "last"] | None  # of a folder of checkpoints; None:
 CARRIED_SUFFIX = ".carried.safetensors"  # a file next to the weights: tensors that are no parameters of the network
 PROVENANCE = "provenance.json"  # written into a target folder
 CERTIFICATE = ".certificate.json"  # suffix of the file written next to a target
+DATA = ".data"  # suffix of the file next to a program that is too large for one file: its weights
 DIGESTED = ".safetensors"  # suffix of files that hold their own provenance and a digest of every tensor
 
 # By container, what joins the parts of a name: the keys of nested dictionaries (torch, msgpack), or modules.

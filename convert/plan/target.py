@@ -18,9 +18,9 @@ from pathlib import Path
 from vit_jax.errors import UserError
 from vit_jax.runs import sync_file, sync_folder
 
-from ..containers import open_source
+from ..containers import is_program, open_source
 from ..containers.folder import read_json
-from ..containers.source import CARRIED_SUFFIX, CERTIFICATE, DIGESTED, PROVENANCE, Source
+from ..containers.source import CARRIED_SUFFIX, CERTIFICATE, DATA, DIGESTED, PROVENANCE, Source
 from .claim import claim
 
 MOUNTED = "is where another disk is mounted, so it cannot be replaced; give a folder in it"
@@ -42,11 +42,11 @@ class Target:
     @property
     def beside(self) -> list[Path]:
         """Paths of the files that a conversion leaves beside the target."""
-        suffixes = (
-            [CERTIFICATE]
-            if self.folder
-            else [CERTIFICATE, CARRIED_SUFFIX, *([] if self.path.suffix == DIGESTED else [".json"])]
-        )
+        suffixes = [CERTIFICATE]
+        if is_program(self.path.name):
+            suffixes = [".json", DATA]
+        elif not self.folder:
+            suffixes += [CARRIED_SUFFIX, *([] if self.path.suffix == DIGESTED else [".json"])]
         return [self.path.with_name(self.path.name + suffix) for suffix in suffixes]
 
     def check(self, source: Source, force: bool, replaceable: bool = True) -> None:
@@ -204,6 +204,8 @@ def was_converted(path: Path) -> bool:
         if path.name.endswith(CARRIED_SUFFIX):
             with open_source(str(path)) as source:
                 return "carried" in source.metadata
+        if path.name.endswith(DATA):
+            return path.name in read_json(f"{str(path).removesuffix(DATA)}.json").get("files", ())
         found = read_json(str(path))
         return found.get("format") == 1 and bool({"verdict", "made_by"} & found.keys())
     except (OSError, UserError):

@@ -8,6 +8,8 @@ import os
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
+
 from vit_jax.config import network_of, to_dict
 
 from ..containers.source import Source, Spec, Tensor, leaves, raw
@@ -48,7 +50,12 @@ def source_hash(source: Source) -> str:
     each = [(path.name, file_hash(path)) for path in source_files(source)]
     if not each:  # in memory
         each = [(name, tensor_hash(tensor)) for name, tensor in sorted(leaves(source.tree).items())]
-    return each[0][1] if len(each) == 1 else hashlib.sha256(json.dumps(each).encode()).hexdigest()
+    return each[0][1] if len(each) == 1 else joint_hash(each)
+
+
+def joint_hash(each: list[tuple[str, str]]) -> str:
+    """SHA-256 of several (name, hash), as hexadecimal."""
+    return hashlib.sha256(json.dumps(each).encode()).hexdigest()
 
 
 def source_files(source: Source) -> list[Path]:
@@ -62,7 +69,12 @@ def source_files(source: Source) -> list[Path]:
 
 def tensor_hash(tensor: Tensor) -> str:
     """SHA-256 of a tensor's values, as hexadecimal."""
-    return hashlib.sha256(raw(tensor.read(), Spec(tensor.dtype, tensor.shape))).hexdigest()
+    return values_hash(tensor.read())
+
+
+def values_hash(array: np.ndarray) -> str:
+    """SHA-256 of an array's values, as hexadecimal."""
+    return hashlib.sha256(raw(array, Spec(array.dtype, array.shape))).hexdigest()
 
 
 def file_hash(path: Path) -> str:

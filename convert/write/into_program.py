@@ -1,0 +1,148 @@
+"""A plan whose target is a program: written with the weights in it, opened again, run, and compared with ours.
+
+Beside X.onnx stands X.onnx.json: what a user of the program has to know of its input and outputs, and where it comes
+from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+
+from vit_jax.config import NETWORKS, ModelConfig, network_of
+from vit_jax.errors import CheckFailed, UserError
+from vit_jax.runs import write_json
+
+from ..layout import Json
+from ..plan.groups import stream
+from ..plan.plan import Plan
+from ..plan.target import sync, target
+from .origin import file_hash, joint_hash, origin, source_hash, values_hash
+from .program import BATCH, INPUT, Forward, kind_of
+from .write import Written, remarks
+
+BATCHES = (1, 3)  # sizes of the batches on which a program is compared with ours
+# How far they may differ, as a share of the largest output: correct programs stay below 3e-6 in float32, and tanh for
+# erf GELU is 1e-4. A network that float32 rounds by more may differ by a few times that.
+LIMIT, ROUNDINGS = 1e-5, 4
+
+
+def write_program(plan: Plan, path: str, force: bool = False) -> Written:
+    """Write the network of a plan, whose layout is our own, as a program.
+
+    Raises UserError, with everything on the disk as it was, where the target exists or cannot be written, a library is
+    missing, or the network takes anything but images; CheckFailed where the program computes something else than ours.
+    """
+    kind, goal = kind_of(path), target(path, "")
+    check = partial(goal.check, plan.reading.source, force)
+    check()
+    check_network(plan)
+    with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
+        check()  # once more: from here on no other conversion writes there
+        known = aside.submit(source_hash, plan.reading.source)
+        arrays = {name: array.astype(np.float32) for name, array in stream(plan) if name in plan.specs}
+        forward = Forward(plan.config, arrays)
+        made = kind.write(forward, output_of(plan.config), workspace / goal.name)
+        comparison = compared(kind.open(workspace / goal.name), forward, goal.name)
+        provenance = origin(plan, False)
+        provenance["source"]["sha256"] = known.result()
+        described = {
+            "program": kind.title,
+            **made,
+            **interface(plan, comparison.pop("outputs")),
+            "weights": {"sha256": joint_hash(sorted((name, values_hash(array)) for name, array in arrays.items()))},
+            "files": {file.name: file_hash(file) for file in sorted(workspace.iterdir())},
+            "versions": kind.versions(),
+            "compared": comparison,
+            **{name: value for name, value in provenance.items() if name != "layout"},
+        }
+        write_json(workspace / f"{goal.name}.json", described)
+        sync(workspace)
+        check()  # what another program put there meanwhile stays
+        files = goal.settle(workspace)
+    return Written(goal.weights, files, described, [said(comparison), *remarks(plan, goal, False)], "")
+
+
+def takes_images(config: ModelConfig) -> bool:
+    """Whether a network takes images and nothing else."""
+    return [one.kind for one in network_of(config).inputs(config)] == ["pixels"]
+
+
+def image_networks() -> list[str]:
+    """The names of the networks that take images and nothing else."""
+    return [row.name for row in NETWORKS.values() if takes_images(row.config())]
+
+
+def check_network(plan: Plan) -> None:
+    """Raise UserError where no program is written of a network, or not without a word of the user."""
+    row, path = network_of(plan.config), plan.reading.path
+    if not takes_images(plan.config):
+        takes = " and ".join(one.name for one in row.inputs(plan.config))
+        raise UserError(
+            f"{path}: holds a {row.name}, which takes {takes}, and a program is written of a network that takes images "
+            f"alone ({', '.join(image_networks())}); give one, or write X.safetensors"
+        )
+    if any(spec.dtype == np.float64 for spec in plan.specs.values()):
+        raise UserError(f"{path}: its weights are float64, and a program computes in float32; add --dtype float32")
+
+
+def output_of(config: ModelConfig) -> str:
+    """The name of a network's outputs: of one without classes, features of the image."""
+    return "logits" if getattr(config, "classes", 0) else "features"
+
+
+def interface(plan: Plan, outputs: list[int]) -> Json:
+    """What the JSON beside a program states of its input and outputs; what images are normalised with is `preprocess`.
+
+    `outputs` are the numbers of the axes after that of the batch.
+    """
+    (images,) = network_of(plan.config).inputs(plan.config)
+    return {
+        "input": {
+            "name": INPUT,
+            "shape": [BATCH, *images.shape],
+            "axes": "NHWC",
+            "dtype": "float32",
+            "values": "(pixels / 255 - mean) / std, with mean and std of each channel",
+        },
+        "outputs": [{"name": output_of(plan.config), "shape": [BATCH, *outputs], "dtype": "float32"}],
+    }
+
+
+def compared(run: Callable[[np.ndarray], np.ndarray], forward: Forward, name: str) -> Json:
+    """The largest difference of a program's outputs from ours, on noise. Raises CheckFailed where it is too large."""
+    rng, apart, allowed, shape = np.random.default_rng(0), 0.0, LIMIT, ()
+    for batch in BATCHES:
+        images = rng.standard_normal((batch, *forward.shape), np.float32)
+        found, expected = run(images), forward.computed(images)
+        shape = expected.shape[1:]
+        apart = max(apart, relative(found, expected))
+        if not apart <= allowed:
+            allowed = max(
+                allowed, ROUNDINGS * relative(expected.astype(np.float64), forward.computed(images, "float64"))
+            )
+    if not apart <= allowed:
+        raise CheckFailed(
+            f"{name}: the program that was written computes other outputs than ours, by {apart:.1e} of the largest "
+            f"(allowed {allowed:.0e}); the target is untouched: use weights in place of a program, and report this"
+        )
+    return {"batches": list(BATCHES), "difference": apart, "allowed": allowed, "outputs": list(shape)}
+
+
+def relative(found: np.ndarray, expected: np.ndarray) -> float:
+    """The largest |found - expected| as a share of the largest |expected|; infinite where they cannot be compared."""
+    if (found.shape, found.dtype) != (expected.shape, expected.dtype):
+        return np.inf
+    if not (np.isfinite(found).all() and np.isfinite(expected).all()):
+        return np.inf
+    return float(np.abs(found - expected).max() / (np.abs(expected).max() or 1.0))
+
+
+def said(comparison: Mapping[str, float]) -> str:
+    """A sentence for the user on how a program was compared."""
+    batches = " and ".join(map(str, BATCHES))
+    how = f"opened again and run on batches of {batches}, it differs from ours"
+    return f"{how} by {comparison['difference']:.1e} of the largest output (allowed {comparison['allowed']:.0e})"
