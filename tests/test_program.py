@@ -88,7 +88,7 @@ def run(path, images):
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        return session.run([said["outputs"][0]["name"]], {said["input"]["name"]: images})[0]
+        return session.run([said["output"]["name"]], {said["input"]["name"]: images})[0]
     from jax import export
 
     return np.asarray(export.deserialize(bytearray(path.read_bytes())).call(images))
@@ -113,11 +113,12 @@ def test_the_json_beside_states_all_that_its_use_takes(suffix, weights, inside, 
     assert inside("convert", weights, folder).returncode == 0
     done = inside("convert", folder, path)
     assert done.returncode == 0 and "of the largest output" in done.stdout, done.stderr
+    assert "images [batch, 8, 12, 1] to logits [batch, 5]" in done.stdout
     said = json.loads(Path(f"{path}.json").read_text())
     assert said["input"] | {"values": ""} == {
         "name": "images", "shape": ["batch", 8, 12, 1], "axes": "NHWC", "dtype": "float32", "values": "",
     }  # fmt: skip
-    assert said["outputs"] == [{"name": "logits", "shape": ["batch", 5], "dtype": "float32"}]
+    assert said["output"] == {"name": "logits", "shape": ["batch", 5], "dtype": "float32"}
     assert said["class_names"] == NAMES and said["source"]["name"] == "run" and said["compared"]["difference"] < 1e-5
     assert said["preprocess"] == {**NORMAL, "mean": [0.4], "std": [0.25], "image": [8, 12], "channels": 1}
     assert said["files"] == {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
@@ -163,7 +164,7 @@ def test_adaptations_and_rounding_are_done_on_the_way(weights, inside, tmp_path)
     assert done.returncode == 0, done.stderr
     said = json.loads(Path(f"{path}.json").read_text())
     assert said["input"]["shape"] == ["batch", 16, 16, 1] and "class_names" not in said
-    assert said["outputs"] == [{"name": "features", "shape": ["batch", 16], "dtype": "float32"}]
+    assert said["output"] == {"name": "features", "shape": ["batch", 16], "dtype": "float32"}
     assert [each["text"] for each in said["adaptations"]] == ["head=drop", "resize=16x16:timm"]
     assert run(path, np.zeros((2, 16, 16, 1), np.float32)).shape == (2, 16)
 

@@ -16,6 +16,7 @@ from vit_jax.runs import Run
 from ..adapt import operation
 from ..containers import is_program, writer
 from ..dialects import LAYOUTS
+from ..layout import Json
 from ..plan.plan import Plan, plan
 from ..recognise.layouts import find
 from ..recognise.reading import Reading, read
@@ -65,12 +66,14 @@ def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] |
         size = sum(spec.nbytes for spec in planned.specs.values())
         if program:
             written = write_program(planned, arguments.dst, arguments.force)
+            size = sum(path.stat().st_size for path in written.files)
         else:
             written = write(planned, arguments.dst, arguments.force, arguments.weights_only, progress(size), named)
         if finish is not None:
             finish(planned, written)
             return DONE
-        print_line(report(written, planned.layout.name, size, time.monotonic() - began))
+        what = interface(written.provenance) if program else planned.layout.name
+        print_line(report(written, what, size, time.monotonic() - began))
         check(planned, written, arguments.verify)
     return DONE
 
@@ -159,9 +162,14 @@ def described(reading: Reading, along: tuple[str, ...] = ()) -> str:
     return "\n".join(lines)
 
 
-def report(written: Written, layout: str, size: int, seconds: float) -> str:
+def interface(program: Json) -> str:
+    """What a program is, takes and gives, by the JSON beside it."""
+    sides = (f"{side['name']} [{', '.join(map(str, side['shape']))}]" for side in (program["input"], program["output"]))
+    return f"{program['program']}, {' to '.join(sides)}"
+
+
+def report(written: Written, what: str, size: int, seconds: float) -> str:
     """The lines that list what was written."""
-    what = written.provenance.get("program", layout)
     lines = [f"written   {printable(str(written.path))}: {what}, {size / 1e6:,.1f} MB in {seconds:.1f} s"]
     lines += [f"          {printable(str(path))}" for path in written.files if path != written.path]
     return "\n".join([*lines, *(f"note      {note}" for note in written.notes)])

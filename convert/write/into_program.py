@@ -95,9 +95,9 @@ def output_of(config: ModelConfig) -> str:
 
 
 def interface(plan: Plan, outputs: list[int]) -> Json:
-    """What the JSON beside a program states of its input and outputs; what images are normalised with is `preprocess`.
+    """What the JSON beside a program states of its input and output; what images are normalised with is `preprocess`.
 
-    `outputs` are the numbers of the axes after that of the batch.
+    `outputs` are the lengths of the output's axes after that of the batch.
     """
     (images,) = network_of(plan.config).inputs(plan.config)
     return {
@@ -108,7 +108,7 @@ def interface(plan: Plan, outputs: list[int]) -> Json:
             "dtype": "float32",
             "values": "(pixels / 255 - mean) / std, with mean and std of each channel",
         },
-        "outputs": [{"name": output_of(plan.config), "shape": [BATCH, *outputs], "dtype": "float32"}],
+        "output": {"name": output_of(plan.config), "shape": [BATCH, *outputs], "dtype": "float32"},
     }
 
 
