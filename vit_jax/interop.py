@@ -286,7 +286,7 @@ def exported(
     from convert.plan.plan import plan
     from convert.recognise.reading import Options, read
     from convert.recognise.tokenizer import special_ids
-    from convert.write.into_program import write_program
+    from convert.write.into_program import as_used, write_program
     from convert.write.write import write
 
     program = is_program(path)
@@ -302,7 +302,7 @@ def exported(
             reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
             any_size = bool(reading.layout.resizes(reading.config))
             reading.facts = _with(reading.facts, stated, reading.config, any_size)
-            planned = plan(reading, layout)
+            planned = plan(reading, layout, as_used(reading) if program else ())
             written = write_program(planned, path) if program else write(planned, path)
     except UserError as error:
         text = _one_of(str(error), given) if isinstance(given, str) else str(error)

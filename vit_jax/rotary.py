@@ -14,7 +14,7 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 
 def places(
@@ -64,7 +64,7 @@ def angles(table: Array, frequencies: Array | None) -> Array:
     table = table[..., None, :, :]
     if frequencies is None:
         return table
-    first, second = frequencies.astype(table.dtype)[:, :, None]  # [H, 1, Dh/2] each
+    first, second = _both(frequencies.astype(table.dtype)[:, :, None], 0)  # [H, 1, Dh/2] each
     return table[..., :1] * first + table[..., 1:] * second
 
 
@@ -76,7 +76,12 @@ def turn(x: Array, angles: Array, pairs: str) -> Array:
     first, axis = x.shape[2] - angles.shape[-2], -2 if pairs == "halves" else -1
     patches = x[:, :, first:].astype(angles.dtype)
     split = patches.reshape(*patches.shape[:-1], *((2, -1) if pairs == "halves" else (-1, 2)))
-    a, b = jnp.moveaxis(split, axis, 0)
+    a, b = _both(split, axis)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis).reshape(patches.shape).astype(x.dtype)
     return jnp.concatenate([x[:, :, :first], turned], axis=2) if first else turned
+
+
+def _both(x: Array, axis: int) -> tuple[Array, Array]:
+    """The two parts of x along an axis of length 2. Unpacking x is an operation from jax 0.12 on, unknown to ONNX."""
+    return lax.index_in_dim(x, 0, axis, keepdims=False), lax.index_in_dim(x, 1, axis, keepdims=False)

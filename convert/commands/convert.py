@@ -21,7 +21,7 @@ from ..plan.plan import Plan, plan
 from ..recognise.layouts import find
 from ..recognise.reading import Reading, read
 from ..recognise.weights_in import tied
-from ..write.into_program import write_program
+from ..write.into_program import as_used, write_program
 from ..write.origin import ALONG
 from ..write.program import kind_of
 from ..write.write import Written, goal_of, holds_training, write
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] |
         planned = plan(
             reading,
             arguments.to or "vit-jax",
-            adapt=arguments.adapt,
+            adapt=as_used(reading, arguments.adapt) if program else arguments.adapt,
             dtype=arguments.dtype or "",
             weights_only=arguments.weights_only,
             allow_nonfinite=arguments.allow_nonfinite,

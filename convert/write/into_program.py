@@ -6,7 +6,7 @@ from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -20,6 +20,7 @@ from ..layout import Json
 from ..plan.groups import stream
 from ..plan.plan import Plan
 from ..plan.target import sync, target
+from ..recognise.reading import Reading
 from .origin import file_hash, joint_hash, origin, source_hash, values_hash
 from .program import BATCH, INPUT, Forward, kind_of
 from .write import Written, remarks
@@ -64,6 +65,15 @@ def write_program(plan: Plan, path: str, force: bool = False) -> Written:
         check()  # what another program put there meanwhile stays
         files = goal.settle(workspace)
     return Written(goal.weights, files, described, [said(comparison), *remarks(plan, goal, False)], "")
+
+
+def as_used(reading: Reading, adapt: Sequence[str] = ()) -> list[str]:
+    """These texts of --adapt, after that of the size which the preprocessing makes, as a network is used here.
+
+    Where they resize themselves, they stay as they are.
+    """
+    own = reading.resize if not any(text.startswith("resize=") for text in adapt) else ""
+    return [*([own] if own else []), *adapt]
 
 
 def takes_images(config: ModelConfig) -> bool:
