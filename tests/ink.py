@@ -136,6 +136,9 @@ class Ink:
     def mirrored(self):
         return None
 
+    def probed(self):
+        return None
+
     def searching(self, changes):
         return None
 
@@ -218,6 +221,9 @@ class Reader:
 
     def draw_attention(self, inputs: Any, path: Any, layers: Any = (), caption: str = "") -> None:
         raise UserError("attention: a perceptron has none; leave the flag out")
+
+    def write_features(self, inputs: Any, path: Any, blocks: Any = (), norm: bool = True, batch: int = 64) -> str:
+        raise UserError("features: a perceptron has none; leave the flag out")
 
 
 def check_ink(model: PerceptronConfig, data: InkData, run: RunConfig) -> None:

@@ -184,8 +184,12 @@ def test_commands_take_images_and_draw_the_attention_word_by_word(trained, few, 
     assert (working_folder / "a.csv").read_text().splitlines()[0] == "file,caption"
     width, height = Image.open(working_folder / "a.png").size
     assert width > 600 and height > 150
-    for bad, message in (("--layer 2", "layer is 2: give a number from 1 to 1"), ("--layer x", "layer is x")):
-        failed = inside("predict", "shapes", files[0], "--attention", "b.png", *bad.split(), cwd=working_folder)
+    for bad, message in (
+        ("--attention b.png --layer 2", "layer is 2: give a number from 1 to 1"),
+        ("--attention b.png --layer x", "layer is x"),
+        ("--features b.npz", "features: a captioner pools none of an image; give the weights of an image network"),
+    ):
+        failed = inside("predict", "shapes", files[0], *bad.split(), cwd=working_folder)
         assert failed.returncode == 2 and message in failed.stderr
     done = inside("evaluate", "shapes", "--csv", "e.csv", cwd=working_folder)
     assert done.returncode == 0 and "exact_match" in done.stdout and "attention_in_box" in done.stdout
@@ -263,6 +267,7 @@ def test_other_data_and_mirror_images_are_refused(trained):
     for options, message in (
         (dict(source="folder:x"), "data.source is folder:x, which has no captions: give shapes, captions:FOLDER"),
         (dict(flip=True), "flip: is for images, and shapes is of the task caption"),
+        (dict(probe="linear"), "probe linear: is for images with classes, and shapes is of the task caption"),
     ):
         with pytest.raises(UserError, match=message):
             vit_jax.evaluate("shapes", **options)

@@ -281,6 +281,7 @@ def test_a_run_is_evaluated_and_says_captions_of_files_and_arrays(run, folder, t
     for inputs, more, message in (
         (tmp_path / "wide.npy", [], r"wide.npy: is float64 \[9\]; give vectors \[16\]"),
         (file, ["--attention", str(tmp_path / "x.png")], "reads a single vector"),
+        (file, ["--features", str(tmp_path / "x.npz")], "inputs of this network are features already"),
         (tmp_path / "gone.npy", [], "there is no such file"),
     ):
         with pytest.raises(UserError, match=message):

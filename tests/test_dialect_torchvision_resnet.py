@@ -28,6 +28,8 @@ SMALL = ResNetConfig(image=(33, 24), classes=5, stages=(2, 1, 2, 1), width=4, hi
 PLAIN = replace(SMALL, bottleneck=False, hidden=4, groups=1, channels=1)
 STATED = ("--set", "image=33,24", "--set", "mean=0.5,0.4,0.3", "--set", "std=0.25")
 
+FEATURES = ("--features", "a.npz")
+
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
@@ -177,6 +179,10 @@ def test_training_it_is_refused_in_one_sentence_and_using_it_is_not(files, tmp_p
     Image.new("RGB", (40, 40), (9, 200, 90)).save(image)
     assert inside("predict", "run", image).stdout.startswith(f"{image}: ")
     assert "attention: a ResNet has none" in lines(inside("predict", "run", image, "--attention", "a.png"))
+    assert "blocks: this network has none" in lines(inside("predict", "run", image, *FEATURES, "--blocks", "all"))
+    assert not inside("predict", "run", image, *FEATURES).returncode
+    net = vit_jax.load(tmp_path / "run")
+    np.testing.assert_allclose(np.load(tmp_path / "a.npz")["pooled"], net.capture([image], ["pooled"])["pooled"], 1e-5)
 
 
 def test_damaged_files_are_refused_in_one_sentence(torch, files, tmp_path, inside):

@@ -341,9 +341,16 @@ def test_what_a_run_leaves(trained):
     ]
 
 
-def test_sentences_have_no_mirror_image(trained):
-    with pytest.raises(UserError, match=r"^flip: is for images, and \S+ is of the task translate; leave it out$"):
-        evaluate.command([str(trained[0].path), "--flip"])
+def test_sentences_have_no_mirror_image_and_no_features(trained, tmp_path):
+    for flags, asked in (
+        (["--flip"], "flip: is for images"),
+        (["--probe", "knn"], "probe knn: is for images with classes"),
+    ):
+        with pytest.raises(UserError, match=rf"^{asked}, and \S+ is of the task translate; leave it out$"):
+            evaluate.command([str(trained[0].path), *flags])
+    with pytest.raises(UserError, match=r"^features: this network translates sentences"):
+        predict.command([str(trained[0].path), "one", "--features", str(tmp_path / "x.npz"), "--blocks", "all"])
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_evaluate_door_says_what_training_said(trained, capsys):

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from . import backend, flags, runs
 from .callable_module import make_callable
-from .config import DataConfig, RunConfig, task_row
+from .config import DataConfig, RunConfig, replaced, similar, task_row
 from .config.decoding import SearchFlags
 from .errors import DONE, UserError, printable, run_command
 from .report.table import check_folder, check_output, write_csv
 
 if TYPE_CHECKING:
     from .data import Data, Given
-    from .tasks import Evaluation, Predictor
+    from .tasks import Evaluation, Predictor, Task
+
+Probe = Literal["none", "knn", "linear"]
 
 
 def evaluate(
@@ -34,6 +37,7 @@ def evaluate(
     data: Any = None,
     class_names: Sequence[str] = (),
     flip: bool = False,
+    probe: Probe = "none",
     **search: Any,
 ) -> tuple[int, Evaluation]:
     """Measure a trained network on a split of its data, or on other data: (step of the weights, Evaluation).
@@ -51,12 +55,19 @@ def evaluate(
     With `flip`, the Evaluation has a second one beside it, `flipped`: of the mean of the logits of each image and its
     mirror image.
 
+    `probe` measures not the network's answers but how well its features tell the classes of the data: a classifier
+    learns from the features of train, and is measured on the split. "knn" is DINO's vote of the 20 nearest neighbours
+    (cosine, temperature 0.07), "linear" a logistic regression on features as they are, whose C is chosen on validation,
+    or without one on a tenth of train, as in CLIP and DINOv2. The features are the input of the network's head,
+    "pooled" of `capture`. The data may then have any classes, and the network none; it is split as training would split
+    it. The Evaluation's `chosen` has the settings, and its metrics have no loss.
+
     `search` are settings of the search for texts, such as beam=5 (the fields of config.decoding.Decoding).
 
     What is to be known of the result, such as which classes were matched how, is printed on stderr.
 
     Raises UserError if there is no such split, if the network does not have the classes, if the run's own data is not
-    what it was trained on, or on `flip` where the data is no images.
+    what it was trained on, on `flip` where the data is no images, or on `probe` where it has no classes.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise UserError(f"path is a {type(path).__name__}; give the folder of a run, or a file or folder of weights")
@@ -65,7 +76,7 @@ def evaluate(
     from .data import Given
 
     given = None if data is None else Given(data, class_names)
-    measured = measure(os.fspath(path), split, which, ema, data_dir, batch, source, given, flip, search)
+    measured = measure(os.fspath(path), split, which, ema, data_dir, batch, source, given, flip, search, probe)
     for remark in (*measured.remarks, *measured.result.notes):
         print(f"note     {printable(remark)}", file=sys.stderr)
     return measured.net.step, measured.result
@@ -80,6 +91,7 @@ class Measured:
     examples: Any  # the split
     result: Evaluation
     remarks: tuple[str, ...]  # sentences for the user
+    metadata: Mapping[str, Any]  # what results are named by: the network's, with a probe those of the data
 
 
 def measure(
@@ -93,12 +105,17 @@ def measure(
     given: Given | None,
     flip: bool = False,
     search: Mapping[str, Any] | None = None,
+    probe: str = "none",
 ) -> Measured:
     """`evaluate`, with what it was made of. Raises UserError."""
     if batch < 0:
         raise UserError(f"batch is {batch}: give a positive number, or 0 for that of training")
     if given is not None and (source or data_dir):
         raise UserError(f"data: is given, and so is {source or data_dir}; leave one of them out")
+    if probe not in (known := list(get_args(Probe))):
+        raise UserError(f"probe is {probe!r}: choose {', '.join(known)}{similar(str(probe), known)}")
+    if flip and probe != "none":
+        raise UserError(f"flip: is of the network's logits, and the probe {probe} has none; leave one of them out")
     runs.mean_of(which)
     foreign = runs.is_foreign(path)
     if foreign and not source and given is None:
@@ -109,6 +126,7 @@ def measure(
     recorded = None if foreign else runs.find(path).record()["data"]
     backend.configure_jax()
     from .layers import split as parts
+    from .probe import probed
     from .step import Evaluator
     from .tasks import searching
     from .teacher import teacher_of
@@ -116,23 +134,53 @@ def measure(
 
     with backend.precision_kept():
         net = complete(path, which, ema)
-    task = net.task.mirrored() if flip else net.task
+    task = net.task.mirrored() if flip else net.task if probe == "none" else net.task.probed()
     if task is None:
-        raise UserError(f"flip: is for images, and {path} is of the task {net.run.task}; leave it out")
+        asked, needed = ("flip", "images") if flip else (f"probe {probe}", "images with classes")
+        raise UserError(f"{asked}: is for {needed}, and {path} is of the task {net.run.task}; leave it out")
     task = searching(task, search or {})
     source = source if given is None else task_row(net.run.task).given
     run = replace(net.run, data=_moved(net.run.data, source, data_dir))
     run = run if foreign else task_row(run.task).from_its_folder(run, runs.find(path).path)
+    other = given is not None or bool(source and source != net.run.data.source)
     with backend.precision(run.compute_dtype):
-        if given is not None or (source and source != net.run.data.source):
-            name, examples, remarks = _other(net, run, split, recorded, given)
-        else:
-            name, examples, remarks = _own(net, run, split, recorded)
-        task = task.load_frozen(teacher_of(run)) if task.frozen_in_outputs else task
         definition, tree = parts(net.model)
-        evaluator = Evaluator(run.model, definition, task)
-        result = evaluator.measure(evaluator.to_devices(tree), examples, batch or run.batch)
-    return Measured(net, name, examples, result, remarks)
+        if probe != "none":
+            dataset, name = _learnable(net, run, task, split, None if other else recorded, given)
+            examples, remarks = dataset.splits[name], dataset.remarks
+        else:
+            opened = _other(net, run, split, recorded, given) if other else _own(net, run, split, recorded)
+            name, examples, remarks = opened
+        task = task.load_frozen(teacher_of(run)) if task.frozen_in_outputs else task
+        evaluator, batch = Evaluator(run.model, definition, task), batch or run.batch
+        parameters = evaluator.to_devices(tree)
+        if probe != "none":
+            features = functools.partial(evaluator.outputs_of, parameters, batch=batch)
+            result = probed(probe, features, dataset, name, task, run)
+        else:
+            result = evaluator.measure(parameters, examples, batch)
+    return Measured(net, name, examples, result, remarks, net.metadata if probe == "none" else dataset.metadata())
+
+
+def _learnable(
+    net: Predictor, run: RunConfig, task: Task, wanted: str, recorded: Any, given: Given | None
+) -> tuple[Data, str]:
+    """(data with a train split that a probe learns from, the split to measure), prepared as the network's own.
+
+    `task` is what `Task.probed` returned; `recorded` is the identity of the run's own data, None of other data.
+    """
+    run = replaced(run, task_row(run.task).prepared_as(net.metadata, {}))
+    dataset = task.open_data(run, given)
+    if not dataset.same_as(recorded):
+        raise _not_its_data(run)
+    train, *others = dataset.splits
+    name = wanted or ("test" if "test" in others else "validation")
+    if name in others:
+        return dataset, name
+    if not others:
+        raise UserError("split: the data has only train, which a probe learns from; give data with a test split")
+    why = "split is train, which a probe learns from" if name == train else f"there is no split {name!r}"
+    raise UserError(f"{why}; choose {' or '.join(others)}")
 
 
 def _moved(data: DataConfig, source: str, folder: str) -> DataConfig:
@@ -151,8 +199,12 @@ def _own(net: Any, run: RunConfig, split: str, recorded: Any) -> tuple[str, Any,
 
     dataset = TASKS[run.task].open_data(run)
     if not dataset.same_as(recorded):
-        raise UserError(f"data.source {run.data.source} is not the data that this run was trained on; restore it")
+        raise _not_its_data(run)
     return *_split(dataset, split), ()
+
+
+def _not_its_data(run: RunConfig) -> UserError:
+    return UserError(f"data.source {run.data.source} is not the data that this run was trained on; restore it")
 
 
 def _other(
@@ -242,6 +294,16 @@ class EvaluateFlags:
             "help": "print a second column: the figures of the mean of the logits of each image and its mirror image"
         },
     )
+    probe: Probe = field(
+        default="none",
+        metadata={
+            "help": "measure the network's features instead of its answers, by a classifier that learns from those of "
+            "train; knn: the weighted vote of the 20 nearest neighbours (cosine, temperature 0.07: DINO's); linear: a "
+            "logistic regression on features as they are, not standardised, whose C of 1e-6 to 1e6 is chosen on "
+            "validation, or without one on a tenth of train held out (as in CLIP and DINOv2); --data.source may then "
+            "have any classes and is split as in training, and the network needs no head"
+        },
+    )
     csv: str = field(default="", metadata={"help": "also write a row for each example to this file, as a CSV table"})
     report: str = field(
         default="",
@@ -270,9 +332,10 @@ def command(arguments: list[str]) -> int:
     check_output("csv", o.csv, o.force)
     check_folder("report", o.report, o.force)
     search, ema = flags.given_values(arguments, o, SearchFlags), None if o.ema else False
-    m = measure(o.run, o.split, o.weights, ema, o.data.dir, o.batch, o.data.source, None, o.flip, search)
+    m = measure(o.run, o.split, o.weights, ema, o.data.dir, o.batch, o.data.source, None, o.flip, search, o.probe)
     what = f"{o.run} at step {m.net.step}" if m.net.step else o.run
     where = f"{m.name} of {o.data.source}" if o.data.source else m.name
+    where += f", probe {o.probe}" if o.probe != "none" else ""
     print(printable(f"{what}, {where}: {len(m.result.predicted):,} examples"))
     for remark in (*m.remarks, *m.result.notes):
         print(f"  note: {printable(remark)}")
@@ -282,7 +345,7 @@ def command(arguments: list[str]) -> int:
     for name, value in m.result.metrics.items():
         print(f"  {name:16} {value:.4f}" + (f"  {flipped[name]:.4f}" if flipped else ""))
     if o.csv:
-        write_csv(o.csv, *m.net.task.table(m.examples, m.result, m.net.metadata))
+        write_csv(o.csv, *m.net.task.table(m.examples, m.result, m.metadata))
     if o.report:
         print("\n".join(f"  {printable(line)}" for line in write_report(m, Path(o.report), f"{what}, {where}")))
     return DONE
@@ -296,10 +359,11 @@ def write_report(m: Measured, folder: Path, title: str) -> tuple[str, ...]:
     folder.mkdir(exist_ok=True)
     results = {"metrics": m.result, **({"flipped": m.result.flipped} if m.result.flipped else {})}
     facts = {"measured": title, "examples": len(m.result.predicted), "notes": [*m.remarks, *m.result.notes]}
+    facts |= {"chosen": dict(m.result.chosen)} if m.result.chosen else {}
     for name, result in results.items():  # the loss of a network that has diverged is no number, which JSON lacks
         facts[name] = {key: value if math.isfinite(value) else None for key, value in result.metrics.items()}
     runs.write_json(folder / "metrics.json", facts)
-    task, given = m.net.task, (m.examples, m.result, m.net.metadata)
+    task, given = m.net.task, (m.examples, m.result, m.metadata)
     write_csv(folder / "predictions.csv", *task.table(*given))
     lines = task.draw_result(*given, folder, title)
     return *lines, f"{folder} has {', '.join(sorted(path.name for path in folder.iterdir()))}"

@@ -1,6 +1,6 @@
-"""Classify images, translate sentences or caption images with a trained network.
+"""Classify images, translate sentences or caption images with a trained network, or write an image's features.
 
-python -m vit_jax.predict RUN-OR-WEIGHTS IMAGE-OR-FOLDER...
+python -m vit_jax.predict RUN-OR-WEIGHTS IMAGE-OR-FOLDER... [--features OUT.npz --blocks I,J]
 python -m vit_jax.predict RUN SENTENCE-OR-FILE...
 python -m vit_jax.predict RUN FILE-OF-VECTORS...
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -70,7 +71,8 @@ def predict(
     most probable classes [(name, probability), ...], or a translation. `which` and `ema` select the weights of a run as
     in `vit_jax.load`, which is the way to use one network many times; `batch` is the number of inputs that are computed
     at a time. `search` are settings of the search for a text, such as beam=5 (the fields of config.decoding.Decoding);
-    with nbest=3, a prediction is a list of three (text, score). Raises UserError.
+    with nbest=3, a prediction is a list of three (text, score). Features of images, as --features writes them, are what
+    `vit_jax.load(path).features(images, blocks=[-1])` returns. Raises UserError.
     """
     _check_positive(top=top, batch=batch)
     path, one = os.fspath(path), isinstance(inputs, (str, os.PathLike))
@@ -107,6 +109,15 @@ def _layers(text: str, depth: int) -> list[int]:
     if text not in numbers:
         raise UserError(f"layer is {text[:20]}: give a number from 1 to {depth}, or all")
     return [numbers.index(text)]
+
+
+def _blocks(text: str, depth: int) -> list[int]:
+    """The blocks that --blocks names, of a network of `depth` of them. Raises UserError."""
+    if text == "all":
+        return list(range(depth or 1))  # a network without any says so when it is to write them
+    if not re.fullmatch(r"(-?[0-9]{1,6}(,-?[0-9]{1,6})*)?", text):
+        raise UserError(f"blocks is {text[:40]}: give numbers with commas between them, such as 2,5,-1, or all")
+    return [int(number) for number in filter(None, text.split(","))]
 
 
 def _caption(path: str, model: Predictor, which: str, ema: bool | None) -> str:
@@ -223,6 +234,28 @@ class PredictFlags:
             "empty: the last for images, all for sentences"
         },
     )
+    features: str = field(
+        default="",
+        metadata={
+            "help": "write features of the images to this .npz file, in place of predictions: files, the names [n], "
+            "and pooled [n, D], the input of the head"
+        },
+    )
+    blocks: str = field(
+        default="",
+        metadata={
+            "help": "with --features: also the outputs of these blocks, as maps.I [n, gh, gw, D] at the patches and "
+            "prefix.I [n, P, D] at the tokens before them (class, distillation, registers); numbers from 0 with commas "
+            "between them, -1 is the last, or all"
+        },
+    )
+    norm: bool = field(
+        default=True,
+        metadata={
+            "help": "with --blocks: apply the network's last norm to the outputs of every block, as Dinov2Backbone "
+            "does; --no-norm: as they are, as timm's forward_intermediates gives them by default"
+        },
+    )
     batch: int = field(default=BATCH, metadata={"help": "inputs that are computed at a time; fewer take less memory"})
     weights: str = field(
         default="best",
@@ -238,7 +271,9 @@ class PredictFlags:
             "--no-ema: always the raw ones"
         },
     )
-    force: bool = field(default=False, metadata={"help": "overwrite the files of --csv and --attention if they exist"})
+    force: bool = field(
+        default=False, metadata={"help": "overwrite the files of --csv, --attention and --features if they exist"}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,30 +291,50 @@ def command(arguments: list[str]) -> int:
         raise UserError("inputs: none given; give image files or folders, or sentences, after the run")
     _check_positive(top=o.top, batch=o.batch)
     runs.mean_of(o.weights)
-    if o.layer and not o.attention:
-        raise UserError(f"layer is {o.layer}, but nothing is to be drawn: add --attention FILE.png")
-    if o.attention and not o.attention.lower().endswith(".png"):
-        raise UserError(f"--attention {o.attention}: the figure is a PNG; give a name that ends in .png")
-    for flag, path in (("csv", o.csv), ("attention", o.attention)):
-        check_output(flag, path, o.force)
+    stated = flags.given(arguments, Options)
+    _check_outputs(o, stated)
     inputs = checked(o.run, sentences(o.inputs) if takes(o.run) == "texts" else o.inputs)
     ema = None if o.ema else False
     model = _network(o.run, o.weights, ema, flags.given_values(arguments, o, AnswerFlags))
-    if "top" in flags.given(arguments, Options) and model.task.searching({}) is not None:
+    if "top" in stated and model.task.searching({}) is not None:
         raise UserError(
             f"top is {o.top}, but this network says a text and no classes: for {o.top} texts of each input "
             f"give --beam {o.top} --nbest {o.top}"
         )
-    layers = _layers(o.layer, model.layers)
-    rows = []
-    for answer in model.answer(inputs, o.top, o.batch):
-        print("\n".join(map(printable, answer.line.split("\n"))))
-        rows += answer.rows
-    if o.csv:
-        write_csv(o.csv, model.header, rows)
+    layers, blocks = _layers(o.layer, model.layers), _blocks(o.blocks, model.layers)
+    if o.features:
+        print(printable(model.write_features(inputs, Path(o.features), blocks, o.norm, o.batch)))
+    elif model.header or o.csv or not o.attention:  # a network without a head has no answers, but attention
+        rows = []
+        for answer in model.answer(inputs, o.top, o.batch):
+            print("\n".join(map(printable, answer.line.split("\n"))))
+            rows += answer.rows
+        if o.csv:
+            write_csv(o.csv, model.header, rows)
     if o.attention:
         model.draw_attention(inputs, Path(o.attention), layers, _caption(o.run, model, o.weights, ema))
     return DONE
+
+
+def _check_outputs(o: Options, stated: Sequence[str]) -> None:
+    """Raise UserError where a file cannot be written, or a flag is of one that is not asked for.
+
+    `stated` are the fields that the command line sets.
+    """
+    if o.layer and not o.attention:
+        raise UserError(f"layer is {o.layer}, but nothing is to be drawn: add --attention FILE.png")
+    if o.attention and not o.attention.lower().endswith(".png"):
+        raise UserError(f"--attention {o.attention}: the figure is a PNG; give a name that ends in .png")
+    if o.blocks and not o.features:
+        raise UserError(f"blocks is {o.blocks[:40]}, but nothing is to be written: add --features FILE.npz")
+    if "norm" in stated and not o.blocks:
+        raise UserError("norm: is of the outputs of blocks, and none are asked for: add --blocks I,J, or leave it out")
+    if o.features and not o.features.lower().endswith(".npz"):
+        raise UserError(f"--features {o.features}: features are written as .npz; give a name that ends in .npz")
+    if o.features and (unused := [name for name in ("csv", "top") if name in stated]):
+        raise UserError(f"{unused[0]}: is of predictions, and with --features there are none; leave one of them out")
+    for flag, path in (("csv", o.csv), ("attention", o.attention), ("features", o.features)):
+        check_output(flag, path, o.force)
 
 
 def main() -> int:

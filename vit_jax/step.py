@@ -142,13 +142,16 @@ class Evaluator:
 
     def measure(self, parameters: Tree, split: Any, batch: int) -> Evaluation:
         """Evaluate parameters (on the devices) on all examples of a split, each once, `batch` at a time."""
+        return self.task.score(self.config, split, self.outputs_of(parameters, split, batch))
+
+    def outputs_of(self, parameters: Tree, split: Any, batch: int) -> dict[str, np.ndarray]:
+        """The task's outputs of all n examples of a split, {name: [n, ...]}, in their order."""
         parts, order = [], []
         for examples, indices in evaluation_batches(split, batch):
             parts.append({k: v[: len(indices)] for k, v in self.outputs(parameters, examples).items()})
             order.append(indices)
         places = np.argsort(np.concatenate(order))
-        out = {k: np.concatenate([p[k] for p in parts])[places] for k in parts[0]}
-        return self.task.score(self.config, split, out)
+        return {k: np.concatenate([p[k] for p in parts])[places] for k in parts[0]}
 
 
 def check_ids(config: ModelConfig, batch: Batch) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
-from collections.abc import Iterable, Sequence
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from ..errors import UserError
 from .figure import shortened, text_width
@@ -54,6 +60,36 @@ def write_csv(path: str | os.PathLike[str], header: Sequence[str], rows: Iterabl
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_npz(
+    path: str | os.PathLike[str], parts: Iterable[Mapping[str, np.ndarray]], rows: int, **whole: np.ndarray
+) -> dict[str, tuple[int, ...]]:
+    """Write arrays to a .npz, atomically; returns {name: shape}.
+
+    `whole` are arrays as they are. Of the others each of `parts`, {name: [k, ...]}, has the next k of all `rows`; one
+    part at a time is in memory, and the rows before it are in files beside `path`.
+    """
+    path, shapes = Path(path), {name: array.shape for name, array in whole.items()}
+    with tempfile.TemporaryDirectory(prefix=f"{path.name}.", suffix=".tmp", dir=path.absolute().parent) as folder:
+        for name, array in whole.items():
+            np.save(Path(folder, f"{name}.npy"), array)
+        with contextlib.ExitStack() as stack:
+            files: dict[str, Any] = {}
+            for part in parts:
+                for name, array in part.items():
+                    if name not in files:
+                        files[name] = stack.enter_context(open(Path(folder, f"{name}.npy"), "wb"))
+                        shapes[name] = (rows, *array.shape[1:])
+                        described = {"descr": array.dtype.str, "fortran_order": False, "shape": shapes[name]}
+                        np.lib.format.write_array_header_1_0(files[name], described)
+                    files[name].write(array.tobytes())
+        with zipfile.ZipFile(together := Path(folder, "npz"), "w") as archive:
+            for name in shapes:
+                archive.write(Path(folder, f"{name}.npy"), f"{name}.npy")
+                Path(folder, f"{name}.npy").unlink()
+        os.replace(together, path)
+    return shapes
 
 
 def print_table(names: Sequence[str], groups: Iterable[Sequence[Sequence[str]]], width: int) -> None:

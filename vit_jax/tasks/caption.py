@@ -234,3 +234,9 @@ class Describer:
         words, maps = self.attention(inputs[0])
         pixels = visible(self.pixels([inputs[0]]))[0]
         report.draw_words(pixels, maps, words, path, layers=layers, caption=caption)
+
+    def write_features(
+        self, inputs: Sequence[Any], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
+    ) -> str:
+        """Raise UserError: a captioner reads the tokens of its encoder one by one."""
+        raise UserError("features: a captioner pools none of an image; give the weights of an image network alone")

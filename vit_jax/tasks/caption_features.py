@@ -200,3 +200,9 @@ class FeatureDescriber:
     def draw_attention(self, inputs: Sequence[Any], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
         """Raise UserError: there is nothing to draw."""
         raise UserError("attention: the decoder reads a single vector, to which all its attention goes; leave it out")
+
+    def write_features(
+        self, inputs: Sequence[Any], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
+    ) -> str:
+        """Raise UserError: the inputs are such features."""
+        raise UserError("features: the inputs of this network are features already; leave the flag out")

@@ -56,6 +56,9 @@ class Captioning:
     def mirrored(self) -> None:
         """None: a mirror image may have another caption, and a vector has none."""
 
+    def probed(self) -> None:
+        """None: examples have captions, not classes."""
+
     def searching(self, changes: Mapping[str, Any]) -> Self:
         """The task with other settings of its search. Raises UserError."""
         return replace(self, decoding=changed(self.decoding, changes, self.length, self.words.unit))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -16,15 +16,18 @@ from flax import nnx
 from jax import Array
 
 from ..augment import augment, mixed, normalise
-from ..config import ImageAugment, RunConfig, Teacher, ViTConfig
+from ..config import ImageAugment, RunConfig, Teacher, ViTConfig, replaced
 from ..data import Dataset, Given, Other, Preprocess, Split, listed, open_images, open_other_images, prepared
 from ..errors import UserError
 from ..layers import fold
 from ..models import described
+from ..report import shortened
+from ..report.table import write_npz
 from ..runs import Run
 from ..vit import ViT
+from .classify_features import block_numbers, compiled_features
 from .classify_pictures import captioned, draw_attention, draw_inside, draw_result, of_several_classes, save_samples
-from .classify_score import Classified, score
+from .classify_score import Classified, score, score_of
 from .contract import Answer, Batch, Evaluation, Trained
 
 BATCH = 64  # images per batch of a prediction
@@ -83,6 +86,10 @@ class Classify:
 
     def searching(self, changes: Mapping[str, Any]) -> None:
         """None: classes are not generated."""
+
+    def probed(self) -> ClassifyProbe:
+        """The task with which a probe sees the network."""
+        return ClassifyProbe(**{f.name: getattr(self, f.name) for f in fields(Classify)})
 
     def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
         """The batch with its images augmented: uint8 [B, h, w, C], or float32 0..255 with mixup.
@@ -197,6 +204,24 @@ class Classify:
         return f"{folder.samples.name}/{saved[0]}" if saved else ""
 
 
+@dataclass(frozen=True)
+class ClassifyProbe(Classify):
+    """`classify` as a probe sees it: the network gives features, and the classes are those of any data."""
+
+    @classmethod
+    def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
+        """The images of a run, as `Classify` opens them, of any number of classes. Raises UserError."""
+        return super().open_data(replaced(run, {"model.classes": 0}), given, fetch)
+
+    def outputs(self, model: ViT, batch: Batch) -> dict[str, Array]:
+        """{"pooled": [B, D]}: the input of the network's head."""
+        return {"pooled": model.capture(self.images(batch, model.dtype), ("pooled",))["pooled"]}
+
+    def score(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Classified:
+        """The metrics of a split, but no loss, from {"scores": [n, K]}, the share that a probe gives each class."""
+        return score_of(split.labels, out["scores"])
+
+
 def _outcomes(logits: Array, label: Array) -> dict[str, Array]:
     """The outputs of logits [B, K] and labels [B], as in `Classify.outputs`."""
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, label)
@@ -227,8 +252,6 @@ class Classifier:
     class_names: tuple[str, ...]
     step: int
     task: Classify
-
-    header: ClassVar[tuple[str, ...]] = ("file", "rank", "class", "probability")
 
     def __repr__(self) -> str:
         names = ", ".join([*map(repr, self.class_names[:3]), *(["..."] if len(self.class_names) > 3 else [])])
@@ -283,6 +306,60 @@ class Classifier:
         found = {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in wanted}
         return {name: array[0] for name, array in found.items()} if one else found
 
+    def features(
+        self, images: Any, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
+    ) -> dict[str, np.ndarray]:
+        """The features of n images for search and detection, computed `batch` at a time: {name: array [n, ...]}.
+
+        pooled [n, D] is the input of the head, before its norm if it has one. Of each block I of `blocks`, maps.I
+        [n, gh, gw, D] is its output at the patches, as they lie in the image, and prefix.I [n, P, D] that at the tokens
+        before them: class token, distillation token, registers, as far as there are any. Blocks are counted from 0, as
+        in timm (block I is stage I + 1 of Hugging Face's backbones), or from the end: -1 is the last.
+
+        With `norm` the network's last norm, if it has one, is applied to the output of every block, as Hugging Face's
+        Dinov2Backbone and DINOv2's get_intermediate_layers do by default, and timm's forward_intermediates with
+        norm=True. Without it outputs are as they are, timm's default.
+
+        Arrays are float32, or float64 where the network is; of one image they lack the axis of n. Raises UserError.
+        """
+        if batch < 1:
+            raise UserError(f"batch is {batch}: give a positive number")
+        several, one = listed(images, self.preprocess.channels)
+        out: dict[str, np.ndarray] = {}
+        begin = 0
+        for part in self._features(several, block_numbers(blocks, self.layers), norm, batch):
+            for name, values in part.items():
+                whole = out.setdefault(name, np.empty((len(several), *values.shape[1:]), values.dtype))
+                whole[begin : begin + len(values)] = values
+            begin += batch
+        return {name: array[0] for name, array in out.items()} if one else out
+
+    def _features(
+        self, several: Sequence[Any], blocks: tuple[int, ...], norm: bool, batch: int
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """`features` of a list of images, batch by batch."""
+        names = ["pooled", *(f"{part}.{i}" for i in blocks for part in ("maps", "prefix"))]
+        for begin in range(0, len(several), batch):
+            part = compiled_features(self.model, self.inputs(several[begin : begin + batch]), blocks, norm)
+            yield {name: np.asarray(part[name]) for name in names}
+
+    def write_features(
+        self, inputs: Sequence[Any], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
+    ) -> str:
+        """Write `features` of image files, and "files", their names, to a .npz, one batch in memory at a time.
+
+        Returns a line that says what was written. Raises UserError.
+        """
+        numbers, names = block_numbers(blocks, self.layers), np.array([str(file) for file in inputs])
+        written = write_npz(path, self._features(inputs, numbers, norm, batch), len(inputs), files=names)
+        arrays = ", ".join(f"{name} {list(shape)}" for name, shape in written.items())
+        return f"{path}: {arrays}"
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns of `Answer.rows`; none of a network without a head, which has no answers."""
+        return ("file", "rank", "class", "probability") if self.class_names else ()
+
     def answer(self, inputs: Sequence[str | os.PathLike[str]], top: int = 3, batch: int = BATCH) -> Iterator[Answer]:
         """The `top` most probable classes of each image file, computed `batch` at a time. Raises UserError."""
         for begin in range(0, len(inputs), batch):
@@ -307,12 +384,13 @@ class Classifier:
     def draw_attention(self, inputs: Sequence[Any], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
         """Draw the attention maps of the first images and write them to `path` as one PNG. Raises UserError."""
         inputs = inputs[:SHOWN]
-        pixels, labels = self.pixels(inputs), []
+        pixels = self.pixels(inputs)
+        names = [Path(each).name if isinstance(each, (str, os.PathLike)) else "" for each in inputs]
+        labels = [shortened(name, 24) for name in names]
         wanted = ("attention", "logits") if self.class_names else ("attention",)
         found = _captured(self.model, self.task.images({"image": pixels}, self.model.dtype), wanted)
         if self.class_names:
             probabilities = np.asarray(jax.nn.softmax(found["logits"], axis=-1))
-            names = [Path(each).name if isinstance(each, (str, os.PathLike)) else "" for each in inputs]
             labels = [captioned(*each, self.class_names) for each in zip(names, probabilities, strict=True)]
             caption += "; file → predicted class (probability)"
         maps = np.asarray(found["attention"])

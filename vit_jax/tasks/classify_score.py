@@ -15,7 +15,8 @@ TOP = 5  # the metric accuracy_top5 counts an image as right if its class is amo
 class Classified(Evaluation):
     """The result of a network of K classes on n images; `predicted` is int [n].
 
-    The metrics are loss, accuracy, {precision, recall, f1}_{macro, micro} and, of more than TOP classes, accuracy_top5.
+    The metrics are loss (but of probes), accuracy, {precision, recall, f1}_{macro, micro} and, of more than TOP
+    classes, accuracy_top5.
     """
 
     confidence: np.ndarray  # float [n]: the probability of the predicted class
@@ -27,21 +28,22 @@ def score(
     truth: np.ndarray,
     predicted: np.ndarray,
     confidence: np.ndarray,
-    loss: np.ndarray,
+    loss: np.ndarray | None,
     rank: np.ndarray,
     classes: int,
     averaged: np.ndarray | None = None,
 ) -> Classified:
     """The metrics of n predictions: truth, predicted and rank int [n], confidence and loss float [n], K = `classes`.
 
-    `rank` is the number of classes that are more probable than the true one. Precision, recall and F1 are counted over
-    the whole split, not averaged over batches. A class that is never predicted has precision 0. Macro averages are over
-    all classes, or over those `averaged`.
+    `rank` is the number of classes that are more probable than the true one. Without `loss` no such metric is there.
+    Precision, recall and F1 are counted over the whole split, not averaged over batches. A class that is never
+    predicted has precision 0. Macro averages are over all classes, or over those `averaged`.
     """
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
     labels, names = np.arange(classes), ("precision", "recall", "f1")
-    metrics = {"loss": float(loss.astype(np.float64).mean()), "accuracy": float((predicted == truth).mean())}
+    metrics = {} if loss is None else {"loss": float(loss.astype(np.float64).mean())}
+    metrics["accuracy"] = float((predicted == truth).mean())
     if classes > TOP:
         metrics[f"accuracy_top{TOP}"] = float((rank < TOP).mean())
     for average, over in (("macro", labels if averaged is None else averaged), ("micro", labels)):
@@ -55,3 +57,14 @@ def score(
         confusion_matrix(truth, predicted, labels=labels),
         dict(zip(names, each, strict=False)),
     )
+
+
+def score_of(truth: np.ndarray, scores: np.ndarray) -> Classified:
+    """The metrics of n predictions from a share of each class: truth int [n], scores float [n, K].
+
+    Of classes with equal shares the first is taken for the more probable one.
+    """
+    own = np.take_along_axis(scores, truth[:, None].astype(np.int64), 1)
+    before = np.arange(scores.shape[1]) < truth[:, None]
+    rank = ((scores > own) | ((scores == own) & before)).sum(1)
+    return score(truth, scores.argmax(1), scores.max(1), None, rank, scores.shape[1])

@@ -7,7 +7,8 @@ trained networks; CONTRIBUTING.md lists the other steps. In order of their calls
                 draw_result
     evaluation  open_data (or open_other_data), from_run, load_frozen (if frozen_in_outputs); each batch: outputs;
                 once per split: score, table, draw_result
-    prediction  from_run, predictor; then `Predictor.answer` and `Predictor.draw_attention`
+    a probe     from_run, probed; of what that returns open_data, outputs, score
+    prediction  from_run, predictor; then `Predictor.answer`, `Predictor.draw_attention`, `Predictor.write_features`
 
 B is the number of examples of a batch, n that of a split. A batch is {name: array [B, ...]}, with the names and dtypes
 that the task's own splits return (vit_jax/data/contract.py). An array that a network takes as ids has the name of
@@ -35,10 +36,11 @@ Batch = dict[str, Any]
 class Evaluation:
     """The result of a network on the n examples of a split. A task may return a subclass with more fields."""
 
-    metrics: dict[str, float]  # "loss" and the task's own metrics
+    metrics: dict[str, float]  # "loss" (but of a probe) and the task's own metrics
     predicted: np.ndarray  # [n, ...]: the network's output for each example, in the order of the split
     flipped: Evaluation | None = field(default=None, kw_only=True)  # of a task that `Task.mirrored` returned
     notes: tuple[str, ...] = field(default=(), kw_only=True)  # for the user: how a metric was computed
+    chosen: Mapping[str, float] = field(default_factory=dict, kw_only=True)  # what a probe was given, or has chosen
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
@@ -69,7 +71,7 @@ class Predictor(Protocol):
 
     @property
     def header(self) -> tuple[str, ...]:
-        """The names of the columns of `Answer.rows`."""
+        """The names of the columns of `Answer.rows`; none where `answer` can only raise, for want of a head."""
 
     @property
     def model(self) -> Any:
@@ -108,6 +110,15 @@ class Predictor(Protocol):
 
         `layers`, counted from 0, are those to draw (empty: as the task prefers); `caption` is a line under the title.
         Raises UserError where the network has no attention.
+        """
+
+    def write_features(
+        self, inputs: Sequence[Any], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = 64
+    ) -> str:
+        """Write the features of the inputs to `path` as a .npz, and return a line that says what is in it.
+
+        `blocks`, counted from 0 or from the end (-1), are those of which it is to have maps; `norm` applies the last
+        norm to these. Raises UserError where the network has no features of an input as a whole.
         """
 
 
@@ -164,6 +175,14 @@ class Task(Protocol):
         """The task whose evaluations have `flipped` too: of each example together with its mirror image.
 
         None where examples have none.
+        """
+
+    def probed(self) -> Task | None:
+        """The task with which a probe sees the network: a classifier that learns from its features (vit_jax/probe.py).
+
+        Its `outputs` are {"pooled": [B, D]}, its `score` takes {"scores": [n, K]}, what the probe gives each class, and
+        its `open_data` opens data of any classes, whose number is `classes` of its sizes and whose splits have
+        `labels`, int [n]. None where examples have no class, or the network no features of an example as a whole.
         """
 
     def searching(self, changes: Mapping[str, Any]) -> Self | None:

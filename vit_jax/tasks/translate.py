@@ -87,6 +87,9 @@ class Translate:
     def mirrored(self) -> None:
         """None: sentences have no mirror image."""
 
+    def probed(self) -> None:
+        """None: sentences have no classes."""
+
     def searching(self, changes: Mapping[str, Any]) -> Translate:
         """The task with other settings of its search. Raises UserError."""
         return replace(self, decoding=changed(self.decoding, changes, self.length, self.target.unit))
@@ -379,6 +382,12 @@ class Translator:
         """Draw the cross-attention of the first sentence's translation and write it to `path`. Raises UserError."""
         source, target, maps = self.attention(inputs[0])
         report.draw_cross_attention(maps, target, source, path, layers=layers, caption=caption)
+
+    def write_features(
+        self, inputs: Sequence[str], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
+    ) -> str:
+        """Raise UserError: a sentence has no features as a whole."""
+        raise UserError("features: this network translates sentences, and only images have features; leave it out")
 
 
 _searched = compiled(searched, static=(2, 3, 4))

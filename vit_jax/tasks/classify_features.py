@@ -1,0 +1,53 @@
+"""The features of images for search and detection: what the network's head reads, and the maps that blocks make."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from flax import nnx
+from jax import Array
+
+from ..errors import UserError
+from ..layers import wide
+
+
+def block_numbers(blocks: Any, depth: int) -> tuple[int, ...]:
+    """The numbers of `blocks` (integers, -1 the last) of a network of `depth` of them: ascending, each once, from 0 on.
+
+    Raises UserError on one that is not there.
+    """
+    if not isinstance(blocks, Iterable) or isinstance(blocks, str):
+        raise UserError(f"blocks is {blocks!r}: give a list of numbers, such as [-1] for the last block")
+    found = set()
+    for block in blocks:
+        if not depth:
+            raise UserError("blocks: this network has none that hand on tokens; leave them out")
+        try:
+            number = operator.index(block)
+        except TypeError:
+            number = depth  # which is not there
+        if not -depth <= number < depth:
+            raise UserError(f"blocks: there is no block {block!r}; give 0 to {depth - 1}, or -1 (the last) to {-depth}")
+        found.add(number % depth)
+    return tuple(sorted(found))
+
+
+def features(model: Any, images: Array, blocks: tuple[int, ...] = (), norm: bool = True) -> dict[str, Array]:
+    """{pooled [B, D]; maps.I [B, gh, gw, D] and prefix.I [B, P, D] of each block I}, float32 or wider.
+
+    `images` [B, h, w, C] are normalised. With `norm` the network's last norm, if it has one, is applied to the output
+    of every block, token by token.
+    """
+    found = model.capture(images, ("pooled", *(f"blocks.{i}" for i in blocks)))
+    out = {"pooled": found["pooled"]}
+    for i in blocks:
+        c, x = model.sized(images), found[f"blocks.{i}"]  # [B, P + gh gw, D]
+        x = x if model.norm is None or not norm else model.norm(x)
+        x, prefix = x.astype(wide(x.dtype)), sum(count for _, count, _ in c.prefix)
+        out |= {f"maps.{i}": x[:, prefix:].reshape(len(x), *c.grid, -1), f"prefix.{i}": x[:, :prefix]}
+    return out
+
+
+compiled_features: Any = nnx.jit(features, static_argnums=(2, 3))
