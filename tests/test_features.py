@@ -161,6 +161,10 @@ def test_a_file_is_overwritten_by_force_alone(tmp_path):
     ("flags", "says"),
     [
         ("--features a.npy", r"--features a\.npy: features are written as \.npz; give a name that ends in \.npz"),
+        (
+            "--features ./a.npz",
+            r"--features \./a\.npz: in a folder of weights it would be taken for such; choose another",
+        ),
         ("--features no/a.npz", r"--features no/a\.npz: its folder does not exist"),
         ("--blocks 1", "blocks is 1, but nothing is to be written: add --features"),
         ("--features a.npz --no-norm", "norm: is of the outputs of blocks, and none are asked for"),
@@ -177,8 +181,9 @@ def test_a_file_is_overwritten_by_force_alone(tmp_path):
 def test_what_is_refused_before_anything_is_computed(flags, says, place, capsys, monkeypatch):
     monkeypatch.setattr(Classifier, "inputs", lambda *_: pytest.fail("computed"))
     before = sorted(place.iterdir())
+    weights = "." if "./a.npz" in flags else "vit.safetensors"
     with pytest.raises(UserError, match=says) as told:
-        predict.command(["vit.safetensors", FILES[0], *flags.split()])
+        predict.command([weights, FILES[0], *flags.split()])
     assert not capsys.readouterr().out and sorted(place.iterdir()) == before and len(str(told.value)) < 200
 
 
@@ -289,40 +294,60 @@ def test_features_are_those_of_timms_forward_intermediates(fields, norm):
         same(np.asarray(ours["pooled"]), module.forward_head(last, pre_logits=True).numpy())
 
 
+def backbone(folder, family, image=12, **settings):
+    """A backbone of Hugging Face of random float64 weights, saved with a preprocessing that makes images of 12 px."""
+    transformers = library("transformers")
+
+    from convert.verify.libraries.transformers_encoders import exact_angles
+    from tests.parity.layouts_encoders import randomise
+
+    sizes = dict(image_size=image, patch_size=4, hidden_size=16, num_hidden_layers=3, num_attention_heads=2)
+    sizes |= dict(intermediate_size=24) if family == "DINOv3ViT" else dict(mlp_ratio=2)
+    sizes |= {} if family == "Dinov2" else dict(num_register_tokens=4)
+    config = getattr(transformers, f"{family}Config")(
+        **sizes, out_features=["stage1", "stage3"], attn_implementation="sdpa", **settings
+    )
+    module = randomise(getattr(transformers, f"{family}Backbone")(config)).double().eval()
+    module.save_pretrained(folder)
+    said = dict(do_resize=True, size={"height": 12, "width": 12}, image_mean=[0.5] * 3, image_std=[0.25] * 3)
+    said |= dict(do_center_crop=False, do_normalize=True, do_rescale=True, rescale_factor=1 / 255, resample=2)
+    (folder / "preprocessor_config.json").write_text(json.dumps(said))
+    exact_angles(module)
+    return module
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("family", ["Dinov2", "Dinov2WithRegisters", "DINOv3ViT"])
 def test_features_are_those_of_hugging_faces_backbones(family, norm, tmp_path):
     """Of the folder that the library saves, opened as a user opens it, on the same pixels."""
-    transformers = library("transformers")
+    module = backbone(tmp_path, family, apply_layernorm=norm)
     import torch
 
-    from convert.verify.libraries.transformers_encoders import exact_angles
-    from tests.parity.layouts_encoders import randomise
-
-    sizes = dict(image_size=12, patch_size=4, hidden_size=16, num_hidden_layers=3, num_attention_heads=2)
-    more = {"Dinov2": {}, "Dinov2WithRegisters": dict(num_register_tokens=4)}.get(family, dict(num_register_tokens=4))
-    more |= dict(intermediate_size=24) if family == "DINOv3ViT" else dict(mlp_ratio=2)
-    config = getattr(transformers, f"{family}Config")(
-        **sizes, **more, out_features=["stage1", "stage3"], apply_layernorm=norm, attn_implementation="sdpa"
-    )
-    backbone = randomise(getattr(transformers, f"{family}Backbone")(config)).double().eval()
-    backbone.save_pretrained(tmp_path)
-    settings = dict(do_resize=True, size={"height": 12, "width": 12}, image_mean=[0.5] * 3, image_std=[0.25] * 3)
-    settings |= dict(do_center_crop=False, do_normalize=True, do_rescale=True, rescale_factor=1 / 255, resample=2)
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
-    exact_angles(backbone)
     with jax.enable_x64(True), torch.no_grad():
         net = vit_jax.load(tmp_path)
         images = np.random.default_rng(3).integers(0, 256, (3, 12, 12, 3), np.uint8)
         found = net.features(images, blocks=[0, 2], norm=norm)
         pixels = torch.from_numpy(np.array(net.inputs(images))).permute(0, 3, 1, 2)
         assert pixels.dtype == torch.float64
-        theirs = backbone(pixels).feature_maps
-        last = 2 if family != "DINOv3ViT" or norm else None  # DINOv3's backbone applies it to the last at any rate
-        for block, maps in zip((0, last), theirs, strict=True):
-            if block is not None:
-                same(found[f"maps.{block}"], maps.permute(0, 2, 3, 1).numpy())
+        theirs = module(pixels, output_hidden_states=True)
+        first, last = (maps.permute(0, 2, 3, 1).numpy() for maps in theirs.feature_maps)
+        same(found["maps.0"], first)
+        if family != "DINOv3ViT" or norm:  # its backbone has the norm of the last block at any rate
+            same(found["maps.2"], last)
         if family == "Dinov2":
-            state = backbone(pixels, output_hidden_states=True).hidden_states[-1]
-            same(found["pooled"], backbone.layernorm(state)[:, 0].numpy())
+            same(found["pooled"], module.layernorm(theirs.hidden_states[-1])[:, 0].numpy())
+
+
+@pytest.mark.slow
+def test_features_of_a_preprocessing_of_another_size_are_those_of_the_backbone_at_that_size(tmp_path):
+    """As DINOv2's public files have it; the library resizes positions in float32."""
+    module = backbone(tmp_path, "Dinov2", image=28)
+    import torch
+
+    with jax.enable_x64(True), torch.no_grad():
+        net = vit_jax.load(tmp_path)
+        images = np.random.default_rng(3).integers(0, 256, (3, 12, 12, 3), np.uint8)
+        pixels = torch.from_numpy(np.array(net.inputs(images))).permute(0, 3, 1, 2)
+        found, (_, last) = net.features(images, blocks=[2])["maps.2"], module(pixels).feature_maps
+        np.testing.assert_allclose(found, last.permute(0, 2, 3, 1).numpy(), atol=1e-5)

@@ -333,6 +333,8 @@ def _check_outputs(o: Options, stated: Sequence[str]) -> None:
         raise UserError(f"--features {o.features}: features are written as .npz; give a name that ends in .npz")
     if o.features and (unused := [name for name in ("csv", "top") if name in stated]):
         raise UserError(f"{unused[0]}: is of predictions, and with --features there are none; leave one of them out")
+    if o.features and runs.is_foreign(o.run) and Path(o.features).resolve().parent == Path(o.run).resolve():
+        raise UserError(f"--features {o.features}: in a folder of weights it would be taken for such; choose another")
     for flag, path in (("csv", o.csv), ("attention", o.attention), ("features", o.features)):
         check_output(flag, path, o.force)
 
