@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-LONGEST, LISTED = 200, 30  # letters of a name that are compared; names that a message lists at most
+LONGEST, LISTED = 200, 25  # letters of a name that are compared; names that a message lists at most
 
 
 def nearest(name: str, known: list[str]) -> str:
