@@ -1,6 +1,9 @@
 """LoRA: ten steps against PyTorch with factors of its own, what a run keeps and how it goes on, and bad input."""
 
+import os
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -10,7 +13,7 @@ import numpy as np
 import pytest
 
 import vit_jax
-from vit_jax import export
+from vit_jax import export, step
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import (
     ImageAugment,
@@ -24,6 +27,7 @@ from vit_jax.config import (
     learnt_table,
     shapes,
 )
+from vit_jax.division import Division
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
@@ -57,17 +61,20 @@ def weights(c):
     return {name: draw.normal(name.endswith("scale"), 0.3, shape) for name, shape in shapes(c).items()}
 
 
-def batches():
+def batches(size=6):
     draw = np.random.default_rng(1)
     return [
-        {"image": draw.integers(0, 256, (6, 8, 8, 1)).astype(np.uint8), "label": draw.integers(0, 10, 6, np.int32)}
+        {
+            "image": draw.integers(0, 256, (size, 8, 8, 1)).astype(np.uint8),
+            "label": draw.integers(0, 10, size, np.int32),
+        }
         for _ in range(STEPS)
     ]
 
 
-def engine_of(run):
+def engine_of(run, dtype="float64"):
     task = task_of(run, {"preprocess": {"mean": [MEAN], "std": [STD]}})
-    network = definition(run.model, run.compute_dtype, run.compute_dtype)
+    network = definition(run.model, run.compute_dtype, dtype)
     return Engine(run, network, task, Optimizer(run.optim, STEPS, 5, learnt_table(run)))
 
 
@@ -76,7 +83,7 @@ def steps(run):
     engine = engine_of(run)
     state = engine.start(unflatten({name: jnp.asarray(x) for name, x in weights(run.model).items()}))
     began, losses = jax.device_get(engine.gather(state)), []
-    for batch in batches():
+    for batch in batches(run.batch):
         state, metrics = engine.train(state, batch)
         losses.append(float(metrics["loss"]))
     return began, jax.device_get(engine.gather(state)), losses
@@ -193,6 +200,31 @@ def test_a_step_is_the_same_however_it_is_computed(ten, other):
         np.testing.assert_allclose(one, two, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
+def test_four_devices_train_as_one(tmp_path):
+    """By jit, by pmap, and with split arrays."""
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "4"}
+    done = subprocess.run([sys.executable, __file__, tmp_path / "out.npz"], env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    with np.load(tmp_path / "out.npz") as file:
+        found = dict(file)
+    one = {name: x for name, x in found.items() if name.startswith("one device: ")}
+    assert len(found) == 4 * len(one) > 100
+    for name, x in found.items():
+        expected = one[f"one device: {name.partition(': ')[2]}"]
+        np.testing.assert_allclose(x, expected, rtol=0, atol=1e-10, err_msg=name)
+
+
+def test_with_bfloat16_weights_factors_and_moments_stay_float32():
+    """The types alone, so nothing is compiled."""
+    run = replace(RUN, compute_dtype="bfloat16")
+    engine = engine_of(run, "float32")
+    state = engine.start(unflatten({name: jnp.asarray(x, jnp.float32) for name, x in weights(VIT).items()}))
+    after, _ = jax.eval_shape(engine.jit_step, state, batches()[0], engine.seed, engine.frozen)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
+    assert {x.dtype for x in jax.tree.leaves(after)} == {np.dtype(np.float32), np.dtype(np.int32)}
+
+
 # ------------------------------------------------------------------------------------------- runs
 
 
@@ -237,6 +269,10 @@ def test_a_run_goes_on_to_the_same_bits_and_is_used_and_converted_as_any(folder,
     for mine, their in zip(*(jax.tree.leaves((s.state, s.step)) for s in (a, b)), strict=True):
         np.testing.assert_array_equal(mine, their)
 
+    name, places = "blocks.0.attention.query.kernel", Checkpoints(Run("runs/halves"), factors)
+    kernels = [flatten(places.read(each, shapes(VIT)).state.parameters)[name] for each in (3, 4)]
+    mean = flatten(vit_jax.layers.split(vit_jax.load("halves", "mean:2").model)[1])[name]
+    np.testing.assert_allclose(mean, (kernels[0] + kernels[1].astype(float)) / 2, rtol=1e-6)
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1)).astype(np.uint8)
     for ema, key in ((True, "ema"), (False, "model")):
         back = inside(*shlex.split(f"convert runs/whole {key} --step last --key {key}"), cwd=folder)
@@ -295,3 +331,20 @@ def test_what_cannot_be_is_one_sentence(folder, monkeypatch, flags, says):
 def test_there_have_to_be_weights_to_adapt():
     with pytest.raises(UserError, match=r"lora.rank is 2 but init is empty: name the weights that are adapted"):
         check_run(replace(RUN, init=""))
+
+
+def main(out):
+    """Write what ten steps leave on four devices, {how they are cut, and the place of an array: array}."""
+    step.SMALL, arrays = 8, {}
+    run = replace(RUNS["all maps of DINOv3"], batch=8)
+    cuts = {"one device": run, "jit": run, "pmap": replace(run, parallel="pmap"), "split": replace(run, fsdp=2)}
+    for how, cut in cuts.items():
+        step.divided = lambda run, how=how: Division(1 if how == "one device" else 4, 1)
+        with jax.enable_x64(True):
+            tree = jax.tree_util.tree_flatten_with_path(steps(cut)[1])[0]
+        arrays |= {f"{how}: {jax.tree_util.keystr(path)}": x for path, x in tree}
+    np.savez(out, **arrays)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
