@@ -267,6 +267,14 @@ def test_where_no_adaptation_helps_none_is_named(refused, source, tmp_path):
     assert "choose a layout that holds it (--to timm, --to timm-eva, --to torchvision)" in told
 
 
+def test_the_name_of_a_run_and_of_a_library_point_to_what_is_meant(refused, source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    assert "mine: no such file or folder; give runs/mine, the run of this name" in refused("mine", "out")
+    told = refused(source, "out", "--to", "transformers")
+    assert "huggingface-dinov2" in told and "timm" not in told
+
+
 def test_a_file_of_no_layout_is_told_the_nearest(refused, tmp_path):
     some = tensors()
     save_file({name.replace("attn.qkv", "attn.all"): array for name, array in some.items()}, tmp_path / "x.safetensors")

@@ -99,7 +99,9 @@ def check_file(path: str) -> None:
     try:
         kind = os.stat(path).st_mode
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: no such file or folder; check the path") from error
+        of_run = os.path.join("runs", path)
+        remedy = f"give {of_run}, the run of this name" if os.path.isdir(of_run) else "check the path"
+        raise UserError(f"{path}: no such file or folder; {remedy}") from error
     if not stat.S_ISREG(kind):
         raise UserError(f"{path}: is neither a file nor a folder; copy it into a file first")
     if not os.access(path, os.R_OK):

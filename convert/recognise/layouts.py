@@ -151,6 +151,8 @@ def find(name: str, flag: str) -> list[Layout]:
         known = ", ".join(layout.version for layout in versions if layout.version)
         raise UserError(f"{flag} {name}: {dialect} has the versions {known}; name one of them, or none")
     dialects = sorted({layout.dialect for layout in LAYOUTS.values()})
+    if name in ("transformers", "hf"):
+        dialects = [dialect for dialect in dialects if dialect.startswith("huggingface")]
     raise UserError(f"{flag} {name}: there is no such layout{nearest(name, dialects)}")
 
 

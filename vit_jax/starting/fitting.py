@@ -122,9 +122,14 @@ def _of_any_head(there: ModelConfig, values: Mapping[str, Any]) -> set[str]:
 
     So a pool by attention may give way to a mean, and not the reverse.
     """
-    known, heads = parameters(there).keys(), network_of(there).heads
-    lacking = {name: parameters(replaced(there, {name: value})).keys() - known for name, value in values.items()}
-    return {name for name in values if all(each.startswith(heads) for each in lacking[name])}
+    row, known = network_of(there), parameters(there).keys()
+    free = {*row.from_data} & values.keys()  # sizes of the head itself
+    for name, value in values.items():
+        with contextlib.suppress(UserError):  # the network cannot have it
+            needed = parameters(row.check(replaced(there, {name: value}))).keys()
+            if all(each.startswith(row.heads) for each in needed - known):
+                free.add(name)
+    return free
 
 
 def about_head(run: RunConfig, given: ModelConfig) -> list[str]:
