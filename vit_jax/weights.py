@@ -78,9 +78,10 @@ def load(
 
     Or `path` is a file or folder of any layout that `python -m convert formats` lists, or hf://owner/name. The result
     is the same if the file states how images become inputs, or has a tokenizer beside it, whose search is then as a
-    generation_config.json says; else a BareNetwork. What its tensors do not determine can be stated as for
-    `python -m convert`: `layout` (--from), `model`, `key`, `fields` ({"heads": 12}, --set). Weights become float32, but
-    float64 stays float64 and turns jax_enable_x64 on. Raises UserError.
+    generation_config.json says; else a BareNetwork. Where it prepares images in another size than its config states,
+    the network is for that size, with its positions resized as its own library does: stderr says so. What its tensors
+    do not determine can be stated as for `python -m convert`: `layout` (--from), `model`, `key`, `fields` ({"heads":
+    12}, --set). Weights become float32, but float64 stays float64 and turns jax_enable_x64 on. Raises UserError.
     """
     path = os.fspath(path)
     if not is_foreign(path):

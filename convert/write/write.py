@@ -100,9 +100,11 @@ def remarks(plan: Plan, goal: Target, weights_only: bool) -> list[str]:
     """Sentences for the user: what was assumed, what the target does not hold, what its library may not open."""
     reading, layout = plan.reading, plan.layout
     out = [] if weights_only and goal.name != CHECKPOINTS else assumed(reading.statistics, reading.facts.preprocess)
-    out += [note for note in plan.facts.notes if note not in reading.facts.notes]  # of the source all are told before
-    if pixels(plan.config) and plan.facts.preprocess is None and not weights_only:
-        out.append(left_out(plan.facts))
+    of_target = [note for note in plan.facts.notes if note not in reading.facts.notes]  # the others are told before
+    if of_target:
+        out += of_target
+    elif pixels(plan.config) and plan.facts.preprocess is None and not weights_only:
+        out.append(left_out(reading.facts))
     container = SUFFIXES.get(goal.weights.suffix)
     if container and container not in layout.containers and layout.dialect != "vit-jax":
         usual = " or ".join(layout.containers)
