@@ -7,6 +7,7 @@ with positions as the library resizes them; and convert keeps both as they are.
 import json
 import re
 import shlex
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from convert.write.program import open_stablehlo
 from vit_jax import starting
 from vit_jax.config import ViTConfig, shapes
 from vit_jax.errors import UserError
+from vit_jax.presets import preset
 from vit_jax.train import command
 
 STATISTICS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
@@ -111,7 +113,7 @@ def test_it_computes_what_its_library_does_of_the_same_pixels(tmp_path, capsys, 
     with read(str(tmp_path / "theirs")).source as source:  # the other kernel is another function
         positions = source.tree[next(name for name in source.tree if name.endswith("position_embeddings"))].read()[0]
     other = {"hf": "timm", "timm": "hf"}[kernel]
-    (resize,) = adaptations(ViTConfig(**{**vars(DINOV2), "registers": registers}), [f"resize=16x16:{other}"])
+    (resize,) = adaptations(replace(DINOV2, registers=registers), [f"resize=16x16:{other}"])
     table = np.asarray(net.model.position[...])
     assert np.abs(resize.steps[0].apply([positions])[0] - table).max() > 1e-2
 
@@ -161,6 +163,13 @@ def test_another_size_is_fitted_from_the_positions_of_the_file(theirs, flags, im
     with starting.opening.opened_for(run, {}) as weights:
         (said,) = starting.fitting.change_for(run, weights).says
     assert says in said
+
+
+def test_the_encoder_of_a_captioner_takes_the_size_of_its_preprocessing(theirs):
+    run = starting.filled_encoder(replace(preset("shapes").run, init_encoder="theirs"), {})
+    assert run.model.vit.image == 16 and run.data.size == 20
+    begun = starting.start(run, {})
+    assert begun.parameters["vit.position"].shape == (17, 16) and RESIZED.format("hf") in begun.says
 
 
 @pytest.mark.parametrize(
