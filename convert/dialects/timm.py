@@ -329,8 +329,10 @@ APART = Layout(
     refusals=(
         Refusal("shapes", axes(4)),
         Refusal("network", cannot_hold),
+        Refusal("statement", functools.partial(cannot_state, gate_apart=True)),
     ),
     read_side=read_side,
+    write_side=functools.partial(write_side, gate_apart=True),
     proven="timm 1.0.31",
 )
 TIMM = Layout(

@@ -1,8 +1,8 @@
 """timm's config.json: an architecture of its registry, arguments that change it, and preprocessing.
 
 No argument that JSON can hold states the epsilon of the norms: it comes with an architecture (1e-6, or 1e-5 in those of
-CLIP), as the packed gate of the mlp does. So a folder that is written here names the architecture that has them, and
-states everything else by arguments.
+CLIP), as the gate of the mlp does: packed, or apart (AIMv2's). So a folder that is written here names the architecture
+that has them, and states everything else by arguments.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ DEFAULTS: Json = {
 }
 
 
-def architecture(c: ViTConfig) -> str:
+def architecture(c: ViTConfig, gate_apart: bool) -> str:
     """A name in timm's registry with the class, the epsilon and the mlp of a config."""
+    if gate_apart:
+        return "aimv2_large_patch14_224"
     if c.distill_token:
         return "deit_base_distilled_patch16_224"
     if c.branch_norm:
@@ -52,25 +54,33 @@ def architecture(c: ViTConfig) -> str:
     return "vit_base_patch16_clip_224" if c.eps == 1e-5 else "vit_base_patch16_224"
 
 
-def cannot_state(c: ViTConfig) -> list[str]:
+def of_aimv2(c: ViTConfig) -> bool:
+    """Whether the norms are those of AIMv2, which no argument can state."""
+    return c.norm_kind == "rms" and c.eps == 1e-5
+
+
+def cannot_state(c: ViTConfig, gate_apart: bool = False) -> list[str]:
     """Clauses for a network whose epsilon or blocks timm's config.json cannot state."""
     only = {"a distillation token": c.distill_token, "a gated mlp": c.gated, "a norm in the stem": c.stem_norm}
     only |= {"RMS norms": c.norm_kind == "rms", "norms after its branches": c.branch_norm}
     reasons = [
         f"eps is {c.eps!r}, but with {name} timm's config.json can only state 1e-06"
         for name, has in only.items()
-        if has and c.eps != 1e-6
+        if has and c.eps != 1e-6 and not (gate_apart and of_aimv2(c))
     ]
-    if c.branch_norm and (c.gated or c.distill_token):
-        reasons.append("timm has norms after the branches in no architecture with a gated mlp or a distillation token")
-    return reasons
+    kinds = {"a gated mlp": c.gated, "norms after its branches": c.branch_norm, "a distillation token": c.distill_token}
+    several = [name for name, has in kinds.items() if has]
+    return reasons + ([f"no architecture of timm has {' and '.join(several)}"] if len(several) > 1 else [])
 
 
-def write_side(c: ViTConfig, beside: Facts) -> dict[str, Json]:
-    """The config.json with which `timm.create_model("local-dir:FOLDER", pretrained=True)` builds the network."""
+def write_side(c: ViTConfig, beside: Facts, gate_apart: bool = False) -> dict[str, Json]:
+    """The config.json with which `timm.create_model("local-dir:FOLDER", pretrained=True)` builds the network.
+
+    `gate_apart`: the gate of its mlp is a layer of its own.
+    """
     args: Json = {
         **sizes(c),
-        "mlp_ratio": ratio(c.hidden * (2 if c.gated else 1), c.width),
+        "mlp_ratio": ratio(c.hidden * (2 if c.gated and not gate_apart else 1), c.width),
         "qkv_bias": c.query_bias,
         "proj_bias": c.out_bias,
         "qk_norm": c.qk_norm,
@@ -87,12 +97,16 @@ def write_side(c: ViTConfig, beside: Facts) -> dict[str, Json]:
         "final_norm": c.final_norm or c.head_norm,
         "fc_norm": c.head_norm and c.pool != "cls",
     }
-    norm = next(name for name, kind in NORMS.items() if kind == c.norm_kind)
-    if c.norm_kind != "layer":
-        args["norm_layer"] = norm
-    if c.stem_norm:
-        args["embed_norm_layer"] = norm
-    return folder(c, beside, architecture(c), POOLS[c.pool], args)
+    return folder(c, beside, architecture(c, gate_apart), POOLS[c.pool], args | norms(c, gate_apart))
+
+
+def norms(c: ViTConfig, gate_apart: bool) -> Json:
+    """The arguments that state norms, where those of the architecture are others."""
+    name = next(name for name, kind in NORMS.items() if kind == c.norm_kind)
+    if gate_apart and of_aimv2(c):
+        return {} if c.stem_norm else {"embed_norm_layer": None}
+    args: Json = {"norm_layer": name} if gate_apart or c.norm_kind != "layer" else {}
+    return args | ({"embed_norm_layer": name if c.stem_norm else None} if gate_apart or c.stem_norm else {})
 
 
 def sizes(c: ViTConfig) -> Json:
