@@ -5,6 +5,7 @@ A tower's output is its pooled feature. Attention is torch's own: transformers' 
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from unittest import mock
 
 import numpy as np
 
-from vit_jax.config import ViTConfig
+from vit_jax.config import ViTConfig, pair
 
 from ... import rules
 from ...dialects import LAYOUTS
@@ -48,20 +49,22 @@ def dinov3_unread(c: ViTConfig) -> Shapes:
 class Tower:
     """Where a class has what: the layout of its names in memory, its blocks, its last norm if all tokens go through it.
 
-    `unread` are tensors that a class of a config has and that its forward pass does not read.
+    `unread` are tensors that a class of a config has and that its forward pass does not read; `patches`, whether it
+    takes images cut into patches.
     """
 
     layout: str
     blocks: str
     norm: str = ""
     unread: Callable[[ViTConfig], Shapes] = lambda c: {}
+    patches: bool = False
 
 
 TOWERS = {  # by dialect
     "huggingface-dinov2": Tower("huggingface-dinov2@v5", "encoder.layer", "layernorm", dinov2_unread),
     "huggingface-dinov3": Tower("huggingface-dinov3", "model.layer", "norm", dinov3_unread),
     "huggingface-siglip": Tower("huggingface-siglip", "encoder.layers", "post_layernorm"),
-    "huggingface-siglip2": Tower("huggingface-siglip2", "encoder.layers", "post_layernorm"),
+    "huggingface-siglip2": Tower("huggingface-siglip2", "encoder.layers", "post_layernorm", patches=True),
     "huggingface-clip": Tower("huggingface-clip", "encoder.layers", unread=clip_unread),
 }
 
@@ -87,7 +90,8 @@ def built(module: Any, weights: Weights) -> Built:
     exact_angles(module)
     exact_positions(module)
     named = rules.narrow(LAYOUTS[tower.layout].rows(c), module.state_dict())
-    return Built(versioned("transformers"), module, named, _output, places)
+    given = functools.partial(as_patches, patch=pair(c.patch)[0]) if tower.patches else as_images
+    return Built(versioned("transformers"), module, named, functools.partial(_output, given=given), places)
 
 
 def exact_angles(module: Any) -> None:
@@ -136,6 +140,11 @@ def exact_positions(module: Any) -> None:
                 setattr(each, name, exact(getattr(each, name), code))
 
 
+def as_images(images: Any) -> dict[str, Any]:
+    """What all others take, of images [B, h, w, C]."""
+    return {"pixel_values": images.permute(0, 3, 1, 2)}
+
+
 def as_patches(images: Any, patch: int) -> dict[str, Any]:
     """What SigLIP 2 takes: patches [B, N, p*p*C] of images [B, h, w, C] of one size, their grid, and a mask of ones."""
     import torch
@@ -147,16 +156,12 @@ def as_patches(images: Any, patch: int) -> dict[str, Any]:
     return {"pixel_values": values, "pixel_attention_mask": torch.ones(values.shape[:2]), "spatial_shapes": shapes}
 
 
-def _output(module: Any, images: Any) -> Any:
+def _output(module: Any, images: Any, given: Callable[[Any], dict[str, Any]]) -> Any:
     """The logits of a classifier, the projection or pooled feature of a tower, of images [B, h, w, C].
 
     Of a tower that pools nothing it is the mean of its tokens, as the classifier that is built on it takes it.
     """
-    if module.config.model_type.startswith("siglip2"):
-        tower = getattr(module.config, "vision_config", module.config)
-        out = module(**as_patches(images, tower.patch_size))
-    else:
-        out = module(pixel_values=images.permute(0, 3, 1, 2))
+    out = module(**given(images))
     for name in ("logits", "image_embeds", "pooler_output"):
         if out.get(name) is not None:
             return out[name]
