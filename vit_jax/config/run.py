@@ -195,7 +195,11 @@ class RunConfig:
         "decides the fields of model.vit and how images are prepared; all else is drawn anew; optim.freeze 'vit.*' "
         "keeps it as it is, with optim.freeze-epochs for so long; empty: random",
     )
-    new_head: bool = identity(False, "with init: start with a new, random head, as for other classes")
+    new_head: bool = identity(
+        False,
+        "with init: start with a new, random head, as for other classes; model.pool may then be another, if the "
+        "weights have all that it needs",
+    )
     init_resize: Literal["none", "timm", "hf", "dino", "torchvision", "google", "flexi"] = identity(
         "none", "with init: for another model.image, resample positions as this library does; none: refuse another"
     )
