@@ -566,7 +566,7 @@ def test_absent_fields_keep_their_defaults_and_whole_numbers_may_stand_for_float
     [
         ({"bacth": 3}, "there is no field bacth; nearest: batch"),
         ({"model": {"depht": 3}}, "there is no field model.depht; nearest: depth"),
-        ({"optim": {"zzz": 3}}, "there is no field optim.zzz; known: base_momentum, beta1, .* weight_decay"),
+        ({"optim": {"zzz": 3}}, "there is no field optim.zzz; known: base_momentum, beta1, .* warmup_steps"),
         ({"batch": "64"}, "batch is '64', which is not int"),
         ({"batch": 6.5}, "batch is 6.5, which is not int"),
         ({"batch": True}, "batch is True, which is not int"),
