@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import vit_jax
+from convert.verify.libraries.built import load as installed
 from convert.write import program
 from vit_jax.config import ResNetConfig, TransformerConfig, ViTConfig, shapes
 from vit_jax.errors import UserError
@@ -151,10 +152,38 @@ np.save(sys.argv[3], program.call(np.load(sys.argv[2])))
 def test_stablehlo_runs_in_a_process_where_this_package_cannot_be_imported(tmp_path):
     images, expected = noise(NETWORKS["eva02"], 4)
     vit_jax.export(network(NETWORKS["eva02"]), tmp_path / "net.stablehlo")
+    # Compiled, it holds the weights once more: it is not kept on the disk.
+    assert not list(Path(jax.config.jax_compilation_cache_dir).glob("jit_program-*"))
     np.save(tmp_path / "images.npy", images)
     command = [sys.executable, "-c", ALONE, "net.stablehlo", "images.npy", "logits.npy"]
     subprocess.run(command, cwd=tmp_path, check=True)
     assert np.load(tmp_path / "logits.npy") == pytest.approx(expected, abs=1e-5 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("family", ["DINOv3ViT", "Siglip"])
+def test_a_folder_of_transformers_computes_in_onnx_runtime_what_its_class_does(family, inside, tmp_path):
+    torch, _ = pytest.importorskip("torch"), pytest.importorskip("jax2onnx")
+    try:
+        transformers = installed("transformers")
+    except ImportError as error:
+        pytest.skip(str(error))
+    size = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    cls, config = (
+        f"{family}{end}" for end in (("VisionModel", "VisionConfig") if family == "Siglip" else ("Model", "Config"))
+    )
+    torch.manual_seed(0)
+    theirs = getattr(transformers, cls)(getattr(transformers, config)(**size, image_size=32, patch_size=8)).eval()
+    for p in theirs.parameters():
+        p.data += 0.2 * torch.randn_like(p)
+    theirs.save_pretrained(tmp_path / "theirs")
+    done = inside("convert", "theirs", "net.onnx", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for batch in (1, 8):
+        images = np.random.default_rng(batch).standard_normal((batch, 32, 32, 3), np.float32)
+        with torch.no_grad():
+            expected = theirs(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).pooler_output.numpy()
+        found = run(tmp_path / "net.onnx", images)
+        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def test_adaptations_and_rounding_are_done_on_the_way(weights, inside, tmp_path):

@@ -153,11 +153,14 @@ def open_stablehlo(path: Path) -> Callable[[np.ndarray], np.ndarray]:
     import jax
     from jax import export
 
-    program = jax.jit(export.deserialize(bytearray(path.read_bytes())).call)
+    exported = export.deserialize(bytearray(path.read_bytes()))
 
     def run(images: np.ndarray) -> np.ndarray:
-        with on_cpu():
-            return np.asarray(program(images))
+        def program(images: Any) -> Any:  # compiled for this call alone: that holds the weights once more
+            return exported.call(images)
+
+        with on_cpu(), uncached():
+            return np.asarray(jax.jit(program)(images))
 
     return run
 
@@ -184,6 +187,20 @@ def on_cpu(dtype: str = "float32") -> Iterator[None]:
 
     with jax.enable_x64(dtype == "float64"), jax.default_device(jax.devices("cpu")[0]):
         yield
+
+
+@contextlib.contextmanager
+def uncached() -> Iterator[None]:
+    """Without adding what is compiled to the user's cache of compiled programs."""
+    import jax
+
+    name = "jax_persistent_cache_min_compile_time_secs"
+    before = getattr(jax.config, name)
+    jax.config.update(name, 1e9)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
 
 
 @contextlib.contextmanager
