@@ -168,9 +168,8 @@ def test_a_folder_of_transformers_computes_in_onnx_runtime_what_its_class_does(f
     except ImportError as error:
         pytest.skip(str(error))
     size = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
-    cls, config = (
-        f"{family}{end}" for end in (("VisionModel", "VisionConfig") if family == "Siglip" else ("Model", "Config"))
-    )
+    part = "Vision" if family == "Siglip" else ""
+    cls, config = f"{family}{part}Model", f"{family}{part}Config"
     torch.manual_seed(0)
     theirs = getattr(transformers, cls)(getattr(transformers, config)(**size, image_size=32, patch_size=8)).eval()
     for p in theirs.parameters():
