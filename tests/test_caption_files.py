@@ -248,6 +248,7 @@ def test_a_run_on_ones_own_images(folder, working_folder, inside):
     assert done.returncode == 0 and done.stdout.startswith(f"{folder}/images/0.png: ")
     done = inside("evaluate", "own", "--csv", "own.csv", cwd=working_folder)
     assert done.returncode == 0 and "cider_d" in done.stdout
+    assert "  note: CIDEr-D and BLEU-4 count words in lower case, without punctuation" in done.stdout
     done = inside("evaluate", "own", "--data.source", f"coco:{folder}/coco.json:{folder}", cwd=working_folder)
     assert done.returncode == 0 and "the data that the run was trained on, with the run's splits" in done.stdout
     pixels = np.zeros((2, 32, 32, 3), np.uint8)

@@ -322,6 +322,11 @@ def test_more_room_finds_the_same_answers():
 BAD = {
     "beam is 0: give 1 or more, at most 1000": dict(beam=0),
     "beam is 5000": dict(beam=5000),
+    "beam is '3': give a whole number": dict(beam="3"),
+    "beam is 2.5: give a whole number": dict(beam=2.5),
+    "min_length is True: give a whole number": dict(min_length=True),
+    "sample is 1: give True or False": dict(sample=1),
+    "temperature is 'hot': give a number": dict(temperature="hot", sample=True),
     "max_length is 1000000000000: give 0 or more, at most 100000": dict(max_length=10**12),
     "nbest is 0": dict(nbest=0),
     "nbest is 3 but beam is 2.*set beam to 3 or more, or sample": dict(nbest=3, beam=2),

@@ -352,7 +352,7 @@ def test_sizes_that_are_not_the_datas():
 def test_pairs_of_two_files_and_of_a_table(folder, tmp_path):
     """Validation and test are held out of them, and the same sentences are the same data."""
     pairs = [(f"A dog, number {i % 7}.", f"Ein Hund, Nummer {i % 7}.") for i in range(40)]
-    (tmp_path / "a-b.en").write_text("".join(a + "\n" for a, _ in pairs), encoding="utf-8")
+    (tmp_path / "a-b.en").write_text("".join(a + "\n" for a, _ in pairs), encoding="utf-8-sig")
     (tmp_path / "a.de.gz").write_bytes(gzip.compress("\n".join(b for _, b in pairs).encode()))
     (tmp_path / "t.tsv").write_text("".join(f"{a}\t{b}\tby whom\n" for a, b in pairs), encoding="utf-8")
     sources = (f"pairs:{tmp_path}/a-b.en,{tmp_path}/a.de.gz", f"tsv:{tmp_path}/t.tsv")

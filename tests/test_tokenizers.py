@@ -555,8 +555,11 @@ def test_a_folder_of_hugging_face_trains_here_and_says_the_same_there(bart, tmp_
 
 
 @pytest.mark.slow
-def test_ctranslate2_opens_a_folder_written_here_and_says_the_same(marian, tmp_path, monkeypatch):
-    """A trained Marian whose row of padding is zero, as in public ones: CTranslate2 begins with a vector of zeros."""
+def test_ctranslate2_opens_a_folder_written_here_and_says_the_same(marian, tmp_path, monkeypatch, inside):
+    """A trained Marian whose row of padding is zero, as in public ones: CTranslate2 begins with a vector of zeros.
+
+    Then the same after more training here.
+    """
     monkeypatch.setitem(sys.modules, "torchvision", None)  # one that does not fit torch would keep Marian from loading
     ctranslate2, transformers = pytest.importorskip("ctranslate2"), pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
@@ -587,16 +590,31 @@ def test_ctranslate2_opens_a_folder_written_here_and_says_the_same(marian, tmp_p
     assert not table[ids.pad].any()
     model.eval().save_pretrained(tmp_path / "theirs")
 
-    net = vit_jax.load(tmp_path / "theirs")
-    vit_jax.export(net, tmp_path / "ours", to="marian")
-    TransformersConverter(str(tmp_path / "ours")).convert(str(tmp_path / "ct2"))
-    translator = ctranslate2.Translator(str(tmp_path / "ct2"), device="cpu", compute_type="float32")
-    pieces = [*json.loads((tmp_path / "ours" / "vocab.json").read_text())]
+    pieces = [*json.loads((marian / "vocab.json").read_text())]
     rows = [[pieces[i] for i in source.encode(text)] for text in SOURCES]
-    # By default it stops at as many finished beams as are asked for, with a patience of 4 where no other can win.
-    for beams, stop, patience in ((1, "false", 1), (4, "true", 1), (4, "false", 4)):
-        found = translator.translate_batch(rows, beam_size=beams, patience=patience, max_decoding_length=60)
-        theirs = [target.decode([pieces.index(piece) for piece in each.hypotheses[0]]) for each in found]
-        ours = [said for _, said in predict.predict(tmp_path / "ours", SOURCES, beam=beams, early_stopping=stop)]
-        print(f"{beams} beams, stop {stop}: {len({*ours})} distinct texts of {len({*map(len, ours)})} lengths")
-        assert ours == theirs and len({*ours}) > 40 and len({*map(len, ours)}) > 10
+
+    def said(name):
+        """The greedy texts of a folder, which are those of CTranslate2, as those of beams are."""
+        TransformersConverter(str(tmp_path / name)).convert(str(tmp_path / f"{name}-ct2"))
+        translator = ctranslate2.Translator(str(tmp_path / f"{name}-ct2"), device="cpu", compute_type="float32")
+        every = []
+        # By default it stops at as many finished beams as are asked for, with a patience of 4 where no other can win.
+        for beams, stop, patience in ((1, "false", 1), (4, "true", 1), (4, "false", 4)):
+            found = translator.translate_batch(rows, beam_size=beams, patience=patience, max_decoding_length=60)
+            theirs = [target.decode([pieces.index(piece) for piece in each.hypotheses[0]]) for each in found]
+            ours = [said for _, said in predict.predict(tmp_path / name, SOURCES, beam=beams, early_stopping=stop)]
+            print(f"{beams} beams, stop {stop}: {len({*ours})} distinct texts of {len({*map(len, ours)})} lengths")
+            assert ours == theirs and len({*ours}) > 40 and len({*map(len, ours)}) > 10
+            every.append(ours)
+        return every[0]
+
+    vit_jax.export(vit_jax.load(tmp_path / "theirs"), tmp_path / "ours", to="marian")
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS[::-1]), encoding="utf-8")
+    flags = (
+        "--init theirs --data.source tsv:pairs.tsv --data.lengths 64 --data.tokens 1024 --optim.lr 1e-3 --name tuned"
+    )
+    done = inside("train", *flags.split(), "--epochs", 2)
+    assert done.returncode == 0, done.stderr
+    assert inside("convert", "runs/tuned", "tuned", "--to", "marian", "--step", "last").returncode == 0
+    assert not np.asarray(vit_jax.load(tmp_path / "tuned").model.target.embedding[...])[ids.pad].any()
+    assert said("ours") != said("tuned")

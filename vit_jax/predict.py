@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .tasks import Predictor
 
 BATCH = 64  # inputs that are computed at a time
+FILES = (".txt", ".tsv", ".csv", ".gz")  # what ends so is meant as a file's name, not as a sentence
 
 
 def image_files(paths: Sequence[str]) -> list[Path]:
@@ -176,6 +177,8 @@ def sentences(inputs: Sequence[str]) -> list[str]:
     found: list[str] = []
     for text in inputs:
         if text != "-" and not (len(text) < 256 and os.path.isfile(text)):
+            if text.endswith(FILES) and " " not in text:
+                raise UserError(f"{text}: there is no such file; give a sentence, or a file of them, one per line")
             found.append(text)
             continue
         where = "stdin" if text == "-" else text

@@ -180,7 +180,9 @@ def test_marian_of_the_size_of_opus_mt(tmp_path):
 
     import vit_jax
     from benchmarks.decode import marian
+    from tests.parity.libraries import load
 
+    load("transformers")  # as it has to be imported beside another torchvision
     theirs = marian("opus")
     theirs.save_pretrained(tmp_path)
     model, draw = vit_jax.load(tmp_path).model, np.random.default_rng(0)

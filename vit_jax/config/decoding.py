@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from ..errors import UserError
@@ -67,8 +68,19 @@ MOST = {
 }
 
 
+KINDS: dict[type, tuple[Any, str]] = {
+    bool: (bool, "True or False"),
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+}  # {the type of a default: (what a value has to be, that in words)}
+
+
 def check_decoding(d: Decoding) -> Decoding:
     """Return the settings unchanged. Raises UserError naming the first invalid one."""
+    for f in fields(d):
+        value, kind = getattr(d, f.name), type(f.default)
+        if kind in KINDS and not (isinstance(value, KINDS[kind][0]) and (kind is bool or not isinstance(value, bool))):
+            raise UserError(f"{f.name} is {value!r:.40}: give {KINDS[kind][1]}")
     for name in ("beam", "nbest", "min_length", "max_length", "no_repeat_ngram", "top_k", "seed"):
         value, least = getattr(d, name), 1 if name in ("beam", "nbest") else 0
         if not least <= value <= MOST.get(name, math.inf):

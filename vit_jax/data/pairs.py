@@ -192,6 +192,7 @@ def _decoded(file: Iterable[bytes], where: str) -> Iterator[str]:
             raise UserError(
                 f"{where}, line {number}, is no UTF-8 (it has the byte 0x{byte:02x}); save the file as UTF-8"
             ) from error
+        text = text.removeprefix("\ufeff") if number == 1 else text  # with which some programs begin a file
         yield text.removesuffix("\n")
     if not number:
         yield ""

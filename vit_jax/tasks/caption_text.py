@@ -17,7 +17,7 @@ from ..config.decoding import Decoding
 from ..decode import Found
 from ..layers import fold
 from ..text import Tokenizer
-from .caption_score import bleu4, cider_d, plain
+from .caption_score import WORDS, bleu4, cider_d, plain
 from .contract import Batch, Evaluation
 from .generated import Search, changed, compiled
 from .next_token import mean_loss, shifted, sums
@@ -127,7 +127,7 @@ class Captioning:
             said = [plain(self.words.decode(row)) for row in out["predicted"]]
             several = [[plain(caption) for caption in each] for each in split.references]
             metrics |= {"cider_d": cider_d(said, several), "bleu4": bleu4(said, several)}
-        return Evaluation(metrics, out["predicted"])
+        return Evaluation(metrics, out["predicted"], notes=(WORDS,) if split.references else ())
 
 
 def in_boxes(maps: Array, touched: Array, tokens: int) -> dict[str, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -69,7 +70,7 @@ class Search:
 
 def changed(decoding: Decoding, changes: Mapping[str, Any], length: int, unit: str) -> Decoding:
     """Other settings of a search for texts of at most `length` tokens, which are called `unit`. Raises UserError."""
-    settings = check_decoding(replace(decoding, **changes))
+    settings = check_decoding(replace(decoding, **{**changes, **_sequences(changes)}))
     for name in ("min_length", "max_length"):
         if getattr(settings, name) > length:
             raise UserError(
@@ -77,6 +78,16 @@ def changed(decoding: Decoding, changes: Mapping[str, Any], length: int, unit: s
                 "their end among them: lower it"
             )
     return settings
+
+
+def _sequences(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`banned` of some changes, if it is there, as tuples. Raises UserError where it is no list of lists of ids."""
+    if "banned" not in changes:
+        return {}
+    try:
+        return {"banned": tuple(tuple(map(operator.index, each)) for each in changes["banned"])}
+    except TypeError as error:
+        raise UserError(f"banned is {changes['banned']!r:.60}: give lists of ids, as [[5], [6, 7]]") from error
 
 
 def compiled(function: Callable[..., Found], static: tuple[int, ...]) -> Callable[..., Found]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -46,31 +44,12 @@ def sums(logits: Array, labels: Array, real: Array) -> dict[str, Array]:
     return {"loss": jnp.where(real, losses, 0).sum(-1), "tokens": real.sum(-1), "right": right.sum(-1)}
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
 def token_losses(logits: Array, labels: Array, smoothing: float) -> Array:
     """The cross entropy of each label, [B, T], of logits [B, T, V] and labels int32 [B, T].
 
     With label smoothing e it is -(1-e) log p(label) - e/V sum over v of log p(v), as in PyTorch. It is computed without
-    an array of targets, and its derivative is written out, so that besides the logits only their gradient is as large.
+    an array of targets, so that besides the logits only their gradient is as large.
     """
-    return _forward(logits, labels, smoothing)[0]
-
-
-def _forward(logits: Array, labels: Array, smoothing: float) -> tuple[Array, tuple[Array, Array, Array]]:
-    total = jax.nn.logsumexp(logits, -1)
     right = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
-    losses = total - (1 - smoothing) * right
-    if smoothing:
-        losses = losses - smoothing * logits.mean(-1)
-    return losses, (logits, labels, total)
-
-
-def _backward(smoothing: float, kept: tuple[Array, Array, Array], slope: Array) -> tuple[Array, None]:
-    """The softmax minus the target, (1-e) at the label and e/V everywhere, times the gradient [B, T] of the losses."""
-    logits, labels, total = kept
-    classes = logits.shape[-1]
-    target = jnp.where(jnp.arange(classes) == labels[..., None], 1 - smoothing, 0) + smoothing / classes
-    return (jnp.exp(logits - total[..., None]) - target.astype(logits.dtype)) * slope[..., None], None
-
-
-token_losses.defvjp(_forward, _backward)
+    losses = jax.nn.logsumexp(logits, -1) - (1 - smoothing) * right
+    return losses - smoothing * logits.mean(-1) if smoothing else losses

@@ -292,6 +292,8 @@ class Translator:
 
     def encoded(self, texts: str | Iterable[str]) -> list[np.ndarray]:
         """The ids of each text, int32 [N]."""
+        if not isinstance(texts, Iterable):
+            raise UserError(f"texts: {type(texts).__name__} is no text; give a sentence, or a list of them")
         several = [texts] if isinstance(texts, str) else list(texts)
         if not several:
             raise UserError("texts: none given; give at least one sentence")
@@ -318,6 +320,8 @@ class Translator:
 
         Where the search gives several (nbest), a list of (translation, score) takes the place of a translation.
         """
+        if batch < 1:
+            raise UserError(f"batch is {batch}: give a positive number")
         translations = self._predicted(self.encoded(texts), batch)
         return translations[0] if isinstance(texts, str) else translations
 
