@@ -1,4 +1,4 @@
-"""The pages speak of what is there: every path, every name, and every command of the README works."""
+"""The pages speak of what is there: every path, every name, and every command of README and guide works."""
 
 import ast
 import dataclasses
@@ -93,10 +93,10 @@ def test_a_page_that_speaks_of_something_else_is_found(text, missing):
     assert len(absent(text)) == missing
 
 
-# ------------------------------------------------------------------------------------------ the README
+# ---------------------------------------------------------------------------- the README, then the guide
 
-README = ROOT / "README.md"
-# What the README calls something that the reader has: a file or folder that `prepared` makes.
+PASTED = ("README.md", "docs/guide.md")  # in the order in which a reader pastes from them
+# What they call something that the reader has: a file or folder that `prepared` makes.
 STAND_INS = {
     "FILE-OR-FOLDER": "vit.safetensors", "IMAGE-OR-FOLDER": "pictures", "IMAGE": "pictures/0.png",
     "PATH": "classes", "DIR": "sets", "PRESET": "digits",
@@ -115,7 +115,7 @@ SHORTER = {r".*vit-s16.*": " --max-steps 1 --batch 8", r".*": " --max-steps 2"}
 
 @dataclasses.dataclass(frozen=True)
 class Pasted:
-    """A command, or a block of Python, and the lines that the README shows of its output, without continued ones."""
+    """A command, or a block of Python, and the lines that a page shows of its output, without continued ones."""
 
     code: str
     python: bool = False
@@ -166,21 +166,26 @@ def reason(command: str) -> str:
     return next((why for pattern, why in NOT_RUN.items() if re.fullmatch(pattern, command)), "")
 
 
-def test_every_line_of_the_readme_that_may_be_pasted_is_known():
-    every = pasted(README.read_text(encoding="utf-8"))
+def every_pasted() -> list[Pasted]:
+    """All that may be pasted, each once."""
+    return list(dict.fromkeys(each for page in PASTED for each in pasted((ROOT / page).read_text(encoding="utf-8"))))
+
+
+def test_every_line_that_may_be_pasted_is_known():
+    every = every_pasted()
     commands = [each.code for each in every if not each.python]
     assert len(commands) > 25 and any(each.python for each in every) and any(each.shown for each in every)
     for command in commands:
         assert reason(command) or re.match(r"(python -m |vit-jax )", substituted(command)), command
     for pattern in NOT_RUN:
         if "activate" not in pattern:
-            assert any(re.fullmatch(pattern, command) for command in commands), f"{pattern} is not in the README"
+            assert any(re.fullmatch(pattern, command) for command in commands), f"{pattern} is nowhere"
     for block in (each for each in every if each.python):
         ast.parse(block.code)
 
 
 def prepared(folder: Path) -> None:
-    """What the README's reader has: pictures, classes, sentences, TFDS sets, and public files of random weights."""
+    """What their reader has: pictures, classes, sentences, TFDS sets, and public files of random weights."""
     import numpy as np
     from PIL import Image
     from safetensors.numpy import save_file
@@ -222,7 +227,7 @@ def prepared(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_command_and_block_of_the_readme_works_pasted(tmp_path):
+def test_every_command_and_block_works_pasted(tmp_path):
     """In one folder, in their order; what is shown as output begins with the words that are printed."""
     prepared(tmp_path)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -230,7 +235,7 @@ def test_every_command_and_block_of_the_readme_works_pasted(tmp_path):
     run = functools.partial(subprocess.run, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
     blocks, failed = [], []
     run(["bash", "-c", "python -m vit_jax.train digits --name x --max-steps 1"])  # the reader's own run
-    for each in pasted(README.read_text(encoding="utf-8")):
+    for each in every_pasted():
         command = each.code
         if each.python:
             blocks.append(command)
