@@ -47,8 +47,8 @@ class Way(NamedTuple):
 WAYS = (
     Way("dinov3", "--optim.layer-decay 0.75"),
     Way("siglip", "--optim.layer-decay 0.75 --model.pool mean"),
-    Way("siglip", "--optim.layer-decay 0.75", "--to timm"),
     Way("dinov3", "--lora.rank 8 --lora.maps *.attention.* *.mlp.*"),
+    Way("siglip", "--optim.layer-decay 0.75", "--to timm"),
 )
 
 
