@@ -108,7 +108,7 @@ def write_onnx(forward: Forward, outputs: str, path: Path) -> Json:
     import onnx_ir
 
     # Where a function of jax is compiled inside another, jax2onnx fails on jax 0.12; the trace then holds no such call.
-    with quiet(), on_cpu(), jax.disable_jit():
+    with quiet(), restored(), on_cpu(), jax.disable_jit():
         model = jax2onnx.to_onnx(
             forward,
             inputs=[(BATCH, *forward.shape)],
@@ -201,6 +201,21 @@ def uncached() -> Iterator[None]:
         yield
     finally:
         jax.config.update(name, before)
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """With jax's own functions afterwards, of which jax2onnx replaces some for good, such as jax.numpy.cumsum."""
+    import jax
+
+    before = {module: dict(vars(module)) for module in (jax.numpy, jax.lax, jax.nn, jax.random, jax.image)}
+    try:
+        yield
+    finally:
+        for module, names in before.items():
+            for name, value in names.items():
+                if vars(module).get(name) is not value:
+                    setattr(module, name, value)
 
 
 @contextlib.contextmanager
