@@ -58,14 +58,14 @@ def at_full_size(name, module):
 
 def small(timm, name, **sizes):
     """timm's network by its name, with these sizes; one that turns, with angles in float64."""
-    from convert.verify.libraries.timm_eva import wide, wide_angles
+    from convert.verify.libraries.timm_eva import wide_angles, widen
 
     if lookup(name)[0]["rotary"] == "none":
         return timm.create_model(name, **sizes)
     with wide_angles():
         module = timm.create_model(name, **sizes, dynamic_img_size=False, dtype=torch.float64)
     if lookup(name)[0]["rotary"] == "mixed":
-        module.rope.get_embed = wide(module.rope.get_embed)
+        widen(module.rope)
     return module
 
 

@@ -31,6 +31,11 @@ def batch_of(run):
     """A batch of a preset, as shapes: images and labels, or the ids of sentences."""
     if run.task == "translate":
         return {name: abstract((run.batch, 7), np.int32) for name in ("source", "target")}
+    if run.task == "caption-features":
+        return {
+            "vectors": abstract((run.batch, 1, run.model.memory_width), np.float32),
+            "target": abstract((run.batch, 11), np.int32),
+        }
     image = abstract((run.batch, *pixels(run.model)), np.uint8)
     if run.task == "caption":
         return {"image": image, "target": abstract((run.batch, 11), np.int32)}

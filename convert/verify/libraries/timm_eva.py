@@ -75,7 +75,7 @@ def network(c: ViTConfig, apart: bool = False, gate_apart: bool = False, **optio
     with wide_angles():
         module = importlib.import_module("timm.models.eva").Eva(**built | options, dtype=torch.float64)
     if c.rotary == "mixed":  # whose angles are computed in each call
-        module.rope.get_embed = wide(module.rope.get_embed)
+        widen(module.rope)
     return module
 
 
@@ -112,14 +112,15 @@ def wide_angles() -> Iterator[None]:
             f.__defaults__ = values
 
 
-def wide(function: Any) -> Any:
-    """A function whose calls are made within `wide_angles`."""
+def widen(rope: Any) -> None:
+    """Let a module of learned frequencies, and copies of it, compute its angles within `wide_angles`."""
+    plain = type(rope)
 
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def get_embed(self: Any, *args: Any, **kwargs: Any) -> Any:
         with wide_angles():
-            return function(*args, **kwargs)
+            return plain.get_embed(self, *args, **kwargs)
 
-    return called
+    rope.__class__ = type(plain.__name__, (plain,), {"get_embed": get_embed})
 
 
 def own_file(weights: Weights) -> Built:
