@@ -134,6 +134,7 @@ def test_predict_evaluate_and_training_take_the_size_of_the_preprocessing_and_sa
     assert inside(*shlex.split(line.replace("-steps 1", "-steps 2")), cwd=theirs.parent).returncode == 0  # it goes on
 
 
+@pytest.mark.slow
 def test_a_program_takes_images_of_the_size_of_the_preprocessing(theirs, inside):
     done = inside("convert", theirs, "net.stablehlo", cwd=theirs.parent)
     assert done.returncode == 0 and "images [batch, 16, 16, 3] to logits [batch, 3]" in done.stdout, done.stderr

@@ -130,6 +130,7 @@ def test_the_python_in_a_card_opens_the_repository_in_its_library(library, to, d
     assert getattr(theirs, "logits", theirs).numpy() == pytest.approx(ours.logits(pixels), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_our_own_layout_is_read_back_from_the_hub_and_the_card_says_what_the_run_says(
     digits_run, inside, hub, tmp_path, rewrite_record
 ):

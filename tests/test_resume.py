@@ -558,6 +558,7 @@ def test_a_finished_run_is_shown_and_not_touched(reference, folder, capsys):
     } == state
 
 
+@pytest.mark.slow
 def test_steps_are_traced_and_a_trace_that_ends_early_is_kept(reference, folder, capsys):
     """The rest of the run is that of an untraced one."""
     train(replace(TINY, max_steps=4, profile_steps="4:9"), folder=folder)

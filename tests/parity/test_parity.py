@@ -59,6 +59,7 @@ def test_the_base_networks_are_the_twins_functions_and_have_their_gradients():
     check(r for case in cases.combinations()[:2] for r in twins.case(case))
 
 
+@pytest.mark.slow
 def test_the_second_notebooks_heads_and_a_network_of_vectors():
     vectors, odd = cases.combinations()[8:10]
     check(r for case in (vectors, odd) for r in twins.case(case))
