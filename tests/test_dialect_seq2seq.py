@@ -305,6 +305,7 @@ def test_the_positions_of_m2m_100_begin_after_padding():
 # -------------------------------------------------------------------------------------- functions
 
 
+@pytest.mark.slow
 def test_torchs_encoder_the_notebooks_twin_and_the_old_flax_classes_compute_the_same():
     pytest.importorskip("torch", reason="PyTorch cannot be imported, so ours is not compared with it")
     import jax

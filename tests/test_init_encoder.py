@@ -84,6 +84,7 @@ def weights(name):
     return {path: np.asarray(x) for path, x in flatten(split(vit_jax.load(name, "last").model)[1]).items()}
 
 
+@pytest.mark.slow
 def test_an_encoder_starts_from_a_file_and_trains_when_it_is_released(eyes, few, inside, working_folder):
     """Of its head nothing is left; the text half is that of the same run without the file."""
     done = inside("train", *WORDS.split(), "--name", "parts", "--max-steps", 3, cwd=working_folder)

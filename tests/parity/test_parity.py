@@ -65,6 +65,7 @@ def test_the_second_notebooks_heads_and_a_network_of_vectors():
     check(r for case in (vectors, odd) for r in twins.case(case))
 
 
+@pytest.mark.slow
 def test_a_captioner_is_the_twins_function_and_has_its_gradients():
     c, name = cases.CAPTIONER, "captioner"
     numbers, given = weights(c), inputs(c)
