@@ -47,5 +47,7 @@ class Profile:
 
         jax.profiler.stop_trace()
         self.first = 0
-        newest = max(self.folder.rglob("perfetto_trace.json.gz"), key=lambda file: file.stat().st_mtime)
+        newest = max(
+            self.folder.rglob("perfetto_trace.json.gz"), key=lambda file: file.stat().st_mtime, default=self.folder
+        )
         self.say(f"profile  a trace {what}: open {newest} at https://ui.perfetto.dev")
