@@ -6,6 +6,7 @@ kills real ones. One case of a kind runs by default, all of them with the slow o
 """
 
 import dataclasses
+import errno
 import functools
 import gzip
 import json
@@ -14,6 +15,7 @@ import random
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,7 +29,7 @@ import pytest
 
 import vit_jax.train
 import vit_jax.weights
-from vit_jax import runs
+from vit_jax import checkpoint, runs
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig, shapes, to_dict
 from vit_jax.errors import CheckFailed, Interrupted, UserError, run_command
@@ -35,6 +37,7 @@ from vit_jax.models import start
 from vit_jax.runs import Run
 from vit_jax.step import Engine, Evaluator
 from vit_jax.train import session, train
+from vit_jax.train.saving import Saver
 
 loop, finish = (
     sys.modules["vit_jax.train.loop"],
@@ -372,6 +375,119 @@ def test_the_log_goes_on_in_its_own_turn(folder):
     assert [r["step"] for r in folder.metrics() if r["kind"] == "train"] == [4, 5, 6]
     go(folder, max_steps=8)
     assert [r["step"] for r in folder.metrics() if r["kind"] == "train"] == [4, 5, 8]
+
+
+# -------------------------------------------------------------------------- saving while training goes on
+
+
+def held_back(monkeypatch, step: int, until: threading.Event, then: Callable[[], None] = lambda: None) -> None:
+    """The save of a step is written only once `until` is set, after `then`."""
+    sync = checkpoint._sync
+
+    def wait(written):
+        if written.name == str(step):
+            assert threading.current_thread() is not threading.main_thread()
+            assert until.wait(60), "nobody waits, and training does not go on"
+            then()
+        sync(written)
+
+    monkeypatch.setattr(checkpoint, "_sync", wait)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(reference, folder, monkeypatch):
+    """Two steps are done while a third is being saved; all that is saved, kept and deleted is as without a thread."""
+    later = threading.Event()
+    with monkeypatch.context() as patch:
+        held_back(patch, EPOCH, later)
+        at_step(patch, EPOCH + 2, later.set)
+        go(folder, async_save=True, keep=1)
+    assert_same(result(folder), ended(reference))
+    assert folder.complete_steps() == [STEPS, *({result(folder).notes["best"]["step"]} - {STEPS})]
+
+
+def interrupt_again() -> None:
+    """A SIGINT for the main thread, which is waiting for this one."""
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "way, kept",
+    cases(
+        [("three SIGINT", [EPOCH]), ("NaN", [EPOCH])],
+        [("SIGTERM", [6, EPOCH]), ("budget", [6, EPOCH]), ("crash", [EPOCH])],
+    ),
+)
+def test_whatever_ends_a_run_the_save_in_its_thread_is_finished(reference, folder, monkeypatch, capsys, way, kept):
+    train_step = Engine.train
+
+    def act() -> None:
+        for _ in range({"SIGTERM": 1, "three SIGINT": 2}.get(way, 0)):
+            signal.raise_signal(signal.SIGTERM if way == "SIGTERM" else signal.SIGINT)
+        if way == "crash":
+            raise Crash
+
+    def spoil(self, state, batch):
+        state, metrics = train_step(self, state, batch)
+        return state, {**metrics, "loss": metrics["loss"] * (np.nan if state.step == 6 and way == "NaN" else 1)}
+
+    leaving = threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "train", spoil)
+        held_back(patch, EPOCH, leaving, interrupt_again if way == "three SIGINT" else lambda: None)
+        at_step(patch, 6, act)
+        before(patch, Saver, "wait", leaving.set, call=2)  # the first is that of the save
+        try:
+            code = run_command(lambda: bool(go(folder, async_save=True, max_steps=6 * (way == "budget"))) * 0)
+        except Crash:
+            code = 1
+    assert code == {"SIGTERM": 143, "three SIGINT": 130, "NaN": 3, "crash": 1, "budget": 0}[way]
+    assert folder.complete_steps() == kept
+    if way == "NaN":
+        assert f"nan at step 6; the last good checkpoint is step {EPOCH} in" in capsys.readouterr().err
+    go(folder)
+    assert_same(result(folder), ended(reference))
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.parametrize("step", cases([2 * EPOCH], [(STEPS,)]))
+def test_a_checkpoint_that_cannot_be_written_ends_a_run_by_the_same_sentence(
+    reference, folder, monkeypatch, capsys, step, in_thread
+):
+    """Also if it is the last; and with nothing half-written left."""
+    sync = checkpoint._sync
+
+    def full(written):
+        if written.name == str(step):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(written)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_sync", full)
+        assert run_command(lambda: bool(go(folder, async_save=in_thread)) * 0) == 2
+    assert capsys.readouterr().err == (
+        f"vit-jax: error: {folder}: the disk is full, so step {step} could not be saved; step {step - EPOCH} is "
+        "intact; free some space and repeat the command\n"
+    )
+    assert folder.complete_steps()[0] == step - EPOCH and not list(folder.checkpoints.glob("*tmp*"))
+    go(folder)
+    assert_same(result(folder), ended(reference))
+
+
+@slow
+def test_of_two_failures_that_of_a_save_is_said_before_the_other(folder, monkeypatch, capsys):
+    def full(written):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_sync", full)
+        patch.setattr(Saver, "check", lambda self: None)  # as if it failed just then
+        at_step(patch, EPOCH + 1, crash)
+        with pytest.raises(Crash):
+            go(folder, async_save=True)
+    assert f"note     {folder}: the disk is full, so step {EPOCH} could not be saved; free some" in (
+        capsys.readouterr().out
+    )
 
 
 # ------------------------------------------------------------------------------------------- signals
@@ -828,6 +944,7 @@ def test_a_change_of_what_decides_the_last_bits_is_said(folder, capsys):
         "xla_flags": "--other",
         "devices": 8,
         "accumulate": 1,
+        "async_save": True,
         "versions": {**environment["versions"], "jax": "0.0"},
     }
     Checkpoints(folder).note(4, {**saved.notes, "environment": then})
@@ -840,8 +957,11 @@ def test_a_change_of_what_decides_the_last_bits_is_said(folder, capsys):
         "xla_flags --other -> ",
         "jax 0.0 -> ",
         "accumulate 1 -> 2",
+        "async_save True -> False",
     ):
         assert change in note
+    older = {name: value for name, value in environment.items() if name != "async_save"}
+    session.compare_environments(environment, older)
     session.compare_environments(environment, {"versions": {}})  # of a converted checkpoint nothing is known
     assert not capsys.readouterr().out
 

@@ -38,6 +38,7 @@ from vit_jax.runs import flatten, unflatten
 from vit_jax.step import Engine, Evaluator, check_divisible, example_keys
 from vit_jax.tasks import task_of
 from vit_jax.tasks.classify import Classify
+from vit_jax.train.saving import on_host
 
 STEPS = 10
 
@@ -203,9 +204,13 @@ def test_a_step_uses_its_state_up_but_not_the_callers_arrays(parallel):
     with jax.enable_x64(True):
         engine, tree, batches = regression(parallel=parallel)
         before = engine.start(tree)
+        copies, values = on_host(before), [np.array(x) for x in jax.tree.leaves(before)]
         after, _ = engine.train(before, batches[0])
         assert all(x.is_deleted() for x in jax.tree.leaves(before))
         assert not any(x.is_deleted() for x in (*jax.tree.leaves(after), *tree.values()))
+        for copy, value in zip(jax.tree.leaves(copies), values, strict=True):
+            assert type(copy) is np.ndarray
+            np.testing.assert_array_equal(copy, value, err_msg="what is being saved is no view of the device's memory")
 
 
 def test_without_an_average_none_is_kept():

@@ -232,6 +232,11 @@ class RunConfig:
     dir: str = execution("runs", "folder of all runs")
     keep: int = execution(2, "number of newest checkpoints to keep, besides the best")
     save_minutes: float = execution(10.0, "minutes between checkpoints within a long epoch")
+    async_save: bool = execution(
+        False,
+        "write checkpoints in a thread while training goes on, from a copy of all arrays in memory; if one cannot be "
+        "written, the run ends after the step that is under way",
+    )
     log_every: int = execution(10, "steps between lines of metrics.jsonl")
     profile_steps: str = execution(
         "",

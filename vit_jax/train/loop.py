@@ -67,10 +67,12 @@ def loop(s: Session) -> str:
         contextlib.closing(batches(s.setup.dataset.splits["train"], s.setup.order, s.step, s.setup.stop)) as stream,
         s.progress,
         s.caught.waiting(),
+        s.saver,
         Profile(s.run.profile_steps, s.folder.path / "profile", s.progress.say) as profile,
     ):
         meter, last_save = first_step(s, next(stream), profile), time.monotonic()
         while True:
+            s.saver.check()
             after_step(s, meter)
             ending = why_end(s)
             if ending or evaluation_due(s) or time.monotonic() - last_save > s.run.save_minutes * 60:
@@ -226,6 +228,7 @@ def check_finite(s: Session, step_metrics: tuple[int, dict[str, float]] | None) 
 
 def not_finite(s: Session, what: str, value: float, step: int) -> CheckFailed:
     """The error for a value that is NaN or infinite, with its step, the last good checkpoint and advice."""
+    s.saver.wait()
     saved = s.folder.complete_steps()
     where = f"the last good checkpoint is step {saved[0]}" if saved else "nothing had been saved yet"
     return CheckFailed(
@@ -320,7 +323,7 @@ def save(s: Session) -> None:
     now = time.monotonic()
     s.seconds, s.clock = s.seconds + now - s.clock, now
     best = s.best["step"] if s.best else None
-    s.checkpoints.save(s.engine.gather(s.state), checkpoint_notes(s), best, s.run.keep, beside(s))
+    s.saver.save(s.engine.gather(s.state), checkpoint_notes(s), best, s.run.keep, beside(s))
     s.saved = s.step
 
 

@@ -37,6 +37,7 @@ from ..division import Division, planned
 from ..errors import UserError, install, printable
 from ..memory import run_bytes
 from ..teacher import says, teacher_of
+from .saving import Saver
 
 if TYPE_CHECKING:
     from ..checkpoint import Checkpoints, Saved
@@ -108,6 +109,7 @@ class Session:
     setup: Setup
     folder: runs.Run
     checkpoints: Checkpoints
+    saver: Saver
     log: Log
     progress: Progress
     caught: Caught
@@ -219,6 +221,7 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught, 
         setup,
         folder,
         checkpoints,
+        Saver(checkpoints, run.async_save, progress.say),
         log,
         progress,
         caught,
@@ -268,7 +271,7 @@ def set_up(run: RunConfig, dataset: Data | None = None) -> Setup:
     check_together(sizes, len(engine.devices), task_row(run.task).together(run))
     parallel = run.parallel + (f", fsdp {run.fsdp}" if run.fsdp > 1 else "")
     environment = backend.environment() | {"parallel": parallel}
-    environment |= {"devices": len(engine.devices), "accumulate": engine.parts}
+    environment |= {"devices": len(engine.devices), "accumulate": engine.parts, "async_save": run.async_save}
     evaluator = Evaluator(run.model, network, task, engine.devices)
     return Setup(stated, run, dataset, order, epochs, teacher, task, engine, evaluator, environment)
 
@@ -386,10 +389,14 @@ def is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
     return bool(notes.get("totals", {}).get("steps"))
 
 
+# What an environment has that older versions did not state, as it was then.
+_SINCE = {"async_save": False}
+
+
 def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
     """Print the changes since a checkpoint was written (unless it is a converted one) that may change the last bits."""
     versions = then.get("versions", {})
-    was = {**then, **versions} if versions else {}
+    was = {**_SINCE, **then, **versions} if versions else {}
     changed = [
         f"{k} {was.get(k)} -> {v}"
         for k, v in {**now, **now["versions"]}.items()
