@@ -267,7 +267,7 @@ BAD_RUNS = [
     (dict(model=ViTConfig(width=100)), "model.width", "100"),
     *(
         (dict([(name, value)]), name, str(value))
-        for name in ("epochs", "batch", "log_every", "keep")
+        for name in ("epochs", "batch", "log_every", "keep", "steps_per_dispatch")
         for value in (0, -1)
     ),
     *(
@@ -282,6 +282,7 @@ BAD_RUNS = [
     (dict(seed=2**32), "seed", "4294967296"),
     (dict(batch=10, accumulate=4), "batch", "10", "accumulate", "4"),
     (dict(fsdp=2, parallel="pmap"), "fsdp", "2", "parallel", "pmap"),
+    (dict(steps_per_dispatch=2, parallel="pmap"), "steps_per_dispatch", "2", "parallel", "pmap"),
     *(
         (dict(profile_steps=steps), "profile_steps", repr(steps))
         for steps in ("5", "5:4", "0:3", "a:b", "-1:2", "1:2:3")
@@ -618,7 +619,7 @@ def test_a_run_that_leaves_its_classes_to_the_data_has_the_classes_it_began_with
 
 def test_only_what_leaves_the_result_alone_may_change_on_resume():
     of_any = {
-        *("accumulate", "parallel", "fsdp", "max_steps", "max_minutes"),
+        *("accumulate", "parallel", "fsdp", "steps_per_dispatch", "max_steps", "max_minutes"),
         *("name", "dir", "keep", "save_minutes", "async_save", "log_every", "profile_steps", "tensorboard", "wandb"),
     }
     for run, more in (

@@ -198,6 +198,9 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_does_not_change():
         state, metrics = engine.train(state, BATCH)
         losses.append(float(metrics["loss"]))
     assert losses[0] == losses[2] != losses[1] and engine.compiled._cache_size() == 1
+    state = engine.start(jax.tree.map(np.float32, unflatten(weights(STUDENT))))
+    state, metrics = engine.train_together(state, [BATCH, BATCH])
+    assert float(metrics["loss"][0]) == losses[0] != float(metrics["loss"][1])
     tree = jax.tree.map(np.float32, unflatten(weights(STUDENT)))
     whole, _ = jax.jit(lambda tree: task.loss(merge(definition(STUDENT), tree), BATCH, KEYS))(tree)
     assert float(whole) == pytest.approx(losses[0], rel=1e-5)

@@ -83,7 +83,10 @@ def steps(run):
     engine = engine_of(run)
     state = engine.start(unflatten({name: jnp.asarray(x) for name, x in weights(run.model).items()}))
     began, losses = jax.device_get(engine.gather(state)), []
-    for batch in batches(run.batch):
+    if run.steps_per_dispatch > 1:
+        state, metrics = engine.train_together(state, batches(run.batch))
+        losses += metrics["loss"].tolist()
+    for batch in batches(run.batch) if not losses else ():
         state, metrics = engine.train(state, batch)
         losses.append(float(metrics["loss"]))
     return began, jax.device_get(engine.gather(state)), losses
@@ -190,7 +193,7 @@ def test_the_run_begins_with_the_given_weights_and_keeps_all_but_factors_and_hea
 
 
 @pytest.mark.parametrize("ten", ["queries and values"], indirect=True)
-@pytest.mark.parametrize("other", [{"parallel": "pmap"}, {"accumulate": 3}])
+@pytest.mark.parametrize("other", [{"parallel": "pmap"}, {"accumulate": 3}, {"steps_per_dispatch": STEPS}])
 def test_a_step_is_the_same_however_it_is_computed(ten, other):
     run, _, expected, losses = ten
     with jax.enable_x64(True):

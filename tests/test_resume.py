@@ -172,6 +172,40 @@ def seen(monkeypatch) -> list[tuple[int, str]]:
     return batches
 
 
+@pytest.mark.parametrize("stop", cases([3], [(EPOCH,), (1,), (8,)]))
+def test_steps_that_are_done_together_leave_what_they_leave_one_by_one(reference, folder, monkeypatch, stop):
+    """Also stopped within an epoch, and told to end between two of them: by then both are done, and saved."""
+    calls: list[int] = []
+    together = Engine.train_together
+
+    def note(self, state, batches):
+        calls.append(len(batches))
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return together(self, state, batches)
+
+    monkeypatch.setattr(Engine, "train_together", note)
+    go(folder, max_steps=stop, steps_per_dispatch=2)
+    with pytest.raises(Interrupted, match="saved at step"):
+        go(folder, steps_per_dispatch=2)
+    go(folder, steps_per_dispatch=2)
+    assert_same(result(folder), ended(reference))
+    assert {*calls} == {2} and len(calls) >= STEPS // 2 - EPOCH // 2
+
+
+def test_of_steps_that_are_done_together_the_first_bad_one_is_named(folder, monkeypatch, capsys):
+    together = Engine.train_together
+
+    def spoil(self, state, batches):
+        state, metrics = together(self, state, batches)
+        bad = np.where(np.arange(len(batches)) > 0, np.nan, 1)
+        return state, {**metrics, "loss": metrics["loss"] * (bad if state.step == 4 else 1)}
+
+    monkeypatch.setattr(Engine, "train_together", spoil)
+    assert run_command(lambda: bool(go(folder, steps_per_dispatch=4)) * 0) == 3
+    assert "the loss is nan at step 2; nothing had been saved yet" in capsys.readouterr().err
+
+
 def at_step(monkeypatch, number: int, act: Callable[[], None], after: bool = True) -> None:
     """Act once, right after (or before) a step is handed to the device."""
     step, done = Engine.train, []
@@ -944,6 +978,7 @@ def test_a_change_of_what_decides_the_last_bits_is_said(folder, capsys):
         "xla_flags": "--other",
         "devices": 8,
         "accumulate": 1,
+        "steps_per_dispatch": 8,
         "async_save": True,
         "versions": {**environment["versions"], "jax": "0.0"},
     }
@@ -957,10 +992,11 @@ def test_a_change_of_what_decides_the_last_bits_is_said(folder, capsys):
         "xla_flags --other -> ",
         "jax 0.0 -> ",
         "accumulate 1 -> 2",
+        "steps_per_dispatch 8 -> 1",
         "async_save True -> False",
     ):
         assert change in note
-    older = {name: value for name, value in environment.items() if name != "async_save"}
+    older = {name: value for name, value in environment.items() if name not in ("async_save", "steps_per_dispatch")}
     session.compare_environments(environment, older)
     session.compare_environments(environment, {"versions": {}})  # of a converted checkpoint nothing is known
     assert not capsys.readouterr().out

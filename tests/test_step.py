@@ -8,6 +8,7 @@ import functools
 import logging
 import math
 import os
+import random
 import subprocess
 import sys
 
@@ -39,6 +40,7 @@ from vit_jax.step import Engine, Evaluator, check_divisible, example_keys
 from vit_jax.tasks import task_of
 from vit_jax.tasks.classify import Classify
 from vit_jax.train.saving import on_host
+from vit_jax.train.together import Batches, steps_together
 
 STEPS = 10
 
@@ -387,6 +389,9 @@ CUTS = {
     "split": dict(fsdp=8),
     "split in two groups, accumulate": dict(fsdp=4, accumulate=2),
     "split, Muon": dict(fsdp=8, optim=MUON),
+    "five steps a call": dict(steps_per_dispatch=5),
+    "accumulate, five steps a call": dict(accumulate=2, steps_per_dispatch=5),
+    "split in two groups, accumulate, five steps a call": dict(fsdp=4, accumulate=2, steps_per_dispatch=5),
 }
 
 
@@ -416,16 +421,21 @@ def trained(run, dtype):
     """{name: array} of ten steps (losses, parameters, their average), and the steps that compiled anything."""
     with jax.enable_x64(dtype == "float64"):
         engine, tree = network(run, dtype)
-        state, losses, compiled = engine.start(tree), [], []
-        for t in range(STEPS):
+        state, rows, compiled = engine.start(tree), [], []
+        for t in range(0, STEPS, run.steps_per_dispatch):
             if t == 5:
                 state = engine.to_devices(to_host(engine, state))
+            batches = [examples(run.batch, t + i) for i in range(run.steps_per_dispatch)]
             with Compilations() as compilations:
-                state, metrics = engine.train(state, examples(run.batch, t))
+                if run.steps_per_dispatch == 1:
+                    state, metrics = engine.train(state, batches[0])
+                else:
+                    state, metrics = engine.train_together(state, batches)
             compiled += [t] * (compilations.count > 0)
-            losses.append(np.asarray(metrics["loss"]))
+            rows += [np.atleast_1d(np.stack([metrics[name] for name in sorted(metrics)], -1)).reshape(-1, len(metrics))]
         host = to_host(engine, state)
-    result = {"losses": np.stack(losses), "compiled": np.array(compiled)}
+    rows = np.concatenate(rows)
+    result = {"losses": rows[:, sorted(metrics).index("loss")], "metrics": rows, "compiled": np.array(compiled)}
     if run.fsdp > 1:
         trees = (state.parameters, state.ema, *state.moments.values())
         kernels = [x for tree in trees for name, x in flatten(tree).items() if name == "blocks.1.mlp.fc1.kernel"]
@@ -446,6 +456,10 @@ def compare(got, expected, dtype):
         limit = 1e-7 if name.endswith("attention.key.bias") else 1e-10
         assert got[name].dtype == x.dtype
         np.testing.assert_allclose(got[name], x, rtol=0, atol=limit, err_msg=name)
+
+
+def same_bits(got, expected):
+    assert {name: x.tobytes() for name, x in got.items()} == {name: x.tobytes() for name, x in expected.items()}
 
 
 @functools.cache
@@ -474,6 +488,49 @@ def test_accumulation_changes_nothing(parts):
     compare(got, one_device("float64"), "float64")
 
 
+@pytest.mark.parametrize("optimised", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_steps_sent_together_are_those_sent_one_by_one_to_the_bit(optimised):
+    """Parameters, averages, and all metrics of each step; compiled once."""
+    jax.config.update("jax_disable_most_optimizations", not optimised)
+    for cut in ({}, {"accumulate": 2}) if optimised else ({},):
+        one_by_one, together = (
+            trained(dataclasses.replace(NOISY, steps_per_dispatch=count, **cut), "float32") for count in (1, 5)
+        )
+        same_bits(together, one_by_one)
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
+def test_how_many_steps_go_together_by_trying_all():
+    """The full number wherever none of its steps but the last is one after which something happens, else 1."""
+    draw = random.Random(0)
+    for _ in range(300):
+        most, log_every, epoch = (draw.randint(1, 12) for _ in range(3))
+        stop, first = draw.randint(1, 60), draw.randint(1, 60)
+        profile = range(first, first + draw.randint(1, 9)) if draw.random() < 0.5 else range(0)
+
+        def pauses(step):
+            """Whether something happens between this step and the next."""  # noqa: B023
+            traced = {step in profile, step + 1 in profile} == {True, False}  # noqa: B023
+            return step % log_every == 0 or step % epoch == 0 or step == stop or traced  # noqa: B023
+
+        full, step, counts = min(most, log_every, epoch), 0, []
+        while step < stop:
+            count = steps_together(step, most, log_every, epoch, stop, profile)
+            inner = [pauses(step + i) for i in range(1, full)]
+            assert count == (1 if step + full > stop or any(inner) else full)
+            step += count
+            counts.append(count)
+        assert step == stop and {*counts} <= {1, full}
+
+
+def test_batches_of_other_shapes_do_not_go_together():
+    sizes = [3, 3, 5, 5, 5, 5, 4]
+    batches = Batches(iter([{"x": np.full(size, i)} for i, size in enumerate(sizes)]))
+    taken = [batches.take(count) for count in (1, 2, 1, 3, 1)]
+    assert [len(each) for each in taken] == [1, 1, 1, 3, 1]
+    assert [int(batch["x"][0]) for each in taken for batch in each] == list(range(7)), "in their order, each once"
+
+
 def on_eight_devices(folder, variants, **env):
     out = folder / "out.npz"
     command = [sys.executable, __file__, str(out), *variants]
@@ -497,6 +554,8 @@ def check_eight_devices(results):
                 held = got.pop("held")
                 assert len(held) == (3 if "Muon" in cut else 4) and set(held) == {1 / CUTS[cut]["fsdp"]}
             compare(got, one_device(dtype, MUON if "Muon" in variant else NOISY.optim), dtype)
+            if alone := results.get(variant.removesuffix(", five steps a call").replace("five steps a call", "whole")):
+                same_bits(got, alone)
     assert results["facts"]["devices"] == 8
     np.testing.assert_allclose(results["facts"]["outputs"], five_outputs(), rtol=0, atol=1e-14)
     assert (
@@ -511,7 +570,8 @@ def check_eight_devices(results):
 
 def test_eight_devices_by_jit_and_pmap_train_as_one(tmp_path):
     """Ten AdamW steps with everything drawn: losses and parameters agree to 1e-10 in float64."""
-    variants = ["float64:pmap", "float64:split in two groups, accumulate"]
+    cuts = ["pmap", "split in two groups, accumulate", "split in two groups, accumulate, five steps a call"]
+    variants = [f"float64:{cut}" for cut in cuts]
     results = on_eight_devices(tmp_path, variants, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
     assert results.keys() == {*variants, "facts"}
     check_eight_devices(results)

@@ -298,13 +298,17 @@ def left(folder):
 
 
 def test_stopped_and_resumed_is_uninterrupted(trained, tmp_path, monkeypatch):
-    """Within an epoch, at its end, and again and again: bit for bit the same weights, averages, log and summary."""
+    """Within an epoch, at its end, and again and again: bit for bit the same weights, averages, log and summary.
+
+    Also where steps are done together whose batches happen to have the same shapes.
+    """
     reference, engines = trained
     quicken(monkeypatch, engines)
     monkeypatch.setattr(finish, "draw", lambda *_: None)
     folder = Run(tmp_path / "run")
-    for stop in (2, 6, 11):
-        assert train(replace(TINY, max_steps=stop), preset="numbers", folder=folder)["step"] == stop
+    for stop, together in ((2, 2), (6, 1), (11, 3)):
+        run = replace(TINY, max_steps=stop, steps_per_dispatch=together)
+        assert train(run, preset="numbers", folder=folder)["step"] == stop
     assert train(TINY, preset="numbers", folder=folder)["step"] == STEPS
     assert left(folder) == left(reference)
 

@@ -7,7 +7,7 @@ batch), so jit, pmap and gradient accumulation draw the same numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -208,6 +208,7 @@ class Engine:
                 else (self.devices.kept(self.state_shapes()), self.devices.replicated)
             )
             self.compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=kept)
+            self.compiled_together = jax.jit(self.jit_steps, donate_argnums=0, out_shardings=kept)
 
     # Called on the host.
 
@@ -273,7 +274,22 @@ class Engine:
             return state, {k: v[0] for k, v in metrics.items()}
         return self.compiled(state, batch, self.seed, self.frozen)
 
+    def train_together(self, state: State, batches: Sequence[Batch]) -> tuple[State, dict[str, Array]]:
+        """`train` for n batches of the same shapes, one step after the other, by one call; metrics are arrays [n].
+
+        Not for pmap.
+        """
+        batches = jax.device_put(tuple(batches), self.devices.sharded)
+        return self.compiled_together(state, batches, self.seed, self.frozen)
+
     # Compiled.
+
+    def jit_steps(
+        self, state: State, batches: tuple[Batch, ...], seed: Array, frozen: Tree
+    ) -> tuple[State, dict[str, Array]]:
+        """`jit_step` for each of these batches: the last state and the metrics {name: [n]}."""
+        stacked = jax.tree.map(lambda *each: jnp.stack(each), *batches)
+        return jax.lax.scan(lambda state, batch: self.jit_step(state, batch, seed, frozen), state, stacked)
 
     def jit_step(self, state: State, batch: Batch, seed: Array, frozen: Tree) -> tuple[State, dict[str, Array]]:
         """The next state and {metric: scalar}: loss, the task's metrics, lr, grad_norm, param_norm, update_norm."""

@@ -60,7 +60,7 @@ def _check_finite(run: RunConfig) -> None:
 
 def check_numbers(run: RunConfig) -> None:
     """Raise UserError naming the first field of the run itself, not of its parts, that is not in its range."""
-    for name in ("epochs", "batch", "log_every", "keep", "fsdp"):
+    for name in ("epochs", "batch", "log_every", "keep", "fsdp", "steps_per_dispatch"):
         if getattr(run, name) < 1:
             raise UserError(f"{name} is {getattr(run, name)}: give a positive number")
     for name in ("accumulate", "patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes"):
@@ -74,6 +74,11 @@ def check_numbers(run: RunConfig) -> None:
     if run.fsdp > 1 and run.parallel == "pmap":
         raise UserError(
             f"fsdp is {run.fsdp}, but parallel is pmap, where each device holds all parameters: set it to jit"
+        )
+    if run.steps_per_dispatch > 1 and run.parallel == "pmap":
+        raise UserError(
+            f"steps_per_dispatch is {run.steps_per_dispatch}, but parallel is pmap, which does one step a call: set it "
+            "to jit"
         )
     shares = {
         "data.validation": run.data.validation,

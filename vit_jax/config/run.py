@@ -224,6 +224,12 @@ class RunConfig:
         "devices among which each parameter, its moments and its average are split (FSDP), so that a device holds one "
         "part of them; it divides the number of devices; 1: each holds all",
     )
+    steps_per_dispatch: int = execution(
+        1,
+        "training steps that are sent to the devices by one call, where so many have no row of metrics.jsonl, "
+        "evaluation or save between them, and batches of the same shapes; more than 1 pays where a step is short; "
+        "signals and budgets of time are seen between calls",
+    )
     max_steps: int = execution(0, "budget: save and end after this step; 0: none")
     max_minutes: float = execution(0.0, "budget: save and end after these minutes; 0: none")
     name: str = execution(

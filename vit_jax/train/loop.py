@@ -16,10 +16,13 @@ from ..errors import CheckFailed, Interrupted
 from ..report.log import STEP_METRICS
 from .profile import Profile
 from .session import Caught, Session
+from .together import Batches, steps_together
 
 if TYPE_CHECKING:
     from ..tasks import Evaluation
+    from .together import Batch
 
+Measured = tuple[int, dict[str, float]]  # a step, and its metrics
 TOKENS = "tokens_per_second"  # of targets, ends included, padding not
 
 
@@ -70,7 +73,9 @@ def loop(s: Session) -> str:
         s.saver,
         Profile(s.run.profile_steps, s.folder.path / "profile", s.progress.say) as profile,
     ):
-        meter, last_save = first_step(s, next(stream), profile), time.monotonic()
+        ahead, meter, compiled = Batches(stream), Meter(s.setup.order.batch, s.task.unit, s.totals), set[int]()
+        send_next(s, ahead, meter, profile, compiled)
+        last_save = time.monotonic()
         while True:
             s.saver.check()
             after_step(s, meter)
@@ -84,30 +89,46 @@ def loop(s: Session) -> str:
                 s.progress.restart()
             if ending:
                 return ending
-            batch = next(stream)
-            metrics = step(s, batch, profile)
-            check_finite(s, meter.add(s.step, metrics, s.task.tokens(batch)))
+            send_next(s, ahead, meter, profile, compiled)
 
 
-def step(s: Session, batch: dict[str, Any], profile: Profile) -> dict[str, Any]:
-    """Do the next step; returns its metrics, on the device."""
+def send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compiled: set[int]) -> None:
+    """Do the next step, or as many steps together as may be, and read the metrics of those before.
+
+    `compiled` are the numbers of steps that this process has done together. The first steps of another number compile:
+    their time is printed and does not count in the speed.
+    """
+    run, order = s.run, s.setup.order
+    count = steps_together(
+        s.step, run.steps_per_dispatch, run.log_every, order.steps_per_epoch, s.setup.stop, profile.steps
+    )
+    batches = ahead.take(count)
+    count = len(batches)
+    if count in compiled:
+        check_finite(s, meter.add(s.step + count, steps(s, batches, profile), [s.task.tokens(b) for b in batches]))
+        return
+    check_finite(s, meter.settle())
+    s.cpu_seconds += meter.cpu()
+    began, what = time.monotonic(), "step" if count == 1 else f"{count} steps"
+    s.progress.say(f"compiling the training {'step' if count == 1 else f'program for {count} steps'} ...")
+    meter.add(s.step + count, steps(s, batches, profile), [s.task.tokens(b) for b in batches])
+    check_finite(s, meter.settle())
+    s.progress.say(f"first {what} done after {time.monotonic() - began:.1f} s, compilation included")
+    compiled.add(count)
+    meter.restart()
+    s.progress.restart()
+
+
+def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
+    """Do a step for each of these batches; returns their metrics, on the device: scalars, or of several steps [n]."""
     profile.begin(s.step + 1)
-    s.state, metrics = s.engine.train(s.state, batch)
-    s.step += 1
+    if len(batches) == 1:
+        s.state, metrics = s.engine.train(s.state, batches[0])
+    else:
+        s.state, metrics = s.engine.train_together(s.state, batches)
+    s.step += len(batches)
     profile.end(s.step, metrics)
     return metrics
-
-
-def first_step(s: Session, batch: dict[str, Any], profile: Profile) -> Meter:
-    """Do the first step of this process, which compiles; its time is printed and does not count in the speed."""
-    meter, began = Meter(s.setup.order.batch, s.task.unit, s.totals), time.monotonic()
-    s.progress.say("compiling the training step ...")
-    metrics = step(s, batch, profile)
-    meter.add(s.step, metrics, s.task.tokens(batch))
-    check_finite(s, meter.settle())
-    s.progress.say(f"first step done after {time.monotonic() - began:.1f} s, compilation included")
-    meter.restart()
-    return meter
 
 
 def after_step(s: Session, meter: Meter) -> None:
@@ -142,7 +163,7 @@ def why_end(s: Session) -> str:
 
 
 class Meter:
-    """Reads each step's metrics once the next step has been sent, so that the host never waits for the newest step.
+    """Reads each step's metrics once the next has been sent, so that the host never waits for the newest.
 
     `totals` counts the steps, and the places for ids and the padding in their batches, and sums the loss and the task's
     metrics, since the last row of metrics.jsonl. Checkpoints contain it, so that a resumed run writes the same rows as
@@ -151,7 +172,7 @@ class Meter:
 
     def __init__(self, batch: float, unit: str, totals: dict[str, float]):
         self.batch, self.speed, self.totals = batch, f"{unit}_per_second", totals
-        self.pending: tuple[int, dict[str, Any], tuple[int, int, int]] | None = None
+        self.pending: tuple[int, dict[str, Any], list[tuple[int, int, int]]] | None = None
         self.last: dict[str, float] = {}
         self.restart()
 
@@ -164,34 +185,36 @@ class Meter:
         before, self.cpu_clock = self.cpu_clock, time.process_time()
         return self.cpu_clock - before
 
-    def add(
-        self, step: int, metrics: dict[str, Any], tokens: tuple[int, int, int]
-    ) -> tuple[int, dict[str, float]] | None:
-        """Store a step's metrics on the device, and return (step, metrics) of the step before, if any.
+    def add(self, step: int, metrics: dict[str, Any], tokens: list[tuple[int, int, int]]) -> list[Measured]:
+        """Store the metrics of the steps up to `step`, on the device, and return those of the steps before.
 
-        `tokens` of its batch is what `Task.tokens` gives.
+        `tokens` has what `Task.tokens` gives of the batch of each of these steps; of one step metrics are scalars, of n
+        steps arrays [n].
         """
         previous = self.settle()
         self.pending = (step, metrics, tokens)
-        self.counted += 1
-        self.tokens += tokens[0]
+        self.counted += len(tokens)
+        self.tokens += sum(each[0] for each in tokens)
         return previous
 
-    def settle(self) -> tuple[int, dict[str, float]] | None:
-        """Wait for the stored metrics and return (step, metrics), or None if they were read already."""
+    def settle(self) -> list[Measured]:
+        """Wait for the stored metrics and return (step, metrics) of each step; none if they were read already."""
         import jax
 
         if self.pending is None:
-            return None
-        step, metrics, (_, places, padding) = self.pending
-        self.pending = None
-        self.last = {k: float(v) for k, v in jax.device_get(metrics).items()}
-        counts = {"steps": 1, **({"places": places, "padding": padding} if places else {})}
-        for name, count in counts.items():
-            self.totals[name] = self.totals.get(name, 0) + count
-        for name in self.means:
-            self.totals[name] = self.totals.get(name, 0.0) + self.last[name]
-        return step, self.last
+            return []
+        step, metrics, tokens = self.pending
+        self.pending, found = None, []
+        values = {name: np.atleast_1d(x) for name, x in jax.device_get(metrics).items()}
+        for i, (_, places, padding) in enumerate(tokens):
+            self.last = {name: float(x[i]) for name, x in values.items()}
+            counts = {"steps": 1, **({"places": places, "padding": padding} if places else {})}
+            for name, count in counts.items():
+                self.totals[name] = self.totals.get(name, 0) + count
+            for name in self.means:
+                self.totals[name] = self.totals.get(name, 0.0) + self.last[name]
+            found.append((step - len(tokens) + 1 + i, self.last))
+        return found
 
     @property
     def means(self) -> list[str]:
@@ -216,14 +239,12 @@ class Meter:
         return {"kind": "train", "step": step, "epoch": epoch, **self.last, **means, **speeds}
 
 
-def check_finite(s: Session, step_metrics: tuple[int, dict[str, float]] | None) -> None:
-    """Raise CheckFailed if a step's loss, or the weights after it, are NaN or infinite; None is not checked."""
-    if step_metrics is None:
-        return
-    step, metrics = step_metrics
-    for name, what in (("loss", "loss"), ("param_norm", "norm of the weights")):
-        if not math.isfinite(metrics[name]):
-            raise not_finite(s, what, metrics[name], step)
+def check_finite(s: Session, measured: list[Measured]) -> None:
+    """Raise CheckFailed on the first of these steps whose loss, or the weights after it, are NaN or infinite."""
+    for step, metrics in measured:
+        for name, what in (("loss", "loss"), ("param_norm", "norm of the weights")):
+            if not math.isfinite(metrics[name]):
+                raise not_finite(s, what, metrics[name], step)
 
 
 def not_finite(s: Session, what: str, value: float, step: int) -> CheckFailed:

@@ -271,7 +271,8 @@ def set_up(run: RunConfig, dataset: Data | None = None) -> Setup:
     check_together(sizes, len(engine.devices), task_row(run.task).together(run))
     parallel = run.parallel + (f", fsdp {run.fsdp}" if run.fsdp > 1 else "")
     environment = backend.environment() | {"parallel": parallel}
-    environment |= {"devices": len(engine.devices), "accumulate": engine.parts, "async_save": run.async_save}
+    environment |= {"devices": len(engine.devices), "accumulate": engine.parts}
+    environment |= {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}
     evaluator = Evaluator(run.model, network, task, engine.devices)
     return Setup(stated, run, dataset, order, epochs, teacher, task, engine, evaluator, environment)
 
@@ -390,7 +391,7 @@ def is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
 
 
 # What an environment has that older versions did not state, as it was then.
-_SINCE = {"async_save": False}
+_SINCE = {"steps_per_dispatch": 1, "async_save": False}
 
 
 def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:

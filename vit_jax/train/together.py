@@ -1,0 +1,46 @@
+"""Which steps are sent to the devices together, by one call (`steps_per_dispatch`)."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+Batch = Mapping[str, np.ndarray]
+
+
+def steps_together(step: int, most: int, log_every: int, epoch: int, stop: int, profile: range = range(0)) -> int:
+    """How many steps may be done by one call once `step` of them are done: a full number, or 1.
+
+    The full number is the largest possible: `most`, or less where rows of the log or epochs are closer. Between would
+    be others, but each is a program of its own that has to be compiled. None of the steps but the last ends an epoch
+    (of `epoch` steps) or the run (at step `stop`), has a row in the log (every `log_every` steps), or is just before
+    the first or is the last of those that are traced (`profile`, counted from 1).
+    """
+    full = min(most, log_every, epoch)
+    ends = [stop, *((step // every + 1) * every for every in (log_every, epoch))]
+    if profile:
+        ends += [end for end in (profile[0] - 1, profile[-1]) if end > step]
+    return full if step + full <= min(ends) else 1
+
+
+class Batches:
+    """The batches of an iterator, one or several at a time."""
+
+    def __init__(self, stream: Iterator[Batch]):
+        self._stream, self._waiting = stream, deque[Batch]()
+
+    def take(self, count: int) -> list[Batch]:
+        """The next `count` batches, or only the next one where not all are of the same shapes, as of sentences."""
+        while len(self._waiting) < count:
+            self._waiting.append(next(self._stream))
+        if len({_shapes(batch) for batch in itertools.islice(self._waiting, count)}) > 1:
+            count = 1
+        return [self._waiting.popleft() for _ in range(count)]
+
+
+def _shapes(batch: Batch) -> tuple[Any, ...]:
+    return tuple((name, x.shape, x.dtype) for name, x in batch.items())
