@@ -172,40 +172,6 @@ def seen(monkeypatch) -> list[tuple[int, str]]:
     return batches
 
 
-@pytest.mark.parametrize("stop", cases([3], [(EPOCH,), (1,), (8,)]))
-def test_steps_that_are_done_together_leave_what_they_leave_one_by_one(reference, folder, monkeypatch, stop):
-    """Also stopped within an epoch, and told to end between two of them: by then both are done, and saved."""
-    calls: list[int] = []
-    together = Engine.train_together
-
-    def note(self, state, batches):
-        calls.append(len(batches))
-        if len(calls) == 3:
-            signal.raise_signal(signal.SIGTERM)
-        return together(self, state, batches)
-
-    monkeypatch.setattr(Engine, "train_together", note)
-    go(folder, max_steps=stop, steps_per_dispatch=2)
-    with pytest.raises(Interrupted, match="saved at step"):
-        go(folder, steps_per_dispatch=2)
-    go(folder, steps_per_dispatch=2)
-    assert_same(result(folder), ended(reference))
-    assert {*calls} == {2} and len(calls) >= STEPS // 2 - EPOCH // 2
-
-
-def test_of_steps_that_are_done_together_the_first_bad_one_is_named(folder, monkeypatch, capsys):
-    together = Engine.train_together
-
-    def spoil(self, state, batches):
-        state, metrics = together(self, state, batches)
-        bad = np.where(np.arange(len(batches)) > 0, np.nan, 1)
-        return state, {**metrics, "loss": metrics["loss"] * (bad if state.step == 4 else 1)}
-
-    monkeypatch.setattr(Engine, "train_together", spoil)
-    assert run_command(lambda: bool(go(folder, steps_per_dispatch=4)) * 0) == 3
-    assert "the loss is nan at step 2; nothing had been saved yet" in capsys.readouterr().err
-
-
 def at_step(monkeypatch, number: int, act: Callable[[], None], after: bool = True) -> None:
     """Act once, right after (or before) a step is handed to the device."""
     step, done = Engine.train, []
@@ -409,6 +375,43 @@ def test_the_log_goes_on_in_its_own_turn(folder):
     assert [r["step"] for r in folder.metrics() if r["kind"] == "train"] == [4, 5, 6]
     go(folder, max_steps=8)
     assert [r["step"] for r in folder.metrics() if r["kind"] == "train"] == [4, 5, 8]
+
+
+# -------------------------------------------------------------------------- several steps by one call
+
+
+@pytest.mark.parametrize("stop", cases([3], [(EPOCH,), (1,), (8,)]))
+def test_steps_that_are_done_together_leave_what_they_leave_one_by_one(reference, folder, monkeypatch, stop):
+    """Also stopped within an epoch, and told to end between two of them: by then both are done, and saved."""
+    calls: list[int] = []
+    together = Engine.train_together
+
+    def note(self, state, batches):
+        calls.append(len(batches))
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return together(self, state, batches)
+
+    monkeypatch.setattr(Engine, "train_together", note)
+    go(folder, max_steps=stop, steps_per_dispatch=2)
+    with pytest.raises(Interrupted, match="saved at step"):
+        go(folder, steps_per_dispatch=2)
+    go(folder, steps_per_dispatch=2)
+    assert_same(result(folder), ended(reference))
+    assert {*calls} == {2} and len(calls) >= STEPS // 2 - EPOCH // 2
+
+
+def test_of_steps_that_are_done_together_the_first_bad_one_is_named(folder, monkeypatch, capsys):
+    together = Engine.train_together
+
+    def spoil(self, state, batches):
+        state, metrics = together(self, state, batches)
+        bad = np.where(np.arange(len(batches)) > 0, np.nan, 1)
+        return state, {**metrics, "loss": metrics["loss"] * (bad if state.step == 4 else 1)}
+
+    monkeypatch.setattr(Engine, "train_together", spoil)
+    assert run_command(lambda: bool(go(folder, steps_per_dispatch=4)) * 0) == 3
+    assert "the loss is nan at step 2; nothing had been saved yet" in capsys.readouterr().err
 
 
 # -------------------------------------------------------------------------- saving while training goes on

@@ -509,9 +509,9 @@ def test_how_many_steps_go_together_by_trying_all():
         profile = range(first, first + draw.randint(1, 9)) if draw.random() < 0.5 else range(0)
 
         def pauses(step):
-            """Whether something happens between this step and the next."""  # noqa: B023
-            traced = {step in profile, step + 1 in profile} == {True, False}  # noqa: B023
-            return step % log_every == 0 or step % epoch == 0 or step == stop or traced  # noqa: B023
+            """Whether something happens between this step and the next."""
+            traced = {step in profile, step + 1 in profile} == {True, False}
+            return step % log_every == 0 or step % epoch == 0 or step == stop or traced
 
         full, step, counts = min(most, log_every, epoch), 0, []
         while step < stop:
