@@ -508,16 +508,14 @@ def test_how_many_steps_go_together_by_trying_all():
         stop, first = draw.randint(1, 60), draw.randint(1, 60)
         profile = range(first, first + draw.randint(1, 9)) if draw.random() < 0.5 else range(0)
 
-        def pauses(step):
-            """Whether something happens between this step and the next."""
-            traced = {step in profile, step + 1 in profile} == {True, False}
-            return step % log_every == 0 or step % epoch == 0 or step == stop or traced
-
+        # After these steps something happens: a row, an evaluation, the end, or a trace that begins or ends.
+        pauses = {t for t in range(1, stop + 1) if t % log_every == 0 or t % epoch == 0 or t == stop}
+        pauses |= {t for t in range(1, stop + 1) if (t in profile) != (t + 1 in profile)}
         full, step, counts = min(most, log_every, epoch), 0, []
         while step < stop:
             count = steps_together(step, most, log_every, epoch, stop, profile)
-            inner = [pauses(step + i) for i in range(1, full)]
-            assert count == (1 if step + full > stop or any(inner) else full)
+            possible = step + full <= stop and not pauses & {*range(step + 1, step + full)}
+            assert count == (full if possible else 1)
             step += count
             counts.append(count)
         assert step == stop and {*counts} <= {1, full}
