@@ -380,7 +380,7 @@ def test_the_log_goes_on_in_its_own_turn(folder):
 # -------------------------------------------------------------------------- several steps by one call
 
 
-@pytest.mark.parametrize("stop", cases([3], [(EPOCH,), (1,), (8,)]))
+@pytest.mark.parametrize("stop", cases([3], [(EPOCH,), (1,), (6,)]))
 def test_steps_that_are_done_together_leave_what_they_leave_one_by_one(reference, folder, monkeypatch, stop):
     """Also stopped within an epoch, and told to end between two of them: by then both are done, and saved."""
     calls: list[int] = []

@@ -306,7 +306,7 @@ def test_stopped_and_resumed_is_uninterrupted(trained, tmp_path, monkeypatch):
     quicken(monkeypatch, engines)
     monkeypatch.setattr(finish, "draw", lambda *_: None)
     folder = Run(tmp_path / "run")
-    for stop, together in ((2, 2), (6, 1), (11, 3)):
+    for stop, together in ((2, 2), (6, 1), (11, 2)):
         run = replace(TINY, max_steps=stop, steps_per_dispatch=together)
         assert train(run, preset="numbers", folder=folder)["step"] == stop
     assert train(TINY, preset="numbers", folder=folder)["step"] == STEPS

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-Batch = Mapping[str, np.ndarray]
+Batch = dict[str, Any]  # {name: array [B, ...]}
 
 
 def steps_together(step: int, most: int, log_every: int, epoch: int, stop: int, profile: range = range(0)) -> int:
