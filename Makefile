@@ -1,23 +1,27 @@
 # make train       set up .venv, then train; ARGS chooses what (default: the digits): make train ARGS="mnist --epochs 1"
 # make test        set up .venv, then run the tests, several files at a time; ARGS goes to pytest
 # make test-slow   the same for the tests that take minutes
+# make test-newest the tests that need no PyTorch, with the newest JAX on the newest Python that starts here, in
+#                  .venv-newest; where that is too old for it they are skipped, with a sentence; ARGS goes to pytest
 # make parity      compare ours with PyTorch and other libraries, layer by layer, and print the table, then run the tests
 #                  that make test skips without these libraries; ARGS goes to python -m tests.parity and leaves the tests out
 # make lint        ruff and mypy
-# make clean       remove .venv and caches; runs/ stays
+# make clean       remove .venv, .venv-newest and caches; runs/ stays
 #
 # PYTHON           the interpreter for .venv, 3.11 or newer (default: python3, or the newest python3.x that is found)
 # PIP_ARGS         extra arguments for pip
+# NEWEST           for test-newest: the interpreters to choose from (default: python3.12 and newer, and pyenv's)
 # TORCH            empty: the tests run without PyTorch and skip what compares with it: make test TORCH=
 
-.PHONY: help train test test-slow parity lint clean
+.PHONY: help train test test-slow test-newest parity lint clean
 .DELETE_ON_ERROR:
 
 TORCH ?= yes
 # The tests that load a library of the extra parity, or skip without it.
 LIBRARY_TESTS = $(shell grep -lE '^ *(from|import) .*libraries|importorskip."(huggingface_hub|jax2onnx|transformers)' tests/test_*.py)
 # A process holds up to 4 GB, so there are at most four of them.
-PYTEST = .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+IN_PROCESSES = -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+PYTEST = .venv/bin/python $(IN_PROCESSES)
 comma := ,
 
 ifeq ($(strip $(PYTHON)),)
@@ -39,6 +43,8 @@ define set-up
 }
 .venv/bin/python -m pip install -c constraints.txt $(PIP_ARGS) -e '.$(1)'
 endef
+
+NEWEST ?= python3 python3.12 python3.13 python3.14 python3.15 $(wildcard $(HOME)/.pyenv/versions/*/bin/python)
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -72,6 +78,28 @@ test: .venv/.test
 test-slow: .venv/.test
 	$(PYTEST) -m slow $(ARGS)
 
+# What starts is found out by starting it: a name on the path may be a shim of a Python that is not there. JAX, and what
+# has to fit it, are not those of constraints.txt; no release of PyTorch satisfies torch<0, so nothing can bring it along.
+test-newest:
+	@found=$$(for python in $(NEWEST); do \
+		"$$python" -c 'import sys, venv, ensurepip; v = sys.version_info; v < (3, 12) or v.releaselevel != "final" or print("%d.%d.%d" % v[:3], sys.executable)' \
+			2>/dev/null; \
+	done | sort -V | tail -n 1); \
+	if test -z "$$found"; then \
+		echo 'make: test-newest is skipped: the newest JAX needs Python 3.12 or newer, and none of these starts: $(NEWEST)'; \
+		exit 0; \
+	fi; \
+	version=$${found%% *} python=$${found#* }; \
+	echo "$$python is Python $$version"; \
+	.venv-newest/bin/python -c "import sys; sys.exit('%d.%d.%d' % sys.version_info[:3] != '$$version')" 2>/dev/null || \
+		"$$python" -m venv --clear .venv-newest || exit; \
+	sed '/^# the numbers$$/,/^$$/d; /^orbax/d; /^tensorstore/d; /^chex/d' constraints.txt >.venv-newest/constraints.txt; \
+	echo 'torch<0' >>.venv-newest/constraints.txt; \
+	.venv-newest/bin/python -m pip install --upgrade -c .venv-newest/constraints.txt $(PIP_ARGS) \
+		-e '.[test]' jax flax optax orbax-checkpoint && \
+	.venv-newest/bin/python -c 'import jax, flax, platform as p; print("Python", p.python_version(), "jax", jax.__version__, "flax", flax.__version__)' && \
+	.venv-newest/bin/python $(IN_PROCESSES) $(ARGS)
+
 parity: .venv/.parity
 	.venv/bin/python -m tests.parity $(ARGS)
 	@test -n "$(ARGS)" || $(PYTEST) -q $(LIBRARY_TESTS)
@@ -82,5 +110,5 @@ lint: .venv/.dev
 	.venv/bin/python -m mypy
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-newest build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -41,7 +41,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 
 from benchmarks.machine import Cost, describe, heading, load, measure, spread
 from benchmarks.sides import NETS, SIDES, build, config, matmul_peak
-from vit_jax.config import RunConfig, flops
+from vit_jax.config import RunConfig
+from vit_jax.mfu import step_flops
 
 HERE = Path(__file__).resolve().parents[1]
 # The ratios to reach on an AMD CPU with AVX-512. Others multiply otherwise: PyTorch's library is faster on Intel's.
@@ -137,7 +138,7 @@ def measured(net: str, o: argparse.Namespace, rounds: int, one_core: bool = Fals
     run = run_of(net, o.activation)
     return {
         "batch": run.batch,
-        "flops": 3 * flops(run.model) * run.batch,
+        "flops": step_flops(run.model, run.batch),
         "load": load(),
         "peak": {library: peak for side in sides.values() for library, peak in side.first["peak"].items()},
         "sides": {

@@ -6,14 +6,14 @@ One side in a process, because jax and torch need different CUDA libraries. Both
 AdamW; weights float32, products bfloat16) on uint8 images that are on the device already. Steps are sent one after the
 other and waited for at the end of a block; the fastest batch size is the result, and those that do not fit are left
 out. MFU is three times the FLOPs of the forward pass (two per multiply-add) over the peak that the maker of the GPU
-states for dense bfloat16, or, of a device that is not in PEAKS, over that of the fastest product of large matrices.
+states for dense bfloat16, or, of a device that vit_jax.mfu does not know, over that of the fastest product of large
+matrices.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import sys
 from collections.abc import Callable
@@ -26,14 +26,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 from benchmarks.machine import measure
 from benchmarks.sides import MEAN, STD, data, deterministic, engine_of
 from vit_jax import backend
-from vit_jax.config import ImageAugment, ImageData, RunConfig, flops, sized
+from vit_jax.config import ImageAugment, ImageData, RunConfig, sized
+from vit_jax.mfu import stated_peak, step_flops
 
-# FLOP/s of dense bfloat16 products, summed in float32, from NVIDIA's data sheets (half of those with sparsity)
-# and, of RTX cards, from its architectures' whitepapers. The first that the device's name has as whole words counts.
-PEAKS = {
-    "B200": 2250e12, "H200 NVL": 836e12, "H200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12,
-    "A100": 312e12, "L40S": 362e12, "L4": 121e12, "A10": 125e12, "RTX 4090": 165e12, "RTX 3090": 71e12,
-}  # fmt: skip
 SIDES = ("ours", "timm")
 Steps = Callable[[int], None]  # does this many steps and waits for the last
 
@@ -86,16 +81,6 @@ def timm(run: RunConfig) -> Steps:
     return steps
 
 
-def stated_peak(device: str) -> float:
-    """FLOP/s in dense bfloat16 products that the maker of a device states; 0 if PEAKS does not have it.
-
-    A slice of a GPU (MIG), and a slower card whose name only goes on (RTX 4090 Laptop GPU), are not that GPU.
-    """
-    if "MIG" in device:
-        return 0.0
-    return next((v for name, v in PEAKS.items() if re.search(rf"\b{name}\b(?! (?:D|Ti|Laptop)\b)", device)), 0.0)
-
-
 def peak(side: str, size: int) -> tuple[str, float, bool]:
     """(device, its FLOP/s in bfloat16 products, whether its maker states them; else they are measured)."""
     if side == "ours":
@@ -130,7 +115,7 @@ def measured(side: str, run: RunConfig, batches: list[int], steps: int, rounds: 
         except Exception as error:  # out of memory, as each library says it: smaller batches still count
             rows.append({"batch": batch, "error": f"{type(error).__name__}: {error}"[:200]})
             continue
-        mfu = 3 * flops(run.model) * batch / seconds / limit
+        mfu = step_flops(run.model, batch) / seconds / limit
         rows.append({"batch": batch, "images_per_second": batch / seconds, "ms": 1e3 * seconds, "mfu": mfu})
     done = [row for row in rows if "mfu" in row]
     best = max(done, key=lambda row: row["mfu"]) if done else None

@@ -22,6 +22,7 @@ from vit_jax.compare import Line, Member
 from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig, check_run, flops, parameters
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
+from vit_jax.mfu import stated_peak
 from vit_jax.models import definition, start
 from vit_jax.optim import Optimizer
 from vit_jax.step import Engine
@@ -201,10 +202,11 @@ def test_the_peak_of_a_gpu_is_that_of_its_own_form():
     names = {
         "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12, "NVIDIA L4": 121e12, "NVIDIA L40S": 362e12,
         "NVIDIA A100-SXM4-80GB": 312e12, "NVIDIA GeForce RTX 4090": 165e12,
+        "TPU v5 lite": 197e12, "TPU v5": 459e12, "TPU v4": 275e12,
     }  # fmt: skip
     others = "NVIDIA L40, NVIDIA A10G, NVIDIA RTX A1000, NVIDIA GH200 480GB, NVIDIA A100-SXM4-40GB MIG 1g.5gb, "
-    names |= dict.fromkeys((others + "NVIDIA GeForce RTX 4090 Laptop GPU, cpu").split(", "), 0.0)
-    assert {name: throughput.stated_peak(name) for name in names} == names
+    names |= dict.fromkeys((others + "NVIDIA GeForce RTX 4090 Laptop GPU, TPU v4 lite, cpu").split(", "), 0.0)
+    assert {name: stated_peak(name) for name in names} == names
 
 
 def test_every_command_of_the_gpu_script_is_one_of_ours(tmp_path):

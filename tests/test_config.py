@@ -274,6 +274,7 @@ BAD_RUNS = [
         (dict([(name, -1)]), name, "-1")
         for name in ("accumulate", "patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes", "seed")
     ),
+    (dict(histograms=-1), "histograms", "-1"),
     (dict(max_minutes=math.nan), "max_minutes", "nan"),
     (dict(max_minutes=math.inf), "max_minutes", "inf"),
     (dict(epochs=2**31), "epochs", "2147483648"),
@@ -620,7 +621,8 @@ def test_a_run_that_leaves_its_classes_to_the_data_has_the_classes_it_began_with
 def test_only_what_leaves_the_result_alone_may_change_on_resume():
     of_any = {
         *("accumulate", "parallel", "fsdp", "steps_per_dispatch", "max_steps", "max_minutes"),
-        *("name", "dir", "keep", "save_minutes", "async_save", "log_every", "profile_steps", "tensorboard", "wandb"),
+        *("name", "dir", "keep", "save_minutes", "async_save", "log_every", "profile_steps", "histograms"),
+        *("tensorboard", "wandb"),
     }
     for run, more in (
         (IMAGES, {f"data.{name}" for name in ("dir", "download", "memory", "threads", "verify")}),

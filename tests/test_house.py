@@ -27,10 +27,11 @@ ORDER = [
         "backend",
         "division",
         "memory",
+        "mfu",
     ),
     *("attention_core", "rotary", "layers", "decoder", "vit", "transformer", "resnet", "captioner", "models"),
-    *("text", "data", "report", "augment", "muon", "optim", "lora", "decode", "tasks", "step", "checkpoint"),
-    *("interop", "weights", "starting", "teacher"),
+    *("text", "data", "report", "augment", "muon", "optim", "lora", "decode", "tasks", "step", "histograms"),
+    *("checkpoint", "interop", "weights", "starting", "teacher"),
     *("compare", "probe", "train", "evaluate", "predict", "cli", "__main__"),
 ]
 JAX_FREE = ORDER[: ORDER.index("attention_core")]

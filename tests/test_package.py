@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -211,3 +212,35 @@ def test_constraints_pin_the_base_within_its_bounds():
             (version,) = [s.version for s in pin.specifier if s.operator == "=="]
             assert requirement.specifier.contains(version, prereleases=True), f"{requirement} against {pin}"
     assert not [p for p in pins if "+" in str(p.specifier)], "a local build, such as +cpu, cannot be had from the index"
+
+
+FAKE = """#!/bin/sh
+case "$*" in
+  *ensurepip*) echo "VERSION $0" ;;
+  "-m venv --clear .venv-newest") mkdir -p .venv-newest/bin && cp "$0" .venv-newest/bin/python ;;
+  "-c import sys; sys.exit("*) exit 1 ;;
+  *) echo "VERSION does $*" ;;
+esac
+"""
+
+
+def test_the_newest_python_that_starts_is_chosen_without_our_pins_of_jax(tmp_path):
+    """Of scripts that answer as interpreters do; a shim of one that is not there fails."""
+    for name in ("Makefile", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name, version in (("old", "3.9.20"), ("new", "3.13.0"), ("middle", "3.12.11")):
+        (tmp_path / name).write_text(FAKE.replace("VERSION", version))
+    (tmp_path / "shim").write_text("#!/bin/sh\nexit 127\n")
+    for name in ("old", "new", "middle", "shim"):
+        (tmp_path / name).chmod(0o755)
+    pythons = "NEWEST=./old ./new ./middle ./shim ./missing"
+    done = run("make", "test-newest", "ARGS=-k what", pythons, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "./new is Python 3.13.0" in done.stdout
+    install, *_, tests = [line for line in done.stdout.splitlines() if line.startswith("3.13.0 does")]
+    assert "-e .[test] jax flax optax orbax-checkpoint" in install and tests.endswith("-k what")
+    kept = (tmp_path / ".venv-newest" / "constraints.txt").read_text().splitlines()
+    names = {line.partition("==")[0] for line in kept}
+    assert {"torch<0", "pytest", "tyro", "pillow"} <= names and not {"jax", "jaxlib", "flax", "numpy"} & names
+    skipped = run("make", "test-newest", "NEWEST=./shim ./missing", cwd=tmp_path)
+    assert skipped.returncode == 0 and "test-newest is skipped" in skipped.stdout

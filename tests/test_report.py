@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from vit_jax import runs
 from vit_jax.errors import UserError, install
 from vit_jax.report import Log, Progress, progress
 
@@ -409,6 +410,31 @@ def test_tensorboard(tmp_path):
     log.close()
     assert points("train/loss") == [(1, 2.0), (2, 2.0), (3, 30.0), (4, 40.0), (5, 50.0)]
     assert "tensorflow" not in sys.modules
+
+
+def test_histograms_in_tensorboard_and_beside_the_log(tmp_path):
+    """The same numbers in both; what a NaN has made is left out of TensorBoard, and null in the file."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    x = np.random.default_rng(0).normal(size=1000)
+    counts, edges = np.histogram(x, 30)
+    good = {"min": x.min(), "max": x.max(), "mean": x.mean(), "std": x.std(), "counts": counts}
+    bad = {**good, "min": np.float32("nan"), "max": math.inf}
+    log = Log(tmp_path / "metrics.jsonl", 0, tensorboard=tmp_path / "tensorboard")
+    log.write_histograms(5, {"gradients": {"head.kernel": good, "head.bias": bad}})
+    log.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"histograms": 0})
+    events.Reload()
+    assert events.Tags()["histograms"] == ["gradients/head.kernel"]
+    (event,) = events.Histograms("gradients/head.kernel")
+    value = event.histogram_value
+    assert event.step == 5 and list(value.bucket) == list(counts)
+    np.testing.assert_allclose(value.bucket_limit, edges[1:])
+    np.testing.assert_allclose([value.num, value.sum, value.sum_squares], [1000, x.sum(), (x**2).sum()])
+    (row,) = runs.Run(tmp_path).histograms()
+    assert row["step"] == 5 and row["gradients"]["head.kernel"]["counts"] == counts.tolist()
+    assert row["gradients"]["head.bias"]["min"] is None is row["gradients"]["head.bias"]["max"]
 
 
 class FakeRun:

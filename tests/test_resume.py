@@ -10,10 +10,12 @@ import errno
 import functools
 import gzip
 import json
+import math
 import os
 import random
 import shutil
 import signal
+import statistics
 import sys
 import threading
 import time
@@ -29,9 +31,9 @@ import pytest
 
 import vit_jax.train
 import vit_jax.weights
-from vit_jax import checkpoint, runs
+from vit_jax import checkpoint, mfu, runs
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig, shapes, to_dict
+from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig, flops, shapes, to_dict
 from vit_jax.errors import CheckFailed, Interrupted, UserError, run_command
 from vit_jax.models import start
 from vit_jax.runs import Run
@@ -725,6 +727,37 @@ def test_steps_are_traced_and_a_trace_that_ends_early_is_kept(reference, folder,
     assert any("jit_step" in str(name) for name in names)
     shutil.rmtree(folder.path / "profile")
     assert_same(result(folder), ended(reference))
+
+
+def test_histograms_leave_the_run_as_it_is_and_none_is_made_twice(reference, folder, monkeypatch, tmp_path):
+    """Killed between two saves, and with a broken line at the end of the file."""
+    whole = Run(tmp_path / "whole")
+    train(replace(TINY, histograms=3, steps_per_dispatch=2), preset="digits", folder=whole)
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        at_step(patch, 8, crash)  # after the row of step 7, which is written again: the newest save is that of step 5
+        go(folder, histograms=3)
+    with open(folder.histograms_file, "ab") as file:
+        file.write(b'{"step": 13, "par')
+    go(folder, histograms=3)
+    assert folder.histograms_file.read_bytes() == whole.histograms_file.read_bytes()
+    rows = list(folder.histograms())
+    assert [row["step"] for row in rows] == [1, 4, 7, 10, 13]
+    sizes = {name: math.prod(shape) for name, shape in shapes(folder.config().model).items()}
+    for group in ("parameters", "gradients"):
+        assert {name: sum(h["counts"]) for name, h in rows[-1][group].items()} == sizes
+    assert_same(result(folder), ended(reference))
+
+
+def test_mfu_is_logged_where_the_peak_of_the_device_is_known(folder, monkeypatch, capsys):
+    monkeypatch.setitem(mfu.PEAKS, "cpu", 1e12)
+    summary = go(folder, max_steps=9)
+    rows = [row for row in folder.metrics() if "mfu" in row]
+    step = 3 * flops(folder.config().model) / (1e12 * jax.device_count())
+    assert [row["step"] for row in rows] == [4, 5, 8, 9]
+    assert all(row["mfu"] == pytest.approx(row["images_per_second"] * step) for row in rows)
+    assert summary["mfu"] == pytest.approx(statistics.median(row["mfu"] for row in rows))
+    assert f"speed      MFU {summary['mfu']:.1%}" in capsys.readouterr().out
+    assert not mfu.most_examples(replace(TINY, optim=OptimConfig(freeze=("patch.*",))), None, "cpu", 1)
 
 
 # ------------------------------------------------------------------------------------ best and early stopping

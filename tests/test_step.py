@@ -32,6 +32,7 @@ from vit_jax.config import (
 )
 from vit_jax.config.tree import ZEROS
 from vit_jax.errors import UserError
+from vit_jax.histograms import BINS, Histograms, histogram
 from vit_jax.layers import Linear, merge, split
 from vit_jax.models import definition
 from vit_jax.optim import Optimizer
@@ -379,6 +380,7 @@ NOISY = RunConfig(
     ema=0.9,
     seed=6,
 )
+SMALLEST = ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, depth=1, heads=2, hidden=512)
 MUON = dataclasses.replace(NOISY.optim, name="muon")
 CUTS = {
     "whole": {},
@@ -510,12 +512,13 @@ def test_how_many_steps_go_together_by_trying_all():
         stop, first = draw.randint(1, 60), draw.randint(1, 60)
         profile = range(first, first + draw.randint(1, 9)) if draw.random() < 0.5 else range(0)
 
-        # After these steps something happens: a row, an evaluation, the end, or a trace that begins or ends.
-        pauses = {t for t in range(1, stop + 1) if t % log_every == 0 or t % epoch == 0 or t == stop}
+        # After these steps something happens: a row, an evaluation, a histogram, the end, or a trace begins or ends.
+        every = [log_every, epoch, *([draw.randint(1, 12)] if draw.random() < 0.5 else [])]
+        pauses = {t for t in range(1, stop + 1) if t == stop or not all(t % each for each in every)}
         pauses |= {t for t in range(1, stop + 1) if (t in profile) != (t + 1 in profile)}
-        full, step, counts = min(most, log_every, epoch), 0, []
+        full, step, counts = min(most, *every), 0, []
         while step < stop:
-            count = steps_together(step, most, log_every, epoch, stop, profile)
+            count = steps_together(step, most, every, stop, profile)
             possible = step + full <= stop and not pauses & {*range(step + 1, step + full)}
             assert count == (full if possible else 1)
             step += count
@@ -529,6 +532,42 @@ def test_batches_of_other_shapes_do_not_go_together():
     taken = [batches.take(count) for count in (1, 2, 1, 3, 1)]
     assert [len(each) for each in taken] == [1, 1, 1, 3, 1]
     assert [int(batch["x"][0]) for each in taken for batch in each] == list(range(7)), "in their order, each once"
+
+
+# Little to compile: of what is drawn only dropout, which the keys of the examples decide.
+CALM = dataclasses.replace(NOISY, model=dataclasses.replace(SMALLEST, dropout=0.2), augment=ImageAugment(), ema=0.0)
+CALM_CUTS = ("pmap", "split in two groups, accumulate")
+
+
+def histograms(cut):
+    """(engine, state, what Histograms finds) before the first step, in float64."""
+    with jax.enable_x64(True):
+        engine, tree = network(dataclasses.replace(CALM, **CUTS[cut]), "float64")
+        state = engine.start(tree)
+        return engine, state, Histograms(engine).of(state, examples(CALM.batch, 0))
+
+
+def bins(found):
+    """{name: counts of the gradient}; that of a key bias is zero but for rounding."""
+    return {k: h["counts"] for k, h in found["gradients"].items() if not k.endswith("attention.key.bias")}
+
+
+def test_histograms_are_of_the_parameters_and_of_the_gradients_of_the_step():
+    """The former as numpy counts them; the latter have the norm that the step itself reports."""
+    engine, state, found = histograms("whole")
+    before = {name: np.asarray(x) for name, x in flatten(to_host(engine, state).parameters).items()}
+    assert found["parameters"].keys() == found["gradients"].keys() == before.keys()
+    for name, x in before.items():
+        h = found["parameters"][name]
+        np.testing.assert_array_equal(h["counts"], np.histogram(x, BINS)[0])
+        np.testing.assert_allclose([h["min"], h["max"], h["mean"]], [x.min(), x.max(), x.mean()], rtol=1e-12)
+        assert h["std"] == pytest.approx(x.std())
+    squares = [before[name].size * (h["std"] ** 2 + h["mean"] ** 2) for name, h in found["gradients"].items()]
+    with jax.enable_x64(True):
+        _, metrics = engine.train(state, examples(CALM.batch, 0))
+    assert sum(squares) ** 0.5 == pytest.approx(float(metrics["grad_norm"]))
+    same = histogram(jnp.full((2, 3), 0.5))
+    assert list(same["counts"]) == [0] * (BINS - 1) + [6] and same["min"] == same["max"] == 0.5
 
 
 def on_eight_devices(folder, variants, **env):
@@ -557,6 +596,10 @@ def check_eight_devices(results):
             if alone := results.get(variant.removesuffix(", five steps a call").replace("five steps a call", "whole")):
                 same_bits(got, alone)
     assert results["facts"]["devices"] == 8
+    expected = bins(histograms("whole")[-1])
+    for cut in CALM_CUTS:
+        for name, counts in expected.items():
+            np.testing.assert_array_equal(results["facts"][f"{cut} {name}"], counts, err_msg=f"{cut} {name}")
     np.testing.assert_allclose(results["facts"]["outputs"], five_outputs(), rtol=0, atol=1e-14)
     assert (
         str(results["facts"]["refusal"])
@@ -618,6 +661,8 @@ def main(out, variants):
         network(dataclasses.replace(NOISY, fsdp=3), "float32")
     except UserError as error:
         arrays["facts|undivided"] = np.array(str(error))
+    for cut in CALM_CUTS:
+        arrays |= {f"facts|{cut} {name}": x for name, x in bins(histograms(cut)[-1]).items()}
     arrays |= {"facts|devices": np.array(jax.device_count()), "facts|outputs": five_outputs()}
     np.savez(out, **arrays)
 

@@ -282,6 +282,14 @@ class Engine:
         batches = jax.device_put(tuple(batches), self.devices.sharded)
         return self.compiled_together(state, batches, self.seed, self.frozen)
 
+    def whole(self, state: State, batch: Batch) -> tuple[State, Batch, Any, Tree]:
+        """The arguments of `batch_gradients`, on the devices, for what `train` is given."""
+        frozen = self.frozen
+        if self.run.parallel == "pmap":
+            its = jax.tree.map(lambda x: x[0], (state, frozen))
+            state, frozen = jax.device_put(its, self.devices.replicated)
+        return state, jax.device_put(batch, self.devices.sharded), self.seed, frozen
+
     # Compiled.
 
     def jit_steps(
@@ -293,21 +301,25 @@ class Engine:
 
     def jit_step(self, state: State, batch: Batch, seed: Array, frozen: Tree) -> tuple[State, dict[str, Array]]:
         """The next state and {metric: scalar}: loss, the task's metrics, lr, grad_norm, param_norm, update_norm."""
+        return self.update(state, *self.batch_gradients(state, batch, seed, frozen))
+
+    def batch_gradients(
+        self, state: State, batch: Batch, seed: Array, frozen: Tree
+    ) -> tuple[Array, dict[str, Array], Tree]:
+        """`gradients` of a batch as it comes, on all devices."""
         task, keys = with_frozen(self.task, frozen), example_keys(seed, state.step, jnp.arange(_rows(batch)))
         batch = task.prepare(batch, keys, state.step // self.optimizer.epoch)
         if len(self.devices) == 1 or self.run.fsdp > 1:  # whose split arrays the compiler gathers where it needs them
-            results = self.gradients(task, self.learnt(state), batch, keys, task.denominator(batch))
-        else:
-            # Each device adds up the gradients of its own parts, so they are exchanged once a step.
-            every, its_own = PartitionSpec(), PartitionSpec("data")
-            results = jax.shard_map(
-                lambda frozen, *its: self.mean_gradients(with_frozen(self.task, frozen), *its),
-                mesh=self.devices.mesh,
-                in_specs=(every, every, its_own, its_own),
-                out_specs=every,
-                check_vma=False,  # a compiled loop over parts starts from zeros, which do not vary over devices
-            )(frozen, self.learnt(state), batch, keys)
-        return self.update(state, *results)
+            return self.gradients(task, self.learnt(state), batch, keys, task.denominator(batch))
+        # Each device adds up the gradients of its own parts, so they are exchanged once a step.
+        every, its_own = PartitionSpec(), PartitionSpec("data")
+        return jax.shard_map(
+            lambda frozen, *its: self.mean_gradients(with_frozen(self.task, frozen), *its),
+            mesh=self.devices.mesh,
+            in_specs=(every, every, its_own, its_own),
+            out_specs=every,
+            check_vma=False,  # a compiled loop over parts starts from zeros, which do not vary over devices
+        )(frozen, self.learnt(state), batch, keys)
 
     def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, frozen: Tree) -> Batch:
         """The batch after `Task.prepare`, cut for the devices: {name: [devices, B / devices, ...]}.

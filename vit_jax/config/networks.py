@@ -78,6 +78,8 @@ class NetworkRow:
     depths: tuple[str, ...] = ()  # fields that count equal blocks
     # Why such networks are not trained, as a clause; empty: they are.
     frozen: str = ""
+    # Floating-point operations of the forward pass of one example, 2 per multiply-add: 0 where data determine them.
+    flops: Callable[[Any], int] = lambda c: 0
     # How many numbers the forward pass of one example holds at once, at least: 0 where data determine it.
     activations: Callable[[Any], int] = lambda c: 0
     # How many numbers the largest array has that the forward pass computes of one example: 0 where data determine it.
@@ -186,6 +188,7 @@ NETWORKS: dict[str, NetworkRow] = {
         torch="torch_ref.vit:ViT",
         pipeline=lambda c: "image-classification" if c.classes else "image-feature-extraction",
         depths=("depth",),
+        flops=flops,
         activations=_vit_activations,
         largest=_vit_largest,
         arguments=("images",),
@@ -259,6 +262,7 @@ NETWORKS: dict[str, NetworkRow] = {
         jax="vit_jax.resnet:ResNet",
         pipeline=lambda c: "image-classification",
         frozen="its batch norm uses stored statistics",
+        flops=resnet_flops,
         arguments=("images",),
         unseen=frozenset({"image"}),
         names=(r"stem\.kernel", r"stages\.0\.0\.convs\.0\.variance"),

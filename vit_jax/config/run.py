@@ -249,6 +249,11 @@ class RunConfig:
         "FIRST:LAST, such as 20:25: trace these steps, counted from 1, into the run's folder, to see where their time "
         "goes; empty: none",
     )
+    histograms: int = execution(
+        0,
+        "N: at steps 1, N + 1, 2N + 1, ... write histograms of all parameters and of their gradients, to "
+        "histograms.jsonl in the run's folder and to TensorBoard; each costs the time of a step; 0: none",
+    )
     tensorboard: bool = execution(False, "write TensorBoard events to the run folder (extra: tensorboard)")
     wandb: str = execution("", "Weights & Biases project to log to (extra: wandb); empty: none")
 

@@ -1,4 +1,7 @@
-"""Metrics as files: metrics.jsonl always; TensorBoard and Weights & Biases (W&B) on request, imported only then."""
+"""Metrics as files: metrics.jsonl always; histograms, TensorBoard and Weights & Biases (W&B) on request.
+
+TensorBoard and W&B are imported only then.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, install
-from ..runs import bytes_digest, check_regular, sync_folder
+from ..runs import HISTOGRAMS, bytes_digest, check_regular, sync_folder
 
 # What the training step itself reports besides the loss: values of one step, where a task's metrics are means.
 STEP_METRICS = ("lr", "grad_norm", "param_norm", "update_norm")
 # Names in a row of training that a task's metrics may not have.
-RESERVED_METRICS = frozenset({"kind", "step", "epoch", "loss", "padding", "memory", "cpu_seconds", *STEP_METRICS})
+RESERVED_METRICS = frozenset(
+    {"kind", "step", "epoch", "loss", "padding", "memory", "cpu_seconds", "mfu", *STEP_METRICS}
+)
 
 
 class Log:
@@ -54,8 +59,10 @@ class Log:
         if wandb:
             self._others.append(_Wandb(path.parent, wandb, name, config))
         path.parent.mkdir(parents=True, exist_ok=True)
-        check_regular(path, link=False)
-        cut_back(path, step)
+        self._histograms = path.with_name(HISTOGRAMS)
+        for file in (path, self._histograms):
+            check_regular(file, link=False)
+            cut_back(file, step)
         self._digest, self._bytes, self._in_turn = bytes_digest(), 0, True
         if path.is_file():
             self._count(path.read_bytes())
@@ -77,6 +84,20 @@ class Log:
             self._kept = self.written()
         for other in self._others:
             other.write(row["step"], scalars(row))
+
+    def write_histograms(self, step: int, groups: dict[str, dict[str, dict[str, Any]]]) -> None:
+        """Append a row to histograms.jsonl, durably, and to TensorBoard: {"step", group: {name: its histogram}}.
+
+        A histogram is {"min", "max", "mean", "std", "counts": of bins of equal width from min to max}.
+        """
+        row = {group: {name: _rounded(h) for name, h in each.items()} for group, each in groups.items()}
+        with open(self._histograms, "ab") as file:
+            file.write((json.dumps({"step": step, **row}, allow_nan=False) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+        for other in self._others:
+            if isinstance(other, _TensorBoard):
+                other.write_histograms(step, groups)
 
     def _count(self, data: bytes) -> None:
         self._digest.update(data)
@@ -106,16 +127,15 @@ def check_extras(tensorboard: bool, wandb: str) -> None:
 
 
 def cut_back(path: Path, step: int) -> None:
-    """Remove the rows after `step` and broken lines from a metrics.jsonl, atomically; the others keep their bytes."""
+    """Remove the rows after `step` and broken lines from a file of rows, atomically; the others keep their bytes."""
     if not path.is_file():
         return
-    old = path.read_bytes()
-    new = b"".join(line + b"\n" for line in old.split(b"\n") if _step_of(line) <= step)
-    if new == old:
-        return
+    with open(path, "rb") as old:
+        if all(line.endswith(b"\n") and _step_of(line) <= step for line in old):
+            return
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        file.write(new)
+    with open(path, "rb") as old, open(temporary, "wb") as file:
+        file.writelines(line.removesuffix(b"\n") + b"\n" for line in old if _step_of(line) <= step)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -136,6 +156,12 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _rounded(histogram: dict[str, Any]) -> dict[str, Any]:
+    """A histogram for JSON: numbers with the digits that float32 has, NaN and infinity None."""
+    numbers = {name: float(f"{float(x):.7g}") for name, x in histogram.items() if name != "counts"}
+    return {**{k: _plain(x) for k, x in numbers.items()}, "counts": [int(n) for n in histogram["counts"]]}
 
 
 def scalars(row: dict[str, Any]) -> dict[str, float]:
@@ -178,6 +204,24 @@ class _TensorBoard:
         value = self._summary.Summary.Value
         self._add(
             step=step, summary=self._summary.Summary(value=[value(tag=k, simple_value=v) for k, v in values.items()])
+        )
+
+    def write_histograms(self, step: int, groups: dict[str, dict[str, dict[str, Any]]]) -> None:
+        values = [
+            self._summary.Summary.Value(tag=f"{group}/{name}", histo=self._histogram(h))
+            for group, each in groups.items()
+            for name, h in each.items()
+            if math.isfinite(h["min"]) and math.isfinite(h["max"])
+        ]
+        self._add(step=step, summary=self._summary.Summary(value=values))
+
+    def _histogram(self, h: dict[str, Any]) -> Any:
+        """A histogram as TensorBoard's message, which has the right end of each bin, the sum and that of squares."""
+        counts, low, high, mean = [int(n) for n in h["counts"]], *(float(h[name]) for name in ("min", "max", "mean"))
+        ends = [low + (high - low) * i / len(counts) for i in range(1, len(counts) + 1)]
+        n, square = sum(counts), float(h["std"]) ** 2 + mean**2
+        return self._summary.HistogramProto(
+            min=low, max=high, num=n, sum=n * mean, sum_squares=n * square, bucket_limit=ends, bucket=counts
         )
 
     def close(self) -> None:

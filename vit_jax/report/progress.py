@@ -71,6 +71,7 @@ class Progress:
         self.examples_per_second: float | None = None
         self.tokens_per_second: float | None = None
         self.padding: float | None = None
+        self.mfu: float | None = None
         self._begun = self._tick_due = time.monotonic()
         self._line_due = self._begun + PLAIN
         self._line_step = self.step
@@ -109,12 +110,13 @@ class Progress:
         speed: float | None = None,
         tokens: float | None = None,
         padding: float | None = None,
+        mfu: float | None = None,
     ) -> None:
         """Report that `step` is done.
 
         `values` are the loss and the task's metrics, of which the first is shown; `speed` is in examples per second,
-        `tokens` in target tokens per second, and `padding` the share of the ids of batches that are padding. None: as
-        in the last call.
+        `tokens` in target tokens per second, `padding` the share of the ids of batches that are padding, and `mfu` the
+        share of the devices' peak. None: as in the last call.
         """
         self.step = step
         if values is not None:
@@ -123,6 +125,8 @@ class Progress:
             self.examples_per_second = speed
         if tokens is not None:
             self.tokens_per_second, self.padding = tokens, padding
+        if mfu is not None:
+            self.mfu = mfu
         now = time.monotonic()
         self._stepping, self._last = self._stepping + (now - self._last if self._last >= 0 else 0.0), now
         if now >= self._tick_due:
@@ -183,6 +187,7 @@ class Progress:
             )
         if examples:
             cells["speed"] = f"{examples:,.0f} {self.unit}/s" if words else f"{examples:,.0f}/s"
+            cells["speed"] += f", MFU {self.mfu:.0%}" if words and self.mfu is not None else ""
         if self.tokens_per_second is not None:
             cells["tokens"] = f"{self.tokens_per_second:,.0f} tokens/s"
             cells["tokens"] += f", {self.padding:.0%} padding" if self.padding is not None else ""

@@ -12,10 +12,11 @@ from .digests import array_digest, bytes_digest, flatten, parts_digest, text_dig
 from .files import check_regular, make_folder, read_json, shown, sync_file, sync_folder, write_json, write_text
 from .folder import Run
 from .locks import locked, try_lock
-from .log import NO_LOG
+from .log import HISTOGRAMS, NO_LOG
 from .record import record_of, with_digest, without_digest
 
 __all__ = [
+    "HISTOGRAMS",
     "NO_LOG",
     "Run",
     "array_digest",

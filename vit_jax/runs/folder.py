@@ -3,6 +3,7 @@
 runs/<name>/
     config.json      the config, the identity of the data, and the metadata of the data that the task needs
     metrics.jsonl    one line per log entry or evaluation
+    histograms.jsonl    of parameters and gradients, if the run asks for them
     summary.json     final and best metrics, written when the run ends
     checkpoints/<step>/{model,optimizer,ema}  Orbax trees
     digests/<step>.json    digests of the arrays of a checkpoint; written last: without it the checkpoint is incomplete.
@@ -21,7 +22,7 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from .files import (
     write_text,
 )
 from .locks import locked
-from .log import has_log, log_fault, read_rows
+from .log import HISTOGRAMS, has_log, histogram_rows, log_fault, read_rows
 from .record import check_record, differing, is_log_record, is_saved, is_summary, with_digest, without_digest
 
 SHOWN = 3  # most differences of a config.json that are listed
@@ -56,6 +57,7 @@ class Run:
         self.path = Path(path).absolute()
         self.config_file = self.path / "config.json"
         self.metrics_file = self.path / "metrics.jsonl"
+        self.histograms_file = self.path / HISTOGRAMS
         self.summary_file = self.path / "summary.json"
         self.checkpoints = self.path / "checkpoints"
         self.digests = self.path / "digests"
@@ -212,6 +214,10 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl, without incomplete lines, such as the last one after a crash."""
         return read_rows(self.metrics_file)
+
+    def histograms(self) -> Iterator[dict[str, Any]]:
+        """The rows of histograms.jsonl, as `Log.write_histograms` says, one by one; broken lines are left out."""
+        return histogram_rows(self.histograms_file)
 
     def drop_metrics(self, drop: Callable[[dict[str, Any]], bool]) -> None:
         """Delete the rows of metrics.jsonl for which `drop` is true, atomically."""

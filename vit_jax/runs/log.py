@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from .files import check_regular, shown
 LARGEST_LOG = 256 << 20  # bytes: some 800,000 rows
 NO_LOG = {"bytes": 0, "digest": bytes_digest().hexdigest()}  # what is recorded before a log was begun
 LISTED = 3  # most broken lines that are listed
+HISTOGRAMS = "histograms.jsonl"  # beside metrics.jsonl; no checkpoint records it
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -53,6 +55,38 @@ def _row(line: bytes) -> dict[str, Any] | None:
         value is None or isinstance(value, int | float) for name, value in row.items() if name not in texts
     )
     return row if known else None
+
+
+def histogram_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a histograms.jsonl, one after the other; broken lines are left out.
+
+    Raises UserError if it is no regular file.
+    """
+    check_regular(path)
+    if not path.exists():
+        return
+    with open(path, "rb") as file:
+        for line in file:
+            with contextlib.suppress(ValueError, RecursionError):
+                row = json.loads(line)
+                if isinstance(row, dict) and type(row.get("step")) is int and all(map(_is_group, _groups(row))):
+                    yield row
+
+
+def _groups(row: dict[str, Any]) -> Iterator[Any]:
+    return (value for name, value in row.items() if name != "step")
+
+
+def _is_group(value: Any) -> bool:
+    """Whether a JSON value has the form of {name: its histogram}."""
+    return isinstance(value, dict) and all(
+        isinstance(h, dict)
+        and h.keys() == {"min", "max", "mean", "std", "counts"}
+        and isinstance(h["counts"], list)
+        and all(type(n) is int for n in h["counts"])
+        and all(x is None or isinstance(x, int | float) for name, x in h.items() if name != "counts")
+        for h in value.values()
+    )
 
 
 def log_fault(path: Path, records: Iterable[tuple[int, dict[str, Any]]]) -> str:

@@ -35,7 +35,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         if not last:  # a budget ended between evaluations: a run that goes on must not find this one in its log
             last = {weights: result.metrics for weights, result in measure(s, watched, split).items()}
         summary[watched] = last
-    summary |= of_ids(s.folder.metrics())
+    summary |= speeds(s.folder.metrics())
     ended = status == "finished" and not s.run.overfit_batches
     tested = {name: split for name, split in s.setup.dataset.splits.items() if name not in ("train", "validation")}
     result, best = None, best_weights(s) if ended else None
@@ -54,10 +54,10 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     return summary
 
 
-def of_ids(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Of a run on ids {"tokens_per_second": the median over the rows of its log, "padding": the mean}; else empty."""
+def speeds(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Of the rows of a log {"tokens_per_second" and "mfu": the median, "padding": the mean}, as far as it has them."""
     found = {}
-    for name, middle in ((TOKENS, statistics.median), ("padding", statistics.fmean)):
+    for name, middle in ((TOKENS, statistics.median), ("padding", statistics.fmean), ("mfu", statistics.median)):
         if values := [row[name] for row in rows if row["kind"] == "train" and row.get(name) is not None]:
             found[name] = middle(values)
     return found
@@ -152,6 +152,8 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     if TOKENS in summary:
         share = summary["padding"]
         print(f"speed      {summary[TOKENS]:,.0f} target tokens a second; {share:.1%} of the batches' ids are padding")
+    if "mfu" in summary:
+        print(f"speed      MFU {summary['mfu']:.1%}: the share of the devices' peak in bfloat16 that was used")
     for note in summary.get("notes", ()):
         print(printable(f"note       {note}"))
     if best := summary.get("best"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import backend
+from .. import backend, mfu
 from ..errors import CheckFailed, Interrupted
 from ..report.log import STEP_METRICS
 from .profile import Profile
@@ -73,7 +73,8 @@ def loop(s: Session) -> str:
         s.saver,
         Profile(s.run.profile_steps, s.folder.path / "profile", s.progress.say) as profile,
     ):
-        ahead, meter, compiled = Batches(stream), Meter(s.setup.order.batch, s.task.unit, s.totals), set[int]()
+        ahead, compiled = Batches(stream), set[int]()
+        meter = Meter(s.setup.order.batch, s.task.unit, s.totals, most_examples(s))
         send_next(s, ahead, meter, profile, compiled)
         last_save = time.monotonic()
         while True:
@@ -99,9 +100,8 @@ def send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compil
     their time is printed and does not count in the speed.
     """
     run, order = s.run, s.setup.order
-    count = steps_together(
-        s.step, run.steps_per_dispatch, run.log_every, order.steps_per_epoch, s.setup.stop, profile.steps
-    )
+    every = [run.log_every, order.steps_per_epoch, *([run.histograms] if run.histograms else [])]
+    count = steps_together(s.step, run.steps_per_dispatch, every, s.setup.stop, profile.steps)
     batches = ahead.take(count)
     count = len(batches)
     if count in compiled:
@@ -121,6 +121,8 @@ def send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compil
 
 def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
     """Do a step for each of these batches; returns their metrics, on the device: scalars, or of several steps [n]."""
+    if s.histograms is not None and s.step % s.run.histograms == 0:
+        s.log.write_histograms(s.step + 1, s.histograms.of(s.state, batches[0]))
     profile.begin(s.step + 1)
     if len(batches) == 1:
         s.state, metrics = s.engine.train(s.state, batches[0])
@@ -129,6 +131,11 @@ def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
     s.step += len(batches)
     profile.end(s.step, metrics)
     return metrics
+
+
+def most_examples(s: Session) -> float:
+    """Examples per second at which the run's devices would work at their peak; 0: unknown."""
+    return mfu.most_examples(s.run, s.setup.teacher, s.setup.environment["device"], len(s.engine.devices))
 
 
 def after_step(s: Session, meter: Meter) -> None:
@@ -141,7 +148,7 @@ def after_step(s: Session, meter: Meter) -> None:
         row = meter.row(s.step, s.epoch, in_turn)
         s.log.write(row | {"memory": backend.memory_peak(), "cpu_seconds": s.cpu_seconds}, in_turn)
         values = {name: row[name] for name in meter.means}
-        s.progress.update(s.step, values, row[meter.speed], row.get(TOKENS), row.get("padding"))
+        s.progress.update(s.step, values, row[meter.speed], row.get(TOKENS), row.get("padding"), row.get("mfu"))
     else:
         s.progress.update(s.step)
     s.due = evaluation_due(s)
@@ -167,11 +174,11 @@ class Meter:
 
     `totals` counts the steps, and the places for ids and the padding in their batches, and sums the loss and the task's
     metrics, since the last row of metrics.jsonl. Checkpoints contain it, so that a resumed run writes the same rows as
-    an uninterrupted one.
+    an uninterrupted one. `most` are the examples per second of an MFU of 1, or 0.
     """
 
-    def __init__(self, batch: float, unit: str, totals: dict[str, float]):
-        self.batch, self.speed, self.totals = batch, f"{unit}_per_second", totals
+    def __init__(self, batch: float, unit: str, totals: dict[str, float], most: float = 0.0):
+        self.batch, self.speed, self.totals, self.most = batch, f"{unit}_per_second", totals, most
         self.pending: tuple[int, dict[str, Any], list[tuple[int, int, int]]] | None = None
         self.last: dict[str, float] = {}
         self.restart()
@@ -224,12 +231,15 @@ class Meter:
     def row(self, step: int, epoch: float, in_turn: bool) -> dict[str, Any]:
         """A row of metrics.jsonl, with the loss and the task's metrics as means over the steps since the last row.
 
-        Of batches of ids also the target tokens per second and the padding, a share of all places in these batches.
-        `in_turn` is False for a row that a budget adds out of turn; then the means continue in the next row.
+        Where the peak of the devices is known also the MFU. Of batches of ids also the target tokens per second and the
+        padding, a share of all places in these batches. `in_turn` is False for a row that a budget adds out of turn;
+        then the means continue in the next row.
         """
         means = {name: self.totals[name] / self.totals["steps"] for name in self.means}
         seconds = max(time.monotonic() - self.clock, 1e-9)
         speeds = {self.speed: self.counted * self.batch / seconds if self.counted else None}
+        if self.most and self.counted:
+            speeds["mfu"] = self.counted * self.batch / seconds / self.most
         if places := self.totals.get("places"):
             means["padding"] = self.totals["padding"] / places
             speeds[TOKENS] = self.tokens / seconds if self.counted else None

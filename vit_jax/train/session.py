@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ..checkpoint import Checkpoints, Saved
     from ..data import Data
     from ..data.contract import Order
+    from ..histograms import Histograms
     from ..report import Log, Progress
     from ..step import Engine, Evaluator, State
     from ..tasks import Task
@@ -128,6 +129,7 @@ class Session:
     clock: float = field(default_factory=time.monotonic)  # when `seconds` was last updated
     # Of the training steps alone, by all processes: without compilation (first steps), evaluations and saving.
     cpu_seconds: float = 0.0
+    histograms: Histograms | None = None  # where the run asks for them
 
     @property
     def run(self) -> RunConfig:
@@ -178,6 +180,7 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught, 
     import jax
 
     from ..checkpoint import Checkpoints
+    from ..histograms import Histograms
     from ..report import Log, Progress
 
     setup = set_up(run, dataset or own_data(run, folder))
@@ -230,6 +233,7 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught, 
         step,
         saved=step if notes else -1,
         record=folder.record(),
+        histograms=Histograms(setup.engine) if run.histograms else None,
         **restored,
     )
 

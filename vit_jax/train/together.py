@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 Batch = dict[str, Any]  # {name: array [B, ...]}
 
 
-def steps_together(step: int, most: int, log_every: int, epoch: int, stop: int, profile: range = range(0)) -> int:
+def steps_together(step: int, most: int, every: Sequence[int], stop: int, profile: range = range(0)) -> int:
     """How many steps may be done by one call once `step` of them are done: a full number, or 1.
 
-    The full number is the largest possible: `most`, or less where rows of the log or epochs are closer. Between would
-    be others, but each is a program of its own that has to be compiled. None of the steps but the last ends an epoch
-    (of `epoch` steps) or the run (at step `stop`), has a row in the log (every `log_every` steps), or is just before
-    the first or is the last of those that are traced (`profile`, counted from 1).
+    The full number is the largest possible: `most`, or less where what happens `every` so many steps is closer: rows of
+    the log, ends of epochs, histograms. Between would be others, but each is a program of its own that has to be
+    compiled. None of the steps but the last is followed by one of these, ends the run (at step `stop`), or is just
+    before the first or is the last of those that are traced (`profile`, counted from 1).
     """
-    full = min(most, log_every, epoch)
-    ends = [stop, *((step // every + 1) * every for every in (log_every, epoch))]
+    full = min(most, *every)
+    ends = [stop, *((step // each + 1) * each for each in every)]
     if profile:
         ends += [end for end in (profile[0] - 1, profile[-1]) if end > step]
     return full if step + full <= min(ends) else 1
