@@ -32,7 +32,7 @@ ORDER = [
     *("attention_core", "rotary", "layers", "decoder", "vit", "transformer", "resnet", "captioner", "models"),
     *("text", "data", "report", "augment", "muon", "optim", "lora", "decode", "tasks", "step", "histograms"),
     *("checkpoint", "interop", "weights", "starting", "teacher"),
-    *("compare", "probe", "train", "evaluate", "predict", "cli", "__main__"),
+    *("compare", "run_report", "probe", "train", "evaluate", "predict", "cli", "__main__"),
 ]
 JAX_FREE = ORDER[: ORDER.index("attention_core")]
 MODELS = {"vit", "transformer", "resnet", "captioner"}

@@ -13,6 +13,7 @@ COMMANDS = {
     "train": "train a network, or resume a run",
     "evaluate": "measure a trained network on a split of its data",
     "compare": "put runs side by side: where they differ, their results and curves",
+    "report": "write what a run, or several, left as one page for a browser: curves, errors, attention",
     "predict": "classify images or translate sentences with a trained network",
     "augment": "draw what augmentation makes of a preset's images",
     "convert": "convert weights from any layout to any other",
@@ -40,7 +41,7 @@ def main(program: str = "vit-jax") -> int:
     sys.argv = [f"{program} {name}", *sys.argv[2:]]
     if name == "convert":
         return importlib.import_module("convert.__main__").main(f"{program} convert")
-    module = f".{name}.command" if name in ("train", "augment") else f".{name}"
+    module = {"report": ".run_report"}.get(name, f".{name}.command" if name in ("train", "augment") else f".{name}")
     return importlib.import_module(module, __package__).main()
 
 

@@ -12,10 +12,10 @@ import os
 import shutil
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import runs
 from .callable_module import make_callable
@@ -25,6 +25,10 @@ from .flags import parse
 from .report.table import check_output, print_table
 from .runs import several
 
+if TYPE_CHECKING:
+    from .report.comparison import Series
+
+T = TypeVar("T")
 BUDGETS = ("max_steps", "max_minutes")  # execution fields, which yet decide how far a run has come
 PICTURE = "comparison.png"
 SHOWN = 5  # most names that a note lists
@@ -126,21 +130,24 @@ def _spread(values: list[float]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------- what is compared
 
 
-def gather(names: Sequence[str], runs_dir: str = "runs") -> Comparison:
-    """Read the runs, groups and folders of runs of these names; none: all of `runs_dir`. Raises UserError."""
+def gather(names: Sequence[str], runs_dir: str = "runs", damaged: bool = False) -> Comparison:
+    """Read the runs, groups and folders of runs of these names; none: all of `runs_dir`. Raises UserError.
+
+    With `damaged`, a run whose summary or log cannot be read is not left out: a note says what of it is missing.
+    """
     notes: list[str] = []
     wanted: dict[Path, None] = {}
     for name in names or [runs_dir]:
         for folder in several.found(name, runs_dir, bool(names)):
             wanted[folder.resolve()] = None
     titles = several.titles(list(wanted))
-    lines = [line for path, title in titles.items() if (line := _line(path, title, notes)) is not None]
+    lines = [line for path, title in titles.items() if (line := _line(path, title, notes, damaged)) is not None]
     if not lines:
         raise UserError("; ".join(notes) or "there are no runs to compare; train one first")
     return Comparison(lines, _warnings(lines) + notes, Path(os.path.commonpath([path.parent for path in wanted])))
 
 
-def _line(path: Path, title: str, notes: list[str]) -> Line | None:
+def _line(path: Path, title: str, notes: list[str], damaged: bool) -> Line | None:
     """The line of a run or a group; None, with a note, if nothing of it can be read."""
     group = not several.is_run(path)
     members = []
@@ -149,7 +156,7 @@ def _line(path: Path, title: str, notes: list[str]) -> Line | None:
     for folder in several.members(path) if group else [path]:
         name = f"{title}/{folder.name}" if group else title
         try:
-            member = _member(runs.Run(folder))
+            member = _member(runs.Run(folder), notes if damaged else None)
         except (UserError, OSError) as error:
             notes.append(f"{name} is left out: {error}")
             continue
@@ -166,15 +173,25 @@ def _line(path: Path, title: str, notes: list[str]) -> Line | None:
     return Line(title, members, group) if members else None
 
 
-def _member(folder: runs.Run) -> Member:
-    """Read a run's folder. Raises UserError."""
+def _member(folder: runs.Run, notes: list[str] | None = None) -> Member:
+    """Read a run's folder. Raises UserError; with `notes` not on its summary and its log, but adds what is wrong."""
+
+    def read(part: Callable[[], T], missing: T) -> T:
+        try:
+            return part()
+        except UserError as error:
+            if notes is None:
+                raise
+            notes.append(f"{error}; the report goes without")
+            return missing
+
     record, run = folder.record(), folder.config()
-    summary = folder.summary()
+    summary = read(folder.summary, None)
     best = summary.get("best") if summary else None
     if summary is None and (steps := folder.complete_steps()):
         with contextlib.suppress(UserError):
             best = folder.saved(steps[0])["notes"].get("best")
-    return Member(folder, run, record["data"], summary, best if isinstance(best, dict) else {}, folder.metrics())
+    return Member(folder, run, record["data"], summary, best if isinstance(best, dict) else {}, read(folder.metrics, []))
 
 
 def _warnings(lines: list[Line]) -> list[str]:
@@ -248,19 +265,14 @@ def _status(line: Line) -> str:
 
 def draw(found: Comparison, path: str | os.PathLike[str]) -> None:
     """Draw the curves of a comparison as a PNG."""
-    from .report.comparison import Series, draw_comparison
+    from .report.comparison import draw_comparison
 
-    metrics = dict.fromkeys(["loss", *(line.members[0].metric for line in found.lines)])
-    panels: dict[str, list[Series | None]] = {}
-    for title in ("training loss", *(f"validation {name}" for name in metrics)):
-        panels[title.replace("_", " ")] = [
-            _series([_points(member, *title.split(" ", 1)) for member in line.members]) for line in found.lines
-        ]
+    panels = {title: curves(found, *where) for title, where in panels_of(found).items()}
     fields = found.fields()
     texts = []
     for i, line in enumerate(found.lines):
         told = [f"{len(line.members)} seeds"] if line.group else []
-        told += [f"{k.rpartition('.')[2]} {_text(row[i])}" for k, row in fields.items()] if len(fields) <= 2 else []
+        told += [f"{k.rpartition('.')[2]} {text_of(row[i])}" for k, row in fields.items()] if len(fields) <= 2 else []
         told += ["averaged weights"] if line.members[0].kind == "ema" else []
         texts.append(line.name + (f" ({', '.join(told)})" if told else ""))
     count, groups = sum(len(line.members) for line in found.lines), [line for line in found.lines if line.group]
@@ -271,6 +283,18 @@ def draw(found: Comparison, path: str | os.PathLike[str]) -> None:
         texts = [text if i in best else "" for i, text in enumerate(texts)]
     title = f"{count} run{'s' * (count > 1)}" + f" in {len(groups)} groups" * (len(groups) == len(found.lines) > 1)
     draw_comparison(panels, texts, path, title if len(found.lines) > 1 else found.lines[0].name)
+
+
+def panels_of(found: Comparison) -> dict[str, tuple[str, str]]:
+    """{title: (split, metric)} of the curves that a comparison shows."""
+    metrics = dict.fromkeys(["loss", *(line.members[0].metric for line in found.lines)])
+    panels = {"training loss": ("training", "loss")}
+    return panels | {f"validation {name}".replace("_", " "): ("validation", name) for name in metrics}
+
+
+def curves(found: Comparison, split: str, name: str) -> list[Series | None]:
+    """The curve of a metric for each line: in training, or by evaluations of a split. None where there is none."""
+    return [_series([_points(member, split, name) for member in line.members]) for line in found.lines]
 
 
 def _points(member: Member, split: str, name: str) -> dict[int, tuple[float, float]]:
@@ -284,7 +308,7 @@ def _points(member: Member, split: str, name: str) -> dict[int, tuple[float, flo
     return {row["step"]: (row["epoch"], row[name]) for row in known}
 
 
-def _series(points: list[dict[int, tuple[float, float]]]) -> Any:
+def _series(points: list[dict[int, tuple[float, float]]]) -> Series | None:
     """The mean and spread of runs at the steps that all of them have, or of one run its curve; None without any."""
     import numpy as np
 
@@ -304,17 +328,17 @@ def _series(points: list[dict[int, tuple[float, float]]]) -> Any:
 
 def columns(found: Comparison) -> tuple[list[list[str]], list[list[str]]]:
     """(columns of the fields in which lines differ, columns of the results), each a title and a text for each line."""
-    fields = [[name.replace(".", ". "), *map(_text, row)] for name, row in found.fields().items()]
+    fields = [[name.replace(".", ". "), *map(text_of, row)] for name, row in found.fields().items()]
     results: list[list[str]] = []
     if any(line.group for line in found.lines):
         results.append(["runs", *(str(len(line.members)) for line in found.lines)])
     for name, row in found.results().items():
         digits = 4 if _place(name)[0] < 2 else 0
-        results.append([name, *(_mean(values, digits) for values in row)])
+        results.append([name, *(mean_text(values, digits) for values in row)])
     return fields, results
 
 
-def _mean(values: list[float], digits: int) -> str:
+def mean_text(values: list[float], digits: int) -> str:
     """A number, or the mean and standard deviation of several unless they are all the same."""
     if not values:
         return "-"
@@ -323,12 +347,12 @@ def _mean(values: list[float], digits: int) -> str:
     return text if same else f"{text} +-{statistics.stdev(values):,.{digits}f}"
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
     """The value of a field, as short as it is clear."""
     if value is None or value in ("", ()):
         return "-"
     if isinstance(value, tuple):
-        return ",".join(map(_text, value)) or "none"
+        return ",".join(map(text_of, value)) or "none"
     return printable(f"{value:g}" if isinstance(value, float) else str(value))
 
 

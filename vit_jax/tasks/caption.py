@@ -118,13 +118,22 @@ class Caption(Captioning):
         return printed(wrong, len(split), "worst.png")
 
     def pictures(self, network: Captioner, data: CaptionedImages, folder: Run, caption: str) -> str:
-        """Sample images, and the cross-attention of the first, word by word. Returns the first sample image."""
+        """Sample images, and the cross-attention on them, word by word: drawn of the first, kept of all.
+
+        Returns the first sample image.
+        """
         split = data.splits.get("test") or data.splits["train"]
         images = split.take(np.arange(min(SAMPLES, len(split))))
         truth = [data.vocabulary.decode(row) for row in split.target[:SAMPLES]]
         saved = save_samples(folder, images, truth) if data.preprocess.channels in (1, 3) else []
-        words, maps = self.attention(network, self.inputs({"image": images[:1]}, network.dtype))
-        report.draw_words(visible(images)[0], maps, words, folder.plots / "words.png", caption=caption)
+        examples = []
+        for title, image in zip(truth, images, strict=True):
+            words, maps = self.attention(network, self.inputs({"image": image[None]}, network.dtype))
+            shown = {"title": title, "image": visible(image), "grid": network.config.vit.grid, "queries": words}
+            examples.append({**shown, "weights": maps.reshape(*maps.shape[:3], -1)})
+            if len(examples) == 1:
+                report.draw_words(visible(image), maps, words, folder.plots / "words.png", caption=caption)
+        report.keep_attention(folder.plots, caption, examples)
         return f"{folder.samples.name}/{saved[0]}" if saved else ""
 
     def attention(self, network: Captioner, images: Array) -> tuple[list[str], np.ndarray]:

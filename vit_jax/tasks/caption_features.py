@@ -97,7 +97,7 @@ class CaptionFeatures(Captioning):
             list(map(str, x)) for x in zip(*self.table(split, result, metadata)[1], strict=True)
         )
         wrong = worst(names, split.references or [(text,) for text in truth], said, cased=False)
-        write_worst(folder / "worst.txt", wrong, [places[w.number] for w in wrong], caption, "captions")
+        write_worst(folder / "worst.txt", wrong, [places[w.number] for w in wrong], caption, len(split), "captions")
         return printed(wrong, len(split), "worst.txt")
 
     def pictures(self, network: Captioner, data: CaptionSet, folder: Run, caption: str) -> str:

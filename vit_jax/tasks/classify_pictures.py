@@ -53,7 +53,7 @@ def draw_inside(
     truth: Sequence[str],
     class_names: Sequence[str],
 ) -> None:
-    """Draw patches, position embeddings and attention of a network on images uint8 [m, h, w, C].
+    """Draw patches, position embeddings and attention of a network on images uint8 [m, h, w, C]; keep the latter two.
 
     `found` has the "logits" and the "attention" of the network on them, as `ViT.capture` gives them; `truth` has the
     images' classes, `class_names` all classes.
@@ -63,10 +63,18 @@ def draw_inside(
     probabilities = np.asarray(jax.nn.softmax(found["logits"]))
     labels = [captioned(*each, class_names) for each in zip(truth, probabilities, strict=True)]
     below, file = f"{caption}; true class → predicted class (probability)", folder.plots / "attention.png"
-    draw_attention(c, images, np.asarray(found["attention"]), file, labels=labels, caption=below)
+    maps = np.asarray(found["attention"])
+    draw_attention(c, images, maps, file, labels=labels, caption=below)
+    titles = [label.replace("\n", " ") for label in labels]
+    looks = zip(titles, visible(images), maps, strict=True)
+    examples = [{"title": title, "image": image, "grid": c.grid, "weights": x} for title, image, x in looks]
+    names = [name.replace("_", " ") for name, count, _ in c.prefix for _ in range(count)]
+    report.keep_attention(folder.plots, below, examples, names)
     if c.position != "none":
         position = np.asarray(network.position[...]) if network.position is not None else sinusoids(c)
-        report.draw_positions(position, c.position_rows - c.patches, c.grid, folder.plots / "positions.png", caption)
+        prefix = c.position_rows - c.patches
+        report.draw_positions(position, prefix, c.grid, folder.plots / "positions.png", caption)
+        report.keep_positions(folder.plots, caption, position, prefix, c.grid)
 
 
 def captioned(name: str, probabilities: np.ndarray, class_names: Sequence[str]) -> str:
@@ -92,18 +100,16 @@ def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Pat
 
 
 def draw_result(split: Any, result: Classified, names: Sequence[str], folder: Path, caption: str) -> None:
-    """Draw the confusion matrix, the scores per class and the most confident mistakes on a split into a folder."""
+    """Draw and keep the confusion matrix, the scores per class and the most confident mistakes on a split."""
     report.draw_confusion(result.confusion, names, folder / "confusion.png", caption)
     each = result.per_class
     report.draw_per_class(each["precision"], each["recall"], each["f1"], names, folder / "per-class.png", caption)
     wrong = np.flatnonzero(result.predicted != split.labels)
     worst = wrong[np.argsort(-result.confidence[wrong], kind="stable")][:WRONG]
-    report.draw_wrong(
-        visible(split.take(worst)),
-        split.labels[worst],
-        result.predicted[worst],
-        result.confidence[worst],
-        names,
-        folder / "wrong.png",
-        caption,
-    )
+    images, truth = visible(split.take(worst)), split.labels[worst]
+    predicted, confidence = result.predicted[worst], result.confidence[worst]
+    report.draw_wrong(images, truth, predicted, confidence, names, folder / "wrong.png", caption)
+    columns = (map(split.name, worst.tolist()), images, truth.tolist(), predicted.tolist(), confidence.tolist())
+    keys = ("name", "image", "true", "predicted", "confidence")
+    rows = [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
+    report.keep_classes(folder, caption, names, result.confusion, each, rows)

@@ -204,11 +204,11 @@ class Translate:
         source, truth, said = (list(map(str, column)) for column in columns)
         names, references = map(split.name, range(len(split))), [(text,) for text in split.references or truth]
         wrong = worst(names, references, said, self.target.cased)
-        write_worst(folder / "worst.txt", wrong, [source[w.number] for w in wrong], caption)
+        write_worst(folder / "worst.txt", wrong, [source[w.number] for w in wrong], caption, len(split))
         return printed(wrong, len(split), "worst.txt")
 
     def pictures(self, network: Transformer, data: Texts, folder: Run, caption: str) -> str:
-        """A table of a few sentences with their translations, and the cross-attention of the first.
+        """A table of a few sentences with their translations, and the cross-attention: drawn of the first, kept of all.
 
         Returns the first sentence.
         """
@@ -222,9 +222,14 @@ class Translate:
         table = [("source", "truth", "translation"), *zip(sources, truth, translations, strict=True)]
         lines = "".join("\t".join(row) + "\n" for row in table)
         (folder.samples / "sentences.tsv").write_text(lines, encoding="utf-8")
-        rows, columns = tokens_and_end(data.target, found[0]), data.source.tokens(unpadded(data.source, source[0]))
-        file = folder.plots / "cross-attention.png"
-        report.draw_cross_attention(maps[0, :, :, : len(rows), : len(columns)], rows, columns, file, caption=caption)
+        examples = []
+        for text, ids, said, weights in zip(sources, source, found, maps, strict=True):
+            queries, keys = tokens_and_end(data.target, said), data.source.tokens(unpadded(data.source, ids))
+            weights = weights[:, :, : len(queries), : len(keys)]
+            examples.append({"title": text, "queries": queries, "keys": keys, "weights": weights})
+        first, file = examples[0], folder.plots / "cross-attention.png"
+        report.draw_cross_attention(first["weights"], first["queries"], first["keys"], file, caption=caption)
+        report.keep_attention(folder.plots, caption, examples)
         return sources[0]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,22 +72,38 @@ def printed(wrong: Sequence[Wrong], total: int, file: str) -> tuple[str, ...]:
 
 
 def write_worst(
-    path: Path, wrong: Sequence[Wrong], sources: Sequence[str], caption: str, what: str = "translations"
+    path: Path, wrong: Sequence[Wrong], sources: Sequence[str], caption: str, total: int, what: str = "translations"
 ) -> None:
-    """Write a text file of the worst of `what`, with their sources, the worst first; `caption` is a line above."""
+    """Write a text file of the worst of `total` texts, `what`, with their sources, the worst first, and keep them.
+
+    `caption` is a line above.
+    """
     parts = [f"The {min(len(wrong), WORST)} worst {what} by chrF (0 to 100) of each sentence; {caption}\n"]
-    for w, source in list(zip(wrong, sources, strict=False))[:WORST]:
+    shown = list(zip(wrong, sources, strict=False))[:WORST]
+    for w, source in shown:
         lines = [("source", source), *(("reference", text) for text in w.references), ("predicted", w.said)]
         parts.append(f"{w.name}  chrF {w.score:.1f}\n" + "".join(f"  {what:9}  {text}\n" for what, text in lines))
     write_text(path, "\n".join(parts))
+    rows = [{**_row(w), "source": source} for w, source in shown]
+    report.keep_texts(path.parent, caption, total, len(wrong), rows)
+
+
+def _row(w: Wrong) -> dict[str, Any]:
+    """One of the worst texts, as `report.keep_texts` takes it."""
+    return {"name": w.name, "references": list(w.references), "said": w.said, "score": round(w.score, 2)}
 
 
 def draw_worst(
     images: Callable[[np.ndarray], np.ndarray], wrong: Sequence[Wrong], total: int, path: Path, caption: str
 ) -> None:
-    """Draw the images of the worst of `total` captions; `images` gives those of numbers int [k], uint8 [k, h, w, C]."""
+    """Draw the images of the worst of `total` captions, and keep them.
+
+    `images` gives those of numbers int [k], uint8 [k, h, w, C].
+    """
     worst = wrong[:PICTURES]
     shown = images(np.array([w.number for w in worst], int))
     title = f"Worst captions by chrF: {len(worst)} of {len(wrong):,} that are not as in the data, of {total:,}"
     references, said = [w.references[0] for w in worst], [w.said for w in worst]
     report.draw_captions(shown, references, said, path, title, caption)
+    rows = [{**_row(w), "image": image} for w, image in zip(worst, shown, strict=True)]
+    report.keep_texts(path.parent, caption, total, len(wrong), rows)

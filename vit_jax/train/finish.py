@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import runs
 from ..config import RunConfig, task_row
 from ..errors import Interrupted, UserError, printable
+from ..run_report import leave_report
 from .loop import TOKENS, measure, measure_and_log, watched_split
 from .session import Session
 
@@ -50,6 +51,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         summary |= {"notes": list(shown.notes)} if shown.notes else {}
     summary["sample"] = draw(s, result, best)
     s.folder.write_summary(summary, s.log.written())
+    leave_report(s.folder)
     show(s.folder, summary)
     return summary
 

@@ -1,0 +1,131 @@
+"""The charts of a report, which Bokeh draws: curves, and the cells of a confusion matrix.
+
+Imported when a report is written, and not before: Bokeh takes a while.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from bokeh.embed import json_item
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool
+from bokeh.palettes import Blues256
+from bokeh.plotting import figure
+from bokeh.transform import linear_cmap
+
+from ..report.comparison import COLORS, LINES
+from ..report.curves import smooth
+
+POINTS = 600  # most of a curve that are drawn; a screen has not many more columns
+LABELS = 40  # most names of classes beside a confusion matrix
+DASHES = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dotdash"}
+INK, FAINT = "#3d3d3d", "#dddddd"
+TALL = 280  # pixels
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A named curve of values float [n] over epochs float [n], maybe with a band of `spread` around it."""
+
+    name: str
+    epochs: np.ndarray
+    values: np.ndarray
+    spread: np.ndarray | None = None
+    smoothed: bool = False  # drawn faintly, with its moving mean over it
+
+
+def thinned(values: np.ndarray, most: int = POINTS) -> np.ndarray:
+    """The places, int [k], of at most `most` of the values [n], in order: all, or the ends and extremes of each stretch.
+
+    A stretch keeps its lowest and its highest value, so that no peak is lost.
+    """
+    n = len(values)
+    if n <= most:
+        return np.arange(n)
+    edges = np.linspace(0, n, (most - 2) // 2 + 1).round().astype(int)
+    kept = {0, n - 1}
+    for begin, end in zip(edges[:-1], edges[1:], strict=True):
+        part = values[begin:end]
+        kept |= {begin + int(part.argmin()), begin + int(part.argmax())}
+    return np.array(sorted(kept))
+
+
+def line_chart(curves: Sequence[Curve], unit: str, log: bool = False) -> Any:
+    """A chart of curves over epochs; hovering shows the values. Clicking on a name in its legend hides the curve."""
+    log = log and any((curve.values > 0).any() for curve in curves)
+    chart = _figure(TALL, x_axis_label="epoch", y_axis_label=unit, y_axis_type="log" if log else "linear")
+    hovered = []
+    for i, curve in enumerate(curves):
+        color, dash = COLORS[i % len(COLORS)], DASHES[LINES[i // len(COLORS) % len(LINES)]]
+        places = thinned(curve.values)
+        x, y = curve.epochs[places], curve.values[places]
+        line = {"color": color, "line_dash": dash, "legend_label": curve.name, "name": curve.name}
+        if curve.spread is not None:
+            spread = curve.spread[places]
+            chart.varea(x, y - spread, y + spread, color=color, alpha=0.18, legend_label=curve.name)
+        if curve.smoothed and len(curve.values) > 40:
+            mean = smooth(curve.values, len(curve.values) // 25)[places]
+            hovered.append(chart.line(x, y, **line | {"alpha": 0.35}))
+            chart.line(x, mean, line_width=2, **line)
+        else:
+            hovered.append(chart.line(x, y, line_width=2, **line))
+            if len(x) <= 40:
+                chart.scatter(x, y, size=6, color=color, legend_label=curve.name)
+    shown = [("", "$name"), ("epoch", "@x{0.[00]}"), (unit, "@y{0.[00000]a}" if unit != "learning rate" else "@y{0.0000e+0}")]
+    chart.add_tools(HoverTool(tooltips=shown, renderers=hovered, mode="mouse", line_policy="nearest"))
+    chart.legend.click_policy = "hide"
+    chart.legend.background_fill_alpha = 0.7
+    chart.legend.label_text_color = INK
+    chart.legend.visible = len(curves) > 1
+    return chart
+
+
+def confusion_chart(names: Sequence[str]) -> Any:
+    """An empty confusion matrix of these classes, whose cells the page's script puts in, as far as they pass a filter."""
+    k = len(names)
+    cells: dict[str, list[Any]] = {key: [] for key in ("x", "y", "count", "shade", "true", "predicted")}
+    source = ColumnDataSource(cells, name="cells")
+    chart = _figure(
+        min(max(26 * k + 120, 300), 620),
+        x_axis_label="predicted class",
+        y_axis_label="true class",
+        x_range=(-0.5, k - 0.5),
+        y_range=(k - 0.5, -0.5),
+    )
+    color = linear_cmap("shade", list(reversed(Blues256)), 0, 1)
+    drawn = chart.rect("x", "y", 1, 1, source=source, fill_color=color, line_color=None)
+    shown = [("true", "@true"), ("predicted", "@predicted"), ("examples", "@count")]
+    chart.add_tools(HoverTool(tooltips=shown, renderers=[drawn]))
+    chart.grid.visible = False
+    ticks = list(range(0, k, math.ceil(k / LABELS)))
+    for axis in (*chart.xaxis, *chart.yaxis):
+        axis.ticker = FixedTicker(ticks=ticks)
+        axis.major_label_overrides = {i: _cut(names[i]) for i in ticks}
+    chart.xaxis.major_label_orientation = math.pi / 2 if k > 10 or max(map(len, names), default=0) > 4 else 0
+    return chart
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= 16 else name[:15] + "…"
+
+
+def _figure(height: int, **options: Any) -> Any:
+    """An empty chart of the page's width, whose colours a dark page inverts."""
+    chart = figure(height=height, sizing_mode="stretch_width", tools="", toolbar_location=None, **options)
+    chart.background_fill_color = chart.border_fill_color = None
+    chart.outline_line_color = None
+    chart.grid.grid_line_color = FAINT
+    for axis in (*chart.xaxis, *chart.yaxis):
+        axis.axis_label_text_color = axis.major_label_text_color = INK
+        axis.axis_line_color = axis.major_tick_line_color = axis.minor_tick_line_color = "#8a8a8a"
+        axis.axis_label_text_font_style = "normal"
+    return chart
+
+
+def as_json(chart: Any, place: str) -> Any:
+    """A chart as JSON values for BokehJS, which draws it into the element with the id `place`."""
+    return json_item(chart, place)
