@@ -161,7 +161,7 @@ def rewrite_record() -> Callable[..., None]:
 
 @pytest.fixture(scope="module")
 def working_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A working folder for a module whose tests train: no figures, and programs that compile in half the time."""
+    """A folder for a module whose tests train: no figures, no report, programs that compile in half the time."""
     import jax
 
     importlib.import_module("vit_jax.train")
@@ -171,6 +171,7 @@ def working_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.chdir(folder)
         # Not by attribute: the package has a function of this name.
         patch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *a: "")
+        patch.setattr(sys.modules["vit_jax.train.finish"], "leave_report", lambda *a: None)
         yield folder
     jax.config.update("jax_disable_most_optimizations", False)
 
@@ -191,6 +192,7 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
         patch.chdir(folder)
         patch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *a: None)
+        patch.setattr(sys.modules["vit_jax.train.finish"], "leave_report", lambda *a: None)
         assert command.command(["digits", *size.split(), *rest.split(), "--epochs", "3"]) == 0
     jax.config.update("jax_disable_most_optimizations", False)
     return folder / "runs" / "digits"

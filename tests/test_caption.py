@@ -199,7 +199,7 @@ def test_commands_take_images_and_draw_the_attention_word_by_word(trained, few, 
     assert (
         done.returncode == 0
         and "  worst: test[" in done.stdout
-        and done.stdout.endswith("predictions.csv, worst.png\n")
+        and done.stdout.endswith("predictions.csv, texts.json, worst.png\n")
     )
     assert (working_folder / "report/predictions.csv").read_text().splitlines() == rows
     assert Image.open(working_folder / "report/worst.png").size[0] > 600

@@ -340,9 +340,10 @@ def test_the_files_of_a_run(trained):
     assert record["preset"] == "digits"
     assert record["class_names"] == list("0123456789")
     assert {p.name for p in folder.plots.iterdir()} == {
-        f"{name}.png" for name in ("curves", "confusion", "per-class", "wrong", "patches", "positions", "attention")
+        *(f"{name}.png" for name in ("curves", "confusion", "per-class", "wrong", "patches", "positions", "attention")),
+        *(f"{name}.json" for name in ("attention", "classes", "positions")),
     }
-    for file in folder.plots.iterdir():
+    for file in folder.plots.glob("*.png"):
         with Image.open(file) as image:
             image.load()
             assert min(image.size) > 100

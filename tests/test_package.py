@@ -68,7 +68,8 @@ def test_wheel_carries_every_package_and_nothing_else(wheel):
     carried = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     present = {p.relative_to(ROOT).as_posix() for package in PACKAGES for p in (ROOT / package).rglob("*.py")}
     assert carried == present | {f"{package}/py.typed" for package in PACKAGES} | {
-        "convert/dialects/architectures.json"
+        "convert/dialects/architectures.json",
+        *(f"vit_jax/run_report/page.{kind}" for kind in ("html", "css", "js")),
     }
 
 

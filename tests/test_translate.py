@@ -331,7 +331,9 @@ def test_what_a_run_leaves(trained):
     assert summary["tokens_per_second"] == np.median([row["tokens_per_second"] for row in rows])
     losses = [row["loss"] for row in rows]
     assert losses[-1] < losses[0], "it learns"
-    assert sorted(p.name for p in folder.plots.iterdir()) == ["cross-attention.png", "curves.png", "worst.txt"]
+    assert sorted(p.name for p in folder.plots.iterdir()) == [
+        *("attention.json", "cross-attention.png", "curves.png", "texts.json", "worst.txt")
+    ]
     with open(folder.samples / "sentences.tsv", encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file, delimiter="\t"))
     data = Translate.open_data(TINY)
@@ -380,7 +382,7 @@ def test_a_report_has_metrics_hypotheses_and_the_worst_sentences(trained, capsys
     wrong = [row for row in rows if row["predicted"] != row["true"]]
     assert len(rows) == told["examples"] and len(wrong) > 3
     assert lines[-2] == f"  {len(wrong):,} of {len(rows):,} are not as in the data; worst.txt has the worst"
-    assert lines[-1] == f"  {tmp_path / 'r'} has metrics.json, predictions.csv, worst.txt"
+    assert lines[-1] == f"  {tmp_path / 'r'} has metrics.json, predictions.csv, texts.json, worst.txt"
     _, *worst = (tmp_path / "r/worst.txt").read_text(encoding="utf-8").split("\n\n")
     listed = [tuple(line[13:] for line in each.splitlines()[1:]) for each in worst]
     assert len(listed) == min(len(wrong), 50)

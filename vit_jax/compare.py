@@ -191,7 +191,8 @@ def _member(folder: runs.Run, notes: list[str] | None = None) -> Member:
     if summary is None and (steps := folder.complete_steps()):
         with contextlib.suppress(UserError):
             best = folder.saved(steps[0])["notes"].get("best")
-    return Member(folder, run, record["data"], summary, best if isinstance(best, dict) else {}, read(folder.metrics, []))
+    best = best if isinstance(best, dict) else {}
+    return Member(folder, run, record["data"], summary, best, read(folder.metrics, []))
 
 
 def _warnings(lines: list[Line]) -> list[str]:

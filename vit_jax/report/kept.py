@@ -79,9 +79,7 @@ def keep_attention(folder: Path, about: str, examples: Sequence[Mapping[str, Any
         shares = np.rint(np.sqrt(np.clip(np.nan_to_num(weights), 0, 1)) * 255).astype(np.uint8)
         row |= {"depth": depth, "heads": heads, "layers": layers, "shape": list(weights.shape)}
         rows.append({**row, "weights": base64.b64encode(shares.tobytes()).decode()})
-    write_json(
-        folder / "attention.json", {"about": about, "prefix": list(prefix), "note": note, "examples": rows}
-    )
+    write_json(folder / "attention.json", {"about": about, "prefix": list(prefix), "note": note, "examples": rows})
 
 
 def _finite(value: float) -> float | None:
@@ -129,7 +127,7 @@ def keep_positions(folder: Path, about: str, position: np.ndarray, prefix: int, 
 
 
 def data_url(image: np.ndarray, most: int = PIXELS) -> str:
-    """An image, uint8 [h, w, 1 or 3], as a data: URL of at most `most` pixels a side: a PNG, or a JPEG if it is large."""
+    """An image, uint8 [h, w, 1 or 3], of at most `most` pixels a side as a data: URL: a PNG, or if large a JPEG."""
     from PIL import Image
 
     picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)

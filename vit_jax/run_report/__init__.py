@@ -4,6 +4,8 @@ It shows what the run's folder keeps, so it needs no network, no data and no jax
 
     parts.py     what the folder keeps of the trained network (report/kept.py), checked
     charts.py    curves and confusion matrix, which Bokeh draws
+    tables.py    settings, results, cost, versions, certificates, the command
+    curves.py    which curves, and what is said of them
     contents.py  all that is shown, and what is missing
     page.py      page.html, page.css, page.js and Bokeh's script as one file
 """
@@ -29,10 +31,12 @@ FILE = "report.html"
 class Options:
     """Write the report of a run, or of several runs side by side, as one HTML file."""
 
-    runs: tuple[str, ...] = field(metadata={"help": "runs, groups of runs and folders of them, as paths or names in dir"})
+    runs: tuple[str, ...] = field(
+        metadata={"help": "runs, groups of runs and folders of them, as paths or names inside dir"}
+    )
     out: str = field(
         default="",
-        metadata={"help": f"the file to write; empty: {FILE} in the run's folder, or beside several, replaced each time"},
+        metadata={"help": f"the file to write; empty: {FILE} in the run's folder, or beside several (then replaced)"},
     )
     force: bool = field(default=False, metadata={"help": "overwrite the file of --out if it exists"})
     dir: str = field(default="runs", metadata={"help": "folder of all runs"})
@@ -54,7 +58,8 @@ def write_report(names: Sequence[str | os.PathLike[str]], out: str | os.PathLike
     try:
         runs.write_text(path, text)
     except OSError as error:
-        raise UserError(f"{runs.shown(path)}: cannot be written ({error.strerror}); choose a file with --out") from error
+        told = f"{runs.shown(path)}: cannot be written ({error.strerror})"
+        raise UserError(f"{told}; choose a file with --out") from error
     return path
 
 

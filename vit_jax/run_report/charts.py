@@ -5,6 +5,7 @@ Imported when a report is written, and not before: Bokeh takes a while.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,16 +40,16 @@ class Curve:
 
 
 def thinned(values: np.ndarray, most: int = POINTS) -> np.ndarray:
-    """The places, int [k], of at most `most` of the values [n], in order: all, or the ends and extremes of each stretch.
+    """The places, int [k], of at most `most` of the values [n], in order: both ends, and of each stretch its extremes.
 
-    A stretch keeps its lowest and its highest value, so that no peak is lost.
+    So no peak is lost.
     """
     n = len(values)
     if n <= most:
         return np.arange(n)
     edges = np.linspace(0, n, (most - 2) // 2 + 1).round().astype(int)
     kept = {0, n - 1}
-    for begin, end in zip(edges[:-1], edges[1:], strict=True):
+    for begin, end in itertools.pairwise(edges.tolist()):
         part = values[begin:end]
         kept |= {begin + int(part.argmin()), begin + int(part.argmax())}
     return np.array(sorted(kept))
@@ -75,7 +76,8 @@ def line_chart(curves: Sequence[Curve], unit: str, log: bool = False) -> Any:
             hovered.append(chart.line(x, y, line_width=2, **line))
             if len(x) <= 40:
                 chart.scatter(x, y, size=6, color=color, legend_label=curve.name)
-    shown = [("", "$name"), ("epoch", "@x{0.[00]}"), (unit, "@y{0.[00000]a}" if unit != "learning rate" else "@y{0.0000e+0}")]
+    digits = "0.0000e+0" if unit == "learning rate" else "0,0.[00000]"
+    shown = [("curve", "$name"), ("epoch", "@x{0.[00]}"), (unit, f"@y{{{digits}}}")]
     chart.add_tools(HoverTool(tooltips=shown, renderers=hovered, mode="mouse", line_policy="nearest"))
     chart.legend.click_policy = "hide"
     chart.legend.background_fill_alpha = 0.7
@@ -85,7 +87,7 @@ def line_chart(curves: Sequence[Curve], unit: str, log: bool = False) -> Any:
 
 
 def confusion_chart(names: Sequence[str]) -> Any:
-    """An empty confusion matrix of these classes, whose cells the page's script puts in, as far as they pass a filter."""
+    """An empty confusion matrix of these classes; the page's script puts in the cells that pass its filter."""
     k = len(names)
     cells: dict[str, list[Any]] = {key: [] for key in ("x", "y", "count", "shade", "true", "predicted")}
     source = ColumnDataSource(cells, name="cells")
@@ -128,4 +130,4 @@ def _figure(height: int, **options: Any) -> Any:
 
 def as_json(chart: Any, place: str) -> Any:
     """A chart as JSON values for BokehJS, which draws it into the element with the id `place`."""
-    return json_item(chart, place)
+    return json_item(chart, place)  # type: ignore[arg-type]  # its ID is a NewType of str

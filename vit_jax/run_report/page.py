@@ -43,7 +43,6 @@ def page(contents: Contents) -> str:
     """The HTML of a report."""
     from jinja2 import Environment, StrictUndefined
     from jinja2.utils import htmlsafe_json_dumps
-    from markupsafe import Markup
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     # Without the comment that names a file of Bokeh's server, which a browser's tools would ask for.
@@ -51,11 +50,11 @@ def page(contents: Contents) -> str:
     script = _file("page.js")
     return environment.from_string(_file("page.html")).render(
         c=contents,
-        css=Markup(_file("page.css")),
+        css=_file("page.css"),
         policy=policy(bokeh, script),
         data=htmlsafe_json_dumps(_data(contents), separators=(",", ":")),  # no text in it can end its element
-        bokeh=Markup(bokeh),
-        script=Markup(script),
+        bokeh=bokeh,
+        script=script,
         version=__version__,
     )
 

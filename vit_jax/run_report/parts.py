@@ -1,4 +1,4 @@
-"""What a run keeps for its report (report/kept.py), read again and checked: the folder may be damaged, or a stranger's."""
+"""What a run keeps for its report (report/kept.py), read and checked: its folder may be damaged, or a stranger's."""
 
 from __future__ import annotations
 
@@ -22,11 +22,8 @@ class Damaged(Exception):
     """A part is not what report/kept.py writes."""
 
 
-def read_part(folder: Path, name: str, check: Callable[[dict[str, Any]], dict[str, Any]]) -> tuple[Any, str]:
+def read_part(file: Path, check: Callable[[dict[str, Any]], dict[str, Any]]) -> tuple[Any, str]:
     """(a part of a report as `check` returns it, or None; a sentence on what is wrong with its file, or "")."""
-    file = folder / name
-    if not file.exists():
-        return None, ""
     try:
         return check(read_json(file)), ""
     except (UserError, OSError) as error:
@@ -124,7 +121,7 @@ def attention(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _example(each: Mapping[str, Any], prefix: list[str]) -> dict[str, Any]:
     shape = _numbers(each["shape"], 4)
-    layers, heads, queries, keys = shape
+    layers, _, queries, keys = shape
     weights = str(each["weights"])
     _need(len(base64.b64decode(weights, validate=True)) == math.prod(shape), "weights of their shape")
     _need(len(_numbers(each["layers"], layers)) == layers > 0, "the numbers of layers")

@@ -1,0 +1,106 @@
+"""The curves of a report: which are shown, and what is said of them to those who cannot see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..compare import Comparison, curves, panels_of
+from ..report.curves import training_metric
+from . import charts
+from .tables import GIB, Table, rates, worded
+
+LISTED = 25  # most values of a curve in the table below it
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart to draw: the curves of a metric on some splits; "training" is the log of training itself."""
+
+    title: str
+    name: str
+    splits: tuple[str, ...] = ("training",)
+
+    @property
+    def unit(self) -> str:
+        """What its axis is called."""
+        return {"lr": "learning rate", "memory": "GiB"}.get(self.name, worded(self.name))
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart, and what is said of it: a sentence, and a table of values."""
+
+    place: str  # the id of its element
+    title: str
+    drawn: Any  # JSON values for BokehJS
+    sentence: str
+    table: Table
+
+
+def charts_of(found: Comparison, single: bool) -> tuple[list[Chart], list[str]]:
+    """(the charts of runs, sentences on what they leave out). Of a `single` run all splits are in one chart."""
+    drawn: list[Chart] = []
+    notes: list[str] = []
+    for panel in _panels(found, single):
+        shown = _curves(found, panel, single)
+        if not shown:
+            continue
+        drawn.append(_chart(f"chart-{len(drawn)}", panel, shown))
+        if (most := max(len(curve.values) for curve in shown)) > charts.POINTS:
+            notes.append(
+                f"{panel.title}: a curve has {most:,} values, too many to draw; of each stretch the lowest and the "
+                f"highest are drawn, {charts.POINTS} in all"
+            )
+    return drawn, notes if drawn else ["there are no curves: metrics.jsonl has no values"]
+
+
+def _panels(found: Comparison, single: bool) -> list[Panel]:
+    first = found.lines[0].members[0]
+    train = [row for line in found.lines for row in line.members[0].rows if row["kind"] == "train"]
+    if single:
+        every = ("training", "validation", "train")  # train: evaluated, with overfit_batches
+        metrics = [*dict.fromkeys(["loss", training_metric(train, first.metric), first.metric])]
+        panels = [Panel(_title(worded(name)), name, every) for name in metrics if name]
+    else:
+        titles = panels_of(found)
+        panels = [Panel(_title(title), name, (split,)) for title, (split, name) in titles.items()]
+    more = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
+    more |= {name: _title(worded(name)) for name in rates(train)} | {"memory": "Memory"}
+    return panels + [Panel(title, name) for name, title in more.items()]
+
+
+def _title(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _curves(found: Comparison, panel: Panel, single: bool) -> list[charts.Curve]:
+    shown = []
+    scale = 1 / GIB if panel.name == "memory" else 1.0
+    for split in panel.splits:
+        for line, series in zip(found.lines, curves(found, split, panel.name), strict=True):
+            if series is not None and len(series.values):
+                label = {"train": "train, evaluated"}.get(split, split) if single else line.name
+                spread = None if series.spread is None else series.spread * scale
+                noisy = split == "training" and panel.name not in ("lr", "memory")
+                shown.append(charts.Curve(label, series.epochs, series.values * scale, spread, noisy))
+    return shown
+
+
+def _chart(place: str, panel: Panel, shown: Sequence[charts.Curve]) -> Chart:
+    said = [
+        f"{curve.name}: from {curve.values[0]:.4g} to {curve.values[-1]:.4g}, lowest {curve.values.min():.4g}, "
+        f"highest {curve.values.max():.4g}"
+        for curve in shown
+    ]
+    rows = []
+    for curve in shown:
+        count = len(curve.values)
+        places = np.unique(np.linspace(0, count - 1, min(count, LISTED)).round().astype(int))
+        rows += [(curve.name, f"{curve.epochs[i]:.4g}", f"{curve.values[i]:.5g}") for i in places]
+    table = Table(f"{panel.title}: values", ("curve", "epoch", panel.unit), rows)
+    drawn = charts.as_json(charts.line_chart(shown, panel.unit, log=panel.name == "grad_norm"), place)
+    return Chart(place, panel.title, drawn, f"{panel.title} over epochs. {'; '.join(said)}.", table)
