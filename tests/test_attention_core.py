@@ -1,4 +1,4 @@
-"""The derivative of attention's core against autodiff of the plain formula and against torch, in every mode."""
+"""The derivative of attention's core against autodiff of the plain formula and against torch; the fused kernels."""
 
 from functools import partial
 
@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.attention_core import attention_core
+from vit_jax import attention_core as module
+from vit_jax.attention_core import Causal, attention_core, implementation, plain_or_fused
 from vit_jax.layers import Attention, merge, split
 
 DRAW = np.random.default_rng(0)
@@ -124,3 +125,99 @@ def test_a_cpu_gets_products_over_the_last_axis_and_others_get_no_barrier():
     ]
     for platform in ("cuda", "tpu"):
         assert "optimization_barrier" not in step.lower(lowering_platforms=(platform,)).as_text()
+
+
+# ---------------------------------------------------------------------------------------- fused kernels
+
+
+LOWER = np.tril(np.ones((1, 1, NQ, NQ), bool))
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The keyword arguments of each call of jax's fused attention, which is XLA's here, whoever is asked for."""
+    calls, real = [], jax.nn.dot_product_attention
+
+    def recorded(*arrays, **how):
+        calls.append(how)
+        return real(*arrays, **{**how, "implementation": "xla"})
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", recorded)
+    return calls
+
+
+def fused(q, k, v, mask=None, kept=None, *, captured=False, on=True):
+    return plain_or_fused(q, k, v, mask, kept, RATE, fused=on, captured=captured)
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("float32", 1e-5), ("bfloat16", 0.02)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("by", ["xla", "cudnn"])
+def test_fused_attention_is_the_plain_one_within_rounding(dtype, near, causal, by, asked, monkeypatch):
+    """Context and gradients, of odd lengths, which for cuDNN are made even; `near` is a share of the largest value."""
+    monkeypatch.setattr(module, "implementation", lambda *_: by)
+    k, v, mask = (K[:, :, :NQ], V[:, :, :NQ], LOWER) if causal else (K, V, None)
+
+    def found(core, dtype):
+        def loss(q, k, v):
+            context = core(q, k, v)[0]
+            return (context.astype(jnp.float64) * OF_CONTEXT).sum(), context
+
+        return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(*(jnp.asarray(x, dtype) for x in (Q, k, v)))
+
+    got = found(lambda *x: fused(*x, Causal(jnp.asarray(mask)) if causal else None), dtype)
+    expected = found(lambda *x: plain(*x, mask, None, 0.0), "float64")
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert one.dtype == dtype and one.shape == other.shape
+        np.testing.assert_allclose(one.astype(np.float64), other, rtol=0, atol=near * np.abs(other).max())
+    assert len(asked) == 1 and ("query_seq_lengths" in asked[0]) == (by == "cudnn")
+
+
+CAUSAL = Causal(jnp.asarray(LOWER))
+ASIDE = {
+    "not chosen": dict(on=False),
+    "weights are captured": dict(captured=True),
+    "weights are dropped": dict(kept=np.asarray(KEPT[..., :NQ])),
+    "a mask that may empty a row": dict(mask=LOWER),
+    "float64": dict(dtype="float64"),
+}
+
+
+@pytest.mark.parametrize("why", [*ASIDE, "nothing", "nothing, causal"])
+def test_the_fused_kernel_steps_aside_exactly_where_it_must(why, asked):
+    given = dict(ASIDE.get(why, {"mask": CAUSAL} if "causal" in why else {}))
+    q, k, v = (jnp.asarray(x[:, :, :NQ], given.pop("dtype", "float32")) for x in (Q, K, V))
+    given |= {"mask": jnp.asarray(given["mask"])} if why.startswith("a mask") else {}
+    context, weights = fused(q, k, v, **given)
+    assert (weights is None) == bool(asked) == (why not in ASIDE)
+    if why in ASIDE:
+        expected = attention_core(q, k, v, given.get("mask"), given.get("kept"), RATE)
+        np.testing.assert_array_equal(context, expected[0])
+        np.testing.assert_array_equal(weights, expected[1])
+
+
+def test_cudnn_is_asked_where_it_can():
+    ampere, hopper = (8, 0), (9, 0)
+    for can, given in {
+        True: [("bfloat16", 64, ampere), ("float16", 128, ampere), ("bfloat16", 256, hopper), ("bfloat16", 8, (12, 0))],
+        False: [
+            *(("bfloat16", 64, (7, 5)), ("bfloat16", 64, (0, 0)), ("float32", 64, hopper)),
+            *(("bfloat16", 12, hopper), ("bfloat16", 136, ampere), ("bfloat16", 264, hopper)),
+        ],
+    }.items():
+        assert {implementation(*each) for each in given} == {"cudnn" if can else "xla"}
+    assert module.capability() == (0, 0)  # here
+
+
+@pytest.mark.parametrize("length", [196, 197])
+def test_the_program_for_a_gpu_calls_cudnn_forward_and_backward(length, monkeypatch):
+    """As far as this can be known without one: jax accepts what it is given, and lowers it."""
+    stablehlo = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+    monkeypatch.setattr(stablehlo, "check_cudnn_version", lambda: 91000)
+    monkeypatch.setattr(module, "capability", lambda: (8, 0))
+    x = jax.ShapeDtypeStruct((2, 3, length, 64), jnp.bfloat16)
+    for mask in (None, Causal(jnp.ones((1, 1, length, length), bool))):
+        step = jax.jit(jax.grad(lambda q, k, v: fused(q, k, v, mask)[0].astype(jnp.float32).sum(), (0, 1, 2)))  # noqa: B023
+        text = step.trace(x, x, x).lower(lowering_platforms=("cuda",)).as_text()
+        assert text.count("@__cudnn$fmhaSoftmax(") == text.count("@__cudnn$fmhaSoftmaxBackward(") == 1
+        assert "dot_general" not in text

@@ -29,7 +29,7 @@ ORDER = [
         "memory",
         "mfu",
     ),
-    *("attention_core", "rotary", "layers", "decoder", "vit", "transformer", "resnet", "captioner", "models"),
+    *("attention_core", "rotary", "layers", "stack", "decoder", "vit", "transformer", "resnet", "captioner", "models"),
     *("text", "data", "report", "augment", "muon", "optim", "lora", "decode", "tasks", "step", "histograms"),
     *("checkpoint", "interop", "weights", "starting", "teacher"),
     *("compare", "run_report", "probe", "train", "evaluate", "predict", "cli", "__main__"),

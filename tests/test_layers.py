@@ -212,17 +212,30 @@ def test_dropout_takes_every_rate_from_0_to_below_1(rate):
     assert np.isfinite(y).all() and abs((y != 0).mean() - (1 - rate)) < 1e-3
 
 
-@pytest.mark.parametrize("drop", [dropout, drop_path])
+def drop_path_1(x, rate, keys):
+    """Of the second of two blocks."""
+    return drop_path(x, [0.9, rate], 1, keys)
+
+
+@pytest.mark.parametrize("drop", [dropout, drop_path_1])
 def test_nothing_is_dropped_without_keys_or_rate(drop):
     x = jnp.arange(12.0).reshape(2, 6)
     assert drop(x, 0.5, None) is x
     assert drop(x, 0.0, keys(2)) is x
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_drop_path_draws_and_scales_alike_for_a_number_that_only_the_step_knows(dtype):
+    rates, x = [0.0, 0.1234567, 0.5, 0.9999999], jnp.asarray(np.random.default_rng(0).normal(size=(512, 3)), dtype)
+    loop = jax.jit(lambda i: drop_path(x, rates, i, keys(512)))
+    for i in range(4):
+        np.testing.assert_array_equal(loop(i), drop_path(x, rates, i, keys(512)))
+
+
 def test_dropout_keeps_the_dtype():
     with jax.enable_x64(True):
         for dtype in ("bfloat16", "float32", "float64"):
-            for drop in (dropout, drop_path):
+            for drop in (dropout, drop_path_1, lambda x, rate, keys: drop_path(x, [rate], jnp.int32(0), keys)):
                 out = jax.eval_shape(
                     lambda keys, drop=drop, dtype=dtype: drop(jnp.ones((2, 3), dtype), 0.5, keys), keys(2)
                 )

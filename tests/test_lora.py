@@ -193,7 +193,9 @@ def test_the_run_begins_with_the_given_weights_and_keeps_all_but_factors_and_hea
 
 
 @pytest.mark.parametrize("ten", ["queries and values"], indirect=True)
-@pytest.mark.parametrize("other", [{"parallel": "pmap"}, {"accumulate": 3}, {"steps_per_dispatch": STEPS}])
+@pytest.mark.parametrize(
+    "other", [{"parallel": "pmap"}, {"accumulate": 3}, {"steps_per_dispatch": STEPS}, {"scan": True, "remat": "full"}]
+)
 def test_a_step_is_the_same_however_it_is_computed(ten, other):
     run, _, expected, losses = ten
     with jax.enable_x64(True):

@@ -64,6 +64,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "train ink --data.threshold 300",
                 "train ink --augment.flip",
                 "train ink --optim.name muon",
+                "train ink --scan",
                 "convert runs/ink ink.safetensors",
                 "convert ink.safetensors runs/back",
                 "predict back samples",
@@ -92,10 +93,12 @@ def said(place: Path) -> dict[str, str]:
 def test_help_lists_its_preset_and_the_fields_of_its_own(said):
     text = said["train --help"]
     assert "How much ink there is in a digit." in text
-    for part in ("train ink --augment.flip", "train ink --data.threshold 300", "train ink --optim.name muon"):
+    flags = ("augment.flip", "data.threshold 300", "optim.name muon", "scan")
+    for part in (f"train ink --{flag}" for flag in flags):
         assert "error" in said[part] and "exit 2" in said[part]
     assert "no field --augment.flip" in said["train ink --augment.flip"]
     assert "needs hidden kernels to update, and this network has none" in said["train ink --optim.name muon"]
+    assert "scan is chosen, but a Perceptron has no stack of equal blocks: leave it out" in said["train ink --scan"]
 
 
 def test_it_learns_and_the_lowest_error_is_chosen(place, said):

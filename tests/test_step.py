@@ -389,7 +389,10 @@ CUTS = {
     "pmap, accumulate": dict(parallel="pmap", accumulate=2),
     "Muon, pmap, accumulate": dict(optim=MUON, parallel="pmap", accumulate=2),
     "split": dict(fsdp=8),
+    "scan, remat": dict(scan=True, remat="full"),
+    "pmap, scan": dict(parallel="pmap", scan=True),
     "split in two groups, accumulate": dict(fsdp=4, accumulate=2),
+    "split in two groups, accumulate, scan, remat": dict(fsdp=4, accumulate=2, scan=True, remat="dots"),
     "split, Muon": dict(fsdp=8, optim=MUON),
     "five steps a call": dict(steps_per_dispatch=5),
     "accumulate, five steps a call": dict(accumulate=2, steps_per_dispatch=5),
@@ -613,7 +616,7 @@ def check_eight_devices(results):
 
 def test_eight_devices_by_jit_and_pmap_train_as_one(tmp_path):
     """Ten AdamW steps with everything drawn: losses and parameters agree to 1e-10 in float64."""
-    variants = ["float64:pmap", "float64:split in two groups, accumulate"]
+    variants = ["float64:pmap", "float64:split in two groups, accumulate, scan, remat"]
     results = on_eight_devices(tmp_path, variants, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
     assert results.keys() == {*variants, "facts"}
     check_eight_devices(results)

@@ -43,6 +43,9 @@ def check_supported(run: RunConfig) -> None:
     lacks = (
         "accumulate",
         "parallel",
+        "scan",
+        "remat",
+        "attention_kernel",
         "patience",
         "overfit_batches",
         "new_head",

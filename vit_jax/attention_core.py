@@ -1,4 +1,7 @@
-"""The core of attention, softmax(Q K') V: its value, and a derivative of its own that is faster on a CPU.
+"""The core of attention, softmax(Q K') V: plain, with a derivative of its own that is faster on a CPU, or fused.
+
+A fused kernel (jax.nn.dot_product_attention) never holds all weights where cuDNN computes it (Dao et al. 2022, arXiv
+2205.14135). `plain_or_fused` alone decides which of the two computes, and `implementation` by which library.
 
 Differentiating the plain formula gives the same values. What differs is how they are computed:
 
@@ -15,14 +18,76 @@ orders, vmap, scan and remat all work.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+FUSED = {"float32", "bfloat16", "float16"}  # dtypes of a fused kernel, whose softmax and sums are in float32
 NARROW = 32  # Dh below which products that sum over the first axis of a matrix are slow
+
+
+@dataclass(frozen=True)
+class Causal:
+    """A mask [1, 1, N, N] of which it is known that each token attends to itself and to those before it."""
+
+    array: Array
+
+
+def plain_or_fused(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | Causal | None,
+    kept: Array | None,
+    rate: float,
+    *,
+    fused: bool,
+    captured: bool,
+) -> tuple[Array, Any]:
+    """`attention_core`, or with `fused` the same by a fused kernel where it can, with None in place of the weights.
+
+    It steps aside for float64, for weights that are `captured` or dropped, and for a mask that may leave a query
+    nothing to attend to, whose context would not be zero: for any but a causal one.
+    """
+    causal, dtypes = isinstance(mask, Causal), {x.dtype.name for x in (q, k, v)}
+    if fused and (mask is None or causal) and kept is None and not captured and len(dtypes) == 1 and dtypes <= FUSED:
+        return _fused(q, k, v, causal), None
+    return attention_core(q, k, v, mask.array if isinstance(mask, Causal) else mask, kept, rate)
+
+
+def _fused(q: Array, k: Array, v: Array, causal: bool) -> Array:
+    """The context by a fused kernel."""
+    how = implementation(q.dtype.name, q.shape[-1], capability())
+    queries, keys, lengths = q.shape[2], k.shape[2], dict[str, Any]()
+    if how == "cudnn" and (queries % 2 or keys % 2):
+        # jax 0.10 differentiates cuDNN's kernel at even lengths alone, so one more token is added, and hidden.
+        lengths = {"query_seq_lengths": jnp.full(len(q), queries, jnp.int32)}
+        lengths |= {"key_value_seq_lengths": jnp.full(len(q), keys, jnp.int32)}
+        q, k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, x.shape[2] % 2), (0, 0))) for x in (q, k, v))
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # [B, N, H, Dh]
+    context = jax.nn.dot_product_attention(q, k, v, scale=1.0, is_causal=causal, implementation=how, **lengths)
+    return context[:, :queries].swapaxes(1, 2)
+
+
+def implementation(dtype: str, width: int, capability: tuple[int, int]) -> Literal["cudnn", "xla"]:
+    """Who computes fused attention: cuDNN where it can, on NVIDIA GPUs from Ampere on.
+
+    It takes float16 and bfloat16, and heads of a `width` that is a multiple of 8 and at most 128, from Hopper on 256.
+    """
+    widest = 256 if capability >= (9, 0) else 128
+    can = capability >= (8, 0) and dtype in ("bfloat16", "float16") and width % 8 == 0 and width <= widest
+    return "cudnn" if can else "xla"
+
+
+def capability() -> tuple[int, int]:
+    """The compute capability of the NVIDIA GPU that jax computes on, 9.0 as (9, 0); (0, 0) on anything else."""
+    stated = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(jax.local_devices()[0], "compute_capability", "")))
+    return (int(stated[1]), int(stated[2])) if stated else (0, 0)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(5,))

@@ -18,8 +18,10 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from .attention_core import Causal
 from .config import TransformerConfig
-from .layers import Attention, LayerNorm, Mlp, Tape, attention_mask, dropout, fold, record, wide
+from .layers import Attention, LayerNorm, Mlp, Tape, attention_mask, dropout, fold, wide
+from .stack import Stack
 
 
 class Embedding(nnx.Module):
@@ -85,7 +87,7 @@ class DecoderBlock(nnx.Module):
         self,
         x: Array,
         memory: Array,
-        mask: Array | None = None,
+        mask: Array | Causal | None = None,
         memory_mask: Array | None = None,
         *,
         keys: Array | None = None,
@@ -102,7 +104,7 @@ class DecoderBlock(nnx.Module):
         past: Pair | None,
         index: Array | None,
         memory: Pair,
-        mask: Array | None,
+        mask: Array | Causal | None,
         memory_mask: Array | None,
         *,
         keys: Array | None = None,
@@ -125,7 +127,7 @@ class DecoderBlock(nnx.Module):
         x = self.norm2(x + self.attend_memory(x, memory, memory_mask, keys, cross_tape))
         return self.norm3(x + self.feed_forward(x, keys)), own
 
-    def attend(self, x: Array, pair: Pair, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
+    def attend(self, x: Array, pair: Pair, mask: Array | Causal | None, keys: Array | None, tape: Tape | None) -> Array:
         """Self-attention and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
         return dropout(
             self.self_attention.attend(x, *pair, mask, keys=fold(keys, 0), tape=tape), self.dropout, fold(keys, 1)
@@ -149,30 +151,27 @@ class Decoder(nnx.Module):
     """A stack of decoder blocks and an optional final LayerNorm: `decoder(x, memory, mask, memory_mask)`."""
 
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
-        self.blocks = nnx.List([DecoderBlock(c, dtype) for _ in range(c.decoder_depth)])
+        self.blocks = Stack([DecoderBlock(c, dtype) for _ in range(c.decoder_depth)])
         self.norm = LayerNorm(c.width, c.eps, c.norm_bias, dtype) if c.final_norm else None
 
     def __call__(
         self,
         x: Array,
         memory: Array,
-        mask: Array | None = None,
+        mask: Array | Causal | None = None,
         memory_mask: Array | None = None,
         *,
         keys: Array | None = None,
         tape: Tape | None = None,
     ) -> Array:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
-        maps: list[Any] = []
-        cross_maps: list[Any] = []
-        for i, block in enumerate(self.blocks):
-            inner, cross = wanted(tape, "decoder.self_attention"), wanted(tape, "decoder.cross_attention")
-            x = block(x, memory, mask, memory_mask, keys=fold(keys, i), tape=inner, cross_tape=cross)
-            record(tape, f"decoder.blocks.{i}", x)
-            maps += [inner["attention"]] if inner else []
-            cross_maps += [cross["attention"]] if cross else []
-        record_maps(tape, "decoder.self_attention", maps)
-        record_maps(tape, "decoder.cross_attention", cross_maps)
+
+        def call(
+            block: DecoderBlock, x: Array, i: int | Array, tape: Tape | None = None, cross_tape: Tape | None = None
+        ) -> Array:
+            return block(x, memory, mask, memory_mask, keys=fold(keys, i), tape=tape, cross_tape=cross_tape)
+
+        x = self.blocks.through(x, call, tape, "decoder.", ("self_attention", "cross_attention"))
         return x if self.norm is None else self.norm(x)
 
     # Decoding, one token at a time.
@@ -263,7 +262,9 @@ class TargetSide(nnx.Module):
         y = self.target(target, self.table, self.dtype, keys=fold(keys, 1))
         (batch, length), memory_length = y.shape[:2], memory.shape[1]
         causal = self.side.causal if causal is None else causal
-        mask = attention_mask(batch, length, length, padding=target_padding, mask=target_mask, causal=causal)
+        mask: Any = attention_mask(batch, length, length, padding=target_padding, mask=target_mask, causal=causal)
+        if causal and target_padding is None and target_mask is None:
+            mask = Causal(mask)
         memory_mask = attention_mask(batch, length, memory_length, padding=memory_padding, mask=memory_mask)
         y = self.decoder(y, memory, mask, memory_mask, keys=fold(keys, 3), tape=tape)
         return self.logits(y)
@@ -370,15 +371,6 @@ def attention(c: TransformerConfig, dtype: Any) -> Attention:
         dropout=c.attention_dropout,
         dtype=dtype,
     )
-
-
-def wanted(tape: Tape | None, name: str) -> Tape | None:
-    return {"attention": None} if tape is not None and name in tape else None
-
-
-def record_maps(tape: Tape | None, name: str, maps: list[Any]) -> None:
-    if maps:
-        record(tape, name, jnp.stack(maps, axis=1))  # [B, L, H, Nq, Nk]
 
 
 def sinusoids(kind: str, length: int, width: int) -> np.ndarray:

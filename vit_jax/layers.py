@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
-from .attention_core import attention_core, dropped
+from .attention_core import Causal, dropped, plain_or_fused
 from .config import Parameter
 from .rotary import angles, turn
 from .runs import flatten
@@ -116,25 +117,31 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 @overload
-def fold(keys: Array, site: int) -> Array: ...
+def fold(keys: Array, site: int | Array) -> Array: ...
 @overload
-def fold(keys: None, site: int) -> None: ...
+def fold(keys: None, site: int | Array) -> None: ...
 @overload
-def fold(keys: Array | None, site: int) -> Array | None: ...
-def fold(keys: Array | None, site: int) -> Array | None:
-    """The keys [B] of one dropout site of a network, folded from keys [B]; None stays None."""
+def fold(keys: Array | None, site: int | Array) -> Array | None: ...
+def fold(keys: Array | None, site: int | Array) -> Array | None:
+    """The keys [B] of one dropout site of a network (a number, or int32 []), folded from keys [B]; None stays None."""
     return None if keys is None else jax.vmap(jax.random.fold_in, (0, None))(keys, site)
 
 
-def _keep(key: Array, shape: tuple[int, ...], rate: float) -> Array:
+def _keep(key: Array, shape: tuple[int, ...], rate: float | Array) -> Array:
     """A boolean mask of this shape that is True with probability 1 - rate, to within 2^-16.
 
-    It draws 16 random bits for each value instead of 32, because drawing bits is most of the cost of dropout.
+    A rate that is an array, uint16 [], is in parts of 2^16, as `_parts` gives it. There are 16 random bits for each
+    value, not 32, because drawing bits is most of the cost of dropout.
     """
     size = math.prod(shape)
     bits = jax.random.bits(key, ((size + 1) // 2,), jnp.uint32)
     bits = jax.lax.bitcast_convert_type(bits, jnp.uint16).reshape(-1)[:size].reshape(shape)
-    return bits >= jnp.uint16(min(round(rate * 2**16), 2**16 - 1))
+    return bits >= (rate if isinstance(rate, Array) else _parts(rate))
+
+
+def _parts(rate: float) -> np.uint16:
+    """A rate in parts of 2^16, at most all but one."""
+    return np.uint16(min(round(rate * 2**16), 2**16 - 1))
 
 
 def keep(shape: tuple[int, ...], rate: float, keys: Array | None) -> Array | None:
@@ -147,13 +154,21 @@ def dropout(x: Array, rate: float, keys: Array | None) -> Array:
     return dropped(x, keep(x.shape, rate, keys), rate)
 
 
-def drop_path(x: Array, rate: float, keys: Array | None) -> Array:
-    """Stochastic depth (Huang et al. 2016): zero each example of x [B, ...] with probability `rate`, scale the rest."""
-    if keys is None or not rate:
+def drop_path(x: Array, rates: Sequence[float], i: int | Array, keys: Array | None) -> Array:
+    """Stochastic depth (Huang et al. 2016): zero each example of x [B, ...] with probability rates[i], scale the rest.
+
+    `i` is the number of a block, an int, or an int32 [] that is known only when the step runs.
+    """
+    if keys is None or not any(rates) or (isinstance(i, int) and not rates[i]):
         return x
+    if isinstance(i, int):
+        rate: Any = rates[i]
+        scale: Any = 1 - rate
+    else:
+        rate, scale = jnp.asarray([*map(_parts, rates)])[i], jnp.asarray([1 - rate for rate in rates], x.dtype)[i]
     kept = jax.vmap(lambda key: _keep(key, (), rate))(keys)
     kept = kept.reshape((-1,) + (1,) * (x.ndim - 1))
-    return jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))
+    return jnp.where(kept, x / scale, jnp.zeros((), x.dtype))
 
 
 class Mlp(nnx.Module):
@@ -249,6 +264,8 @@ class Attention(nnx.Module):
     With `inner_norm` what all heads give is normed before the output projection. `norm` is a key of NORMS.
     """
 
+    fused = False  # whether a fused kernel computes what it can
+
     def __init__(
         self,
         width: int,
@@ -291,7 +308,7 @@ class Attention(nnx.Module):
         query: Array,
         key: Array,
         value: Array,
-        mask: Array | None = None,
+        mask: Array | Causal | None = None,
         *,
         rotary: Array | None = None,
         keys: Array | None = None,
@@ -319,7 +336,7 @@ class Attention(nnx.Module):
         query: Array,
         k: Array,
         v: Array,
-        mask: Array | None = None,
+        mask: Array | Causal | None = None,
         *,
         rotary: Array | None = None,
         keys: Array | None = None,
@@ -334,16 +351,17 @@ class Attention(nnx.Module):
         q = q if rotary is None else turn(q, rotary, self.pairs)
         shape = (q.shape[0], self.heads, q.shape[2], k.shape[2])
         check_mask(mask, shape)
-        kept = keep(shape, self.dropout, keys)
-        context, weights = attention_core(q * self.head_width**-0.5, k, v, mask, kept, self.dropout)
+        kept, how = keep(shape, self.dropout, keys), dict(fused=self.fused, captured=tape is not None)
+        context, weights = plain_or_fused(q * self.head_width**-0.5, k, v, mask, kept, self.dropout, **how)
         record(tape, "attention", weights)
         context = context.transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
         context = context.reshape(*context.shape[:2], -1)
         return self.out(context if self.inner_norm is None else self.inner_norm(context))
 
 
-def check_mask(mask: Array | None, shape: tuple[int, int | None, int, int]) -> None:
+def check_mask(mask: Array | Causal | None, shape: tuple[int, int | None, int, int]) -> None:
     """Raise ValueError if a mask is not boolean, 4-D and broadcastable to `shape` [B, H, Nq, Nk] (None: any size)."""
+    mask = mask.array if isinstance(mask, Causal) else mask
     if mask is None:
         return
     if mask.dtype != bool:

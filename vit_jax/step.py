@@ -28,6 +28,7 @@ from .lora import Lora
 from .optim import Optimizer, joined
 from .report.log import RESERVED_METRICS
 from .runs import flatten, unflatten
+from .stack import as_chosen
 from .tasks import Batch, Evaluation, Task
 
 Tree = dict[str, Any]
@@ -400,7 +401,8 @@ class Engine:
 
         def loss(trained: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
             parameters = self.network(joined(rest, trained))
-            return task.loss(merge(self.definition, parameters), batch, keys, denominator)
+            network = as_chosen(merge(self.definition, parameters), self.run)
+            return task.loss(network, batch, keys, denominator)
 
         def differentiate(trained: Tree, batch: Batch, keys: Array) -> tuple[tuple[Array, dict[str, Array]], Tree]:
             results, gradients = jax.value_and_grad(loss, has_aux=True)(trained, batch, keys)

@@ -19,9 +19,10 @@ from jax import Array
 
 from .config import TransformerConfig, check_transformer
 from .config.transformer import transformer_captured, transformer_parameters
-from .decoder import Embedding, TargetSide, attention, check_vectors, record_maps, wanted
+from .decoder import Embedding, TargetSide, attention, check_vectors
 from .layers import LayerNorm, Mlp, Tape, attention_mask, dropout, fold, initial_values, record, replace_parameters
 from .runs import unflatten
+from .stack import Stack
 
 
 class EncoderBlock(nnx.Module):
@@ -57,20 +58,18 @@ class Encoder(nnx.Module):
     """A stack of encoder blocks and an optional final LayerNorm: `encoder(x, mask) -> memory`."""
 
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
-        self.blocks = nnx.List([EncoderBlock(c, dtype) for _ in range(c.encoder_depth)])
+        self.blocks = Stack([EncoderBlock(c, dtype) for _ in range(c.encoder_depth)])
         self.norm = LayerNorm(c.width, c.eps, c.norm_bias, dtype) if c.final_norm else None
 
     def __call__(
         self, x: Array, mask: Array | None = None, *, keys: Array | None = None, tape: Tape | None = None
     ) -> Array:
         """[B, S, D] -> [B, S, D]."""
-        maps: list[Any] = []
-        for i, block in enumerate(self.blocks):
-            inner = wanted(tape, "encoder.attention")
-            x = block(x, mask, keys=fold(keys, i), tape=inner)
-            record(tape, f"encoder.blocks.{i}", x)
-            maps += [inner["attention"]] if inner else []
-        record_maps(tape, "encoder.attention", maps)
+
+        def call(block: EncoderBlock, x: Array, i: int | Array, tape: Tape | None = None) -> Array:
+            return block(x, mask, keys=fold(keys, i), tape=tape)
+
+        x = self.blocks.through(x, call, tape, "encoder.")
         return x if self.norm is None else self.norm(x)
 
 

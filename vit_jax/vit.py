@@ -42,6 +42,7 @@ from .layers import (
     wide,
 )
 from .runs import unflatten
+from .stack import Stack
 
 
 class Convolution(Linear):
@@ -102,9 +103,9 @@ class Patches(Linear):
 class Block(nnx.Module):
     """Attention, then mlp, each added to its input; norms before them (pre-norm), after them, or after the sum."""
 
-    def __init__(self, c: ViTConfig, index: int, dtype: Any = jnp.float32):
+    def __init__(self, c: ViTConfig, dtype: Any = jnp.float32):
         self.norm_first, self.branch_norm, self.dropout = c.norm_first, c.branch_norm, c.dropout
-        self.drop_path = c.drop_path * index / max(c.depth - 1, 1)
+        self.drop_path = tuple(c.drop_path * i / max(c.depth - 1, 1) for i in range(c.depth))  # of each block
         self.norm1 = NORMS[c.norm_kind](c.width, c.eps, c.norm_bias, dtype)
         self.attention = Attention(
             c.width,
@@ -139,30 +140,41 @@ class Block(nnx.Module):
         self.scale2 = nnx.Param(jnp.full((c.width,), c.layer_scale, dtype)) if c.layer_scale else None
 
     def __call__(
-        self, x: Array, *, rotary: Array | None = None, keys: Array | None = None, tape: Tape | None = None
+        self,
+        x: Array,
+        i: int | Array,
+        *,
+        rotary: Array | None = None,
+        keys: Array | None = None,
+        tape: Tape | None = None,
     ) -> Array:
-        """[B, N, D] -> [B, N, D]; `rotary` is that of `rotary_table`."""
+        """[B, N, D] -> [B, N, D]; `i` is the number of the block, `rotary` that of `rotary_table`."""
         if self.branch_norm:
-            x = x + self.branch(self.attend(x, rotary, keys, tape), self.scale1, fold(keys, 1), self.norm1)
-            return x + self.branch(self.mlp(x, keys=fold(keys, 2)), self.scale2, fold(keys, 3), self.norm2)
+            x = x + self.branch(self.attend(x, rotary, keys, tape), i, self.scale1, fold(keys, 1), self.norm1)
+            return x + self.branch(self.mlp(x, keys=fold(keys, 2)), i, self.scale2, fold(keys, 3), self.norm2)
         if self.norm_first:
-            x = x + self.branch(self.attend(self.norm1(x), rotary, keys, tape), self.scale1, fold(keys, 1))
-            return x + self.branch(self.mlp(self.norm2(x), keys=fold(keys, 2)), self.scale2, fold(keys, 3))
-        x = self.norm1(x + self.branch(self.attend(x, rotary, keys, tape), self.scale1, fold(keys, 1)))
-        return self.norm2(x + self.branch(self.mlp(x, keys=fold(keys, 2)), self.scale2, fold(keys, 3)))
+            x = x + self.branch(self.attend(self.norm1(x), rotary, keys, tape), i, self.scale1, fold(keys, 1))
+            return x + self.branch(self.mlp(self.norm2(x), keys=fold(keys, 2)), i, self.scale2, fold(keys, 3))
+        x = self.norm1(x + self.branch(self.attend(x, rotary, keys, tape), i, self.scale1, fold(keys, 1)))
+        return self.norm2(x + self.branch(self.mlp(x, keys=fold(keys, 2)), i, self.scale2, fold(keys, 3)))
 
     def attend(self, x: Array, rotary: Array | None, keys: Array | None, tape: Tape | None) -> Array:
         """Self-attention: [B, N, D] -> [B, N, D]."""
         return self.attention(x, x, x, rotary=rotary, keys=fold(keys, 0), tape=tape)
 
     def branch(
-        self, y: Array, scale: nnx.Param[Array] | None, keys: Array | None, norm: LayerNorm | None = None
+        self,
+        y: Array,
+        i: int | Array,
+        scale: nnx.Param[Array] | None,
+        keys: Array | None,
+        norm: LayerNorm | None = None,
     ) -> Array:
         """What a branch adds to its input: `y` after dropout, norm, LayerScale (Touvron et al. 2021), drop path."""
         y = dropout(y, self.dropout, fold(keys, 0))
         y = y if norm is None else norm(y)
         y = y if scale is None else y * scale[...].astype(y.dtype)
-        return drop_path(y, self.drop_path, fold(keys, 1))
+        return drop_path(y, self.drop_path, i, fold(keys, 1))
 
 
 class ViT(nnx.Module):
@@ -190,7 +202,7 @@ class ViT(nnx.Module):
         self.register_tokens = _token(c.registers > 0, (c.registers, c.width), param_dtype)
         self.position = _token(c.position_stored, (c.position_rows, c.width), param_dtype)
         self.pre_norm = _norm(c.pre_norm, c, param_dtype)
-        self.blocks = nnx.List([Block(c, i, param_dtype) for i in range(c.depth)])
+        self.blocks = Stack([Block(c, param_dtype) for _ in range(c.depth)])
         self.norm = _norm(c.final_norm, c, param_dtype)
         self.pool = (
             AttentionPool(
@@ -270,14 +282,11 @@ class ViT(nnx.Module):
             raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
         x, table = self.embed(images.astype(self.dtype), c, keys)  # [B, N, D]
         record(tape, "tokens", x)
-        maps = []
-        for i, block in enumerate(self.blocks):
-            inner: Tape | None = {"attention": None} if tape is not None and "attention" in tape else None
-            x = block(x, rotary=table, keys=fold(keys, 3 + i), tape=inner)
-            record(tape, f"blocks.{i}", x)
-            maps += [inner["attention"]] if inner else []
-        if maps:
-            record(tape, "attention", jnp.stack(maps, axis=1))  # [B, L, H, N, N]
+
+        def call(block: Block, x: Array, i: int | Array, tape: Tape | None = None) -> Array:
+            return block(x, i, rotary=table, keys=fold(keys, 3 + i), tape=tape)
+
+        x = self.blocks.through(x, call, tape)
         x = x if self.norm is None else self.norm(x)
         record(tape, "features", x)
         return x

@@ -16,7 +16,7 @@ import torch
 
 from convert.verify.checks import Check, values
 from convert.verify.sides import Ours, on_cpu
-from vit_jax import decoder, layers, transformer, vit
+from vit_jax import attention_core, decoder, layers, transformer, vit
 
 from .cases import TRANSFORMER, VIT, Config
 from .sides import ours, torch_twin
@@ -76,7 +76,7 @@ def one_mask(name: str, c: Config) -> Iterator[Check]:
 def statistics(name: str, c: Config, batch: int = 32) -> Iterator[Check]:
     """At every site: the share dropped within 4 standard deviations, the rest scaled by 1/(1-p), no mask used twice."""
     seen: list[tuple[float, np.ndarray, np.ndarray]] = []
-    real, core = layers.dropout, layers.attention_core
+    real, core = layers.dropout, attention_core.attention_core
 
     def recorded(x: Any, rate: float, keys: Any) -> Any:
         y = real(x, rate, keys)
@@ -92,7 +92,7 @@ def statistics(name: str, c: Config, batch: int = 32) -> Iterator[Check]:
 
     mine, given = ours(c, weights(c), "float64"), inputs(c, batch=batch)
     with (
-        mock.patch.object(layers, "attention_core", recorded_core),
+        mock.patch.object(attention_core, "attention_core", recorded_core),
         mock.patch.object(layers, "dropout", recorded),
         mock.patch.object(vit, "dropout", recorded),
         mock.patch.object(decoder, "dropout", recorded),

@@ -347,7 +347,7 @@ def faults() -> list[Fault]:
         Fault("norm1 and norm2 swapped", wrapped(vit.Block, "__call__", swapped("norm1", "norm2")), "forward", vit_a),
         Fault(
             "layer scale ignored",
-            wrapped(vit.Block, "branch", lambda f, self, y, scale, keys: f(self, y, None, keys)),
+            wrapped(vit.Block, "branch", lambda f, self, y, i, scale, keys: f(self, y, i, None, keys)),
             "forward",
             forward(GATED),
         ),

@@ -7,7 +7,7 @@ import math
 from ..errors import UserError
 from .groups import check_frozen, check_muon
 from .lora import check_lora, learnt_table
-from .networks import network_of
+from .networks import check_stack, network_of
 from .run import RunConfig, profiled
 from .tasks import TASKS, network_row, task_row
 from .values import flat
@@ -41,6 +41,7 @@ def check_run(run: RunConfig) -> RunConfig:
         )
     _check_finite(run)
     row.check(run.model, run.data, run)
+    check_stack(run.model, {"scan": run.scan, "remat": run.remat != "none"})
     check_numbers(run)
     check_lora(run)
     _check_optimizer(run)

@@ -362,6 +362,14 @@ def _total(config: ModelConfig) -> int:
     return sum(map(math.prod, shapes(config).values()))
 
 
+def check_stack(config: ModelConfig, chosen: Mapping[str, bool]) -> None:
+    """Raise UserError where it is `chosen` {field of a run: whether} how blocks are computed, and there are none."""
+    row = network_of(config)
+    for name, asked in chosen.items():
+        if asked and not row.depths:
+            raise UserError(f"{name} is chosen, but a {row.name} has no stack of equal blocks: leave it out")
+
+
 def normal(config: Any) -> Any:
     """A config in normal form: networks that compute the same function have equal ones."""
     return network_of(config).normal(config)

@@ -224,6 +224,25 @@ class RunConfig:
         "devices among which each parameter, its moments and its average are split (FSDP), so that a device holds one "
         "part of them; it divides the number of devices; 1: each holds all",
     )
+    scan: bool = execution(
+        False,
+        "in training, compute the blocks of a network as one compiled loop over their stacked weights, which compiles "
+        "a deep network faster on a GPU or TPU, but holds the weights once more; off by default everywhere: a CPU "
+        "compiles no faster, and without remat it takes 1.25 to 1.5 times the memory",
+    )
+    remat: Literal["none", "full", "dots"] = execution(
+        "none",
+        "what is within the blocks of a network and is computed again in the backward pass, which saves memory and "
+        "costs time: nothing, everything, or all but the products with weights (dots); none by default everywhere; on "
+        "a CPU memory is saved only together with scan",
+    )
+    attention_kernel: Literal["plain", "fused"] = execution(
+        "plain",
+        "what computes attention in training; fused: one kernel, on an NVIDIA GPU from Ampere on in bfloat16 that of "
+        "cuDNN, with which memory grows with the number of tokens and not with its square, elsewhere that of XLA; "
+        "attention in float64, with dropout of its weights, or under a mask that may leave a token nothing to attend "
+        "to (as a padding may) stays plain; plain by default everywhere",
+    )
     steps_per_dispatch: int = execution(
         1,
         "training steps that are sent to the devices by one call, where so many have no row of metrics.jsonl, "

@@ -274,6 +274,8 @@ def set_up(run: RunConfig, dataset: Data | None = None) -> Setup:
     check_divisible(sizes, len(engine.devices), engine.parts)
     check_together(sizes, len(engine.devices), task_row(run.task).together(run))
     parallel = run.parallel + (f", fsdp {run.fsdp}" if run.fsdp > 1 else "")
+    parallel += (", scan" if run.scan else "") + (f", remat {run.remat}" if run.remat != "none" else "")
+    parallel += ", fused attention" if run.attention_kernel == "fused" else ""
     environment = backend.environment() | {"parallel": parallel}
     environment |= {"devices": len(engine.devices), "accumulate": engine.parts}
     environment |= {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}

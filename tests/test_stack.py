@@ -1,0 +1,209 @@
+"""Scan and remat: they change nothing but rounding, and do what they are for; a run may change them on the way."""
+
+import functools
+import itertools
+import json
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from tests.test_lowering import METADATA, WORDS
+from tests.test_step import NOISY, examples
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.config import (
+    CaptionData,
+    CaptionerConfig,
+    ImageAugment,
+    OptimConfig,
+    RunConfig,
+    SentenceData,
+    TransformerConfig,
+    ViTConfig,
+    parameters,
+    shapes,
+)
+from vit_jax.models import definition
+from vit_jax.optim import Optimizer
+from vit_jax.runs import Run, flatten, unflatten
+from vit_jax.step import Engine
+from vit_jax.tasks import task_of
+from vit_jax.train import command
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+STEPS, BATCH = 3, 8
+# Their updates are linear in the gradient, so that what has none, as a bias of keys, does not move by rounding.
+MOMENTUM = OptimConfig(name="momentum", lr=0.1, momentum=0.8, weight_decay=0.05, clip=1.0)
+RATES = dict(dropout=0.1, attention_dropout=0.1)
+TEXT = dict(width=8, heads=2, hidden=12, outputs=len(WORDS), target_vocabulary=len(WORDS), embedding_std=0.5, **RATES)
+VIT = replace(NOISY.model, depth=2, layer_scale=0.3)
+IMAGES = replace(NOISY, model=VIT, augment=ImageAugment(), batch=BATCH, optim=MOMENTUM)
+SENTENCES = RunConfig(
+    "translate",
+    TransformerConfig(source_vocabulary=len(WORDS), encoder_depth=2, decoder_depth=2, **TEXT),
+    SentenceData(),
+    optim=MOMENTUM,
+    batch=BATCH,
+    ema=0.9,
+)
+CAPTIONS = RunConfig(
+    "caption",
+    CaptionerConfig(replace(VIT, classes=0), TransformerConfig(encoder_depth=0, decoder_depth=2, **TEXT)),
+    CaptionData(),
+    ImageAugment(),
+    optim=MOMENTUM,
+    batch=BATCH,
+)
+RUNS = {"ViT": IMAGES, "Transformer": SENTENCES, "captioner": CAPTIONS}
+CHOICES = {
+    "scan": dict(scan=True),
+    "remat": dict(remat="full"),
+    "remat of all but products": dict(remat="dots"),
+    "scan and remat": dict(scan=True, remat="full"),
+    "scan, and remat of all but products": dict(scan=True, remat="dots"),
+}
+
+
+def engine_of(run, dtype="float64"):
+    """(engine, parameters): all random, biases too."""
+    draw = np.random.default_rng(0)
+    tree = {n: draw.normal(n.endswith("scale"), 0.3, shape).astype(dtype) for n, shape in shapes(run.model).items()}
+    network, optimizer = definition(run.model, dtype, dtype), Optimizer(run.optim, STEPS, 2, parameters(run.model))
+    return Engine(run, network, task_of(run, METADATA), optimizer), unflatten(tree)
+
+
+def batch_of(run, seed):
+    """A batch of a run; of its sentences one is padding alone."""
+    draw = np.random.default_rng(seed)
+    sentences = {
+        name: draw.integers(4, 6, (run.batch, n)).astype(np.int32) for name, n in (("source", 5), ("target", 4))
+    }
+    for ids in sentences.values():
+        ids[draw.random(len(ids)) < 0.5, 3:] = 0
+        ids[2] = 0
+    every = examples(run.batch, seed) | sentences
+    needed = {"classify": ("image", "label"), "translate": ("source", "target"), "caption": ("image", "target")}
+    return {name: every[name] for name in needed[run.task]}
+
+
+def trained(run):
+    """{name: array} of some steps: losses, parameters, moments and averages."""
+    with jax.enable_x64(True):
+        engine, tree = engine_of(run)
+        state, losses = engine.start(tree), []
+        for t in range(STEPS):
+            state, metrics = engine.train(state, batch_of(run, t))
+            losses.append(np.asarray(metrics["loss"]))
+        return {"losses": np.stack(losses)} | {
+            f"{part}/{name}": np.asarray(x)
+            for part in ("parameters", "moments", "ema")
+            for name, x in flatten(getattr(state, part) or {}).items()
+        }
+
+
+@functools.cache
+def plain(name):
+    return trained(RUNS[name])
+
+
+FEW = [("Transformer", "scan and remat"), ("ViT", "scan and remat")]
+REST = [each for each in itertools.product(RUNS, CHOICES) if each not in FEW]
+
+
+@pytest.mark.parametrize(("name", "how"), [*FEW, *(pytest.param(*each, marks=pytest.mark.slow) for each in REST)])
+def test_training_is_the_same_to_rounding_with_everything_drawn(name, how):
+    """In float64: losses, parameters, moments and averages after three steps, which have the same names."""
+    got, expected = trained(replace(RUNS[name], **CHOICES[how])), plain(name)
+    assert got.keys() == expected.keys()
+    for each, x in expected.items():
+        assert got[each].shape == x.shape and got[each].dtype == x.dtype == np.float64
+        np.testing.assert_allclose(got[each], x, rtol=0, atol=1e-12, err_msg=each)
+    assert expected["losses"].std() > 1e-2
+
+
+# ------------------------------------------------------------------------------- what they are for
+
+
+def step_of(depth, **fields):
+    """The step of a ViT with so many blocks, which draws nothing, traced from shapes alone."""
+    model = replace(ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, heads=2, hidden=12), depth=depth)
+    run = replace(IMAGES, model=model, **fields)
+    engine, tree = engine_of(run, "float32")
+    return engine.compiled.trace(jax.eval_shape(engine.start, tree), batch_of(run, 0), engine.seed, engine.frozen)
+
+
+def products(depth, **how):
+    """The matrix products in the program of a step."""
+    return step_of(depth, **how).lower().as_text().count("stablehlo.dot_general")
+
+
+def test_scan_is_one_loop_forward_and_one_backward_whatever_the_depth():
+    assert products(6, scan=True) == products(4, scan=True) == products(1) < products(2)
+    for how in ({}, CHOICES["scan"], CHOICES["scan and remat"]):
+        assert str(step_of(5, **how).jaxpr).count(" length=5\n") == (2 if how else 0)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_remat_computes_again_what_it_says(depth):
+    """Of the eight products of a block all but the last, which no derivative needs, or the two without weights."""
+    plain = products(depth)
+    assert products(depth, remat="dots") == plain + 2 * depth
+    assert products(depth, remat="full") == plain + 7 * depth
+
+
+def test_scan_with_remat_takes_less_memory():
+    used = [step_of(5, batch=128, **how).lower().compile().memory_analysis() for how in ({}, CHOICES["scan and remat"])]
+    plain, less = (each.temp_size_in_bytes for each in used)
+    assert less < plain / 2
+
+
+@pytest.mark.parametrize("name", ["ViT", "Transformer"])
+def test_a_step_has_the_fused_kernel_where_it_can(name, monkeypatch):
+    """In both blocks of a ViT; of a Transformer in its decoder's own attention, whose mask is causal alone."""
+    run, asked, real = RUNS[name], [], jax.nn.dot_product_attention
+    quiet = {field: 0.0 for field in vars(run.model) if field.endswith("dropout")}
+
+    def recorded(*arrays, **how):
+        asked.append(how["is_causal"])
+        return real(*arrays, **how)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", recorded)
+    for kernel in ("plain", "fused"):
+        assert not asked
+        engine, tree = engine_of(replace(run, model=replace(run.model, **quiet), attention_kernel=kernel), "float32")
+        jax.eval_shape(engine.compiled, engine.start(tree), batch_of(run, 0), engine.seed, engine.frozen)
+    assert asked == [name == "Transformer"] * 2
+
+
+# ------------------------------------------------------------------------------------------------ a run
+
+
+SMALL = "digits --model.depth 3 --model.width 8 --model.heads 2 --model.hidden 8 --model.drop-path 0.2 --batch 128 "
+SMALL += "--accumulate 1 --log-every 1 --epochs 2"
+
+
+def saved(name):
+    """(rows of training, {name: array} of the newest checkpoint) of a run."""
+    folder = Run(f"runs/{name}")
+    state = Checkpoints(folder).restore(shapes(folder.config().model))[0].state
+    rows = [json.loads(line) for line in folder.metrics_file.read_text().splitlines()]
+    trees = {"parameters": state.parameters, **state.moments}
+    return [row["loss"] for row in rows if row["kind"] == "train"], flatten(trees)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_under_other_choices_and_says_so(working_folder, capsys):
+    """Its losses stay as they were to rounding, and its checkpoints have the same names, shapes and dtypes."""
+    train = lambda *words: command.command([*SMALL.split(), *words])  # noqa: E731
+    assert train("--name", "plain", "--max-steps", "6") == 0
+    notes = []
+    for steps, how in ((2, "--scan --remat full"), (4, "--remat dots"), (6, "")):
+        assert train("--name", "changing", "--max-steps", str(steps), *how.split()) == 0
+        notes += [line.partition("because of: ")[2] for line in capsys.readouterr().out.splitlines() if "note " in line]
+    assert notes == ["parallel jit, scan, remat full -> jit, remat dots", "parallel jit, remat dots -> jit"]
+    (losses, arrays), (expected, known) = saved("changing"), saved("plain")
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    assert len(losses) == 6 and arrays.keys() == known.keys()
+    for name, x in known.items():
+        assert (arrays[name].shape, arrays[name].dtype) == (x.shape, x.dtype)
