@@ -5,9 +5,10 @@
 A life is the training command in a process that is forked from this one, where all is imported and jax has not started
 anything. The kernel sends it SIGKILL once it has used as much CPU time as was drawn: uniformly over that of a whole
 run, or, in the first life of every second run, over its saves. The same command then goes on, to be killed up to three
-times in all, until a life ends before its moment. Of what is left, all must be as in a run that was never killed, bit for bit: parameters,
-moments and averages (each proved by its digest), notes, metrics.jsonl and summary.json without what clocks measure,
-config.json, pictures, and the list of files. Exits with 1 if anything differs; the folder then stays.
+times in all, until a life ends before its moment. Of what is left, all must be as in a run that was never killed, bit
+for bit: parameters, moments and averages (each proved by its digest), notes, metrics.jsonl and summary.json without
+what clocks measure, config.json, pictures, and the list of files. Exits with 1 if anything differs; the folder then
+stays.
 
 The run is tiny and has everything that draws: crops, flips, dropout, drop path; also accumulation and an average.
 """
