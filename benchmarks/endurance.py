@@ -69,7 +69,7 @@ IMPORTED = (
 # (module, class, function, what is going on within it); of a save in a cell of its own, as it may have its own thread.
 SAVING = (
     ("vit_jax.checkpoint", "Checkpoints", "save", "writing arrays"),
-    ("vit_jax.checkpoint", "", "_sync", "syncing arrays"),
+    ("vit_jax.checkpoint", "", "sync_tree", "syncing arrays"),
     ("vit_jax.checkpoint", "Checkpoints", "_write_record", "writing digests"),
     ("vit_jax.checkpoint", "Checkpoints", "prune", "deleting old ones"),
 )

@@ -267,7 +267,7 @@ def register() -> None:
 def kill_in_save(number: int) -> None:
     """Let this process be killed in the middle of a save: its arrays are written, its digests are not."""
     calls = []
-    sync = checkpoint._sync
+    sync = checkpoint.sync_tree
 
     def then_die(*paths: Any) -> None:
         sync(*paths)
@@ -275,7 +275,7 @@ def kill_in_save(number: int) -> None:
         if len(calls) == number:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    checkpoint._sync = then_die
+    checkpoint.sync_tree = then_die
 
 
 def without_figures() -> None:

@@ -507,7 +507,7 @@ def test_a_failed_save_is_one_sentence_and_leaves_no_trace(run, monkeypatch, mom
         elif moment == "orbax":
             patch.setattr(checkpoints.checkpointer, "save", fail)
         elif moment == "sync":
-            patch.setattr(checkpoint, "_sync", fail)
+            patch.setattr(checkpoint, "sync_tree", fail)
         else:
             patch.setattr(os, "replace", fail)
         with pytest.raises(UserError) as error:
@@ -535,7 +535,7 @@ def test_too_little_room_is_known_before_anything_is_written(run, monkeypatch):
 
 
 def test_a_bug_while_saving_stays_a_bug(run, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_sync", lambda _: 1 / 0)
+    monkeypatch.setattr(checkpoint, "sync_tree", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Checkpoints(run).save(state(30), NOTES, None, keep=2)
     assert run.complete_steps() == [20, 10]

@@ -108,15 +108,15 @@ else:
         "saving again": lambda: on_call(
             checkpoint.Checkpoints, "save", when_there("run/checkpoints/10.orbax-checkpoint-tmp*/*")
         ),
-        "renamed": lambda: on_call(checkpoint, "_sync", die),
-        "renamed again": lambda: on_call(checkpoint, "_sync", die, 2),
+        "renamed": lambda: on_call(checkpoint, "sync_tree", die),
+        "renamed again": lambda: on_call(checkpoint, "sync_tree", die, 2),
         "digest": lambda: on_call(os, "replace", die, 2, when=to("digests/*.json")),
         "saved": lambda: on_call(os, "replace", die, 2, after=True, when=to("digests/*.json")),
         "deletion begins": lambda: on_call(
             Path, "rename", die, when=lambda self, target: Path(target).match("*.deleted*")
         ),
         "deletion": lambda: on_call(shutil, "rmtree", half, when=lambda path, *_, **__: Path(path).match("*.deleted*")),
-        "last save": lambda: on_call(checkpoint, "_sync", die, 3),
+        "last save": lambda: on_call(checkpoint, "sync_tree", die, 3),
         "last deletion": lambda: on_call(
             shutil, "rmtree", half, 2, when=lambda path, *_, **__: Path(path).match("*.deleted*")
         ),

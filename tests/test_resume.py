@@ -421,7 +421,7 @@ def test_of_steps_that_are_done_together_the_first_bad_one_is_named(folder, monk
 
 def held_back(monkeypatch, step: int, until: threading.Event, then: Callable[[], None] = lambda: None) -> None:
     """The save of a step is written only once `until` is set, after `then`."""
-    sync = checkpoint._sync
+    sync = checkpoint.sync_tree
 
     def wait(written):
         if written.name == str(step):
@@ -430,7 +430,7 @@ def held_back(monkeypatch, step: int, until: threading.Event, then: Callable[[],
             then()
         sync(written)
 
-    monkeypatch.setattr(checkpoint, "_sync", wait)
+    monkeypatch.setattr(checkpoint, "sync_tree", wait)
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(reference, folder, monkeypatch):
@@ -494,7 +494,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_a_run_by_the_same_sentence(
     reference, folder, monkeypatch, capsys, step, in_thread
 ):
     """Also if it is the last; and with nothing half-written left."""
-    sync = checkpoint._sync
+    sync = checkpoint.sync_tree
 
     def full(written):
         if written.name == str(step):
@@ -502,7 +502,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_a_run_by_the_same_sentence(
         sync(written)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_sync", full)
+        patch.setattr(checkpoint, "sync_tree", full)
         assert run_command(lambda: bool(go(folder, async_save=in_thread)) * 0) == 2
     assert capsys.readouterr().err == (
         f"vit-jax: error: {folder}: the disk is full, so step {step} could not be saved; step {step - EPOCH} is "
@@ -519,7 +519,7 @@ def test_of_two_failures_that_of_a_save_is_said_before_the_other(folder, monkeyp
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_sync", full)
+        patch.setattr(checkpoint, "sync_tree", full)
         patch.setattr(Saver, "check", lambda self: None)  # as if it failed just then
         at_step(patch, EPOCH + 1, crash)
         with pytest.raises(Crash):

@@ -327,12 +327,23 @@ def test_each_save_syncs_the_log_before_it_counts_and_a_new_run_its_name(tmp_pat
     monkeypatch.setattr(os, "fsync", lambda n: (synced.append(os.readlink(f"/proc/self/fd/{n}")), fsync(n))[1])
     monkeypatch.setattr(os, "replace", lambda a, b: (synced.append(f"{b} in place"), move(a, b))[1])
     folder = Run(tmp_path / "a" / "runs" / "new")
+
+    def draw(*_: Any) -> str:
+        folder.plots.mkdir()
+        (folder.plots / "curves.png").touch()
+        return ""
+
+    monkeypatch.setattr(sys.modules["vit_jax.train.finish"], "draw", draw)
     train(replace(TINY, max_steps=5), preset="digits", folder=folder)
     names = [Path(name).relative_to(tmp_path).as_posix() if name.startswith(str(tmp_path)) else "" for name in synced]
     config, saved = (names.index(f"a/runs/new/{name} in place") for name in ("config.json", "digests/5.json"))
     assert {".", "a", "a/runs"} <= set(names[:config]), "a folder's name is durable before anything lies in it"
     assert {"a/runs", "a"} <= set(names[config:saved])
     assert "a/runs/new/metrics.jsonl" in names[config:saved]
+    assert "a/runs/new" in names[config + 1 : saved][1:], "its name, too, which is younger than that of config.json"
+    summary = names.index("a/runs/new/summary.json in place")
+    last = {f"a/runs/new/{name}" for name in ("metrics.jsonl", "plots/curves.png", "plots")}
+    assert last <= {*names[saved:summary]}, "nothing is done again once there is a summary"
     assert folder.saved(5)["log"]["bytes"] == folder.metrics_file.stat().st_size
 
 

@@ -22,7 +22,17 @@ import jax
 import numpy as np
 
 from .errors import UserError
-from .runs import Run, array_digest, check_regular, flatten, sync_folder, unflatten, with_digest, write_json
+from .runs import (
+    Run,
+    array_digest,
+    check_regular,
+    flatten,
+    sync_folder,
+    sync_tree,
+    unflatten,
+    with_digest,
+    write_json,
+)
 from .step import State
 
 TEMPORARY = ".orbax-checkpoint-tmp"
@@ -79,7 +89,7 @@ class Checkpoints:
             self._room(sum(x.nbytes for tree in items.values() for x in tree.values()))
             arguments = {item: self.ocp.args.StandardSave(unflatten(tree)) for item, tree in items.items()}
             self.checkpointer.save(self._folder(step), args=self.ocp.args.Composite(**arguments))
-            _sync(self._folder(step))
+            sync_tree(self._folder(step))
             digests = {item: {name: array_digest(x) for name, x in tree.items()} for item, tree in items.items()}
             self._write_record({"step": step, "notes": notes, "arrays": digests, **(beside or {})})
         except Exception as error:
@@ -242,18 +252,6 @@ def _hush_closed_loops() -> None:
             hook(unraisable)
 
     sys.unraisablehook = quiet
-
-
-def _sync(folder: Path) -> None:
-    """Write a folder's files and names through to the disk."""
-    if os.name == "nt":
-        return
-    for base, _, files in os.walk(folder):
-        for name in files:
-            with open(os.path.join(base, name), "rb") as file:
-                os.fsync(file.fileno())
-        sync_folder(Path(base))
-    sync_folder(folder.parent)
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

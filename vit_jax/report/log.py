@@ -67,7 +67,10 @@ class Log:
         if path.is_file():
             self._count(path.read_bytes())
         self._kept = self.written()
+        begun = path.is_file()
         self._file = open(path, "ab")
+        if not begun:
+            sync_folder(path.parent)  # what saves record of it needs its name as well
 
     def write(self, row: dict[str, Any], in_turn: bool = True) -> None:
         """Append one row. NaN and infinity become null, because JSON has no such numbers.

@@ -9,7 +9,17 @@ from __future__ import annotations
 from .beside import read_files
 from .choice import check_place, choose, find, is_foreign, mean_of, same_data, same_identity
 from .digests import array_digest, bytes_digest, flatten, parts_digest, text_digest, unflatten
-from .files import check_regular, make_folder, read_json, shown, sync_file, sync_folder, write_json, write_text
+from .files import (
+    check_regular,
+    make_folder,
+    read_json,
+    shown,
+    sync_file,
+    sync_folder,
+    sync_tree,
+    write_json,
+    write_text,
+)
 from .folder import Run
 from .locks import locked, try_lock
 from .log import HISTOGRAMS, NO_LOG
@@ -39,6 +49,7 @@ __all__ = [
     "shown",
     "sync_file",
     "sync_folder",
+    "sync_tree",
     "text_digest",
     "try_lock",
     "unflatten",

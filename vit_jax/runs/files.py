@@ -102,6 +102,17 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
+def sync_tree(path: Path) -> None:
+    """Have the disk hold the files and folders in a folder, all their names, and its own (a no-op on Windows)."""
+    if os.name == "nt":
+        return
+    for base, _, files in os.walk(path):
+        for name in files:
+            sync_file(Path(base, name))
+        sync_folder(Path(base))
+    sync_folder(path.parent)
+
+
 def make_folder(path: Path) -> None:
     """Make a folder, and those above it that are missing, so that their names are durable."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]

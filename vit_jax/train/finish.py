@@ -50,6 +50,10 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         result = shown if name == "test" else result
         summary |= {"notes": list(shown.notes)} if shown.notes else {}
     summary["sample"] = draw(s, result, best)
+    # With a summary nothing is done again: what it stands for has to outlast a power cut as well.
+    s.log.kept()
+    for folder in (s.folder.plots, s.folder.samples):
+        runs.sync_tree(folder)
     s.folder.write_summary(summary, s.log.written())
     leave_report(s.folder)
     show(s.folder, summary)
