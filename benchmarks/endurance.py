@@ -64,6 +64,7 @@ CLOCKS = {"seconds", "cpu_seconds", "images_per_second", "memory"}
 # What a life imports, before it is forked: without, half of its CPU time would be that.
 IMPORTED = (
     *("flax.nnx", "jax", "optax", "orbax.checkpoint", "matplotlib.pyplot", "PIL.Image", "rich.live"),
+    *("vit_jax.run_report.contents", "vit_jax.run_report.page"),
     *("vit_jax.checkpoint", "vit_jax.report", "vit_jax.tasks.classify", "vit_jax.train.command"),
 )
 # (module, class, function, what is going on within it); of a save in a cell of its own, as it may have its own thread.
@@ -80,6 +81,7 @@ ELSE = (
     ("vit_jax.step", "Evaluator", "measure", "evaluation"),
     ("vit_jax.train", "", "finish", "end"),
     ("vit_jax.train.finish", "", "draw", "pictures"),
+    ("vit_jax.train.finish", "", "leave_report", "report"),
 )
 STAGES = ["start-up", *dict.fromkeys(what for *_, what in (*ELSE, *SAVING))]
 
@@ -202,7 +204,8 @@ def _train(place: Path, words: list[str], watch: Watch, dies: float, pictures: b
         from vit_jax.train import command
 
         if not pictures:
-            sys.modules["vit_jax.train.finish"].draw = lambda *_: ""  # type: ignore[attr-defined]
+            for name in ("draw", "leave_report"):
+                setattr(sys.modules["vit_jax.train.finish"], name, lambda *_: "")
         watch.install()
         if dies:
             kill_after(dies)

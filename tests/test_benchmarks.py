@@ -1,7 +1,10 @@
 """The benchmarks compare like with like, and what they print is what they measured."""
 
 import importlib
+import itertools
 import json
+import random
+import re
 import shlex
 import statistics
 import sys
@@ -16,7 +19,7 @@ from flax import nnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is not installed
 
-from benchmarks import curve, gpu, inference, loading, machine, plain, sides, step, throughput
+from benchmarks import curve, gpu, inference, loading, machine, plain, power_cut, sides, step, throughput
 from vit_jax import runs
 from vit_jax.compare import Line, Member
 from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig, check_run, flops, parameters
@@ -285,3 +288,79 @@ def test_fine_tuning_is_measured_beside_training_from_scratch(tmp_path, monkeypa
     assert len(files) == 5 and finetune.main() == 0
     assert capsys.readouterr().out.splitlines()[2:] == first
     assert {file: file.stat().st_mtime_ns for file in files} == files
+
+
+# --------------------------------------------------------------------------------------- a power cut
+
+
+def hexed(text: str) -> str:
+    """Strings of a line in the form that strace -xx gives them."""
+    return re.sub(r"'([^']*)'", lambda m: "".join(f"\\x{ord(c):02x}" for c in m[1]), text)
+
+
+def test_what_a_run_does_to_its_files_is_read_from_the_lines_of_strace():
+    """A sync counts when it returns, here after a write that another thread did meanwhile; other folders do not."""
+    lines = [
+        """1.0 mkdir("'/r/a'", 0777) = 0 <0.1>""",
+        """1.2 openat(AT_FDCWD<'/r'>, "'/r/a/x'", O_WRONLY|O_CREAT, 0666) = 3<'/r/a/x'> <0.1>""",
+        """1.4 write(3<'/r/a/x'>, "'abcd'", 4) = 4 <0.0>""",
+        """1.5 fsync(3<'/r/a/x'>) = 0 <9.0>""",
+        """2.0 lseek(3<'/r/a/x'>, 1, SEEK_SET) = 1 <0.0>""",
+        """2.1 writev(3<'/r/a/x'>, [{iov_base="'B'", iov_len=1}, {iov_base="'C'", iov_len=1}], 2) = 2 <0.0>""",
+        """2.2 pwrite64(3<'/r/a/x'>, "'A'", 1, 0) = 1 <0.0>""",
+        """3.0 openat(4<'/r/a'>, "'x'", O_WRONLY|O_APPEND) = 5<'/r/a/x'> <0.0>""",
+        """3.1 write(5<'/r/a/x'>, "'e'", 1) = 1 <0.0>""",
+        """3.2 ftruncate(5<'/r/a/x'>, 3) = 0 <0.0>""",
+        """3.3 rename("'/r/a'", "'/r/b'") = 0 <0.0>""",
+        """3.4 unlinkat(7<'/r/b'>, "'x'", 0) = 0 <0.0>""",
+        """3.5 rmdir("'/r/c'") = -1 ENOENT (No such file or directory) <0.0>""",
+        """3.6 mkdir("'/elsewhere'", 0777) = 0 <0.1>""",
+        """3.7 write(1<'pipe:[7]'>, "'text'", 4) = 4 <0.0>""",
+    ]
+    found = power_cut.events(map(hexed, lines), "/r")
+    event = power_cut.Event
+    assert found == [
+        event("mkdir", "/r/a"),
+        event("create", "/r/a/x"),
+        event("write", "/r/a/x", data=b"abcd"),
+        event("write", "/r/a/x", data=b"BC", place=1),
+        event("write", "/r/a/x", data=b"A", place=0),
+        event("write", "/r/a/x", data=b"e", place=4),
+        event("truncate", "/r/a/x", place=3),
+        event("rename", "/r/a", "/r/b"),
+        event("remove", "/r/b/x"),
+        event("sync", "/r/a/x"),
+    ]
+    disk = power_cut.Disk("/r")
+    for each in found[:7]:
+        disk.apply(each)
+    assert dict(power_cut.files(disk.top)) == {"a/x": b"ABC"}
+    with pytest.raises(NotImplementedError, match="link of /r/a"):
+        disk.apply(event("link", "/r/a"))
+
+
+def test_a_power_cut_takes_what_was_not_synced_and_leaves_what_was(tmp_path):
+    event = power_cut.Event
+    disk, made = power_cut.Disk("/r"), itertools.count()
+
+    def after(way, seed=0):
+        place = tmp_path / str(next(made))
+        disk.make(place, power_cut.WAYS[way], random.Random(seed))
+        return {p.name: p.read_bytes() for p in place.iterdir()}
+
+    disk.apply(event("create", "/r/a"))
+    disk.apply(event("write", "/r/a", data=b"xy"))
+    assert (after(0), after(1)) == ({}, {"a": b""})
+    disk.apply(event("sync", "/r/a"))
+    assert (after(0), after(1)) == ({}, {"a": b"xy"}), "its content, but not yet its name"
+    disk.apply(event("sync", "/r"))
+    disk.apply(event("write", "/r/a", data=b"z", place=2))
+    assert after(0) == after(1) == {"a": b"xy"}
+    disk.apply(event("rename", "/r/a", "/r/b"))
+    assert (after(0), after(1)) == ({"a": b"xy"}, {"b": b"xy"})
+    either = [{name: content} for name in "ab" for content in (b"xy", b"xyz")]
+    drawn = [after(2, seed) for seed in range(40)]
+    assert all(each in drawn for each in either) and all(each in either for each in drawn)
+    disk.apply(event("sync", "/r"))
+    disk.apply(event("remove", "/r/b"))
+    assert (after(0), after(1)) == ({"b": b"xy"}, {})

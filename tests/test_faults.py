@@ -124,6 +124,7 @@ else:
         "pictures": lambda: on_call(classify, "draw_result", die),
         "samples": lambda: on_call(classify, "draw_inside", die),
         "summary": lambda: on_call(os, "replace", die, when=to("summary.json")),
+        "report": lambda: on_call(finish, "leave_report", die),
         "shown": lambda: on_call(finish, "show", die),
         "": lambda: None,
     }
@@ -266,6 +267,7 @@ MOMENTS = {
     "last deletion": [STEPS],
     "test": [STEPS],
     "summary": [STEPS],
+    "report": [STEPS],
     "shown": [STEPS],
 }
 
@@ -327,27 +329,25 @@ def test_killed_while_drawing(place, drawn, moment):
     assert place.pictures() == pictures
 
 
+def benchmark(name: str, *flags: str) -> str:
+    """What `python -m benchmarks.NAME` prints, which ends with 1 where a run is not as one without a fault."""
+    done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *flags], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @slow
-def test_killed_at_random_until_it_is_done(place, expected):
-    """From outside, whenever it happens; with a save after each step there is progress, however short the lives."""
-    draw, lives = random.Random(0), 0
-    began = time.monotonic()
-    done = Place(place.path / "whole")
-    assert done.train("--save-minutes", 0).returncode == 0
-    whole = time.monotonic() - began
-    while place.run.summary() is None:
-        lives += 1
-        process = place.start("--save-minutes", 0)
-        try:
-            process.communicate(timeout=draw.uniform(0.3, 1.1) * whole if lives <= 8 else 600)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-    end = place.end()
-    assert {k: end[k] for k in ("arrays", "notes", "rows", "summary")} == {
-        k: expected[k] for k in ("arrays", "notes", "rows", "summary")
-    }
-    assert end == done.end()
+def test_killed_at_random_moments_of_its_cpu_time_and_still_the_same():
+    """Also while a checkpoint is written in a thread; `--kills 200` is the whole series."""
+    said = benchmark("endurance", "--kills", "6", "--seed", "3")
+    assert "6 of 6 |" in said.splitlines()[-3 - said.count("said ")]
+
+
+@slow
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
+def test_after_a_power_cut_the_newest_save_that_had_returned_is_found():
+    said = benchmark("power_cut", "--cuts", "30", "--lives", "2")
+    assert said.count(": equal") == 4 and "wrong" not in said and said.count(" newest") >= 2
 
 
 # ---------------------------------------------------------------------------------- SIGTERM and SIGINT

@@ -138,7 +138,7 @@ def _quick(monkeypatch, engines) -> None:
 
 
 def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, session.Setup]) -> None:
-    """No pictures, and one compilation a network; nothing else is other than in a user's process."""
+    """No pictures, an empty report, and one compilation a network; nothing else is other than in a user's process."""
     set_up = session.set_up
 
     def once(run: RunConfig, dataset: object = None) -> session.Setup:
@@ -156,6 +156,7 @@ def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, session.Setup]) 
 
     monkeypatch.setattr(session, "set_up", once)
     monkeypatch.setattr(finish, "draw", lambda *_: None)
+    monkeypatch.setattr(finish, "leave_report", lambda folder: (folder.path / "report.html").touch())
 
 
 @pytest.fixture
@@ -681,7 +682,7 @@ def test_a_signal_at_the_end_ends_at_once(reference, folder, monkeypatch, capsys
 # --------------------------------------------------------------------------------- crashes at the end
 
 
-@pytest.mark.parametrize("moment", cases(["pictures"], [("loop",), ("test",), ("best",), ("summary",)]))
+@pytest.mark.parametrize("moment", cases(["pictures"], [("loop",), ("test",), ("best",), ("summary",), ("report",)]))
 def test_a_crash_at_the_end_is_made_good(reference, folder, monkeypatch, moment):
     with monkeypatch.context() as patch, pytest.raises(Crash):
         if moment == "loop":
@@ -692,10 +693,13 @@ def test_a_crash_at_the_end_is_made_good(reference, folder, monkeypatch, moment)
             before(patch, finish, "best_weights", crash)
         elif moment == "pictures":
             patch.setattr(finish, "draw", lambda *_: crash())
+        elif moment == "report":
+            before(patch, finish, "leave_report", crash)
         else:
             before(patch, Run, "write_summary", crash)
         go(folder)
     go(folder)
+    assert (folder.path / "report.html").exists()
     assert_same(result(folder), ended(reference))
 
 

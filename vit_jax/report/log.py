@@ -94,10 +94,13 @@ class Log:
         A histogram is {"min", "max", "mean", "std", "counts": of bins of equal width from min to max}.
         """
         row = {group: {name: _rounded(h) for name, h in each.items()} for group, each in groups.items()}
+        begun = self._histograms.exists()
         with open(self._histograms, "ab") as file:
             file.write((json.dumps({"step": step, **row}, allow_nan=False) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
+        if not begun:
+            sync_folder(self._histograms.parent)
         for other in self._others:
             if isinstance(other, _TensorBoard):
                 other.write_histograms(step, groups)

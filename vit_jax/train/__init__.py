@@ -18,7 +18,7 @@ from ..compare import draw, gather
 from ..config import RunConfig, task_row
 from ..division import planned
 from ..errors import UserError, printable
-from .finish import finish, show, splits
+from .finish import finish, show_again, splits
 from .loop import loop, signals
 from .ready import ready
 from .session import given_data, open_session
@@ -59,7 +59,7 @@ def train(
         summary = _ended(folder)
         if summary and summary["status"] == "finished":
             print(f"{folder}: this run is finished; choose another --name or --seed to train anew")
-            show(folder, summary)
+            show_again(folder, summary)
             return {**summary, "folder": str(folder)}
         caught = stack.enter_context(signals())
         backend.configure_jax(planned(run).devices)

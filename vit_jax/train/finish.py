@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import runs
 from ..config import RunConfig, task_row
 from ..errors import Interrupted, UserError, printable
-from ..run_report import leave_report
+from ..run_report import FILE, leave_report
 from .loop import TOKENS, measure, measure_and_log, watched_split
 from .session import Session
 
@@ -58,6 +58,13 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     leave_report(s.folder)
     show(s.folder, summary)
     return summary
+
+
+def show_again(folder: runs.Run, summary: dict[str, Any]) -> None:
+    """Print the results of a finished run, and write its report if its end was killed before that."""
+    if not (folder.path / FILE).exists():
+        leave_report(folder)
+    show(folder, summary)
 
 
 def speeds(rows: list[dict[str, Any]]) -> dict[str, float]:
