@@ -63,7 +63,16 @@ KILLS = 3  # of a run, at most
 CLOCKS = {"seconds", "cpu_seconds", "images_per_second", "memory"}
 # What a life imports, before it is forked: without, half of its CPU time would be that.
 IMPORTED = (
-    *("flax.nnx", "jax", "optax", "orbax.checkpoint", "matplotlib.pyplot", "PIL.Image", "rich.live"),
+    *(
+        "flax.nnx",
+        "jax",
+        "optax",
+        "orbax.checkpoint",
+        "matplotlib.pyplot",
+        "PIL.Image",
+        "rich.live",
+        "sklearn.datasets",
+    ),
     *("vit_jax.run_report.contents", "vit_jax.run_report.page"),
     *("vit_jax.checkpoint", "vit_jax.report", "vit_jax.tasks.classify", "vit_jax.train.command"),
 )
