@@ -6,6 +6,7 @@ augmentation or clipping.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -61,14 +62,19 @@ def data(model: ViTConfig, batch: int) -> dict[str, Any]:
 def build(run: RunConfig, side: str, nnx_jit: bool = False) -> Step:
     """A function that does one step of a side, waits for it and returns the loss; the first call compiles.
 
-    All sides have the same weights and batch.
+    All sides have the same weights and batch. The sides x2, x3, ... are ours with so many steps by one call.
     """
     batch = data(run.model, run.batch)
-    if side == "ours":
-        return vit_jax_step(run, batch)
+    if side == "ours" or together(side) > 1:
+        return vit_jax_step(run, batch, together(side))
     if side == "flax":
         return flax_step(run, batch, nnx_jit)
     return torch_step(run, batch, side == "compile")
+
+
+def together(side: str) -> int:
+    """How many steps a call of a side does: 10 of the side x10, else 1."""
+    return int(side[1:]) if re.fullmatch(r"x[1-9]\d*", side) else 1
 
 
 def weights(model: ViTConfig) -> dict[str, Any]:
@@ -91,8 +97,8 @@ def engine_of(run: RunConfig, batch: dict[str, Any]) -> Any:
     return set_up(*given_data(run, {"train": images, "validation": images, "test": images}, ())).engine
 
 
-def vit_jax_step(run: RunConfig, batch: dict[str, Any]) -> Step:
-    """Ours, with the metrics that training logs."""
+def vit_jax_step(run: RunConfig, batch: dict[str, Any], count: int = 1) -> Step:
+    """Ours, with the metrics that training logs; of several steps by one call the loss is that of the first."""
     engine = engine_of(run, batch)  # before jax starts, which it configures
     import jax
 
@@ -100,9 +106,12 @@ def vit_jax_step(run: RunConfig, batch: dict[str, Any]) -> Step:
 
     def step() -> Any:
         nonlocal state
-        state, metrics = engine.train(state, batch)
+        if count == 1:
+            state, metrics = engine.train(state, batch)
+        else:
+            state, metrics = engine.train_together(state, [batch] * count)
         jax.block_until_ready(state)
-        return metrics["loss"]
+        return metrics["loss"] if count == 1 else metrics["loss"][0]
 
     return step
 

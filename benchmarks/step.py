@@ -8,6 +8,7 @@ other    the same with the vit_jax of OTHER-CHECKOUT
 flax     benchmarks/plain.py, which returns the loss alone
 torch    the model of torch_ref, eager, which returns the loss alone
 compile  the same under torch.compile
+x10      ours with ten steps by one call (--steps-per-dispatch 10), or another number; times are those of one step
 
 All in float32. Each side has a process of its own, with the settings of its own for threads and memory; it waits while
 another measures. A round is a block of steps of each side, in alternating order. A ratio is the median time of a side
@@ -40,7 +41,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
 from benchmarks.machine import Cost, describe, heading, load, measure, spread
-from benchmarks.sides import NETS, SIDES, build, config, matmul_peak
+from benchmarks.sides import NETS, SIDES, build, config, matmul_peak, together
 from vit_jax.config import RunConfig
 from vit_jax.mfu import step_flops
 
@@ -77,10 +78,12 @@ def work(words: dict[str, Any]) -> None:
     library = {"ours": "jax", "torch": "torch"}.get(side, "")
     peak = {library: matmul_peak(256 if net == "tiny" else 2048, library)} if library else {}
     print(json.dumps({"loss": first, "peak": peak}), file=answers, flush=True)
+    many = together(side)
     for line in sys.stdin:
         step()  # not counted: the caches still hold the data of the one before
-        cost = measure(step, int(line))
-        print(json.dumps([cost.seconds, cost.cpu, cost.faults]), file=answers, flush=True)
+        cost = measure(step, max(int(line) // many, 1))
+        seconds = [each / many for each in cost.seconds]
+        print(json.dumps([seconds, cost.cpu / many, cost.faults / many]), file=answers, flush=True)
 
 
 class Side:
@@ -237,7 +240,9 @@ def revision(checkout: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nets", default="48x4,256x6,s16", help=f"which of {', '.join(NETS)} (tiny: to try this)")
-    parser.add_argument("--sides", default="", help="which of flax, torch, compile; empty: all that are installed")
+    parser.add_argument(
+        "--sides", default="", help="which of flax, torch, compile, xN; empty: the installed of the first three"
+    )
     parser.add_argument("--against", type=Path, metavar="PATH", help="another checkout of vit-jax to compare with")
     parser.add_argument("--processes", type=int, default=3, help="processes of each side, for each net")
     parser.add_argument("--rounds", type=int, default=8, help="blocks of steps of each side in a process")
@@ -259,7 +264,7 @@ def main() -> None:
     nets = o.nets.split(",")
     o.sides = o.sides.split(",") if o.sides else list(SIDES if importlib.util.find_spec("torch") else SIDES[:1])
     for name, words, known in (("--nets", nets, NETS), ("--sides", o.sides, SIDES)):
-        if unknown := set(words) - set(known):
+        if unknown := {word for word in set(words) - set(known) if together(word) == 1}:
             parser.error(f"{name}: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if o.against and not (o.against / "vit_jax").is_dir():
         parser.error(f"--against {o.against}: is no checkout of vit-jax; give the folder that holds vit_jax/")
