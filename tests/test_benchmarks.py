@@ -94,6 +94,9 @@ def test_the_pytorch_side_starts_from_the_same_loss_and_goes_the_same_way():
     losses = [{side: float(work()) for side, work in works.items()} for _ in range(3)]
     np.testing.assert_allclose([x["torch"] for x in losses], [x["ours"] for x in losses], atol=1e-4)
     assert losses[-1]["ours"] < losses[0]["ours"]
+    two_by_one_call = sides.build(run, "x2")
+    assert [float(two_by_one_call()) for _ in range(2)] == [losses[0]["ours"], losses[2]["ours"]]
+    assert [sides.together(side) for side in ("ours", "x2", "x10", "x0", "xN", "torch")] == [1, 2, 10, 1, 1, 1]
 
 
 # ------------------------------------------------------------------------------------------ benchmarks.step
