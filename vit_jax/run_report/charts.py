@@ -22,7 +22,7 @@ from ..report.comparison import COLORS, LINES
 from ..report.curves import smooth
 
 POINTS = 600  # most of a curve that are drawn; a screen has not many more columns
-LABELS = 40  # most names of classes beside a confusion matrix
+LABELS = 24  # most names of classes beside a confusion matrix
 DASHES = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dotdash"}
 INK, FAINT = "#3d3d3d", "#dddddd"
 TALL = 280  # pixels
@@ -79,10 +79,12 @@ def line_chart(curves: Sequence[Curve], unit: str, log: bool = False) -> Any:
     digits = "0.0000e+0" if unit == "learning rate" else "0,0.[00000]"
     shown = [("curve", "$name"), ("epoch", "@x{0.[00]}"), (unit, f"@y{{{digits}}}")]
     chart.add_tools(HoverTool(tooltips=shown, renderers=hovered, mode="mouse", line_policy="nearest"))
-    chart.legend.click_policy = "hide"
-    chart.legend.background_fill_alpha = 0.7
-    chart.legend.label_text_color = INK
-    chart.legend.visible = len(curves) > 1
+    legend = chart.legend[0]
+    legend.update(click_policy="hide", label_text_color=INK, border_line_color=None, background_fill_color=None)
+    columns = 3 if max(len(curve.name) for curve in curves) < 16 else 1
+    legend.update(visible=len(curves) > 1, ncols=min(len(curves), columns))
+    chart.height += 20 * (math.ceil(len(curves) / columns) - 1)
+    chart.add_layout(legend, "above")
     return chart
 
 

@@ -154,9 +154,16 @@ function explore(root, examples, worth, last) {
     }
     const before = now.grid ? now.keys.length - now.grid[0] * now.grid[1] : now.keys.length;
     if (now.grid) {
+      if (now.image) {
+        const plain = element("div", undefined, { className: "picture" });
+        plain.append(element("img", undefined, { src: now.image, alt: now.title }));
+        stage.append(plain);
+      }
       const picture = element("div", undefined, { className: "picture" });
-      const shown = now.image ? element("img", undefined, { src: now.image, alt: now.title }) : element("div", undefined, { className: "blank" });
-      shown.style.aspectRatio = now.image ? "auto" : `${now.grid[1]} / ${now.grid[0]}`;
+      const shown = now.image
+        ? element("img", undefined, { src: now.image, alt: "", className: "under" })
+        : element("div", undefined, { className: "blank under" });
+      if (!now.image) shown.style.aspectRatio = `${now.grid[1]} / ${now.grid[0]}`;
       const grid = element("div", undefined, { className: "patches" });
       grid.style.gridTemplate = `repeat(${now.grid[0]}, 1fr) / repeat(${now.grid[1]}, 1fr)`;
       cells = now.keys.slice(before).map((_, i) => {

@@ -18,7 +18,7 @@ from ..errors import UserError
 
 GIB = 1 << 30
 RATE = "_per_second"  # ends the names of speeds in a log
-PLACES = ("name", "dir")  # fields that say where a run is
+PLACES = ("name", "dir", "data.dir")  # fields that say where a run and its data lie
 CERTIFICATE = "certificate.json"  # convert writes RUN.certificate.json beside what it has compared
 
 
@@ -139,7 +139,7 @@ def _cost_of(member: Member) -> dict[str, Any]:
         "seconds of wall clock": (member.summary or {}).get("seconds"),
         "core-seconds of training steps": max(logged("cpu_seconds"), default=None),
         "peak memory, GiB": memory and memory / GIB,
-        **{f"{worded(name)} (median)": statistics.median(logged(name) or [0.0]) for name in rates(train)},
+        **{f"{worded(name)} (median)": statistics.median(logged(name)) for name in rates(train) if logged(name)},
         "checkpoints, MB": _size(member.folder.checkpoints) / 1e6,
     }
 
