@@ -13,7 +13,7 @@ from vit_jax.run_report import write_report
 
 pytestmark = pytest.mark.slow
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
-# `npm install --prefix .venv axe-core@4.14` puts it there, as .ci/run does.
+# `npm install --prefix .venv axe-core@4.14` puts it there; .ci/run does, and installs the browser, where it can.
 AXE = Path(sys.prefix, "node_modules/axe-core/axe.min.js")
 QUIET = ("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-dev-shm-usage")
 QUIET += ("disable-background-networking", "disable-component-update", "disable-sync")
@@ -44,6 +44,8 @@ def driver(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """{what: the folder of a tiny run}, each trained to its end by the command, on data that is made here."""
+    import jax
+
     from vit_jax.data.contents import Contents
     from vit_jax.data.prepare import _write as write_set
     from vit_jax.train import command
@@ -60,14 +62,16 @@ def trained(tmp_path_factory):
     both = "--model.width 16 --model.heads 2 --model.hidden 32 --model.encoder-depth 2 --model.decoder-depth 2"
     lines = {
         "digits": f"digits {image} --epochs 2",
-        "cifar100": f"cifar100-768x3 {image} --epochs 1 --batch 50 --data.dir {folder / 'sets'}",
+        "cifar100": f"cifar100-768x3 {image} --epochs 2 --batch 50 --data.dir {folder / 'sets'}",
         "numbers": f"numbers {both} --epochs 1",
-        "shapes": f"shapes {vit} {text} --epochs 1 --batch 200",
+        "shapes": f"shapes {vit} {text} --epochs 1 --batch 1000",
     }
+    jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for name, line in lines.items():
             assert command.command([*line.split(), "--name", name]) == 0
+    jax.config.update("jax_disable_most_optimizations", False)
     return {name: folder / "runs" / name for name in lines}
 
 
@@ -122,13 +126,14 @@ class Opened:
         return self.js(
             "const all = (n) => [...n.querySelectorAll('*')].flatMap("
             "(e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);"
-            "return all(document).filter((e) => e.className === 'bk-tooltip-row-value').map((e) => e.textContent)"
+            "const values = all(document).filter((e) => e.className === 'bk-tooltip-row-value');"
+            "return values.map((e) => e.textContent.trim())"
         )
 
     def sought(self, selector):
         """The texts of tooltips after pointing at one place of an element after the other, until there is one."""
-        for y in np.linspace(0.1, 0.8, 15):
-            for x in np.linspace(0.15, 0.95, 12):
+        for y in np.linspace(0.1, 0.8, 6):
+            for x in np.linspace(0.15, 0.95, 110):
                 self.hover(selector, float(x), float(y))
                 if found := self.tooltips():
                     return found
@@ -172,7 +177,8 @@ def test_a_classifier_is_hovered_filtered_sorted_and_explored(name, trained, ope
     page = opened(trained[name] / "report.html")
     kept = json.loads((trained[name] / "plots/classes.json").read_text())
     triples = np.array(kept["confusion"]).reshape(-1, 3)
-    assert len(page.sought("#chart-0")) == 3  # curve, epoch, loss
+    curve, epoch, loss = page.sought("#chart-0")[:3]
+    assert curve in ("training", "validation") and 0 < float(epoch) <= 2 and float(loss) > 0
 
     true, predicted, count = page.sought("#matrix")
     i, j = kept["names"].index(true), kept["names"].index(predicted)
@@ -196,14 +202,16 @@ def test_a_classifier_is_hovered_filtered_sorted_and_explored(name, trained, ope
     assert page.js("return document.querySelector('th[aria-sort]').getAttribute('aria-sort')") == "descending"
 
     before = page.texts("#attention .said")[0]
-    page.press("#attention [data-control=query] select", "\ue015")  # the next token
+    page.press("#attention [data-control=query] select", "\ue011", "\ue015")  # Home, then the next token
     after = page.texts("#attention .said")[0]
-    assert before != after and after.startswith("Most attention from row 1, column 1:")
+    attention = json.loads((trained[name] / "plots/attention.json").read_text())
+    tokens = [*attention["prefix"], "row 1, column 1", "row 1, column 2"]
+    first = tokens[0] if attention["prefix"] else "all tokens (mean)"
+    assert before.startswith(f"Most attention from {first}:") and after.startswith(f"Most attention from {tokens[1]}:")
     page.press("#attention [data-control=layer] select", "\ue013")
     page.press("#attention [data-control=head] select", "\ue013")
     page.js("document.querySelector('#attention .patches').children[7].click()")
     assert page.texts("#attention .said")[0] not in (before, after)
-    attention = json.loads((trained[name] / "plots/attention.json").read_text())
     shares = page.js("return [...document.querySelectorAll('#attention .patches i')].map((e) => e.title)")
     assert len(shares) == np.prod(attention["examples"][0]["grid"])
     page.press("#positions [data-control=query] select", "\ue015")
@@ -229,7 +237,7 @@ def test_a_comparison_names_the_field_that_differs_in_its_first_screen(trained, 
     path = write_report([trained["digits"], trained["cifar100"]], tmp_path / "both.html")
     page = opened(path, "narrow")
     place = page.js("return document.querySelector('#differing-title + div tbody tr').getBoundingClientRect()")
-    assert place["bottom"] < 900 and len(page.sought("#chart-0")) == 3
+    assert place["bottom"] < 900 and page.sought("#chart-0")[0] in ("digits", "cifar100")
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -75,10 +75,13 @@ def line_chart(curves: Sequence[Curve], unit: str, log: bool = False) -> Any:
         else:
             hovered.append(chart.line(x, y, line_width=2, **line))
             if len(x) <= 40:
-                chart.scatter(x, y, size=6, color=color, legend_label=curve.name)
+                look = {"color": color, "legend_label": curve.name, "name": curve.name}
+                points = chart.scatter(x, y, size=6 if len(x) > 1 else 10, **look)
+                hovered[-1] = hovered[-1] if len(x) > 1 else points
     digits = "0.0000e+0" if unit == "learning rate" else "0,0.[00000]"
     shown = [("curve", "$name"), ("epoch", "@x{0.[00]}"), (unit, f"@y{{{digits}}}")]
-    chart.add_tools(HoverTool(tooltips=shown, renderers=hovered, mode="mouse", line_policy="nearest"))
+    mode = "vline" if len(curves) <= 4 else "mouse"  # of all curves at once, while there is room
+    chart.add_tools(HoverTool(tooltips=shown, renderers=hovered, mode=mode, line_policy="nearest"))
     legend = chart.legend[0]
     legend.update(click_policy="hide", label_text_color=INK, border_line_color=None, background_fill_color=None)
     columns = 3 if max(len(curve.name) for curve in curves) < 16 else 1

@@ -97,7 +97,7 @@ function explore(root, examples, worth, last) {
   const options = (select, texts) => select.replaceChildren(...texts.map((t, i) => element("option", t, { value: String(i) })));
   const hide = (select, hidden) => { select.parentElement.hidden = hidden; };
 
-  // The weights [keys] from the chosen token: of one layer and head, or their mean.
+  // The weights [keys] from the chosen token, layer and head; a choice beyond the last is the mean of all.
   const weights = () => {
     const [layers, heads, queries, keys] = now.shape;
     const chosen = (select, count) => {
@@ -105,10 +105,10 @@ function explore(root, examples, worth, last) {
       return value < count ? [value] : [...Array(count).keys()];
     };
     const out = new Float64Array(keys);
-    const ls = chosen(layer, layers), hs = chosen(head, heads);
-    for (const l of ls) for (const h of hs) {
-      const begin = ((l * heads + h) * queries + Number(query.value)) * keys;
-      for (let k = 0; k < keys; k++) out[k] += worth(now.bytes[begin + k]) / (ls.length * hs.length);
+    const ls = chosen(layer, layers), hs = chosen(head, heads), qs = chosen(query, queries);
+    for (const l of ls) for (const h of hs) for (const q of qs) {
+      const begin = ((l * heads + h) * queries + q) * keys;
+      for (let k = 0; k < keys; k++) out[k] += worth(now.bytes[begin + k]) / (ls.length * hs.length * qs.length);
     }
     return out;
   };
@@ -130,7 +130,7 @@ function explore(root, examples, worth, last) {
     queryWords.forEach((word, q) => word.setAttribute("aria-pressed", String(q === Number(query.value))));
     const order = [...values.keys()].sort((a, b) => values[b] - values[a]).slice(0, 5);
     const list = order.map((k) => `${now.keys[k]} ${last ? values[k].toFixed(2) : percent(values[k])}`).join("; ");
-    said.textContent = `${last ? "Most similar to" : "Most attention from"} ${now.queries[Number(query.value)]}: ${list}.`;
+    said.textContent = `${last ? "Most similar to" : "Most attention from"} ${now.from[Number(query.value)]}: ${list}.`;
   };
 
   const choose = (q) => { query.value = String(q); show(); };
@@ -193,11 +193,14 @@ function explore(root, examples, worth, last) {
     const [layers, heads] = now.shape;
     options(layer, now.layers.map((n) => `${n + 1} of ${now.depth}`).concat(layers > 1 ? ["mean of these"] : []));
     options(head, heads < now.heads ? [`mean of ${now.heads}`] : [...Array(heads).keys()].map((h) => `${h + 1}`).concat(heads > 1 ? [`mean of ${heads}`] : []));
-    options(query, now.queries);
+    now.from = now.own ? [...now.queries, "all tokens (mean)"] : now.queries;
+    options(query, now.from);
     hide(layer, layers < 2 && now.depth < 2);
     hide(head, now.heads < 2);
     layer.value = String(layers - 1);
     head.value = String(heads > 1 ? heads : 0);
+    // Where no token comes before the patches, none of them is the one that counts.
+    if (now.own && now.grid && now.keys.length === now.grid[0] * now.grid[1]) query.value = String(now.queries.length);
     // Which token looks where a patch is chosen in the picture: {place of the patch: number of the token}.
     const prefix = now.grid ? now.keys.length - now.grid[0] * now.grid[1] : 0;
     const places = now.places ?? (now.own && now.grid ? now.queries.slice(prefix).map((_, i) => i) : []);
