@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from bokeh.embed import json_item
@@ -80,7 +80,9 @@ def line_chart(curves: Sequence[Curve], unit: str, log: bool = False) -> Any:
                 hovered[-1] = hovered[-1] if len(x) > 1 else points
     digits = "0.0000e+0" if unit == "learning rate" else "0,0.[00000]"
     shown = [("curve", "$name"), ("epoch", "@x{0.[00]}"), (unit, f"@y{{{digits}}}")]
-    mode = "vline" if len(curves) <= 4 else "mouse"  # of all curves at once, while there is room
+    mode: Literal["vline", "mouse"] = (
+        "vline" if len(curves) <= 4 else "mouse"
+    )  # of all curves at once, while there is room
     chart.add_tools(HoverTool(tooltips=shown, renderers=hovered, mode=mode, line_policy="nearest"))
     legend = chart.legend[0]
     legend.update(click_policy="hide", label_text_color=INK, border_line_color=None, background_fill_color=None)
