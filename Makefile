@@ -6,6 +6,7 @@
 # make parity      compare ours with PyTorch and other libraries, layer by layer, and print the table, then run the tests
 #                  that make test skips without these libraries; ARGS goes to python -m tests.parity and leaves the tests out
 # make lint        ruff and mypy
+# make examples    execute the notebooks of examples/, with MNIST in $TFDS_DATA_DIR; ARGS names some: mnist_vit_from_scratch
 # make clean       remove .venv, .venv-newest and caches; runs/ stays
 #
 # PYTHON           the interpreter for .venv, 3.11 or newer (default: python3, or the newest python3.x that is found)
@@ -13,7 +14,7 @@
 # NEWEST           for test-newest: the interpreters to choose from (default: python3.12 and newer, and pyenv's)
 # TORCH            empty: the tests run without PyTorch and skip what compares with it: make test TORCH=
 
-.PHONY: help train test test-slow test-newest parity lint clean
+.PHONY: help train test test-slow test-newest parity examples lint clean
 .DELETE_ON_ERROR:
 
 TORCH ?= yes
@@ -103,6 +104,10 @@ test-newest:
 parity: .venv/.parity
 	.venv/bin/python -m tests.parity $(ARGS)
 	@test -n "$(ARGS)" || $(PYTEST) -q $(LIBRARY_TESTS)
+
+examples: .venv/.test
+	.venv/bin/python -m pip install -c constraints.txt $(PIP_ARGS) -e '.[examples]'
+	.venv/bin/python examples/execute.py $(ARGS)
 
 lint: .venv/.dev
 	.venv/bin/python -m ruff check

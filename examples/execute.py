@@ -1,0 +1,52 @@
+"""Execute notebooks: each NAME.py, in jupytext's percent format, becomes NAME.ipynb with its outputs.
+
+python examples/execute.py [NAME...]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+MINUTES = 60  # that a cell may take, with PRICES=again
+
+
+def names() -> list[str]:
+    """The notebooks here."""
+    return sorted(path.stem for path in HERE.glob("*.py") if path.read_text(encoding="utf-8").startswith("# ---\n"))
+
+
+def executed(name: str) -> Any:
+    """A notebook with its outputs. Raises nbclient's CellExecutionError where a cell does."""
+    import jupytext
+    from nbclient import NotebookClient
+
+    notebook = jupytext.read(HERE / f"{name}.py")
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{number}"  # not a random one, so that a notebook changes where its content does
+    NotebookClient(
+        notebook, timeout=60 * MINUTES, coalesce_streams=True, resources={"metadata": {"path": str(HERE)}}
+    ).execute()
+    for cell in notebook.cells:
+        cell["metadata"].pop("execution", None)  # times of day
+    notebook.metadata.pop("language_info", None)
+    notebook.metadata.pop("jupytext", None)
+    return notebook
+
+
+def main(wanted: list[str]) -> int:
+    import nbformat
+
+    if unknown := set(wanted) - {*names()}:
+        print(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(names())}", file=sys.stderr)
+        return 2
+    for name in wanted or names():
+        nbformat.write(executed(name), HERE / f"{name}.ipynb")
+        print(f"examples/{name}.ipynb", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
