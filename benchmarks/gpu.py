@@ -17,6 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
+
+from benchmarks.choices import CHOICES, said
+
 HERE = Path(__file__).parents[1]
 
 
@@ -56,6 +60,7 @@ RECIPES = (
     ),
 )
 SPEEDS = ("ours", "timm")  # sides of benchmarks.throughput
+BATCH = 128  # of ViT-B/16 with each of CHOICES
 TOY_SIZES = "--net vit-ti16 --image 32 --depth 1 --batches 4 --steps 2 --rounds 2 --product 256"
 
 
@@ -76,7 +81,7 @@ class Settings:
         """Settings of environment variables. Raises SystemExit on one that has no meaning."""
         toy, python = environment.get("TOY", "") not in ("", "0"), environment.get("PYTHON") or sys.executable
         only = tuple(filter(None, environment.get("ONLY", "").split(",")))
-        names = [recipe.name for recipe in RECIPES] + [f"vit-b16-{side}" for side in SPEEDS]
+        names = [recipe.name for recipe in RECIPES] + [f"vit-b16-{each}" for each in (*SPEEDS, *CHOICES)]
         if unknown := set(only) - set(names):
             raise SystemExit(f"ONLY={','.join(only)}: there is no {', '.join(unknown)}; there are {', '.join(names)}")
         if not (seeds := environment.get("SEEDS") or "1").isdecimal() or seeds == "0":
@@ -176,6 +181,27 @@ def speed(side: str, s: Settings) -> dict[str, str]:
     return {**row, "measured": told, "minutes": f"{(time.monotonic() - began) / 60:.1f}"}
 
 
+def chosen(choice: str, s: Settings) -> dict[str, str]:
+    """Measure ViT-B/16 with a choice of benchmarks.choices; its row of the table."""
+    file = s.out / f"choice-{choice}.json"
+    net, batch = ("tiny", 4) if s.toy else ("b16", BATCH)
+    words = ["-m", "benchmarks.choices", "--nets", net, "--batch", str(batch), "--dtype", "bfloat16"]
+    words += ["--choices", choice, *(["--product", "256", "--steps", "2"] if s.toy else ["--steps", "20"])]
+    words += ["--json", str(file)]
+    row = {
+        "what": f"vit-b16-{choice}",
+        "goal": "",
+        "measured": "",
+        "minutes": "",
+        "command": "python " + " ".join(words),
+    }
+    began = time.monotonic()
+    if wrong := call([s.python, *words], s.out / f"choice-{choice}.log"):
+        return {**row, "measured": wrong}
+    (found,) = json.loads(file.read_text())["rows"]
+    return {**row, "measured": " ".join(said(found).split()), "minutes": f"{(time.monotonic() - began) / 60:.1f}"}
+
+
 def about(s: Settings) -> str:
     """The devices and versions of both interpreters."""
     ask = (
@@ -209,7 +235,8 @@ def main() -> int:
     title = f"GPU figures{' in tiny, on a CPU: not figures' if s.toy else ''}, {date}; {about(s)}"
     page = (s.out if s.toy else HERE / "benchmarks/results") / f"{date}-gpu.md"
     rows: list[dict[str, str]] = []
-    works = [(f"vit-b16-{side}", speed, side) for side in SPEEDS] + [(r.name, trained, r) for r in RECIPES]
+    works = [(f"vit-b16-{side}", speed, side) for side in SPEEDS]
+    works += [(f"vit-b16-{choice}", chosen, choice) for choice in CHOICES] + [(r.name, trained, r) for r in RECIPES]
     for name, work, argument in works:
         if not s.only or name in s.only:
             rows.append(work(argument, s))  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from vit_jax.presets import preset
 
 MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)  # those of augment.normalize half
 SIDES = ("flax", "torch", "compile")  # besides ours
-NETS = ("48x4", "256x6", "s16", "tiny")
+NETS = ("48x4", "256x6", "256x24", "s16", "b16", "tiny")
 
 Step = Callable[[], Any]
 
@@ -29,7 +29,9 @@ def config(net: str) -> RunConfig:
     runs: dict[str, tuple[RunConfig, int]] = {
         "48x4": (preset("cifar10-48x4").run, 128),
         "256x6": (preset("cifar10-256x6").run, 64),
+        "256x24": (preset("cifar100-256x24").run, 16),
         "s16": (RunConfig("classify", sized("vit-s16"), ImageData(), ImageAugment()), 4),
+        "b16": (RunConfig("classify", sized("vit-b16"), ImageData(), ImageAugment()), 4),
         "tiny": (RunConfig("classify", tiny, ImageData(), ImageAugment()), 4),
     }
     return deterministic(*runs[net])

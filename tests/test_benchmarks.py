@@ -19,7 +19,7 @@ from flax import nnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is not installed
 
-from benchmarks import curve, gpu, inference, loading, machine, plain, power_cut, sides, step, throughput
+from benchmarks import choices, curve, gpu, inference, loading, machine, plain, power_cut, sides, step, throughput
 from vit_jax import runs
 from vit_jax.compare import Line, Member
 from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig, check_run, flops, parameters
@@ -215,6 +215,25 @@ def test_the_peak_of_a_gpu_is_that_of_its_own_form():
     assert {name: stated_peak(name) for name in names} == names
 
 
+def test_choices_are_measured_beside_each_other_and_one_that_fails_is_a_row(tmp_path, monkeypatch, capsys):
+    def process(words):
+        return {"error": "out of memory"} if words["choice"] == "scan" else choices.work(words)
+
+    monkeypatch.setattr(choices, "process", process)  # in this process
+    line = f"choices --nets tiny --choices plain,scan+remat,scan --steps 2 --json {tmp_path / 'found.json'}"
+    monkeypatch.setattr(sys, "argv", line.split())
+    assert choices.main() == 1
+    plain_, remat, scan = json.loads((tmp_path / "found.json").read_text())["rows"]
+    assert remat["loss"] == pytest.approx(plain_["loss"], rel=1e-5) and scan["error"] == "out of memory"
+    assert min(min(row[name] for name in ("compile", "compile_cpu", "scratch", "ms")) for row in (plain_, remat)) > 0
+    printed = capsys.readouterr().out
+    assert f"scratch {plain_['scratch']:9,.1f} MB  step {plain_['ms']:8.1f} ms" in printed
+    assert "scan              out of memory" in printed
+    monkeypatch.setattr(choices, "process", lambda words: {"loss": 1.0 + len(words["choice"])})
+    with pytest.raises(SystemExit, match="the choices do not compute the same network"):
+        choices.main()
+
+
 def test_every_command_of_the_gpu_script_is_one_of_ours(tmp_path):
     asked = {"OUT": str(tmp_path), "DATA": "sets", "SEEDS": "2"}
     full, toy = gpu.Settings.read(asked), gpu.Settings.read(asked | {"TOY": "1"})
@@ -237,10 +256,12 @@ def test_the_table_of_the_gpu_script(tmp_path, monkeypatch, capsys):
     (tmp_path / f"{done.name}-warm").mkdir()
     (tmp_path / f"{done.name}-warm/summary.json").write_text('{"seconds": 30}')
     monkeypatch.setattr(gpu, "call", lambda command, log: f"failed with 2, see {log}")
-    text = gpu.table([gpu.trained(done, s), gpu.trained(failing, s), gpu.speed("timm", s)], "Title")
+    text = gpu.table(
+        [gpu.trained(done, s), gpu.trained(failing, s), gpu.speed("timm", s), gpu.chosen("scan", s)], "Title"
+    )
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and "---" not in line]
     assert rows[1][2:4] == ["90.00 % +-1.00 (test.last.accuracy); 5 images/s", "1.5; the two steps that compile 0.5"]
-    assert all("failed with 2" in row[2] for row in rows[2:]) and len(rows) == 4
+    assert all("failed with 2" in row[2] for row in rows[2:]) and len(rows) == 5
     assert shlex.split(rows[1][4])[0].startswith("`python")
 
 

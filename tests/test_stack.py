@@ -122,6 +122,26 @@ def test_training_is_the_same_to_rounding_with_everything_drawn(name, how):
     assert expected["losses"].std() > 1e-2
 
 
+KINDS = {
+    "axial positions, gated": dict(rotary="axial", position="none", gated=True, qk_norm=True),
+    "mixed positions, some patches": dict(rotary="mixed", position="none", patch_dropout=0.5, registers=2),
+    "norms of branches, inside too": dict(branch_norm=True, norm_kind="rms", attention_norm=True, mlp_norm=True),
+    "norms after the sum": dict(norm_first=False, drop_path=0.4),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_of_every_kind_go_through_a_loop_in_bfloat16(kind):
+    """By their shapes and dtypes alone: what a block gives is what the next one takes."""
+    run = replace(IMAGES, model=replace(VIT, **KINDS[kind]), scan=True, remat="full")
+    engine, tree = engine_of(run, "float32")
+    engine.definition = definition(run.model, "bfloat16", "float32")
+    state = engine.start(tree)
+    after, metrics = jax.eval_shape(engine.compiled, state, batch_of(run, 0), engine.seed, engine.frozen)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
+    assert metrics["loss"].dtype == np.float32
+
+
 # ------------------------------------------------------------------------------- what they are for
 
 
