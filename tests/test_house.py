@@ -18,6 +18,7 @@ ORDER = [
     *(
         "errors",
         "callable_module",
+        "hosts",
         "config",
         "synonyms",
         "flags",
@@ -30,7 +31,7 @@ ORDER = [
         "mfu",
     ),
     *("attention_core", "rotary", "layers", "stack", "decoder", "vit", "transformer", "resnet", "captioner", "models"),
-    *("text", "data", "report", "augment", "muon", "optim", "lora", "decode", "tasks", "step", "histograms"),
+    *("text", "data", "report", "augment", "muon", "optim", "lora", "decode", "tasks", "devices", "step", "histograms"),
     *("checkpoint", "interop", "weights", "starting", "teacher"),
     *("compare", "run_report", "probe", "train", "evaluate", "predict", "cli", "__main__"),
 ]

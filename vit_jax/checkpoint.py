@@ -36,6 +36,7 @@ from .runs import (
 from .step import State
 
 TEMPORARY = ".orbax-checkpoint-tmp"
+ITEMS = ("model", "optimizer", "ema", "lora")  # of a checkpoint
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,16 @@ class Checkpoints:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         _hush_closed_loops()
         self.run, self.ocp, self.factors = run, ocp, dict(factors or {})
-        self.checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+        # Of several hosts only the owner of the run reads and writes: Orbax must not wait for the others.
+        self.alone = ocp.options.MultiprocessingOptions(
+            primary_host=0, active_processes={0}, barrier_sync_key_prefix="vit-jax"
+        )
+        handlers = {item: ocp.StandardCheckpointHandler(multiprocessing_options=self.alone) for item in ITEMS}
+        composite = ocp.CompositeOptions(multiprocessing_options=self.alone)
+        self.checkpointer = ocp.Checkpointer(
+            ocp.CompositeCheckpointHandler(composite_options=composite, **handlers),
+            multiprocessing_options=self.alone,
+        )
 
     def clear(self) -> None:
         """Remove temporary files of saves that were killed."""
@@ -171,7 +181,7 @@ class Checkpoints:
                 except UserError as error:
                     raise UserError(f"{subject}: {error}") from error
         try:
-            tree = self.ocp.PyTreeCheckpointHandler().metadata(folder).tree
+            tree = self.ocp.PyTreeCheckpointHandler(multiprocessing_options=self.alone).metadata(folder).tree
             found = {name: tuple(each.shape) for name, each in flatten(tree).items()}
         except Exception as error:
             # On a damaged file Orbax and TensorStore raise exceptions of many classes.
@@ -183,7 +193,7 @@ class Checkpoints:
 
     def _read_item(self, step: int, item: str, digests: dict[str, str]) -> dict[str, np.ndarray]:
         subject = f"checkpoint {step}"
-        handler = self.ocp.PyTreeCheckpointHandler()
+        handler = self.ocp.PyTreeCheckpointHandler(multiprocessing_options=self.alone)
         try:
             folder = self._folder(step) / item
             skeleton = unflatten(dict.fromkeys(digests, self.ocp.RestoreArgs(restore_type=np.ndarray)))

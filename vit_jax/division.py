@@ -6,7 +6,7 @@ computes leaves the caches before it is used again. Importing this file loads no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import backend
 from .config import RunConfig, network_of, parameter_count, task_row, with_data
@@ -29,18 +29,29 @@ class Division:
     parts: int
 
 
-def planned(run: RunConfig) -> Division:
-    """What is fastest for a run on this machine, of whose accelerators nothing is known before jax starts."""
+def planned(run: RunConfig, hosts: int = 1) -> Division:
+    """What is fastest for a run on this machine, of whose accelerators nothing is known before jax starts.
+
+    With several `hosts` this is one of so many, with as large a share of each batch as the others.
+    """
+    run = replace(run, batch=max(1, run.batch // hosts))
     return Division(1, run.accumulate or 1) if backend.accelerators() else _on_cpu(run, backend.cores())
 
 
-def divided(run: RunConfig) -> Division:
-    """How the steps of a run are divided in this process, with the devices that it has; starts jax."""
+def divided(run: RunConfig, hosts: int = 1) -> Division:
+    """How the steps of a run are divided in this process, with the devices that it and the other hosts have.
+
+    It starts jax.
+    """
     import jax
 
     count, there = jax.device_count(), jax.default_backend()
     if there != "cpu":
         return Division(count, run.accumulate or 1)
+    if hosts > 1:
+        wanted = planned(run, hosts)
+        as_wanted = backend.made_devices() and wanted.devices == jax.local_device_count()
+        return Division(count, wanted.parts if as_wanted else run.accumulate or 1)
     wanted = _on_cpu(run, backend.cores())
     if count == 1 or backend.made_devices():  # for this run, or for one before it in this process
         return wanted if wanted.devices in (1, count) else Division(1, 1)

@@ -142,6 +142,20 @@ def value_of(words: Sequence[str], name: str) -> str:
     return value
 
 
+def said(words: Sequence[str]) -> dict[str, list[str]]:
+    """{flag: the texts after it} of a command line, before its words are checked; "" has those before the first."""
+    found: dict[str, list[str]] = {"": []}
+    name = ""
+    for word in words:
+        if is_flag(word):
+            flag, equals, text = word.partition("=")
+            name = _spelt(flag)
+            found[name] = [text] if equals else []
+        else:
+            found[name].append(word)
+    return found
+
+
 def _spelt(word: str) -> str:
     """The name of a flag as it stands in the table: without dashes before it, and with dashes inside."""
     return word.removeprefix("--").replace("_", "-")

@@ -26,7 +26,8 @@ class Histograms:
 
     def __init__(self, engine: Engine):
         self.engine = engine
-        self.compiled = jax.jit(self.groups, out_shardings=engine.devices.replicated)
+        compiled = jax.jit(self.groups, out_shardings=engine.devices.replicated)
+        self.compiled = engine.devices.compiled(compiled, batch_at=1)
 
     def of(self, state: State, batch: Batch) -> dict[str, dict[str, dict[str, Any]]]:
         """{"parameters" | "gradients": {dotted name: {"min", "max", "mean", "std" (float), "counts" (int [BINS])}}}.

@@ -6,8 +6,7 @@ batch), so jit, pmap and gradient accumulation draw the same numbers.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,12 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from .config import ModelConfig, RunConfig, network_of, shapes
 from .data import evaluation_batches
+from .devices import Devices
 from .division import divided
 from .errors import UserError
+from .hosts import ALONE, Hosts
 from .layers import merge
 from .lora import Lora
 from .optim import Optimizer, joined
@@ -67,50 +68,6 @@ def with_frozen(task: Task, frozen: Mapping[str, Any]) -> Task:
     return replace(task, frozen=frozen) if frozen else task  # type: ignore[type-var]  # a task is a dataclass
 
 
-# Arrays of fewer numbers stay whole: splitting them saves little, and gathering each takes time.
-SMALL = 4096
-
-
-class Devices:
-    """The first `count` devices, or all, as a mesh: the examples of a batch are shared by all of them.
-
-    Parameters, and what belongs to them, are on each device, or with `fsdp` above 1 split among so many of them (FSDP;
-    Zhao et al. 2023, arXiv 2304.11277), of which there are then several groups. Raises UserError if there are not.
-    """
-
-    def __init__(self, count: int | None = None, fsdp: int = 1) -> None:
-        self.all, self.fsdp = jax.devices()[:count], fsdp
-        n = len(self.all)
-        if n % fsdp:
-            divisors = ", ".join(str(k) for k in range(1, n + 1) if n % k == 0)
-            raise UserError(f"fsdp is {fsdp}, which does not divide the {n} devices here: give one of {divisors}")
-        axes = {"data": n // fsdp} | ({"fsdp": fsdp} if fsdp > 1 else {})
-        kinds = (AxisType.Auto,) * len(axes)
-        self.mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds, devices=self.all)
-        self.replicated = NamedSharding(self.mesh, PartitionSpec())
-        self.sharded = NamedSharding(self.mesh, PartitionSpec(tuple(axes) if fsdp > 1 else "data"))
-
-    def __len__(self) -> int:
-        return len(self.all)
-
-    @property
-    def share_a_cpu(self) -> bool:
-        """Whether they are parts of one CPU, with one memory."""
-        return len(self) > 1 and self.all[0].platform == "cpu"
-
-    def kept(self, tree: Any) -> Any:
-        """The sharding of each array of parameters, moments or averages."""
-        return jax.tree.map(lambda x: self._kept(np.shape(x)), tree)
-
-    def _kept(self, shape: tuple[int, ...]) -> NamedSharding:
-        """That of an array of this shape: split along its largest axis that can be, or on every device."""
-        possible = [axis for axis, length in enumerate(shape) if length % self.fsdp == 0]
-        if self.fsdp == 1 or math.prod(shape) < SMALL or not possible:
-            return self.replicated
-        axis = max(possible, key=lambda axis: shape[axis])
-        return NamedSharding(self.mesh, PartitionSpec(*(None,) * axis, "fsdp"))
-
-
 class Evaluator:
     """The compiled evaluation step of a network on a task, on all devices or those given.
 
@@ -120,26 +77,32 @@ class Evaluator:
     def __init__(self, config: ModelConfig, definition: Any, task: Task, devices: Devices | None = None):
         self.config, self.task, self.devices = config, task, devices or Devices()
         self.frozen = self.to_devices(dict(task.frozen) if task.frozen_in_outputs else {})
-        self.compiled = jax.jit(
+        compiled = jax.jit(
             lambda parameters, batch, frozen: with_frozen(task, frozen).outputs(merge(definition, parameters), batch)
         )
+        self.compiled = self.devices.compiled(compiled, batch_at=1)
+        # Asked between batches: whether to break an evaluation off, by KeyboardInterrupt. Several hosts do so together.
+        self.broken_off: Callable[[], bool] = lambda: False
 
     def to_devices(self, parameters: Tree) -> Tree:
         """The parameters on the devices, as `Devices.kept` says."""
+        if self.devices.hosts.several:
+            return self.devices.placed(parameters)
         return jax.device_put(parameters, self.devices.kept(parameters))
 
     def outputs(self, parameters: Tree, batch: Batch) -> dict[str, np.ndarray]:
         """The task's outputs of a batch {name: array [B, ...]}, one row per example, as numpy arrays.
 
+        Several hosts give as many rows each, a multiple of the devices that each has, and get those of all.
         Raises UserError on ids outside the network's vocabulary.
         """
         check_ids(self.config, batch)
         size = _rows(batch)
         padding = -size % len(self.devices)
-        if padding:
+        if padding and not self.devices.hosts.several:
             batch = {k: np.concatenate([x, np.repeat(x[-1:], padding, 0)]) for k, x in batch.items()}
-        out = self.compiled(parameters, jax.device_put(batch, self.devices.sharded), self.frozen)
-        return {k: np.asarray(v)[:size] for k, v in out.items()}
+        out = self.compiled(parameters, self.devices.shared(batch), self.frozen)
+        return {k: self.devices.whole(v)[: None if self.devices.hosts.several else size] for k, v in out.items()}
 
     def measure(self, parameters: Tree, split: Any, batch: int) -> Evaluation:
         """Evaluate parameters (on the devices) on all examples of a split, each once, `batch` at a time."""
@@ -147,10 +110,13 @@ class Evaluator:
 
     def outputs_of(self, parameters: Tree, split: Any, batch: int) -> dict[str, np.ndarray]:
         """The task's outputs of all n examples of a split, {name: [n, ...]}, in their order."""
-        parts, order = [], []
-        for examples, indices in evaluation_batches(split, batch):
+        parts, order, rows = [], [], self.devices.rows
+        for examples, indices in evaluation_batches(split, batch + (-batch % len(self.devices) if rows else 0), rows):
             parts.append({k: v[: len(indices)] for k, v in self.outputs(parameters, examples).items()})
             order.append(indices)
+            self.devices.hosts.moved()
+            if self.devices.any(self.broken_off()):
+                raise KeyboardInterrupt
         places = np.argsort(np.concatenate(order))
         return {k: np.concatenate([p[k] for p in parts])[places] for k in parts[0]}
 
@@ -191,11 +157,11 @@ def check_together(sizes: Mapping[str, int], devices: int, together: int) -> Non
 class Engine:
     """The compiled training step of a run, and its arrays on the devices."""
 
-    def __init__(self, run: RunConfig, definition: Any, task: Task, optimizer: Optimizer):
+    def __init__(self, run: RunConfig, definition: Any, task: Task, optimizer: Optimizer, hosts: Hosts = ALONE):
         self.run, self.definition, self.task, self.optimizer = run, definition, task, optimizer
         self.lora = Lora(run) if run.lora.rank else None
-        there = divided(run)
-        self.devices, self.parts = Devices(there.devices, run.fsdp), there.parts
+        there = divided(run, hosts.count)
+        self.devices, self.parts = Devices(there.devices, run.fsdp, hosts), there.parts
         self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
         self.frozen = self.to_devices(dict(task.frozen))
         if run.parallel == "pmap":
@@ -208,8 +174,10 @@ class Engine:
                 if run.fsdp == 1
                 else (self.devices.kept(self.state_shapes()), self.devices.replicated)
             )
-            self.compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=kept)
-            self.compiled_together = jax.jit(self.jit_steps, donate_argnums=0, out_shardings=kept)
+            compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=kept)
+            self.compiled = self.devices.compiled(compiled, batch_at=1)
+            compiled = jax.jit(self.jit_steps, donate_argnums=0, out_shardings=kept)
+            self.compiled_together = self.devices.compiled(compiled, batch_at=1)
 
     # Called on the host.
 
@@ -217,10 +185,15 @@ class Engine:
         """The state before the first step, on the devices."""
         return self.to_devices(self.begun(parameters))
 
+    def spread(self, state: State | None) -> State:
+        """A state that host 0 has, and the others as None, on the devices of all."""
+        return self.devices.spread(state, self.state_shapes()) if self.devices.hosts.several else self.to_devices(state)
+
     def state_shapes(self) -> State:
         """The shapes of a state's arrays."""
+        dtype = np.float64 if self.run.compute_dtype == "float64" else np.float32
         names = shapes(self.run.model).items()
-        return jax.eval_shape(self.begun, unflatten({n: jax.ShapeDtypeStruct(s, np.float32) for n, s in names}))
+        return jax.eval_shape(self.begun, unflatten({n: jax.ShapeDtypeStruct(s, dtype) for n, s in names}))
 
     def begun(self, parameters: Tree) -> State:
         """The state before the first step."""
@@ -252,6 +225,8 @@ class Engine:
 
         The caller may go on using the arrays of the given tree.
         """
+        if self.devices.hosts.several:
+            return self.devices.placed(tree)
         if self.run.parallel != "pmap":
             # The step donates the state. device_put copies numpy arrays, but with several devices it reuses a jax array
             # on the device that has it, even with may_alias=False.
@@ -266,22 +241,31 @@ class Engine:
         """The state without the axis of replicas."""
         return jax.tree.map(lambda x: x[0], state) if self.run.parallel == "pmap" else state
 
-    def train(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
-        """Do one step: the next state and {metric: scalar}, both on the devices. The given state is donated."""
-        batch = jax.device_put(batch, self.devices.sharded)
+    def collected(self, state: State) -> State:
+        """The state without the axis of replicas; of several hosts as numpy arrays at the owner, None at the others."""
+        return self.devices.collected(state) if self.devices.hosts.several else self.gather(state)
+
+    def train(self, state: State, batch: Batch, wishes: np.ndarray | None = None) -> tuple[State, dict[str, Array]]:
+        """Do one step: the next state and {metric: scalar}, both on the devices. The given state is donated.
+
+        Several hosts each give `wishes`, bool [k]; the metric "wishes", int32 [k], is 1 where any of them has one.
+        """
+        batch = self.devices.shared(batch)
         if self.run.parallel == "pmap":
             pieces = self.prepared(state.step, batch, self.seed, self.frozen)
             state, metrics = self.compiled(state, pieces, np.repeat(self.seed, len(self.devices)), self.frozen)
             return state, {k: v[0] for k, v in metrics.items()}
-        return self.compiled(state, batch, self.seed, self.frozen)
+        return self.compiled(state, batch, self.seed, self.frozen, self.devices.of_each(wishes))
 
-    def train_together(self, state: State, batches: Sequence[Batch]) -> tuple[State, dict[str, Array]]:
+    def train_together(
+        self, state: State, batches: Sequence[Batch], wishes: np.ndarray | None = None
+    ) -> tuple[State, dict[str, Array]]:
         """`train` for n batches of the same shapes, one step after the other, by one call; metrics are arrays [n].
 
         Not for pmap.
         """
-        batches = jax.device_put(tuple(batches), self.devices.sharded)
-        return self.compiled_together(state, batches, self.seed, self.frozen)
+        batches = self.devices.shared(tuple(batches))
+        return self.compiled_together(state, batches, self.seed, self.frozen, self.devices.of_each(wishes))
 
     def whole(self, state: State, batch: Batch) -> tuple[State, Batch, Any, Tree]:
         """The arguments of `batch_gradients`, on the devices, for what `train` is given."""
@@ -289,20 +273,27 @@ class Engine:
         if self.run.parallel == "pmap":
             its = jax.tree.map(lambda x: x[0], (state, frozen))
             state, frozen = jax.device_put(its, self.devices.replicated)
-        return state, jax.device_put(batch, self.devices.sharded), self.seed, frozen
+        return state, self.devices.shared(batch), self.seed, frozen
 
     # Compiled.
 
     def jit_steps(
-        self, state: State, batches: tuple[Batch, ...], seed: Array, frozen: Tree
+        self, state: State, batches: tuple[Batch, ...], seed: Array, frozen: Tree, wishes: Array | None = None
     ) -> tuple[State, dict[str, Array]]:
         """`jit_step` for each of these batches: the last state and the metrics {name: [n]}."""
         stacked = jax.tree.map(lambda *each: jnp.stack(each), *batches)
-        return jax.lax.scan(lambda state, batch: self.jit_step(state, batch, seed, frozen), state, stacked)
+        state, metrics = jax.lax.scan(lambda state, batch: self.jit_step(state, batch, seed, frozen), state, stacked)
+        return state, with_wishes(metrics, wishes)
 
-    def jit_step(self, state: State, batch: Batch, seed: Array, frozen: Tree) -> tuple[State, dict[str, Array]]:
-        """The next state and {metric: scalar}: loss, the task's metrics, lr, grad_norm, param_norm, update_norm."""
-        return self.update(state, *self.batch_gradients(state, batch, seed, frozen))
+    def jit_step(
+        self, state: State, batch: Batch, seed: Array, frozen: Tree, wishes: Array | None = None
+    ) -> tuple[State, dict[str, Array]]:
+        """The next state and {metric: scalar}: loss, the task's metrics, lr, grad_norm, param_norm, update_norm.
+
+        `wishes` are those of `train`, int32 [devices, k].
+        """
+        state, metrics = self.update(state, *self.batch_gradients(state, batch, seed, frozen))
+        return state, with_wishes(metrics, wishes)
 
     def batch_gradients(
         self, state: State, batch: Batch, seed: Array, frozen: Tree
@@ -431,3 +422,8 @@ class Engine:
 def _rows(batch: Batch) -> int:
     """The number of examples in a batch."""
     return len(next(iter(batch.values())))
+
+
+def with_wishes(metrics: dict[str, Array], wishes: Array | None) -> dict[str, Array]:
+    """Metrics with the "wishes" of any device, int32 [k], if there are some, int32 [devices, k]."""
+    return metrics if wishes is None else {**metrics, "wishes": jnp.max(wishes, axis=0)}

@@ -64,7 +64,8 @@ def check_numbers(run: RunConfig) -> None:
     for name in ("epochs", "batch", "log_every", "keep", "fsdp", "steps_per_dispatch"):
         if getattr(run, name) < 1:
             raise UserError(f"{name} is {getattr(run, name)}: give a positive number")
-    for name in ("accumulate", "patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes", "histograms"):
+    minutes = ("max_minutes", "save_minutes", "stall_minutes")
+    for name in ("accumulate", "patience", "overfit_batches", "max_steps", "histograms", *minutes):
         if not getattr(run, name) >= 0:
             raise UserError(f"{name} is {getattr(run, name)}: give 0 or more")
     if not 0 <= run.seed < 2**32:  # jax silently drops all but 32 bits of a seed

@@ -262,6 +262,9 @@ class RunConfig:
         "write checkpoints in a thread while training goes on, from a copy of all arrays in memory; if one cannot be "
         "written, the run ends after the step that is under way",
     )
+    stall_minutes: float = execution(
+        10.0, "with --hosts: name a host whose step has stood still for so many minutes; 0: never"
+    )
     log_every: int = execution(10, "steps between lines of metrics.jsonl")
     profile_steps: str = execution(
         "",

@@ -14,17 +14,24 @@ from .contract import Order, Split
 DEPTH = 2  # batches made in advance: one is being made while another is ready
 MAKERS = 2  # threads that make batches of images that are decoded for them: one goes on while another waits
 Batch = dict[str, np.ndarray]
+Rows = Callable[[int], np.ndarray] | None  # of a batch of so many, those that this host takes, int [k]; None: all
 A = TypeVar("A")
 B = TypeVar("B")
 
 
-def batches(split: Split, order: Order, start: int, stop: int) -> Generator[Batch, None, None]:
-    """The training batches {name: [B, ...]} of the steps start..stop-1, counted from 0."""
-    return _ahead(lambda step: split.batch(order.indices(step)), range(start, stop), _makers(split))
+def batches(split: Split, order: Order, start: int, stop: int, rows: Rows = None) -> Generator[Batch, None, None]:
+    """The training batches {name: [B, ...]} of the steps start..stop-1, counted from 0; of each only these `rows`."""
+
+    def make(step: int) -> Batch:
+        return _rows(split, split.batch, order.indices(step), rows)
+
+    return _ahead(make, range(start, stop), _makers(split))
 
 
-def evaluation_batches(split: Split, batch: int) -> Generator[tuple[Batch, np.ndarray], None, None]:
+def evaluation_batches(split: Split, batch: int, rows: Rows = None) -> Generator[tuple[Batch, np.ndarray], None, None]:
     """Batches of a whole split, each of size `batch`, with the numbers of the examples in it, int64 [k].
+
+    Of each there are only these `rows`, while k counts all.
 
     They come in order, or, where examples have lengths, the short ones first: then those of a batch are about equally
     long, and padded little. The last batch is filled up with copies of its last example, so k may be less than `batch`.
@@ -34,9 +41,21 @@ def evaluation_batches(split: Split, batch: int) -> Generator[tuple[Batch, np.nd
 
     def make(start: int) -> tuple[Batch, np.ndarray]:
         indices = every[start : start + batch]
-        return split.examples(np.pad(indices, (0, batch - len(indices)), mode="edge")), indices
+        whole = np.pad(indices, (0, batch - len(indices)), mode="edge")
+        return _rows(split, split.examples, whole, rows), indices
 
     return _ahead(make, range(0, len(split), batch), _makers(split))
+
+
+def _rows(split: Split, make: Callable[[np.ndarray], Batch], indices: np.ndarray, rows: Rows) -> Batch:
+    """The rows of the batch that `make` gives for these examples; no others are read, unless they are in memory."""
+    if rows is None:
+        return make(indices)
+    if hasattr(split, "longest"):  # how far they are padded depends on the whole batch
+        whole = make(indices)
+        chosen = rows(len(next(iter(whole.values()))))
+        return {name: x[chosen] for name, x in whole.items()}
+    return make(indices[rows(len(indices))])
 
 
 def _makers(split: Split) -> int:

@@ -6,22 +6,29 @@ Read ready (what is refused at once), session (what happens before the first ste
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import backend, runs
 from ..callable_module import make_callable
 from ..compare import draw, gather
-from ..config import RunConfig, task_row
+from ..config import RunConfig, flat, task_row
 from ..division import planned
 from ..errors import UserError, printable
+from ..hosts import Hosts, joined
+from .caught import signals
 from .finish import finish, show_again, splits
-from .loop import loop, signals
-from .ready import ready
+from .loop import loop
+from .ready import OF_A_HOST, beside, check_hosts, ready
 from .session import given_data, open_session
+
+if TYPE_CHECKING:
+    from ..data import Data
 
 __all__ = ["train", "train_seeds"]
 
@@ -33,6 +40,7 @@ def train(
     class_names: Sequence[str] = (),
     preset: str = "run",
     folder: runs.Run | None = None,
+    hosts: str = "",
 ) -> dict[str, Any]:
     """Train a run until its end or its budget, from its last checkpoint if it has one.
 
@@ -46,27 +54,68 @@ def train(
         class_names: the names of the classes of `data`, in order; empty: their numbers.
         preset: names the folder of a run without a name.
         folder: the run's folder; None: run.dir/run.name, or run.dir/PRESET with a number appended if that is taken.
+        hosts: of several processes that all make this call and train the run together: "auto" where Slurm, a TPU pod or
+            Kubernetes has started them, or "ADDRESS:PORT,COUNT,INDEX"; process 0 owns the folder. It has to be the
+            first use of jax in the process. Empty: this process trains alone.
 
-    Returns the content of summary.json and "folder", the run's. Raises UserError on what the user can mend, CheckFailed
-    if the loss is NaN or infinite, Interrupted after a signal, once everything is saved.
+    Returns the content of summary.json and "folder", the run's; in the processes of other hosts what these know of it.
+    Raises UserError on what the user can mend, and where another host is lost, CheckFailed if the loss is NaN or
+    infinite, Interrupted after a signal, once everything is saved.
     """
-    run, dataset = given_data(run, data, class_names)
-    folder = ready(run, preset, folder, data=dataset)
-    runs.same_data(folder, dataset)
-    made = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
-    with folder.lock(), contextlib.ExitStack() as stack:
-        stack.callback(_remove_if_unused, folder, made)
-        summary = _ended(folder)
-        if summary and summary["status"] == "finished":
+    with joined(hosts, run.stall_minutes) as group:
+        run, dataset = given_data(run, data, class_names, group.count)
+        group.compare({name: value for name, (value, _) in flat(run).items() if name not in OF_A_HOST})
+        return train_with(group, run, preset, folder, dataset)
+
+
+def train_with(
+    hosts: Hosts, run: RunConfig, preset: str, folder: runs.Run | None = None, dataset: Data | None = None
+) -> dict[str, Any]:
+    """`train` on these hosts, which all have the same run, but for OF_A_HOST; `dataset` is open where it was given."""
+    check_hosts(run, hosts)
+    with contextlib.ExitStack() as stack:
+        if hosts.owner:
+            folder = ready(run, preset, folder, data=dataset)
+            runs.same_data(folder, dataset)
+            stack.enter_context(owned(folder))
+            summary = _ended(folder)
+        else:
+            run, folder, summary = beside(run), stack.enter_context(private_folder()), None
+            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
+        record = folder.metadata() if hosts.owner and hosts.several and folder.exists() else None
+        told = hosts.share({"summary": summary, "record": record})
+        if (summary := told["summary"]) and summary["status"] == "finished":
             print(f"{folder}: this run is finished; choose another --name or --seed to train anew")
-            show_again(folder, summary)
+            if hosts.owner:
+                show_again(folder, summary)
             return {**summary, "folder": str(folder)}
+        if told["record"] and not hosts.owner:
+            folder.create(told["record"])
         caught = stack.enter_context(signals())
-        backend.configure_jax(planned(run).devices)
+        hosts.meet()  # where jax starts, each host waits for the others, but not long
+        backend.configure_jax(planned(run, hosts.count).devices)
         stack.enter_context(backend.precision(run.compute_dtype))
-        session = open_session(run, preset, folder, caught, dataset)
+        session = open_session(run, preset, folder, caught, dataset, hosts)
         stack.callback(session.log.close)
         return {**finish(session, loop(session)), "folder": str(folder)}
+
+
+@contextlib.contextmanager
+def owned(folder: runs.Run) -> Iterator[None]:
+    """A context in which this process has locked the run's folder, which is gone afterwards if it was not used."""
+    made = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
+    with folder.lock():
+        try:
+            yield
+        finally:
+            _remove_if_unused(folder, made)
+
+
+@contextlib.contextmanager
+def private_folder() -> Iterator[runs.Run]:
+    """A folder of this process alone, with copies of the small files of a run that another host owns."""
+    with tempfile.TemporaryDirectory(prefix="vit-jax-") as folder:
+        yield runs.Run(Path(folder) / "run")
 
 
 def _ended(folder: runs.Run) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -14,16 +15,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import backend, flags, runs, starting
-from ..config import TASKS, RunConfig, check_run, differences, flat, is_sized, network_of, to_dict
+from ..config import TASKS, ImageData, RunConfig, check_run, differences, flat, from_dict, is_sized, network_of, to_dict
 from ..config.complete import check_trained, is_name
 from ..config.dotted import unnested
 from ..config.file import overlaid, read_config
 from ..division import planned
 from ..errors import DONE, UserError, lasting_output, run_command
+from ..hosts import Hosts, joined
 from ..presets import DEFAULT, FINETUNE, PRESETS, preset
-from . import train, train_seeds
-from .ready import ready
+from . import train, train_seeds, train_with
+from .ready import OF_A_HOST, ready
 from .session import announce, own_data, set_up, starting_parameters
+
+# Flags that each host may give in its own way.
+OF_A_COMMAND = {"hosts", *OF_A_HOST}
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,14 @@ class Options(RunConfig):
     dry_run: bool = field(
         default=False,
         metadata={"help": "open the data, build the network, print what would be trained and exit, writing nothing"},
+    )
+    hosts: str = field(
+        default="",
+        metadata={
+            "help": "train with several processes that all give this command: auto (those that Slurm, a TPU pod or "
+            "Kubernetes has started), or ADDRESS:PORT,COUNT,INDEX (where process 0 listens, how many there are, and "
+            "which this is, from 0); process 0 alone reads and writes the run's folder; empty: this process alone"
+        },
     )
     version: bool = field(default=False, metadata={"help": "print the version and exit"})
 
@@ -245,6 +258,41 @@ def _fetched(run: RunConfig) -> str:
 
 def command(arguments: list[str]) -> int:
     """Parse the arguments and train, or print what they ask for; returns the exit code. Raises UserError."""
+    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    place = "" if {"-h", "--help", "--version"} & {*words} else flags.value_of(words, "hosts")
+    if not place:
+        return command_alone(arguments)
+    minutes = flags.value_of(words, "stall-minutes")
+    with joined(
+        place, float(minutes) if re.fullmatch(r"\d{1,6}(\.\d*)?", minutes) else RunConfig.stall_minutes
+    ) as hosts:
+        return command_with(hosts, arguments)
+
+
+def command_with(hosts: Hosts, arguments: list[str]) -> int:
+    """`command` on these hosts. The owner alone reads a config, weights and the run's folder; the others ask it."""
+    hosts.compare({name: value for name, value in flags.said(arguments).items() if name not in OF_A_COMMAND})
+    told: Any = None
+    folder = None
+    if hosts.owner:
+        name, options, folder = parse(arguments)
+        for other in ("dry_run", "print_config", "seeds"):
+            if getattr(options, other):
+                raise UserError(
+                    f"{other} is {getattr(options, other)} and hosts is {options.hosts}: leave one of them out"
+                )
+        told = {"preset": name, "run": to_dict(checked(options, folder))}
+    told = hosts.share(told)
+    run = from_dict(RunConfig, told["run"])
+    own = flags.value_of(arguments, "data.dir")
+    if own and not hosts.owner and isinstance(run.data, ImageData):
+        run = replace(run, data=replace(run.data, dir=own))
+    train_with(hosts, run, told["preset"], folder)
+    return DONE
+
+
+def command_alone(arguments: list[str]) -> int:
+    """`command` in one process."""
     name, options, folder = parse(arguments)
     run = options.run()
     if options.version:
@@ -252,14 +300,10 @@ def command(arguments: list[str]) -> int:
 
         print(f"vit-jax {__version__}")
         return DONE
-    check_run(run)
-    if options.tune != "none" and not run.init:
-        raise UserError(f"tune is {options.tune} but init is empty: name the weights to start from")
     if options.print_config:
-        print(json.dumps(to_dict(run), indent=1))
+        print(json.dumps(to_dict(checked(options)), indent=1))
         return DONE
-    if options.tune != "none":
-        print(starting.says(run, options.tune))
+    checked(options, folder)
     if options.seeds < 0:
         raise UserError(f"seeds is {options.seeds}: give a number of runs, or 0 for one run")
     if options.seeds and folder:
@@ -267,8 +311,6 @@ def command(arguments: list[str]) -> int:
             f"seeds is {options.seeds} and resume is {options.resume}: leave one of them out; "
             "to continue runs that were started with --seeds, repeat their command"
         )
-    if folder:
-        _same_run(folder, run, options.resume)
     if options.dry_run:
         return dry_run(run, name, folder, options.seeds)
     if options.seeds:
@@ -276,6 +318,18 @@ def command(arguments: list[str]) -> int:
         return DONE
     train(run, preset=name, folder=folder)
     return DONE
+
+
+def checked(options: Options, folder: runs.Run | None = None) -> RunConfig:
+    """The options' run, which goes on in a folder or is new. Prints what --tune decides. Raises UserError."""
+    run = check_run(options.run())
+    if options.tune != "none" and not run.init:
+        raise UserError(f"tune is {options.tune} but init is empty: name the weights to start from")
+    if options.tune != "none" and not options.print_config:
+        print(starting.says(run, options.tune))
+    if folder:
+        _same_run(folder, run, options.resume)
+    return run
 
 
 def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:

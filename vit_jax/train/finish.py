@@ -7,13 +7,14 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from .. import runs
-from ..config import RunConfig, task_row
+from ..config import RunConfig, shapes, task_row
 from ..errors import Interrupted, UserError, printable
 from ..run_report import FILE, leave_report
 from .loop import TOKENS, measure, measure_and_log, watched_split
 from .session import Session
 
 if TYPE_CHECKING:
+    from ..step import State
     from ..tasks import Evaluation
 
 
@@ -22,12 +23,13 @@ def finish(s: Session, status: str) -> dict[str, Any]:
 
     `status` is what `loop` returned. Raises Interrupted if a signal ended the loop; everything is saved by then.
     """
-    if s.caught.name:
+    if signal := s.decision.signal:
+        s.hosts.meet()
         done = f"saved at step {s.step}" if s.saved == s.step else "nothing was to be saved yet"
         again = going_on(s.folder, s.run)
         if s.folder.path.name == f"seed-{s.run.seed}" and not given_in_python(s.run):  # one of the runs of --seeds
             again = "the same command, which goes on with this seed and then trains the others"
-        raise Interrupted(f"{s.caught.name}: {done}; go on with: {again}", s.caught.name)
+        raise Interrupted(f"{signal}: {done}; go on with: {again}", signal)
     summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
     watched, split = watched_split(s)
     if split is not None:
@@ -49,7 +51,11 @@ def finish(s: Session, status: str) -> dict[str, Any]:
             summary[name]["best"] = shown.metrics
         result = shown if name == "test" else result
         summary |= {"notes": list(shown.notes)} if shown.notes else {}
-    summary["sample"] = draw(s, result, best)
+    network = whole(s, best)
+    if not s.hosts.owner:
+        s.hosts.meet()
+        return summary
+    summary["sample"] = draw(s, result, network, best is not None)
     # With a summary nothing is done again: what it stands for has to outlast a power cut as well.
     s.log.kept()
     for folder in (s.folder.plots, s.folder.samples):
@@ -57,6 +63,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     s.folder.write_summary(summary, s.log.written())
     leave_report(s.folder)
     show(s.folder, summary)
+    s.hosts.meet()
     return summary
 
 
@@ -76,13 +83,12 @@ def speeds(rows: list[dict[str, Any]]) -> dict[str, float]:
     return found
 
 
-def draw(s: Session, result: Evaluation | None, best: dict[str, Any] | None) -> str:
+def draw(s: Session, result: Evaluation | None, parameters: dict[str, Any], best: bool) -> str:
     """Draw the training curves and the task's figures; returns a sample input, as `Task.pictures` does.
 
-    `result` is the Evaluation of the test split, or None. The figures show the `best` weights, or, if None, the last.
+    `result` is the Evaluation of the test split, or None. The figures show these parameters, which are the `best`, or
+    else the last.
     """
-    import jax
-
     from ..layers import merge
     from ..report import draw_curves, weights_caption
 
@@ -94,18 +100,20 @@ def draw(s: Session, result: Evaluation | None, best: dict[str, Any] | None) -> 
     step = s.best["step"] if s.best else None
     draw_curves(s.folder.metrics(), s.folder.plots / "curves.png", ", ".join(more), metric, step)
     caption = weights_caption("last", "raw", s.step, s.epoch)
-    if best is not None and step is not None:
+    if best and step is not None:
         caption = weights_caption("best", best_kind(s), step, step / s.setup.order.steps_per_epoch)
-    tree = s.engine.gather(s.state).parameters if best is None else jax.tree.map(jax.numpy.asarray, best)
     data = s.setup.dataset
-    sample = s.task.pictures(merge(s.engine.definition, tree), data, s.folder, caption)
+    sample = s.task.pictures(merge(s.engine.definition, parameters), data, s.folder, caption)
     if result is not None:
         s.task.draw_result(data.splits["test"], result, data.metadata(), s.folder.plots, f"test split, {caption}")
     return sample
 
 
 def _measured(s: Session, parameters: dict[str, Any], split: Any) -> Evaluation:
-    return s.setup.evaluator.measure(s.setup.evaluator.to_devices(parameters), split, s.run.batch)
+    there = s.hosts.several  # `best_weights` are on the devices then
+    return s.setup.evaluator.measure(
+        parameters if there else s.setup.evaluator.to_devices(parameters), split, s.run.batch
+    )
 
 
 def best_kind(s: Session) -> str:
@@ -117,15 +125,34 @@ def best_weights(s: Session) -> dict[str, Any] | None:
     """The weights with the best validation; None without validation, or, with a printed reason, if they are lost."""
     if s.best is None:
         return None
-    state = s.engine.gather(s.state)
-    if s.best["step"] != s.step:
-        try:
-            state = s.checkpoints.read(s.best["step"], runs.flatten(state.parameters)).state
-        except UserError as error:
-            print(f"skipped  the test of the best weights: {printable(str(error))}")
-            return None
+    now = _best_of(s, s.engine.gather(s.state))
+    if s.best["step"] == s.step:
+        return now
+    read, reason = None, ""
+    try:
+        if s.hosts.owner:
+            read = _best_of(s, s.checkpoints.read(s.best["step"], shapes(s.run.model)).state)
+    except UserError as error:
+        reason = str(error)
+    if reason := s.hosts.share(reason):
+        print(f"skipped  the test of the best weights: {printable(reason)}")
+        return None
+    return s.engine.devices.spread(read, now) if s.hosts.several else read
+
+
+def _best_of(s: Session, state: State) -> dict[str, Any]:
+    """The weights of a state, or their average, whichever validation chose."""
     averaged = state.averaged
     return averaged if best_kind(s) == "ema" and averaged is not None else state.parameters
+
+
+def whole(s: Session, weights: dict[str, Any] | None) -> dict[str, Any]:
+    """These weights as a network on this host takes them, or the last if there are none; of use at the owner only."""
+    import jax
+
+    tree = s.engine.gather(s.state).parameters if weights is None else weights
+    tree = s.engine.devices.collected(tree) if s.hosts.several else tree
+    return jax.tree.map(jax.numpy.asarray, tree) if s.hosts.owner else {}
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:

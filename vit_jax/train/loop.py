@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
 import time
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import backend, mfu
-from ..errors import CheckFailed, Interrupted
+from ..errors import CheckFailed
 from ..report.log import STEP_METRICS
+from .decision import Decision
 from .profile import Profile
-from .session import Caught, Session
+from .session import Session
 from .together import Batches, steps_together
 
 if TYPE_CHECKING:
@@ -26,66 +26,38 @@ Measured = tuple[int, dict[str, float]]  # a step, and its metrics
 TOKENS = "tokens_per_second"  # of targets, ends included, padding not
 
 
-@contextlib.contextmanager
-def signals() -> Iterator[Caught]:
-    """Catch SIGINT and SIGTERM within the block, so that the loop can save and end.
-
-    A signal while `Caught.waits` is False, or a second SIGINT, ends the block at once with Interrupted. Outside the
-    main thread Python cannot catch signals, so this does nothing there.
-    """
-    caught = Caught()
-
-    def on_signal(number: int, frame: Any) -> None:
-        again = caught.name == "SIGINT" and number == signal.SIGINT
-        caught.name = signal.Signals(number).name
-        if again or not caught.waits:
-            raise KeyboardInterrupt  # not an Exception, which a library on the stack might catch
-
-    old = {}
-    with contextlib.suppress(ValueError):
-        old = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    except KeyboardInterrupt as error:
-        if isinstance(error, Interrupted) or not caught.name:
-            raise
-        raise Interrupted(
-            f"{caught.name}: ended at once; repeat the command to go on from the last checkpoint", caught.name
-        ) from None
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
 def loop(s: Session) -> str:
     """Do steps until the run ends, and return why, as `why_end` does. By then everything is saved."""
     from ..data import batches
 
     if s.due:
         measure_epoch(s)
-        s.checkpoints.note(s.step, checkpoint_notes(s), beside(s))
+        if s.hosts.owner:
+            s.checkpoints.note(s.step, checkpoint_notes(s), beside(s))
     if ending := why_end(s):
         return ending
     with (
-        contextlib.closing(batches(s.setup.dataset.splits["train"], s.setup.order, s.step, s.setup.stop)) as stream,
+        contextlib.closing(
+            batches(s.setup.dataset.splits["train"], s.setup.order, s.step, s.setup.stop, s.engine.devices.rows)
+        ) as stream,
         s.progress,
         s.caught.waiting(),
         s.saver,
         Profile(s.run.profile_steps, s.folder.path / "profile", s.progress.say) as profile,
     ):
         ahead, compiled = Batches(stream), set[int]()
-        meter = Meter(s.setup.order.batch, s.task.unit, s.totals, most_examples(s))
+        meter = Meter(s.setup.order.batch, s.task.unit, s.totals, s.decision, most_examples(s))
         send_next(s, ahead, meter, profile, compiled)
-        last_save = time.monotonic()
+        s.decision.saved = time.monotonic()
         while True:
             s.saver.check()
             after_step(s, meter)
             ending = why_end(s)
-            if ending or evaluation_due(s) or time.monotonic() - last_save > s.run.save_minutes * 60:
+            if ending or evaluation_due(s) or s.decision.save_due:
                 check_finite(s, meter.settle())
                 s.cpu_seconds += meter.cpu()
                 save(s)
-                last_save = time.monotonic()
+                s.decision.has_saved()
                 meter.restart()
                 s.progress.restart()
             if ending:
@@ -124,11 +96,13 @@ def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
     if s.histograms is not None and s.step % s.run.histograms == 0:
         s.log.write_histograms(s.step + 1, s.histograms.of(s.state, batches[0]))
     profile.begin(s.step + 1)
+    wishes = s.decision.wishes()
     if len(batches) == 1:
-        s.state, metrics = s.engine.train(s.state, batches[0])
+        s.state, metrics = s.engine.train(s.state, batches[0], wishes)
     else:
-        s.state, metrics = s.engine.train_together(s.state, batches)
+        s.state, metrics = s.engine.train_together(s.state, batches, wishes)
     s.step += len(batches)
+    s.hosts.moved(s.step)
     profile.end(s.step, metrics)
     return metrics
 
@@ -152,7 +126,7 @@ def after_step(s: Session, meter: Meter) -> None:
     else:
         s.progress.update(s.step)
     s.due = evaluation_due(s)
-    if s.due and not s.caught.name:
+    if s.due and not s.decision.signal:
         with contextlib.suppress(KeyboardInterrupt):  # an interrupted evaluation is repeated on resumption
             measure_epoch(s)
         meter.restart()
@@ -162,11 +136,11 @@ def why_end(s: Session) -> str:
     """Why the loop ends after this step, as the status of summary.json: "finished" or "stopped: ..."; else ''."""
     if not s.due and (s.step >= s.setup.steps or (s.run.patience and s.stale >= s.run.patience)):
         return "finished"
-    if s.caught.name:
-        return f"stopped: {s.caught.name}"
+    if s.decision.signal:
+        return f"stopped: {s.decision.signal}"
     if s.step >= s.setup.stop:
         return "stopped: max_steps"
-    return "stopped: max_minutes" if time.monotonic() > s.deadline else ""
+    return "stopped: max_minutes" if s.decision.late else ""
 
 
 class Meter:
@@ -177,8 +151,9 @@ class Meter:
     an uninterrupted one. `most` are the examples per second of an MFU of 1, or 0.
     """
 
-    def __init__(self, batch: float, unit: str, totals: dict[str, float], most: float = 0.0):
-        self.batch, self.speed, self.totals, self.most = batch, f"{unit}_per_second", totals, most
+    def __init__(self, batch: float, unit: str, totals: dict[str, float], decision: Decision, most: float = 0.0):
+        self.batch, self.speed, self.totals = batch, f"{unit}_per_second", totals
+        self.decision, self.most = decision, most
         self.pending: tuple[int, dict[str, Any], list[tuple[int, int, int]]] | None = None
         self.last: dict[str, float] = {}
         self.restart()
@@ -213,6 +188,7 @@ class Meter:
         step, metrics, tokens = self.pending
         self.pending, found = None, []
         values = {name: np.atleast_1d(x) for name, x in jax.device_get(metrics).items()}
+        self.decision.read(values.pop("wishes", None))
         for i, (_, places, padding) in enumerate(tokens):
             self.last = {name: float(x[i]) for name, x in values.items()}
             counts = {"steps": 1, **({"places": places, "padding": padding} if places else {})}
@@ -317,10 +293,12 @@ def measure(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
     A signal interrupts it. Raises CheckFailed if a loss is NaN or infinite.
     """
     state, results = s.engine.gather(s.state), {}
-    with s.caught.waiting(False):
+    with s.caught.waiting(s.hosts.several):  # several hosts break off together, between batches
         for weights, tree in (("raw", state.parameters), ("ema", state.averaged)):
             if tree is not None:
                 results[weights] = s.setup.evaluator.measure(tree, split, s.run.batch)
+                metrics = s.hosts.share(results[weights].metrics)
+                results[weights] = replace(results[weights], metrics=metrics)
     for weights, result in results.items():
         if not math.isfinite(result.metrics["loss"]):
             raise not_finite(s, f"{name} loss ({weights} weights)", result.metrics["loss"], s.step)
@@ -354,7 +332,9 @@ def save(s: Session) -> None:
     now = time.monotonic()
     s.seconds, s.clock = s.seconds + now - s.clock, now
     best = s.best["step"] if s.best else None
-    s.saver.save(s.engine.gather(s.state), checkpoint_notes(s), best, s.run.keep, beside(s))
+    state = s.engine.collected(s.state)
+    if s.hosts.owner:
+        s.saver.save(state, checkpoint_notes(s), best, s.run.keep, beside(s))
     s.saved = s.step
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import runs, starting
 from ..config import RunConfig, check_run
 from ..config.complete import check_complete, check_name
+from ..errors import UserError
+from ..hosts import Hosts
 from ..memory import check_memory
 from ..report.log import check_extras
 from ..teacher import teacher_of
@@ -35,3 +38,18 @@ def ready(
     if (run.init or run.init_encoder) and not folder.complete_steps():
         starting.check(run)
     return folder
+
+
+# Fields that each host may have in its own way: the places of its files.
+OF_A_HOST = ("data.dir", "dir", "name")
+
+
+def check_hosts(run: RunConfig, hosts: Hosts) -> None:
+    """Raise UserError where several hosts cannot train a run."""
+    if hosts.several and run.parallel == "pmap":
+        raise UserError("hosts: parallel is pmap, which is of one host only; set it to jit")
+
+
+def beside(run: RunConfig) -> RunConfig:
+    """The run as a host trains it that does not own its folder: nothing is written for the user there."""
+    return replace(run, tensorboard=False, wandb="", profile_steps="")

@@ -85,4 +85,4 @@ def on_host(state: State) -> State:
     """
     import jax
 
-    return jax.tree.map(lambda x: np.array(x, copy=True), state)
+    return jax.tree.map(lambda x: x if isinstance(x, np.ndarray) else np.array(x, copy=True), state)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +34,11 @@ from ..config import (
 from ..config.formats import cannot_go_on
 from ..division import Division, planned
 from ..errors import UserError, install, printable
+from ..hosts import ALONE, Hosts
 from ..memory import run_bytes
 from ..teacher import says, teacher_of
+from .caught import Caught
+from .decision import Decision
 from .saving import Saver
 
 if TYPE_CHECKING:
@@ -84,26 +86,6 @@ class Setup:
 
 
 @dataclass
-class Caught:
-    """The signal that was caught, if any.
-
-    During training steps it waits until the loop has saved a checkpoint; at other times it ends the process at once.
-    """
-
-    name: str = ""  # "SIGINT", "SIGTERM"; '' for none
-    waits: bool = False
-
-    @contextlib.contextmanager
-    def waiting(self, waits: bool = True) -> Iterator[None]:
-        """Within the block, let signals wait, or not."""
-        before, self.waits = self.waits, waits
-        try:
-            yield
-        finally:
-            self.waits = before
-
-
-@dataclass
 class Session:
     """A run in training: its setup, its files, and the state that the loop updates."""
 
@@ -114,7 +96,7 @@ class Session:
     log: Log
     progress: Progress
     caught: Caught
-    deadline: float  # in time.monotonic()
+    decision: Decision
     state: State  # on the devices
     step: int  # steps done
     saved: int  # step of the newest checkpoint, or -1
@@ -136,6 +118,10 @@ class Session:
         return self.setup.run
 
     @property
+    def hosts(self) -> Hosts:
+        return self.decision.hosts
+
+    @property
     def engine(self) -> Engine:
         return self.setup.engine
 
@@ -149,10 +135,10 @@ class Session:
         return self.step / self.setup.order.steps_per_epoch
 
 
-def given_data(run: Any, data: Any, class_names: Sequence[str]) -> tuple[RunConfig, Data | None]:
+def given_data(run: Any, data: Any, class_names: Sequence[str], hosts: int = 1) -> tuple[RunConfig, Data | None]:
     """(the run with the data.source of examples that Python gives, these examples opened), or (the run, None).
 
-    `data` and `class_names` are those of `train`. Raises UserError.
+    `data` and `class_names` are those of `train`, `hosts` the number of processes that train. Raises UserError.
     """
     if not isinstance(run, RunConfig):
         what = f"run is a {type(run).__name__}"
@@ -165,14 +151,21 @@ def given_data(run: Any, data: Any, class_names: Sequence[str]) -> tuple[RunConf
     if not source:
         raise UserError(f"data: the task {run.task} takes none from Python; give data.source")
     run = check_run(replace(run, data=replace(run.data, source=source)))
-    backend.configure_jax(planned(run).devices)
+    backend.configure_jax(planned(run, hosts).devices)
     from ..data import Given
     from ..tasks import TASKS
 
     return run, TASKS[run.task].open_data(run, Given(data, class_names))
 
 
-def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught, dataset: Data | None = None) -> Session:
+def open_session(
+    run: RunConfig,
+    preset: str,
+    folder: runs.Run,
+    caught: Caught,
+    dataset: Data | None = None,
+    hosts: Hosts = ALONE,
+) -> Session:
     """Set a run up, restore or initialise its state, create its folder if it is new, and print what will be trained.
 
     `preset` is the preset's name for config.json; `dataset` is the data where it is open already. Raises UserError.
@@ -183,12 +176,14 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught, 
     from ..histograms import Histograms
     from ..report import Log, Progress
 
-    setup = set_up(run, dataset or own_data(run, folder))
+    setup = set_up(run, dataset or own_data(run, folder), hosts)
+    hosts.compare({"data": runs.text_digest(setup.identity)} | setup.environment["versions"])
     run = setup.run
     announce(setup)
     checkpoints = Checkpoints(folder, factor_shapes(run))
-    state, notes, init = starting_state(setup, folder, checkpoints)
+    state, notes, init = starting_state(setup, folder, checkpoints, hosts)
     step = int(jax.device_get(setup.engine.gather(state).step))
+    hosts.moved(step)
     if not folder.exists():
         folder.create(
             runs.record_of(
@@ -228,7 +223,7 @@ def open_session(run: RunConfig, preset: str, folder: runs.Run, caught: Caught, 
         log,
         progress,
         caught,
-        deadline,
+        Decision(hosts, caught, deadline, run.save_minutes * 60),
         state,
         step,
         saved=step if notes else -1,
@@ -249,7 +244,7 @@ def own_data(run: RunConfig, folder: runs.Run) -> Data | None:
     return None if own == run else TASKS[run.task].open_data(own)
 
 
-def set_up(run: RunConfig, dataset: Data | None = None) -> Setup:
+def set_up(run: RunConfig, dataset: Data | None = None, hosts: Hosts = ALONE) -> Setup:
     """Open a run's data, unless it is open, and build its network, training step and evaluation step.
 
     Raises UserError.
@@ -269,7 +264,7 @@ def set_up(run: RunConfig, dataset: Data | None = None) -> Setup:
     network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
     # The schedule spans the run with all its resumptions, whatever the budget of this process is.
     optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch, learnt_table(run))
-    engine = Engine(run, network, task, optimizer)
+    engine = Engine(run, network, task, optimizer, hosts)
     sizes = dataset.step_sizes(run.batch)
     check_divisible(sizes, len(engine.devices), engine.parts)
     check_together(sizes, len(engine.devices), task_row(run.task).together(run))
@@ -277,7 +272,7 @@ def set_up(run: RunConfig, dataset: Data | None = None) -> Setup:
     parallel += (", scan" if run.scan else "") + (f", remat {run.remat}" if run.remat != "none" else "")
     parallel += ", fused attention" if run.attention_kernel == "fused" else ""
     environment = backend.environment() | {"parallel": parallel}
-    environment |= {"devices": len(engine.devices), "accumulate": engine.parts}
+    environment |= {"devices": len(engine.devices), "accumulate": engine.parts, "hosts": hosts.count}
     environment |= {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}
     evaluator = Evaluator(run.model, network, task, engine.devices)
     return Setup(stated, run, dataset, order, epochs, teacher, task, engine, evaluator, environment)
@@ -307,48 +302,65 @@ def plan(run: RunConfig, dataset: Data) -> tuple[RunConfig, Order, int]:
 
 
 def starting_state(
-    setup: Setup, folder: runs.Run, checkpoints: Checkpoints
+    setup: Setup, folder: runs.Run, checkpoints: Checkpoints, hosts: Hosts = ALONE
 ) -> tuple[State, dict[str, Any], dict[str, Any]]:
     """(state on the devices, the notes of its checkpoint, the entry `init` of config.json for a run with `init`).
 
     For a new run the initial state and no notes; the weights of `init` are opened for nothing else. Raises UserError if
     the run in the folder is another one, or cannot be continued.
     """
+    saved = restored(setup, folder, checkpoints) if hosts.owner and folder.exists() else None
+    notes = hosts.share(saved.notes if saved else None)
+    if notes is not None:
+        return setup.engine.spread(saved.state if saved else None), notes, {}
+    new, init = new_state(setup, folder) if hosts.owner else (None, {})
+    return setup.engine.spread(new), {}, hosts.share(init)
+
+
+def new_state(setup: Setup, folder: runs.Run) -> tuple[State, dict[str, Any]]:
+    """(the state before the first step, the entry `init` of config.json for a run with `init`). Raises UserError."""
     import jax
 
     from ..models import start
 
-    run, dtype = setup.run, parameter_dtype(setup.run)
-    if folder.exists():
-        folder.check_places()
-        runs.same_identity(folder, setup.stated)
-        record = folder.record()
-        if not setup.dataset.same_as(record["data"]):
-            raise UserError(
-                f"{folder}: data.source {run.data.source} is not the data that this run began with; "
-                "restore it, or choose another --name"
-            )
-        if (frozen := record.get("frozen")) and frozen != setup.identity.get("frozen"):
-            raise UserError(
-                f"{folder}: its frozen arrays (a teacher) are not those that this run began with; "
-                "restore them, or choose another --name"
-            )
-        if reason := cannot_go_on(record):
-            raise UserError(
-                f"{folder}: {reason}; train anew under another --name, its weights can still be evaluated and used"
-            )
-        checkpoints.clear()
-        saved, skipped = checkpoints.restore(shapes(run.model))
-        for reason in skipped:
-            print(f"skipped  {printable(reason)}")
-        if saved is not None:
-            check_continues(folder, saved, setup)
-            compare_environments(setup.environment, saved.notes.get("environment", {}))
-            # A process that was killed after saving may not have removed its old checkpoints.
-            checkpoints.prune(saved.step, (saved.notes.get("best") or {}).get("step"), run.keep)
-            return setup.engine.to_devices(saved.state), saved.notes, {}
     given, init = starting_parameters(setup, folder)
-    return setup.engine.start(start(run.model, jax.random.key(run.seed), dtype, given)), {}, init
+    parameters = start(setup.run.model, jax.random.key(setup.run.seed), parameter_dtype(setup.run), given)
+    return setup.engine.begun(parameters), init
+
+
+def restored(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved | None:
+    """The newest checkpoint of the run in the folder, or None if it has saved none.
+
+    Raises UserError if the run in the folder is another one, or cannot be continued.
+    """
+    run = setup.run
+    folder.check_places()
+    runs.same_identity(folder, setup.stated)
+    record = folder.record()
+    if not setup.dataset.same_as(record["data"]):
+        raise UserError(
+            f"{folder}: data.source {run.data.source} is not the data that this run began with; "
+            "restore it, or choose another --name"
+        )
+    if (frozen := record.get("frozen")) and frozen != setup.identity.get("frozen"):
+        raise UserError(
+            f"{folder}: its frozen arrays (a teacher) are not those that this run began with; "
+            "restore them, or choose another --name"
+        )
+    if reason := cannot_go_on(record):
+        raise UserError(
+            f"{folder}: {reason}; train anew under another --name, its weights can still be evaluated and used"
+        )
+    checkpoints.clear()
+    saved, skipped = checkpoints.restore(shapes(run.model))
+    for reason in skipped:
+        print(f"skipped  {printable(reason)}")
+    if saved is not None:
+        check_continues(folder, saved, setup)
+        compare_environments(setup.environment, saved.notes.get("environment", {}))
+        # A process that was killed after saving may not have removed its old checkpoints.
+        checkpoints.prune(saved.step, (saved.notes.get("best") or {}).get("step"), run.keep)
+    return saved
 
 
 def starting_parameters(setup: Setup, folder: runs.Run | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -397,7 +409,7 @@ def is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
 
 
 # What an environment has that older versions did not state, as it was then.
-_SINCE = {"steps_per_dispatch": 1, "async_save": False}
+_SINCE = {"steps_per_dispatch": 1, "async_save": False, "hosts": 1}
 
 
 def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:

@@ -1,0 +1,70 @@
+"""What a clock or a signal decides: to save, or to end. Several hosts decide it together, each at the same step."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..hosts import Hosts
+from .caught import Caught
+
+WISHES = ("SIGINT", "SIGTERM", "time", "save")
+
+
+@dataclass
+class Decision:
+    """What is to happen after this step. With one host: what that one's signals and clocks say now.
+
+    With several each host puts its wishes into a step and reads what any of them wishes from the results of that step
+    (`read`), so all know the same at the same step, whoever's signal or clock it was.
+    """
+
+    hosts: Hosts
+    caught: Caught
+    deadline: float  # in time.monotonic()
+    save_seconds: float  # between two saves
+    saved: float = field(default_factory=time.monotonic)  # when the last was
+    agreed: frozenset[str] = frozenset()
+
+    def wished(self) -> frozenset[str]:
+        """What this host wishes now, of WISHES."""
+        now = time.monotonic()
+        late = {"time"} if now > self.deadline else set()
+        due = {"save"} if now - self.saved > self.save_seconds else set()
+        return frozenset({*filter(None, [self.caught.name]), *late, *due})
+
+    def wishes(self) -> np.ndarray | None:
+        """`wished` as the input of a step, bool [4]; None with one host."""
+        wished = self.wished()
+        return np.array([name in wished for name in WISHES]) if self.hosts.several else None
+
+    def read(self, wishes: np.ndarray | None) -> None:
+        """Take the result of a step with the wishes of all hosts, int32 [4]; None: there is none."""
+        if wishes is not None:
+            self.agreed |= {name for name, wished in zip(WISHES, wishes, strict=True) if wished}
+
+    @property
+    def known(self) -> frozenset[str]:
+        """What is wished, as far as all know it."""
+        return self.agreed if self.hosts.several else self.wished()
+
+    @property
+    def signal(self) -> str:
+        """The signal that ends the run; '' for none."""
+        return next((name for name in WISHES[:2] if name in self.known), "")
+
+    @property
+    def late(self) -> bool:
+        """Whether the time of the budget is over."""
+        return "time" in self.known
+
+    @property
+    def save_due(self) -> bool:
+        """Whether the last save is long enough ago."""
+        return "save" in self.known
+
+    def has_saved(self) -> None:
+        """The state was saved just now."""
+        self.saved, self.agreed = time.monotonic(), self.agreed - {"save"}
