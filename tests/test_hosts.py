@@ -1,0 +1,431 @@
+"""Several processes train one run: as one would, and none is left alone when another is lost."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.config import shapes
+from vit_jax.errors import UserError
+from vit_jax.hosts import Hosts, differing, joined, read_place, watch
+from vit_jax.runs import Run, flatten
+from vit_jax.train import command
+
+SMALL = ["digits", "--model.width", 16, "--model.depth", 2, "--model.heads", 2, "--model.hidden", 32, "--log-every", 1]
+# Everything is drawn: dropout, drop path, crops, mixing.
+DRAWN = [*SMALL, "--batch", 32, "--model.dropout", 0.1, "--model.drop-path", 0.1, "--augment.mixup", 0.4]
+DRAWN += ["--optim.clip", 1, "--ema", 0.9, "--data.validation", 0.1]
+
+# A training command that something happens to: at the Nth call of a function the process is killed or stopped, or the
+# function raises. What it is given: the function, N, what happens, and the words of the command.
+PLANTED = """
+import importlib, os, signal, sys, time
+where, count, how, *words = sys.argv[1:]
+module, owner, name = {
+    "step": ("vit_jax.step", "Engine", "train"),
+    "save": ("vit_jax.step", "Engine", "collected"),
+    "evaluate": ("vit_jax.step", "Evaluator", "outputs"),
+    "batch": ("vit_jax.data.batches", None, "_rows"),
+}[where]
+sys.argv = ["train", *words]
+import vit_jax.train.command as command
+there = importlib.import_module(module)
+there = getattr(there, owner) if owner else there
+original, calls = getattr(there, name), []
+def planted(*args, **more):
+    calls.append(1)
+    if len(calls) == int(count):
+        print("now", time.time(), flush=True, file=sys.stderr)
+        if how == "raise":
+            raise RuntimeError("planted")
+        if how == "sleep":
+            time.sleep(8)
+        else:
+            os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
+    return original(*args, **more)
+setattr(there, name, planted)
+sys.exit(command.main())
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("", 0)) as server:
+        return server.getsockname()[1]
+
+
+class Two:
+    """Two processes with the same command, in folders of their own."""
+
+    def __init__(self, place: Path):
+        self.place, self.processes = place, []
+
+    def start(self, *words: object, devices: int = 1, victim: int = -1, plant: tuple[object, ...] = ()) -> "Two":
+        port = free_port()
+        for index in (0, 1):
+            folder = self.place / str(index)
+            folder.mkdir(exist_ok=True)
+            program = ["-c", PLANTED, *plant] if index == victim else ["-m", "vit_jax.train"]
+            line = [sys.executable, *map(str, [*program, *words, "--hosts", f"127.0.0.1:{port},2,{index}"])]
+            self.processes.append(
+                subprocess.Popen(
+                    line,
+                    cwd=folder,
+                    env={**os.environ, "JAX_NUM_CPU_DEVICES": str(devices), "TMPDIR": str(folder)},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    stdin=subprocess.DEVNULL,
+                    text=True,
+                )
+            )
+        return self
+
+    def end(self, timeout: float = 240) -> list[tuple[int, str, str]]:
+        """(exit code, stdout, stderr) of each, once both have ended."""
+        found = []
+        try:
+            for process in self.processes:
+                out, err = process.communicate(timeout=timeout)
+                found.append((process.returncode, out, err))
+        finally:
+            self.kill()
+        self.processes = []
+        return found
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def two(tmp_path):
+    both = Two(tmp_path)
+    yield both
+    both.kill()
+
+
+def arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
+    run = Run(folder)
+    saved = Checkpoints(run).read(step, shapes(run.config().model)).state
+    return {f"{item}.{name}": x for item in ("parameters", "moments", "ema")
+            for name, x in flatten(getattr(saved, item)).items()}  # fmt: skip
+
+
+def rows(folder: Path) -> list[dict[str, object]]:
+    """The rows of a log, without what depends on the clock."""
+    clocks = {"images_per_second", "memory", "cpu_seconds"}
+    return [{k: v for k, v in row.items() if k not in clocks} for row in Run(folder).metrics()]
+
+
+def sentences(err: str) -> list[str]:
+    return [line for line in err.splitlines() if line.startswith("vit-jax:")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_two_processes_of_four_devices_train_as_one_device(two, door, tmp_path, dtype):
+    flags = [*DRAWN, "--compute-dtype", dtype, "--max-steps", 10]
+    flags += ["--model.width", 64, "--model.hidden", 128]  # arrays that are large enough to be split
+    one = door("train", *flags, "--accumulate", 1, "--name", "one", JAX_NUM_CPU_DEVICES="1")
+    assert one.returncode == 0, one.stderr
+    expected, losses = arrays(tmp_path / "runs/one", 10), rows(tmp_path / "runs/one")
+    for name, more in (("shared", ()), ("split", ("--fsdp", 4)), ("whole", ("--fsdp", 8))):
+        found = two.start(*flags, *more, "--name", name, devices=4).end()
+        assert [code for code, _, _ in found] == [0, 0], found
+        folder = tmp_path / "0/runs" / name
+        printed = [line for line in found[1][1].splitlines() if not line.startswith("[Gloo]")]
+        assert not printed and not (tmp_path / "1/runs").exists()  # only the owner prints and writes
+        assert [row["loss"] for row in rows(folder)] == pytest.approx([row["loss"] for row in losses], abs=1e-5)
+        assert [row["kind"] for row in rows(folder)] == [row["kind"] for row in losses]
+        if dtype == "float64":
+            there = arrays(folder, 10)
+            assert there.keys() == expected.keys()
+            for array, x in expected.items():
+                limit = 1e-7 if array.endswith("key.bias") else 1e-10
+                np.testing.assert_allclose(there[array], x, rtol=0, atol=limit, err_msg=f"{name} {array}")
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_goes_on_with_one_and_with_two_from_its_folder(two, door, tmp_path):
+    flags = [*DRAWN, "--max-steps", 20]
+    found = two.start(*flags, "--name", "run", "--fsdp", 2).end()
+    assert [code for code, _, _ in found] == [0, 0], found
+    runs = tmp_path / "0/runs"
+    resumed = two.start("--resume", "run", "--max-steps", 30, "--fsdp", 2).end()
+    assert [code for code, _, _ in resumed] == [0, 0] and "going on after step 20" in resumed[0][1], resumed
+    alone = door("train", "--resume", "run", "--max-steps", 40, cwd=tmp_path / "0")
+    assert alone.returncode == 0 and "going on after step 30" in alone.stdout, alone.stderr
+    assert "hosts 2 -> 1" in alone.stdout
+    assert [row["step"] for row in rows(runs / "run") if row["kind"] == "train"] == [*range(1, 41)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_signal_to_either_saves_the_same_step_and_the_run_goes_on_to_the_bit(two, tmp_path, index, number, code):
+    flags = [*DRAWN, "--epochs", 2]
+    assert [each[0] for each in two.start(*flags, "--name", "whole").end()] == [0, 0]
+    two.start(*flags, "--name", "cut")
+    log = tmp_path / "0/runs/cut/metrics.jsonl"
+    wait_until(lambda: log.exists() and log.read_bytes().count(b"\n") > 5)
+    two.processes[index].send_signal(number)
+    found = two.end()
+    assert [each[0] for each in found] == [code, code], found
+    saved = [re.search(r"saved at step (\d+)", err)[1] for _, _, err in found]
+    assert saved[0] == saved[1] and (tmp_path / f"0/runs/cut/digests/{saved[0]}.json").exists()
+    assert [each[0] for each in two.start(*flags, "--name", "cut").end()] == [0, 0]
+    same(tmp_path / "0/runs", "whole", "cut")
+
+
+def wait_until(so, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def same(runs: Path, one: str, two: str) -> None:
+    """Two runs have the same log and the same arrays, to the bit."""
+    assert rows(runs / one) == rows(runs / two)
+    steps = Run(runs / one).complete_steps()
+    assert steps == Run(runs / two).complete_steps()
+    for step in steps:
+        assert Run(runs / one).saved(step)["arrays"] == Run(runs / two).saved(step)["arrays"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["kill", "raise", "stop"])
+@pytest.mark.parametrize(("where", "count"), [("step", 50), ("save", 2), ("evaluate", 5)])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_that_is_lost_ends_the_other_and_the_run_goes_on_to_the_bit(two, tmp_path, victim, where, count, how):
+    flags = [*DRAWN, "--epochs", 2]
+    two.start(*flags, "--name", "cut", victim=victim, plant=(where, count, how))
+    other = two.processes[1 - victim]
+    try:
+        _, err = other.communicate(timeout=120)
+        ended = time.time()
+    finally:
+        if how == "stop":
+            two.processes[victim].kill()
+        _, told = two.processes[victim].communicate(timeout=120)
+    code = two.processes[victim].returncode
+    two.processes = []
+    assert code == (1 if how == "raise" else -signal.SIGKILL), told
+    assert other.returncode == 2, err
+    assert ended - float(re.search(r"^now (\S+)", told, re.MULTILINE)[1]) < 15
+    assert len(sentences(err)) == 1 and f"host {victim} " in sentences(err)[0], err
+    assert "Traceback" not in err
+    words = {"kill": "its process has ended", "raise": "has ended: planted", "stop": "silent"}
+    assert words[how] in sentences(err)[0]
+    if how == "kill":
+        assert [each[0] for each in two.start(*flags, "--name", "whole").end()] == [0, 0]
+        again = two.start(*flags, "--name", "cut").end()
+        assert [each[0] for each in again] == [0, 0], again
+        same(tmp_path / "0/runs", "whole", "cut")
+
+
+@pytest.mark.slow
+def test_a_host_whose_step_stands_still_is_named(two):
+    two.start(*SMALL, "--max-steps", 30, "--stall-minutes", 0.05, victim=1, plant=("batch", 20, "sleep"))
+    found = two.end()
+    assert [each[0] for each in found] == [0, 0], found
+    noted = [line for line in found[0][2].splitlines() if "has stood still at step" in line]
+    assert noted and "host 1" in noted[-1], found[0][2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({1: ["--seed", "1"]}, "hosts differ: host 1 has seed ['1'], host 0 none; make them the same on all hosts"),
+        ({0: ["--batch", "33"], 1: ["--batch", "33"]}, "batch is not divisible by 2 devices: choose a multiple of 2"),
+        ({0: ["--fsdp", "3"], 1: ["--fsdp", "3"]}, "fsdp is 3, which does not divide the 2 devices here"),
+        ({0: ["--parallel", "pmap"], 1: ["--parallel", "pmap"]}, "hosts: parallel is pmap, which is of one host only"),
+        ({0: ["--seeds", "2"], 1: ["--seeds", "2"]}, "seeds is 2 and hosts is 127.0.0.1"),
+        ({0: ["--resume", "none"], 1: ["--resume", "none"]}, "none: no run here"),
+    ],
+)
+def test_what_two_processes_cannot_train_is_refused_by_both_and_leaves_nothing(two, tmp_path, words, sentence):
+    port = free_port()
+    for index in (0, 1):
+        preset = [] if "--resume" in words[index if index in words else 0] else SMALL
+        line = [sys.executable, "-m", "vit_jax.train", *map(str, preset), *words.get(index, ())]
+        (tmp_path / str(index)).mkdir()
+        two.processes.append(
+            subprocess.Popen(
+                [*line, "--hosts", f"127.0.0.1:{port},2,{index}"],
+                cwd=tmp_path / str(index),
+                env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for code, _, err in two.end():
+        assert code == 2 and len(sentences(err)) == 1, err
+        assert sentence in sentences(err)[0]
+    assert not (tmp_path / "0/runs").exists() and not (tmp_path / "1/runs").exists()
+
+
+# What is fast: no process is started.
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("two", "hosts is 'two': give auto, or ADDRESS:PORT,COUNT,INDEX"),
+        ("host:1,2", "hosts is 'host:1,2': give auto"),
+        ("host:0,2,0", "its port is 0"),
+        ("host:99999,2,0", "its port is 99999"),
+        ("host:1,0,0", "its COUNT is 0"),
+        ("host:1,2,2", "its INDEX is 2; give one of 0 to 1"),
+    ],
+)
+def test_a_place_that_is_none_is_refused(text, sentence):
+    with pytest.raises(UserError) as caught:
+        read_place(text)
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_places_are_read_and_one_process_needs_no_others(monkeypatch):
+    place = read_place("[fe80::1]:5000,3,2")
+    assert (place.address, place.port, place.count, place.index) == ("[fe80::1]", 5000, 3, 2)
+    assert read_place("auto") is None
+    with joined("") as hosts:
+        assert hosts.owner and not hosts.several and hosts.share({"a": 1}) == {"a": 1}
+
+
+def test_a_coordinator_that_does_not_answer_is_said(monkeypatch, capsys):
+    group = sys.modules["vit_jax.hosts.group"]
+    monkeypatch.setattr(group, "ANSWER", 0.2)
+    port = free_port()
+    with pytest.raises(UserError, match=f"nothing answers at 127.0.0.1:{port} .*start the process with INDEX 0"):
+        command.command(["digits", "--hosts", f"127.0.0.1:{port},2,1"])
+    with socket.create_server(("", 0)) as taken, pytest.raises(UserError, match="cannot listen at port"):
+        command.command(["digits", "--hosts", f"127.0.0.1:{taken.getsockname()[1]},2,0"])
+
+
+def test_the_first_difference_between_hosts_is_told():
+    same = {"jax": "0.10.2", "data": "a"}
+    assert differing([same, dict(same), dict(same)]) == ""
+    told = differing([same, dict(same), {"jax": "0.10.1", "data": "a", "seed": 1}])
+    assert told == (
+        "hosts differ: host 2 has jax 0.10.1, host 0 0.10.2; seed 1, host 0 none; make them the same on all hosts"
+    )
+
+
+class Store:
+    """The values and barriers of jax's coordination service, for hosts that are threads."""
+
+    def __init__(self):
+        self.values, self.changed = {}, threading.Condition()
+
+    def key_value_set(self, key, value):
+        with self.changed:
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def blocking_key_value_get(self, key, milliseconds):
+        with self.changed:
+            if not self.changed.wait_for(lambda: key in self.values, milliseconds / 1000):
+                raise RuntimeError("DEADLINE_EXCEEDED")
+            return self.values[key]
+
+
+def test_values_of_any_length_and_files_reach_all_hosts():
+    store = Store()
+    value = {"text": "ä" * 3_000_000, "files": {"tokenizer.json": bytes(range(256))}, "none": None}
+    found = []
+    threads = [threading.Thread(target=lambda i=i: found.append(Hosts(i, 3, store).share(value if i == 0 else None)))
+               for i in (2, 1, 0)]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert found == [value] * 3
+
+
+@pytest.fixture
+def watches(monkeypatch):
+    """The watches of three hosts, connected, whose ends are recorded: {index: exit code}."""
+    monkeypatch.setattr(watch, "PING", 0.05)
+    monkeypatch.setattr(watch, "SILENT", 0.8)
+    monkeypatch.setattr(watch, "GRACE", 0.1)
+    monkeypatch.setattr(watch.os, "_exit", lambda code: None)
+    three = [watch.Watch(index, 0.2 / 60) for index in range(3)]
+    port, thread = three[0].listen(3, "secret", 5)
+    for each in three[1:]:
+        each.connect("127.0.0.1", port, "secret", 5)
+    thread.join(5)
+    for each in three:
+        each.begin()
+        each.working = True
+    yield three
+    for each in three:
+        each.leave({})
+
+
+def test_a_stranger_without_the_token_is_not_admitted():
+    first = watch.Watch(0, 0)
+    port, thread = first.listen(2, "secret", 1)
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(b'{"token": "guessed", "index": 1, "name": "x"}\n')
+        thread.join(5)
+    assert not first.peers
+    first.leave({})
+
+
+def test_a_lost_peer_is_told_to_all_by_its_name_and_step(watches):
+    watches[2].moved(7)
+    time.sleep(0.3)
+    watches[2].peers[0].connection.shutdown(socket.SHUT_RDWR)
+    for each in watches[:2]:
+        assert re.match(r"host 2 \(.*\) was lost at step 7: its process has ended", each.wait_for_fault(5))
+
+
+def test_a_silent_peer_is_told_to_all(watches, monkeypatch):
+    watches[1].ending = True  # its words stop; its connection stays
+    for each in (watches[0], watches[2]):
+        assert re.match(r"host 1 \(.*\) was lost at step 0: it has been silent for", each.wait_for_fault(5))
+
+
+def test_a_peer_that_fails_is_told_with_its_reason(watches):
+    watches[1].leave({"failed": "the disk is full"})
+    for each in (watches[0], watches[2]):
+        assert re.match(r"host 1 \(.*\) has ended: the disk is full", each.wait_for_fault(5))
+
+
+def test_a_peer_that_is_done_is_missed_only_while_it_is_needed(watches):
+    watches[0].working = False
+    watches[1].leave({"done": 1})
+    assert watches[0].wait_for_fault(0.5) == ""
+    watches[0].working = True
+    watches[2].leave({"done": 1})
+    assert "host 2" in watches[0].wait_for_fault(5)
+
+
+def test_the_host_that_has_done_least_is_named_once_when_all_stand_still(watches, capsys):
+    for index, step in ((0, 5), (1, 4), (2, 5)):
+        for done in range(1, step + 1):
+            watches[index].moved(done)
+    time.sleep(0.6)
+    noted = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note")]
+    assert len(noted) == 1 and re.match(r"note     host 1 \(.*\) has stood still at step 4 for", noted[0]), noted
+
+
+def test_what_a_run_states_is_json():
+    """What hosts compare and share is what config.json holds."""
+    json.dumps(command.flags.said(["digits", "--model.image", "28", "28", "--flag", "--x=1"]))
+    assert command.flags.said(["digits", "--a", "1", "2", "--b", "--c=3"]) == {
+        "": ["digits"], "a": ["1", "2"], "b": [], "c": ["3"]
+    }  # fmt: skip
