@@ -85,6 +85,7 @@ class Two:
                     stderr=subprocess.PIPE,
                     stdin=subprocess.DEVNULL,
                     text=True,
+                    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in the background
                 )
             )
         return self
@@ -163,7 +164,7 @@ def test_a_run_of_two_processes_goes_on_with_one_and_with_two_from_its_folder(tw
     runs = tmp_path / "0/runs"
     resumed = two.start("--resume", "run", "--max-steps", 30, "--fsdp", 2).end()
     assert [code for code, _, _ in resumed] == [0, 0] and "going on after step 20" in resumed[0][1], resumed
-    alone = door("train", "--resume", "run", "--max-steps", 40, cwd=tmp_path / "0")
+    alone = door("train", "--resume", "run", "--max-steps", 40, "--fsdp", 1, cwd=tmp_path / "0")
     assert alone.returncode == 0 and "going on after step 30" in alone.stdout, alone.stderr
     assert "hosts 2 -> 1" in alone.stdout
     assert [row["step"] for row in rows(runs / "run") if row["kind"] == "train"] == [*range(1, 41)]

@@ -141,7 +141,7 @@ def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, session.Setup]) 
     """No pictures, an empty report, and one compilation a network; nothing else is other than in a user's process."""
     set_up = session.set_up
 
-    def once(run: RunConfig, dataset: object = None) -> session.Setup:
+    def once(run: RunConfig, dataset: object = None, hosts: object = None) -> session.Setup:
         execution = {
             f.name: f.default
             for f in dataclasses.fields(RunConfig)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from tests.fixed import Fixed
-from vit_jax import step
+from vit_jax import devices
 from vit_jax.config import (
     ImageAugment,
     ImageData,
@@ -649,7 +649,7 @@ def test_a_bfloat16_step_keeps_its_state_in_float32(x64):
 
 
 def main(out, variants):
-    step.SMALL = 32
+    devices.SMALL = 32
     arrays = {}
     for variant in variants:
         dtype, _, cut = variant.partition(":")

@@ -338,7 +338,7 @@ def run(tmp_path_factory, quick_compilation):
     whole, parts = Run(there / "whole"), Run(there / "parts")
     setups, set_up = [], session.set_up
 
-    def once(run, dataset=None):
+    def once(run, dataset=None, hosts=None):
         """Compiled once; the data of a run that goes on is what its own tokenizer makes of it."""
         if not setups:
             setups.append(set_up(run, dataset))

@@ -156,13 +156,14 @@ def joined(text: str, stall_minutes: float = 0.0) -> Iterator[Hosts]:
     try:
         yield hosts
     except BaseException as error:
-        ours = isinstance(error, KeyboardInterrupt | CheckFailed) or as_user_error(error) is not None
-        fault = watch.fault if ours else watch.wait_for_fault(5)
-        ended = UserError(fault) if fault and not isinstance(error, CheckFailed) else error
+        expected = isinstance(error, KeyboardInterrupt | CheckFailed) or as_user_error(error) is not None
+        # An error of the network comes of the loss of a peer, which the watch is about to notice.
+        fault = "" if expected else watch.wait_for_fault(5)
+        ended = UserError(fault) if fault else error
         _leave(watch, ended)
-        if ended is error:
-            raise
-        raise ended from error
+        if fault:
+            raise ended from error
+        raise
     watch.working = False
 
 
