@@ -136,8 +136,8 @@ def test_a_run_that_was_stopped_and_killed_goes_on_to_the_same_bits(trained, few
     class Kill(BaseException):
         """Nothing in the product catches it, so nothing is saved."""
 
-    def killed(self, state, batch):
-        done.append(step(self, state, batch))
+    def killed(self, state, batch, wishes=None):
+        done.append(step(self, state, batch, wishes))
         if len(done) == 3:
             raise Kill
         return done[-1]

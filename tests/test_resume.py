@@ -38,7 +38,7 @@ from vit_jax.errors import CheckFailed, Interrupted, UserError, run_command
 from vit_jax.models import start
 from vit_jax.runs import Run
 from vit_jax.step import Engine, Evaluator
-from vit_jax.train import session, train
+from vit_jax.train import decision, session, train
 from vit_jax.train.saving import Saver
 
 loop, finish = (
@@ -165,11 +165,11 @@ def seen(monkeypatch) -> list[tuple[int, str]]:
     batches: list[tuple[int, str]] = []
     step = Engine.train
 
-    def note(self, state, batch):
+    def note(self, state, batch, wishes=None):
         batches.append(
             (int(jax.device_get(state.step)), runs.array_digest(batch["image"]) + runs.array_digest(batch["label"]))
         )
-        return step(self, state, batch)
+        return step(self, state, batch, wishes)
 
     monkeypatch.setattr(Engine, "train", note)
     return batches
@@ -179,11 +179,11 @@ def at_step(monkeypatch, number: int, act: Callable[[], None], after: bool = Tru
     """Act once, right after (or before) a step is handed to the device."""
     step, done = Engine.train, []
 
-    def wrapped(self, state, batch):
+    def wrapped(self, state, batch, wishes=None):
         now = not done and int(jax.device_get(state.step)) == number - 1
         if now and not after:
             done.append(act())
-        out = step(self, state, batch)
+        out = step(self, state, batch, wishes)
         if now and after:
             done.append(act())
         return out
@@ -338,13 +338,13 @@ def test_a_budget_that_is_spent_does_nothing_more(folder, capsys):
 def minutes_a_step(monkeypatch) -> None:
     """A clock by which every step takes a minute, and nothing else takes any time."""
     clock = [0.0]
-    for module in (loop, session):
+    for module in (loop, session, decision):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], process_time=time.process_time))
     step = Engine.train
 
-    def minute(self, state, batch):
+    def minute(self, state, batch, wishes=None):
         clock[0] += 60
-        return step(self, state, batch)
+        return step(self, state, batch, wishes)
 
     monkeypatch.setattr(Engine, "train", minute)
 
@@ -389,11 +389,11 @@ def test_steps_that_are_done_together_leave_what_they_leave_one_by_one(reference
     calls: list[int] = []
     together = Engine.train_together
 
-    def note(self, state, batches):
+    def note(self, state, batches, wishes=None):
         calls.append(len(batches))
         if len(calls) == 3:
             signal.raise_signal(signal.SIGTERM)
-        return together(self, state, batches)
+        return together(self, state, batches, wishes)
 
     monkeypatch.setattr(Engine, "train_together", note)
     go(folder, max_steps=stop, steps_per_dispatch=2)
@@ -407,8 +407,8 @@ def test_steps_that_are_done_together_leave_what_they_leave_one_by_one(reference
 def test_of_steps_that_are_done_together_the_first_bad_one_is_named(folder, monkeypatch, capsys):
     together = Engine.train_together
 
-    def spoil(self, state, batches):
-        state, metrics = together(self, state, batches)
+    def spoil(self, state, batches, wishes=None):
+        state, metrics = together(self, state, batches, wishes)
         bad = np.where(np.arange(len(batches)) > 0, np.nan, 1)
         return state, {**metrics, "loss": metrics["loss"] * (bad if state.step == 2 else 1)}
 
@@ -467,8 +467,8 @@ def test_whatever_ends_a_run_the_save_in_its_thread_is_finished(reference, folde
         if way == "crash":
             raise Crash
 
-    def spoil(self, state, batch):
-        state, metrics = train_step(self, state, batch)
+    def spoil(self, state, batch, wishes=None):
+        state, metrics = train_step(self, state, batch, wishes)
         return state, {**metrics, "loss": metrics["loss"] * (np.nan if state.step == 6 and way == "NaN" else 1)}
 
     leaving = threading.Event()
@@ -1072,8 +1072,8 @@ def test_weights_that_are_not_finite_are_never_saved(folder, monkeypatch, capsys
     """A step's loss is that of the weights before it: at a save, its update has to be looked at as well."""
     train_step = Engine.train
 
-    def spoil(self, state, batch):
-        state, metrics = train_step(self, state, batch)
+    def spoil(self, state, batch, wishes=None):
+        state, metrics = train_step(self, state, batch, wishes)
         if int(jax.device_get(state.step)) == step:
             weights = {**state.parameters, "cls_token": state.parameters["cls_token"] * np.nan}
             state, metrics = (

@@ -271,7 +271,7 @@ def quicken(monkeypatch, engines):
     """One compilation for all runs of this file."""
     set_up = session.set_up
 
-    def once(run, dataset=None):
+    def once(run, dataset=None, hosts=None):
         if "known" not in engines:
             engines["known"] = set_up(run)
         known = engines["known"]
