@@ -526,7 +526,7 @@ def test_memory_that_runs_out_is_said_with_what_to_lower():
     said = as_user_error(caught.value)
     assert isinstance(said, UserError)
     remedies = "lower --batch, or keep the batch and cut it into more parts with --accumulate, or set --compute-dtype"
-    assert str(said) == f"out of memory: {remedies} bfloat16"
+    assert str(said) == f"out of memory: {remedies} bfloat16, or --scan --remat full"
     assert as_user_error(MemoryError()) is not None and as_user_error(RuntimeError("INTERNAL: a bug")) is None
 
 

@@ -75,7 +75,7 @@ def as_user_error(error: BaseException) -> UserError | None:
     if out_of_memory(error):
         return UserError(
             "out of memory: lower --batch, or keep the batch and cut it into more parts with --accumulate, "
-            "or set --compute-dtype bfloat16"
+            "or set --compute-dtype bfloat16, or --scan --remat full"
         )
     return None
 

@@ -226,9 +226,9 @@ class RunConfig:
     )
     scan: bool = execution(
         False,
-        "in training, compute the blocks of a network as one compiled loop over their stacked weights, which compiles "
-        "a deep network faster on a GPU or TPU, but holds the weights once more; off by default everywhere: a CPU "
-        "compiles no faster, and without remat it takes 1.25 to 1.5 times the memory",
+        "in training, compute the blocks of a network as one compiled loop over their stacked weights, so that the "
+        "program does not grow with the depth, but weights are in memory once more; off by default everywhere: a CPU "
+        "compiles no sooner and takes 1.25 to 1.5 times the memory, without remat; a GPU or TPU is not measured yet",
     )
     remat: Literal["none", "full", "dots"] = execution(
         "none",
@@ -239,7 +239,7 @@ class RunConfig:
     attention_kernel: Literal["plain", "fused"] = execution(
         "plain",
         "what computes attention in training; fused: one kernel, on an NVIDIA GPU from Ampere on in bfloat16 that of "
-        "cuDNN, with which memory grows with the number of tokens and not with its square, elsewhere that of XLA; "
+        "cuDNN, whose memory grows with the number of tokens and not with its square, elsewhere that of XLA; "
         "attention in float64, with dropout of its weights, or under a mask that may leave a token nothing to attend "
         "to (as a padding may) stays plain; plain by default everywhere",
     )
