@@ -493,7 +493,7 @@ def test_seeds(place, plain, capsys):
     assert train("--epochs", 1, "--name", "group", "--seeds", 2) == 0
     out = capsys.readouterr().out
     group = place / "runs" / "group"
-    assert {p.name for p in group.iterdir()} == {"seed-0", "seed-1", "summary.json", "plots"}
+    assert {p.name for p in group.iterdir()} == {"seed-0", "seed-1", "summary.json", "plots", "report.html"}
     assert [p.name for p in (group / "plots").iterdir()] == ["curves.png"]
     assert "the curves of all seeds are in runs/group/plots/curves.png" in out
     members = [runs.Run(group / f"seed-{seed}") for seed in (0, 1)]

@@ -166,6 +166,35 @@ def test_a_group_is_one_line_with_a_band():
     assert '"VArea"' in json.dumps(drawn(page)["charts"][0])
 
 
+def test_converted_weights_are_shown_with_their_origin_and_certificate():
+    folder = made("converted", rows=[], ended="")
+    (folder.path / "provenance.json").write_text('{"source": {"name": "x.bin", "layout": "timm"}, "config": {}}')
+    certificate = {"verdict": "the same function", "differences": {"logits": 2e-7}, "config": {"fields": {"width": 8}}}
+    (folder.path.parent / "converted.certificate.json").write_text(json.dumps(certificate))
+    said = " ".join(page_of("converted").said.split())
+    assert "status converted, not trained" in said and "nothing was trained" in said and "has not ended" not in said
+    assert "source.layout timm" in said and "verdict the same function differences.logits 2e-07" in said
+    assert "config.fields" not in said
+
+
+def test_of_many_runs_the_curves_of_the_best_are_drawn_and_the_page_stays_small():
+    for i in range(40):
+        made(f"many/{i}", replace(BASE, seed=i), training(400, loss=1.0 + i))
+    page = page_of("many")
+    assert "curves: those of 12 runs are left out; the others have the lowest validation loss" in page.said
+    assert "a curve has 400 values, too many to draw" in page.said and "150 in all" in page.said
+    labels = {x["value"] for x in found_in(drawn(page)["charts"][0], "label") if isinstance(x, dict)}
+    assert len(labels) == 28
+
+
+def found_in(value, name):
+    """All values of a key in nested JSON."""
+    if isinstance(value, dict):
+        yield from (each for key, each in value.items() if key == name)
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from found_in(each, name)
+
+
 # ------------------------------------------------------------------------------------- nothing runs
 
 

@@ -259,3 +259,7 @@ def test_names_of_classes_are_text_also_in_a_tooltip(trained, opened, tmp_path):
     page = opened(write_report([folder]))
     assert page.sought("#matrix")[0] == content["names"][0]
     assert page.js("return window.broken") is None
+    folders = [folder, shutil.copytree(folder, tmp_path / "<img src=x onerror='window.broken=1'>")]
+    page = opened(write_report(folders, tmp_path / "both.html"))
+    assert folders[1].name in page.sought("#chart-0")[::3]
+    assert page.js("return window.broken") is None

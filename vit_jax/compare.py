@@ -277,13 +277,19 @@ def draw(found: Comparison, path: str | os.PathLike[str]) -> None:
         told += ["averaged weights"] if line.members[0].kind == "ema" else []
         texts.append(line.name + (f" ({', '.join(told)})" if told else ""))
     count, groups = sum(len(line.members) for line in found.lines), [line for line in found.lines if line.group]
-    if len(texts) > COLOURED:
-        measured = found.results().get("validation loss", [[] for _ in texts])
-        loss = [statistics.fmean(values) if values else math.inf for values in measured]
-        best = sorted(range(len(texts)), key=loss.__getitem__)[:COLOURED]
-        texts = [text if i in best else "" for i, text in enumerate(texts)]
+    best = told_apart(found)
+    texts = [text if i in best else "" for i, text in enumerate(texts)]
     title = f"{count} run{'s' * (count > 1)}" + f" in {len(groups)} groups" * (len(groups) == len(found.lines) > 1)
     draw_comparison(panels, texts, path, title if len(found.lines) > 1 else found.lines[0].name)
+
+
+def told_apart(found: Comparison) -> list[int]:
+    """The numbers of the lines whose curves are told apart: all, or of many those with the lowest validation loss."""
+    if len(found.lines) <= COLOURED:
+        return list(range(len(found.lines)))
+    measured = found.results().get("validation loss", [[] for _ in found.lines])
+    loss = [statistics.fmean(values) if values else math.inf for values in measured]
+    return sorted(sorted(range(len(loss)), key=loss.__getitem__)[:COLOURED])
 
 
 def panels_of(found: Comparison) -> dict[str, tuple[str, str]]:

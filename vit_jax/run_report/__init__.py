@@ -72,10 +72,10 @@ def _place(found: Comparison) -> Path:
 
 
 def leave_report(folder: runs.Run) -> None:
-    """Write the report at the end of a run, and say where it is; a run does not fail for want of it."""
+    """Write the report at the end of a run or a group, and say where it is; a run does not fail for want of it."""
     try:
         print(f"report     {printable(runs.shown(write_report([folder.path])))}")
-    except UserError as error:
+    except (UserError, ImportError) as error:  # a library of it is not there: the environment is an older one's
         print(f"skipped    the report: {printable(str(error))}")
 
 

@@ -55,14 +55,17 @@ def thinned(values: np.ndarray, most: int = POINTS) -> np.ndarray:
     return np.array(sorted(kept))
 
 
-def line_chart(curves: Sequence[Curve], unit: str, log: bool = False) -> Any:
-    """A chart of curves over epochs; hovering shows the values. Clicking on a name in its legend hides the curve."""
+def line_chart(curves: Sequence[Curve], unit: str, points: int = POINTS, log: bool = False) -> Any:
+    """A chart of curves over epochs, of each at most so many points; hovering shows the values.
+
+    Clicking on a name in its legend hides the curve.
+    """
     log = log and any((curve.values > 0).any() for curve in curves)
     chart = _figure(TALL, x_axis_label="epoch", y_axis_label=unit, y_axis_type="log" if log else "linear")
     hovered = []
     for i, curve in enumerate(curves):
         color, dash = COLORS[i % len(COLORS)], DASHES[LINES[i // len(COLORS) % len(LINES)]]
-        places = thinned(curve.values)
+        places = thinned(curve.values, points)
         x, y = curve.epochs[places], curve.values[places]
         line = {"color": color, "line_dash": dash, "legend_label": curve.name, "name": curve.name}
         if curve.spread is not None:
@@ -76,8 +79,8 @@ def line_chart(curves: Sequence[Curve], unit: str, log: bool = False) -> Any:
             hovered.append(chart.line(x, y, line_width=2, **line))
             if len(x) <= 40:
                 look = {"color": color, "legend_label": curve.name, "name": curve.name}
-                points = chart.scatter(x, y, size=6 if len(x) > 1 else 10, **look)
-                hovered[-1] = hovered[-1] if len(x) > 1 else points
+                dots = chart.scatter(x, y, size=6 if len(x) > 1 else 10, **look)
+                hovered[-1] = hovered[-1] if len(x) > 1 else dots
     digits = "0.0000e+0" if unit == "learning rate" else "0,0.[00000]"
     shown = [("curve", "$name"), ("epoch", "@x{0.[00]}"), (unit, f"@y{{{digits}}}")]
     mode: Literal["vline", "mouse"] = (

@@ -68,7 +68,7 @@ def _faults(member: Member) -> list[str]:
         out += [f"{lost:,} values of {worded(name)} are no numbers (NaN or infinite), and left out"] * bool(lost)
     broken = _lines(member) - len(member.rows) if member.rows else 0
     out += [f"{broken:,} lines of metrics.jsonl cannot be read, and are left out"] * bool(broken)
-    if member.summary is None:
+    if member.summary is None and not tables.is_converted(member):
         out.append("it has not ended, so there is no result on test; repeat its command to go on with it")
     return out
 
@@ -100,5 +100,6 @@ def _add_network(out: Contents, member: Member) -> None:
     ]
     absent = [] if "texts" in kept and absent == ["result of each class"] else absent
     if absent:
-        why = "the run has not ended" if member.summary is None else "the run was not tested, or its task has none"
+        ended = "the run was not tested, or its task has none" if member.summary else "the run has not ended"
+        why = "the weights were converted, not trained here" if tables.is_converted(member) else ended
         out.missing.append(f"no {' and no '.join(absent)}: {why}")

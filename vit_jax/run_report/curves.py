@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ..compare import Comparison, curves, panels_of
+from ..compare import Comparison, curves, panels_of, told_apart
 from ..report.curves import training_metric
 from . import charts
 from .tables import GIB, Table, rates, worded
 
+FEW = 6  # runs; the curves of more have fewer points, so that the page stays small
 LISTED = 25  # most values of a curve in the table below it
 
 
@@ -45,15 +46,20 @@ def charts_of(found: Comparison, single: bool) -> tuple[list[Chart], list[str]]:
     """(the charts of runs, sentences on what they leave out). Of a `single` run all splits are in one chart."""
     drawn: list[Chart] = []
     notes: list[str] = []
+    chosen = told_apart(found)
+    if left := len(found.lines) - len(chosen):
+        found = replace(found, lines=[found.lines[i] for i in chosen])
+        notes.append(f"curves: those of {left} runs are left out; the others have the lowest validation loss")
+    points = charts.POINTS if len(found.lines) <= FEW else charts.POINTS // 4
     for panel in _panels(found, single):
         shown = _curves(found, panel, single)
         if not shown:
             continue
-        drawn.append(_chart(f"chart-{len(drawn)}", panel, shown))
-        if (most := max(len(curve.values) for curve in shown)) > charts.POINTS:
+        drawn.append(_chart(f"chart-{len(drawn)}", panel, shown, points))
+        if (most := max(len(curve.values) for curve in shown)) > points:
             notes.append(
                 f"{panel.title}: a curve has {most:,} values, too many to draw; of each stretch the lowest and the "
-                f"highest are drawn, {charts.POINTS} in all"
+                f"highest are drawn, {points} in all"
             )
     return drawn, notes if drawn else ["there are no curves: metrics.jsonl has no values"]
 
@@ -90,7 +96,7 @@ def _curves(found: Comparison, panel: Panel, single: bool) -> list[charts.Curve]
     return shown
 
 
-def _chart(place: str, panel: Panel, shown: Sequence[charts.Curve]) -> Chart:
+def _chart(place: str, panel: Panel, shown: Sequence[charts.Curve], points: int) -> Chart:
     said = [
         f"{curve.name}: from {curve.values[0]:.4g} to {curve.values[-1]:.4g}, lowest {curve.values.min():.4g}, "
         f"highest {curve.values.max():.4g}"
@@ -102,5 +108,5 @@ def _chart(place: str, panel: Panel, shown: Sequence[charts.Curve]) -> Chart:
         places = np.unique(np.linspace(0, count - 1, min(count, LISTED)).round().astype(int))
         rows += [(curve.name, f"{curve.epochs[i]:.4g}", f"{curve.values[i]:.5g}") for i in places]
     table = Table(f"{panel.title}: values", ("curve", "epoch", panel.unit), rows)
-    drawn = charts.as_json(charts.line_chart(shown, panel.unit, log=panel.name == "grad_norm"), place)
+    drawn = charts.as_json(charts.line_chart(shown, panel.unit, points, log=panel.name == "grad_norm"), place)
     return Chart(place, panel.title, drawn, f"{panel.title} over epochs. {'; '.join(said)}.", table)

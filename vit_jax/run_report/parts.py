@@ -16,6 +16,8 @@ CELLS = 20_000  # most cells of a confusion matrix that are shown
 IMAGE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
 LARGEST_IMAGE = 200_000  # letters of an image; all that we write have fewer
 WORST = 50
+ROWS = 2000  # most classes whose scores are listed
+LETTERS = 2000  # most of a text
 
 
 class Damaged(Exception):
@@ -65,7 +67,7 @@ def classes(content: Mapping[str, Any]) -> dict[str, Any]:
         examples[true] += count
     scores = content["scores"]
     _need(all(len(scores[key]) == len(names) for key in ("precision", "recall", "f1")), "scores of each class")
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (name, n, *(float(scores[key][i]) for key in ("precision", "recall", "f1")))
         for i, (name, n) in enumerate(zip(names, examples, strict=True))
     ]
@@ -76,7 +78,7 @@ def classes(content: Mapping[str, Any]) -> dict[str, Any]:
         "names": names,
         "cells": [number for cell in kept for number in cell],
         "left_out": len(cells) - len(kept),
-        "rows": rows,
+        "rows": rows if len(rows) <= ROWS else sorted(rows, key=lambda row: row[4])[:ROWS],
         "right": right,
         "total": sum(examples),
         "worst": [
@@ -101,9 +103,9 @@ def texts(content: Mapping[str, Any]) -> dict[str, Any]:
         "worst": [
             {
                 "name": str(each["name"]),
-                "source": str(each.get("source", "")),
-                "references": _texts(each["references"]),
-                "said": str(each["said"]),
+                "source": str(each.get("source", ""))[:LETTERS],
+                "references": [text[:LETTERS] for text in _texts(each["references"])[:8]],
+                "said": str(each["said"])[:LETTERS],
                 "score": float(each["score"]),
                 "image": _image(each["image"]) if "image" in each else "",
             }

@@ -19,6 +19,7 @@ from ..errors import UserError
 GIB = 1 << 30
 RATE = "_per_second"  # ends the names of speeds in a log
 PLACES = ("name", "dir", "data.dir")  # fields that say where a run and its data lie
+PROVENANCE = "provenance.json"  # convert writes it into a run that it makes
 CERTIFICATE = "certificate.json"  # convert writes RUN.certificate.json beside what it has compared
 
 
@@ -48,12 +49,18 @@ def preset_of(member: Member) -> tuple[str, RunConfig | None]:
         return name, None
 
 
+def is_converted(member: Member) -> bool:
+    """Whether convert made this run, and nothing has been trained since."""
+    return not member.rows and (member.folder.path / PROVENANCE).is_file()
+
+
 def from_preset(member: Member) -> Table:
     """The settings in which a run differs from its preset; all of them where that is not known."""
     name, usual = preset_of(member)
     if usual is None:
         rows = [(key, text_of(value)) for key, (value, _) in flat(member.run).items()]
-        return Table(f"The preset {name} is not known here: all settings", ("setting", "this run"), rows)
+        why = "converted, not trained" if is_converted(member) else f"the preset {name} is not known here"
+        return Table(f"All settings: {why}", ("setting", "this run"), rows)
     changed = differences(member.run, usual) | differences(member.run, usual, execution=True)
     told = [(k, text_of(own), text_of(preset)) for k, (own, preset) in changed.items() if k not in PLACES]
     title = f"Settings that differ from the preset {name}" if told else f"All settings are those of the preset {name}"
@@ -76,6 +83,8 @@ def command_of(member: Member) -> str:
     """The command that trains the same run again, under another name."""
     if member.run.data.source == task_row(member.run.task).given:
         return "the same call of vit_jax.train, with the same data"
+    if is_converted(member):
+        return "nothing was trained: the weights were converted, as the tables above say"
     name, usual = preset_of(member)
     words = [name] if usual else ["--config", str(member.folder.config_file)]
     words += ["--name", f"{member.folder.path.name}-again"]
@@ -96,7 +105,8 @@ def headlines(member: Member) -> list[tuple[str, str]]:
     """The state of a run and its best results, in a few words each."""
     summary = member.summary or {}
     step = summary.get("step", member.rows[-1]["step"] if member.rows else 0)
-    out = [("status", str(summary.get("status", "has not ended"))), ("steps", f"{step:,}")]
+    status = "converted, not trained" if is_converted(member) else "has not ended"
+    out = [("status", str(summary.get("status", status))), ("steps", f"{step:,}")]
     if is_number(epoch := summary.get("epoch")):
         out.append(("epochs", f"{epoch:g}"))
     test = summary.get("test")
@@ -184,13 +194,14 @@ def certificates(found: Comparison) -> list[Table]:
         if isinstance(origin, dict):
             rows = [(name, text_of(value)) for name, value in _dotted(origin).items()]
             out.append(Table(f"{line.name} began with these weights", ("", ""), rows))
-        for file in (folder.path.with_name(f"{folder.path.name}.{CERTIFICATE}"), folder.path / CERTIFICATE):
-            if file.is_file():
-                out.append(Table(f"Certificate of the conversion: {line.name}", ("", ""), _certificate(file)))
+        titles = {folder.path / PROVENANCE: "was converted from", folder.path / CERTIFICATE: "has this certificate"}
+        titles[folder.path.with_name(f"{folder.path.name}.{CERTIFICATE}")] = "has this certificate of its conversion"
+        out += [Table(f"{line.name} {title}", ("", ""), _rows(file)) for file, title in titles.items() if file.exists()]
     return out
 
 
-def _certificate(file: Path) -> list[tuple[str, str]]:
+def _rows(file: Path) -> list[tuple[str, str]]:
+    """A JSON file as rows of a table, without the fields of a config."""
     try:
         entries = _dotted(runs.read_json(file))
     except UserError as error:

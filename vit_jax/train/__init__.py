@@ -21,6 +21,7 @@ from ..config import RunConfig, flat, task_row
 from ..division import planned
 from ..errors import UserError, printable
 from ..hosts import Hosts, joined
+from ..run_report import leave_report
 from .caught import signals
 from .finish import finish, show_again, splits
 from .loop import loop
@@ -174,6 +175,7 @@ def train_seeds(
             print(f"  {name:28} {row['mean']:.4f} +- {row['std']:.4f}")
     draw(gather([str(group.path)]), group.plots / "curves.png")
     print(f"the curves of all seeds are in {group}/plots/curves.png")
+    leave_report(group)
     return summary
 
 
