@@ -207,7 +207,9 @@ def test_a_classifier_is_hovered_filtered_sorted_and_explored(name, trained, ope
     attention = json.loads((trained[name] / "plots/attention.json").read_text())
     tokens = [*attention["prefix"], "row 1, column 1", "row 1, column 2"]
     first = tokens[0] if attention["prefix"] else "all tokens (mean)"
-    assert before.startswith(f"Most attention from {first}:") and after.startswith(f"Most attention from {tokens[1]}:")
+    assert before.startswith(f"Most attention from {first} (") and after.startswith(
+        f"Most attention from {tokens[1]} ("
+    )
     page.press("#attention [data-control=layer] select", "\ue013")
     page.press("#attention [data-control=head] select", "\ue013")
     page.js("document.querySelector('#attention .patches').children[7].click()")
@@ -226,7 +228,7 @@ def test_texts_are_explored_word_by_word(name, trained, opened):
     page.press("#attention .words button:nth-child(2)", "\ue007")
     words = page.js("return [...document.querySelectorAll('#attention [aria-pressed=true]')].map((e) => e.textContent)")
     assert words == [kept[0]["queries"][1]]
-    assert page.texts("#attention .said")[0].startswith(f"Most attention from {kept[0]['queries'][1]}: ")
+    assert page.texts("#attention .said")[0].startswith(f"Most attention from {kept[0]['queries'][1]} (")
     page.press("#attention [data-control=example] select", "\ue015")
     assert page.texts("#attention .words button") == kept[1]["queries"]
     assert len(page.texts("#attention .picture")) == 2 * ("image" in kept[0])

@@ -88,7 +88,9 @@ def line_chart(curves: Sequence[Curve], unit: str, points: int = POINTS, log: bo
     )  # of all curves at once, while there is room
     chart.add_tools(HoverTool(tooltips=shown, renderers=hovered, mode=mode, line_policy="nearest"))
     legend = chart.legend[0]
-    legend.update(click_policy="hide", label_text_color=INK, border_line_color=None, background_fill_color=None)
+    legend.update(
+        spacing=12, click_policy="hide", label_text_color=INK, border_line_color=None, background_fill_color=None
+    )
     columns = 3 if max(len(curve.name) for curve in curves) < 16 else 1
     legend.update(visible=len(curves) > 1, ncols=min(len(curves), columns))
     chart.height += 20 * (math.ceil(len(curves) / columns) - 1)
@@ -103,8 +105,8 @@ def confusion_chart(names: Sequence[str]) -> Any:
     source = ColumnDataSource(cells, name="cells")
     chart = _figure(
         min(max(26 * k + 120, 300), 620),
-        x_axis_label="predicted class",
-        y_axis_label="true class",
+        x_axis_label="predicted",
+        y_axis_label="true",
         x_range=(-0.5, k - 0.5),
         y_range=(k - 0.5, -0.5),
     )

@@ -33,7 +33,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
 
 // ---------------------------------------------------------------- the confusion matrix
 
-function confusion({ names, cells }, source) {
+function confusion({ names, cells }) {
+  let source;  // of the chart, once it is drawn
   const totals = new Array(names.length).fill(0);
   const entries = [];
   for (let i = 0; i < cells.length; i += 3) {
@@ -78,6 +79,10 @@ function confusion({ names, cells }, source) {
   };
   for (const control of [named, least, wrong]) control.addEventListener("input", filter);
   filter();
+  return (drawn) => {
+    source = drawn;
+    filter();
+  };
 }
 
 // ---------------------------------------------------------------- attention, and similar positions
@@ -130,7 +135,11 @@ function explore(root, examples, worth, last) {
     queryWords.forEach((word, q) => word.setAttribute("aria-pressed", String(q === Number(query.value))));
     const order = [...values.keys()].sort((a, b) => values[b] - values[a]).slice(0, 5);
     const list = order.map((k) => `${now.keys[k]} ${last ? values[k].toFixed(2) : percent(values[k])}`).join("; ");
-    said.textContent = `${last ? "Most similar to" : "Most attention from"} ${now.from[Number(query.value)]}: ${list}.`;
+    const told = [[layer, "layer"], [head, "head"]].filter(([select]) => !select.parentElement.hidden).map(([select, name]) => {
+      const choice = select.selectedOptions[0].textContent;
+      return choice.startsWith("mean") ? `${choice} ${name}s` : `${name} ${choice}`;
+    });
+    said.textContent = `${last ? "Most similar to" : "Most attention from"} ${now.from[Number(query.value)]}${told.length ? ` (${told.join(", ")})` : ""}: ${list}.`;
   };
 
   const choose = (q) => { query.value = String(q); show(); };
@@ -219,11 +228,11 @@ function explore(root, examples, worth, last) {
 // ---------------------------------------------------------------- all of it
 
 async function start() {
+  const fill = data.classes ? confusion(data.classes) : undefined;
   for (const item of data.charts) await Bokeh.embed.embed_item(item);
-  if (data.classes) {
-    const source = Bokeh.documents.map((each) => each.get_model_by_name("cells")).find((each) => each);
-    confusion(data.classes, source);
-  }
+  // Bokeh has laid its charts out in the frame after the next one.
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  fill?.(Bokeh.documents.map((each) => each.get_model_by_name("cells")).find((each) => each));
   document.documentElement.dataset.drawn = "true";
 }
 

@@ -258,12 +258,16 @@ class Task(Protocol):
     ) -> tuple[str, ...]:
         """Write figures or texts on the result of a split into `folder`, which exists: above all its worst examples.
 
+        What report.html is to show of them is kept there too, by `report.keep_classes` or `report.keep_texts`.
+
         The arguments are those of `table`; `caption` is a line for each figure, which says what it shows. Returns lines
         to print, which say in short what is in the folder.
         """
 
     def pictures(self, network: Any, data: Any, folder: Run, caption: str) -> str:
         """Draw a trained network: write PNGs to folder.plots and sample inputs to folder.samples (both exist).
+
+        What report.html is to show of it is kept in folder.plots, by `report.keep_attention`.
 
         `data` is what `open_data` returned; `caption` is a line for each figure, which says which weights it shows.
         Returns an input for the command `vit_jax.predict` to show to the user: a text, or a file's path relative to
