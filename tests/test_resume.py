@@ -972,9 +972,9 @@ def test_no_bit_flips_unnoticed_in_a_whole_life(reference, folder, capsys):
         else:
             out = capsys.readouterr().out
             how = "named" if "note     " in out or "skipped  " in out else "equal"
-            got, expected = result(folder), ended(reference)
-            rows = expected.rows if file.name == "metrics.jsonl" and how == "named" else got.rows
-            assert_same(replace(got, rows=rows), expected)
+            if file.name == "metrics.jsonl" and how == "named":  # all else is as it was
+                shutil.copy(reference.metrics_file, folder.metrics_file)
+            assert_same(result(folder), ended(reference))
         table[f"{kinds[i % len(kinds)]} {how}"] += 1
     print(dict(sorted(table.items())))
     assert not [kind for kind in table if kind.startswith("metrics.jsonl equal")] or table["metrics.jsonl named"]
