@@ -343,6 +343,7 @@ def test_the_files_of_a_run(trained):
         *(f"{name}.png" for name in ("curves", "confusion", "per-class", "wrong", "patches", "positions", "attention")),
         *(f"{name}.json" for name in ("attention", "classes", "positions")),
     }
+    assert 1_000_000 < (folder.path / "report.html").stat().st_size < 3_000_000
     for file in folder.plots.glob("*.png"):
         with Image.open(file) as image:
             image.load()

@@ -18,7 +18,7 @@ from vit_jax import report, runs
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 from vit_jax.report import kept
-from vit_jax.run_report import charts, command, parts, write_report
+from vit_jax.run_report import charts, command, leave_report, parts, write_report
 
 BASE = preset("digits").run
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&{{ 7*7 }}"
@@ -302,6 +302,18 @@ def test_a_thousand_classes_fit():
         r"the confusion matrix lacks the [\d,]+ rarest of its cells", page.said
     )
     assert "attention: only the first example is kept, in 1 of its 12 layers" in page.said
+
+
+def test_a_run_ends_without_its_report_where_that_cannot_be_written(capsys, monkeypatch):
+    folder = made("a")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "vit_jax.run_report.contents", None)  # as if a library of it were not there
+        leave_report(folder)
+    (folder.path / "report.html").mkdir()
+    leave_report(folder)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("skipped    the report: ") and first.endswith("with `vit-jax report runs/a`")
+    assert second.startswith("skipped    the report: runs/a/report.html: cannot be written (")
 
 
 # ------------------------------------------------------------------------------------- what is kept

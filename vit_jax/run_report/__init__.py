@@ -13,6 +13,7 @@ It shows what the run's folder keeps, so it needs no network, no data and no jax
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -75,8 +76,11 @@ def leave_report(folder: runs.Run) -> None:
     """Write the report at the end of a run or a group, and say where it is; a run does not fail for want of it."""
     try:
         print(f"report     {printable(runs.shown(write_report([folder.path])))}")
-    except (UserError, ImportError) as error:  # a library of it is not there: the environment is an older one's
+    except UserError as error:
         print(f"skipped    the report: {printable(str(error))}")
+    except ImportError as error:  # in an environment that was made for an older version
+        again = f"install it, then write the report with `vit-jax report {shlex.quote(str(folder))}`"
+        print(f"skipped    the report: {printable(f'{error}; {again}')}")
 
 
 def command(arguments: list[str]) -> int:
