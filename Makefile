@@ -6,7 +6,7 @@
 # make parity      compare ours with PyTorch and other libraries, layer by layer, and print the table, then run the tests
 #                  that make test skips without these libraries; ARGS goes to python -m tests.parity and leaves the tests out
 # make lint        ruff and mypy
-# make examples    execute the notebooks of examples/, with MNIST in $TFDS_DATA_DIR; ARGS names some: mnist_vit_from_scratch
+# make examples    execute the notebooks of examples/, with data in $TFDS_DATA_DIR; ARGS names some: encoder_decoder
 # make clean       remove .venv, .venv-newest and caches; runs/ stays
 #
 # PYTHON           the interpreter for .venv, 3.11 or newer (default: python3, or the newest python3.x that is found)
