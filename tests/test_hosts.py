@@ -306,14 +306,56 @@ def test_places_are_read_and_one_process_needs_no_others(monkeypatch):
         assert hosts.owner and not hosts.several and hosts.share({"a": 1}) == {"a": 1}
 
 
-def test_a_coordinator_that_does_not_answer_is_said(monkeypatch, capsys):
+def test_processes_that_do_not_come_together_say_why(monkeypatch):
     group = sys.modules["vit_jax.hosts.group"]
-    monkeypatch.setattr(group, "ANSWER", 0.2)
+    monkeypatch.setattr(group, "ANSWER", 0.3)
     port = free_port()
-    with pytest.raises(UserError, match=f"nothing answers at 127.0.0.1:{port} .*start the process with INDEX 0"):
-        command.command(["digits", "--hosts", f"127.0.0.1:{port},2,1"])
+    for index, why in (
+        (1, f"nothing answers at 127.0.0.1:{port} "),
+        (0, "of 3 processes those with INDEX 1, 2 have not"),
+    ):
+        with pytest.raises(UserError, match=why):
+            command.command(["digits", "--hosts", f"127.0.0.1:{port},3,{index}"])
     with socket.create_server(("", 0)) as taken, pytest.raises(UserError, match="cannot listen at port"):
         command.command(["digits", "--hosts", f"127.0.0.1:{taken.getsockname()[1]},2,0"])
+    with pytest.raises(UserError, match="hosts is auto, but jax finds no Slurm, TPU pod or Kubernetes job here"):
+        command.command(["digits", "--hosts", "auto"])
+
+
+@pytest.mark.parametrize(
+    ("others", "why"),
+    [
+        ([(1, 4)], "process 0 has COUNT 3, but .* 4; give all the same"),
+        ([(1, 3), (1, 3)], "has INDEX 1, as another process has; give each its own"),
+    ],
+)
+def test_places_that_do_not_belong_together_are_refused_by_all(others, why):
+    first, port, told = watch.Watch(0, 0), free_port(), []
+
+    def join(index, count):
+        try:
+            watch.Watch(index, 0).join("127.0.0.1", port, count, 5)
+        except UserError as error:
+            told.append(str(error))
+
+    threads = [threading.Thread(target=join, args=other) for other in others]
+    for thread in threads:
+        thread.start()
+    with pytest.raises(UserError, match=why) as caught:
+        first.gather(port, 3, 5)
+    first.leave({"failed": str(caught.value)})
+    for thread in threads:
+        thread.join(10)
+    assert len(told) == len(others) and all("process 0, at 127.0.0.1" in each for each in told)
+
+
+def test_slurm_is_found(monkeypatch):
+    slurm = {"JOB_ID": "7", "STEP_NODELIST": "node[3-4]", "NTASKS": "2", "PROCID": "1", "LOCALID": "0"}
+    for name, value in slurm.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    place, _ = sys.modules["vit_jax.hosts.group"]._found()
+    assert (place.address, place.count, place.index) == ("node3", 2, 1) and place.port > 1023
 
 
 def test_the_first_difference_between_hosts_is_told():
@@ -356,6 +398,16 @@ def test_values_of_any_length_and_files_reach_all_hosts():
     assert found == [value] * 3
 
 
+def come_together(three):
+    port = free_port()
+    threads = [threading.Thread(target=each.join, args=("127.0.0.1", port, len(three), 5)) for each in three[1:]]
+    for thread in threads:
+        thread.start()
+    three[0].gather(port, len(three), 5)
+    for thread in threads:
+        thread.join(5)
+
+
 @pytest.fixture
 def watches(monkeypatch):
     """The watches of three hosts, connected, whose ends are recorded: {index: exit code}."""
@@ -364,10 +416,7 @@ def watches(monkeypatch):
     monkeypatch.setattr(watch, "GRACE", 0.1)
     monkeypatch.setattr(watch.os, "_exit", lambda code: None)
     three = [watch.Watch(index, 0.2 / 60) for index in range(3)]
-    port, thread = three[0].listen(3, "secret", 5)
-    for each in three[1:]:
-        each.connect("127.0.0.1", port, "secret", 5)
-    thread.join(5)
+    come_together(three)
     for each in three:
         each.begin()
         each.working = True
@@ -376,14 +425,22 @@ def watches(monkeypatch):
         each.leave({})
 
 
-def test_a_stranger_without_the_token_is_not_admitted():
-    first = watch.Watch(0, 0)
-    port, thread = first.listen(2, "secret", 1)
-    with socket.create_connection(("127.0.0.1", port)) as stranger:
-        stranger.sendall(b'{"token": "guessed", "index": 1, "name": "x"}\n')
-        thread.join(5)
-    assert not first.peers
-    first.leave({})
+def test_a_stranger_at_the_port_is_turned_away():
+    both, port = [watch.Watch(0, 0), watch.Watch(1, 0)], free_port()
+    first = threading.Thread(target=both[0].gather, args=(port, 2, 5))
+    first.start()
+    for said in (b"GET / HTTP/1.1\r\n\r\n", b'{"vit-jax": 1}\n', b"[]\n"):
+        with socket.socket() as stranger:
+            while stranger.connect_ex(("127.0.0.1", port)):
+                time.sleep(0.01)
+            stranger.sendall(said)
+            stranger.settimeout(5)
+            assert not stranger.recv(10)
+    both[1].join("127.0.0.1", port, 2, 5)
+    first.join(5)
+    assert [*both[0].peers] == [1] and [*both[1].peers] == [0]
+    for each in both:
+        each.leave({})
 
 
 def test_a_lost_peer_is_told_to_all_by_its_name_and_step(watches):

@@ -5,18 +5,17 @@ from __future__ import annotations
 import atexit
 import base64
 import contextlib
+import ctypes
 import json
 import os
-import secrets
-import socket
+import signal
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import BUG, CHECK, USER, CheckFailed, Interrupted, UserError, as_user_error
 from .place import FORMS, Place, read_place
-from .watch import Watch
+from .watch import GRACE, Watch
 
 ANSWER = 120.0  # seconds in which process 0 has to answer, and all others to come
 HEARTBEAT = 30  # seconds after which JAX itself takes a silent process for dead; the watch is faster
@@ -175,6 +174,8 @@ def _leave(watch: Watch, error: BaseException) -> None:
     code = error.exit_code if isinstance(error, Interrupted) else code
 
     def end() -> None:
+        if watch.index == 0:  # with this process ends the service without which jax aborts the others
+            watch.wait_for_others(2 * GRACE)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
@@ -187,86 +188,63 @@ def _begin(text: str, stall_minutes: float) -> Hosts:
     """Join the processes that `--hosts` names. Raises UserError."""
     import jax
 
-    place = read_place(text)
-    if place and place.count == 1:
+    stated = read_place(text)
+    place, more = (stated, {}) if stated else _found()
+    if place.count == 1:
         return Hosts()
-    # The signal is ours: with it all processes save the same step.
-    jax.config.update("jax_enable_preemption_service", False)
-    if place:
-        _check_address(place)
-    given: dict[str, Any] = (
-        {"coordinator_address": f"{place.address}:{place.port}", "num_processes": place.count} if place else {}
-    )
-    given |= {"process_id": place.index} if place else {}
+    watch = Watch(place.index, stall_minutes)
     try:
+        # Before jax: where a process is missing it would abort.
+        if place.index == 0:
+            watch.gather(place.port, place.count, ANSWER)
+        else:
+            watch.join(place.address, place.port, place.count, ANSWER)
+        _park_aborts()
+        # The signal is ours: with it all processes save the same step.
+        jax.config.update("jax_enable_preemption_service", False)
         jax.distributed.initialize(
-            **given,
+            f"{place.address}:{place.port}",
+            place.count,
+            place.index,
             initialization_timeout=int(ANSWER),
             heartbeat_timeout_seconds=HEARTBEAT,
             shutdown_timeout_seconds=HEARTBEAT,
+            **more,
         )
-    except Exception as error:
-        raise _not_joined(text, place, error) from error
+    except (UserError, RuntimeError) as error:
+        if "before any JAX calls" in str(error):
+            error = UserError("hosts: jax was used in this process already; call vit_jax.train(..., hosts=...) first")
+        watch.leave({"failed": str(error).partition("\n")[0]})
+        raise error from None
     from jax._src import distributed  # its client, which keeps values and has barriers, has no public name
 
-    state = distributed.global_state
-    if state.num_processes == 1:
-        return Hosts()
-    watch = Watch(state.process_id, stall_minutes)
-    hosts = Hosts(state.process_id, state.num_processes, state.client, watch)
-    if hosts.owner:
-        token = secrets.token_hex(16)
-        port, thread = watch.listen(hosts.count, token, ANSWER)
-        hosts.share({"port": port, "token": token})
-        thread.join()
-        if missing := sorted({*range(1, hosts.count)} - watch.peers.keys()):
-            raise UserError(
-                f"hosts is {text}: host {missing[0]} cannot reach this one at port {port}; "
-                "let the hosts connect to each other on all ports"
-            )
-    else:
-        there = hosts.share()
-        watch.connect(str(state.coordinator_address).rpartition(":")[0], there["port"], there["token"], ANSWER)
     watch.begin()
     atexit.register(watch.leave, {"done": 1})
-    return hosts
+    return Hosts(place.index, place.count, distributed.global_state.client, watch)
 
 
-def _check_address(place: Place) -> None:
-    """Raise UserError where process 0 cannot listen at its port, or where nothing answers there.
+def _park_aborts() -> None:
+    """Let a thread that aborts this process sleep for six seconds before that: enough to end by a sentence.
 
-    JAX would abort the process in either case.
+    jax aborts a process whose connection to process 0 has ended, at the same moment as `Watch` sees that. As the handler
+    of the signal SIGABRT, which is number 6, the C function `sleep` is called with 6.
     """
-    where = f"{place.address}:{place.port}"
-    if place.index == 0:
-        try:
-            socket.create_server(("", place.port)).close()
-        except OSError as error:
-            raise UserError(
-                f"hosts: this process, the first, cannot listen at port {place.port} ({error.strerror}); give another"
-            ) from error
+    if sys.platform != "linux":
         return
-    deadline = time.monotonic() + ANSWER
-    while True:
-        try:
-            socket.create_connection((place.address.strip("[]"), place.port), timeout=5).close()
-            return
-        except OSError as error:
-            if time.monotonic() > deadline or isinstance(error, socket.gaierror):
-                raise UserError(
-                    f"hosts: nothing answers at {where} ({error.strerror or error}); start the process with INDEX 0 "
-                    "there, and let the others reach that port"
-                ) from error
-        time.sleep(0.5)
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+    libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
 
 
-def _not_joined(text: str, place: Place | None, error: Exception) -> UserError:
-    """The UserError for what JAX raises where processes do not come together."""
-    if "backend" in str(error) and "initialize" in str(error):
-        return UserError("hosts: jax has started in this process already; call vit_jax.train(..., hosts=...) before")
-    reason = str(error).partition("\n")[0][:200]
-    if place is None:
-        return UserError(
-            f"hosts is auto, but jax finds no Slurm, TPU pod or Kubernetes job here ({reason}); give {FORMS}"
-        )
-    return UserError(f"hosts is {text}: the processes have not come together in {ANSWER:.0f} s ({reason}); start all")
+def _found() -> tuple[Place, dict[str, Any]]:
+    """(the place of this process as jax finds it, the devices that are its own). Raises UserError."""
+    from jax._src.clusters import ClusterEnv  # has no public name
+
+    given = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    address, count, index, devices = ClusterEnv.auto_detect_unset_distributed_params(
+        given, None, None, None, None, int(ANSWER)
+    )
+    if address is None or count is None or index is None:
+        raise UserError(f"hosts is auto, but jax finds no Slurm, TPU pod or Kubernetes job here; give {FORMS}")
+    host, _, port = address.rpartition(":")
+    return Place(host, int(port), count, index), {"local_device_ids": devices}

@@ -8,7 +8,6 @@ process 0, over which both tell every second that they live, and how far they ar
 from __future__ import annotations
 
 import contextlib
-import hmac
 import json
 import os
 import socket
@@ -34,7 +33,8 @@ class Peer:
         self.index, self.name, self.connection = index, name, connection
         self.heard = self.moved = time.monotonic()
         self.moves = self.step = 0
-        self.left = False  # it has said that it is done
+        self.left = False  # it has said that it ends
+        self.gone = False  # its connection has ended
         self.sending = threading.Lock()
 
     def __str__(self) -> str:
@@ -72,49 +72,78 @@ class Watch:
 
     # Beginning.
 
-    def listen(self, count: int, token: str, seconds: float) -> tuple[int, threading.Thread]:
-        """Wait in the background for all others, of `count` processes; returns (the port, the thread that waits)."""
-        server = (
-            socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
-            if (socket.has_dualstack_ipv6())
-            else socket.create_server(("", 0))
-        )
-        thread = threading.Thread(target=self._accept, args=(server, count, token, seconds), daemon=True)
-        thread.start()
-        return server.getsockname()[1], thread
-
-    def _accept(self, server: socket.socket, count: int, token: str, seconds: float) -> None:
+    def gather(self, port: int, count: int, seconds: float) -> None:
+        """At process 0: wait for all others, of `count` processes, and tell them to go on. Raises UserError."""
         deadline = time.monotonic() + seconds
+        try:
+            server = socket.create_server(("", port))
+        except OSError as error:
+            raise UserError(
+                f"hosts: this process, the first, cannot listen at port {port} ({error.strerror}); give another port"
+            ) from error
         with server:
-            while len(self.peers) < count - 1 and time.monotonic() < deadline:
-                server.settimeout(max(0.1, deadline - time.monotonic()))
-                with contextlib.suppress(OSError, ValueError):
-                    self._admit(server.accept()[0], token)
+            while len(self.peers) < count - 1:
+                server.settimeout(max(0.01, deadline - time.monotonic()))
+                try:
+                    self._admit(server.accept()[0], count)
+                except TimeoutError:
+                    missing = ", ".join(map(str, sorted({*range(1, count)} - self.peers.keys())))
+                    raise UserError(
+                        f"hosts: of {count} processes those with INDEX {missing} have not come in {seconds:.0f} s; "
+                        "start all at the same time"
+                    ) from None
+        for peer in self.peers.values():
+            peer.send({"go": 1})
 
-    def _admit(self, connection: socket.socket, token: str) -> None:
-        """Take a connection for that of another process if its first line has the token."""
+    def _admit(self, connection: socket.socket, count: int) -> None:
+        """Take a connection for that of another process if its first line says so. Raises UserError."""
         connection.settimeout(5)
         reader = connection.makefile("rb")
-        hello = json.loads(reader.readline(LONGEST))
-        if not hmac.compare_digest(str(hello.get("token")), token):
+        try:
+            hello = json.loads(reader.readline(LONGEST))["vit-jax"]
+            index, name, wanted = int(hello["index"]), str(hello["name"])[:60], int(hello["count"])
+        except (OSError, ValueError, KeyError, TypeError):  # somebody else's
             connection.close()
             return
         connection.settimeout(None)
-        self._add(Peer(int(hello["index"]), str(hello["name"])[:60], connection), reader)
+        peer, fault = Peer(index, name, connection), ""
+        if wanted != count:
+            fault = f"hosts: process 0 has COUNT {count}, but {name} {wanted}; give all the same"
+        elif index in self.peers or not 0 < index < count:
+            fault = f"hosts: {name} has INDEX {index}, as another process has; give each its own"
+        if fault:
+            peer.send({"failed": fault})
+            connection.close()
+            raise UserError(fault)
+        self._add(peer, reader)
 
-    def connect(self, address: str, port: int, token: str, seconds: float) -> None:
-        """Connect to process 0. Raises UserError."""
-        try:
-            connection = socket.create_connection((address.strip("[]"), port), timeout=seconds)
-        except OSError as error:
-            raise UserError(
-                f"hosts: process 0 cannot be reached at {address}:{port} ({error.strerror or error}); "
-                "let the hosts connect to each other on all ports"
-            ) from error
-        connection.settimeout(None)
+    def join(self, address: str, port: int, count: int, seconds: float) -> None:
+        """At any other process: connect to process 0, and wait until that tells it to go on. Raises UserError."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                connection = socket.create_connection((address.strip("[]"), port), timeout=5)
+                break
+            except OSError as error:
+                if time.monotonic() > deadline or isinstance(error, socket.gaierror):
+                    raise UserError(
+                        f"hosts: nothing answers at {address}:{port} ({error.strerror or error}); start the process "
+                        "with INDEX 0 there, and let the others reach that port"
+                    ) from error
+            time.sleep(0.2)
         peer = Peer(0, address.strip("[]"), connection)
-        peer.send({"token": token, "index": self.index, "name": self.name})
-        self._add(peer, connection.makefile("rb"))
+        peer.send({"vit-jax": {"index": self.index, "count": count, "name": self.name}})
+        connection.settimeout(seconds + 10)  # process 0 waits so long for the others
+        reader = connection.makefile("rb")
+        try:
+            told = json.loads(reader.readline(LONGEST))
+        except (OSError, ValueError):
+            told = {}
+        if "go" not in told:
+            reason = told.get("failed", "its process has ended")
+            raise UserError(f"hosts: process 0, at {address}:{port}, does not begin: {reason.removeprefix('hosts: ')}")
+        connection.settimeout(None)
+        self._add(peer, reader)
 
     def _add(self, peer: Peer, reader: Any) -> None:
         peer.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -134,8 +163,11 @@ class Watch:
         with contextlib.suppress(OSError, ValueError):
             while line := reader.readline(LONGEST):
                 self._hear(peer, json.loads(line))
+        with self.changed:
+            peer.gone = True
+            self.changed.notify_all()
         if not (peer.left or self.ending):
-            self._lose(f"{peer} was lost at step {peer.step}: its process has ended; {AGAIN}")
+            self._lose(f"{peer} was lost at step {peer.step}: its process has ended; {AGAIN}", grace=0)
 
     def _hear(self, peer: Peer, message: dict[str, Any]) -> None:
         peer.heard = time.monotonic()
@@ -146,7 +178,7 @@ class Watch:
             if self.working:
                 self._lose(f"{peer} has ended before this one did; give all hosts the same command")
         if "lost" in message:
-            self._lose(message["lost"], relay=False)
+            self._lose(message["lost"], grace=0, relay=False)
         if "failed" in message:
             peer.left = True
             self._lose(f"{peer} has ended: {message['failed']}")
@@ -163,7 +195,7 @@ class Watch:
                 peer.send({"moves": self.moves, "step": self.step})
                 if not peer.left and now - peer.heard > SILENT:
                     silent = f"{peer} was lost at step {peer.step}: it has been silent for {now - peer.heard:.0f} s"
-                    self._lose(f"{silent}; {AGAIN}")
+                    self._lose(f"{silent}; {AGAIN}", grace=0)
             if self.index == 0 and self.stall:
                 self._name_stalled(now)
             time.sleep(PING)
@@ -184,8 +216,8 @@ class Watch:
             flush=True,
         )
 
-    def _lose(self, sentence: str, relay: bool = True) -> None:
-        """Let this process end, and at process 0 all others, because one was lost."""
+    def _lose(self, sentence: str, grace: float = GRACE, relay: bool = True) -> None:
+        """Let this process end, and at process 0 all others, because one was lost; so soon unless it ends by itself."""
         with self.changed:
             if self.fault or self.ending:
                 return
@@ -194,12 +226,12 @@ class Watch:
         if relay:
             for peer in list(self.peers.values()):
                 peer.send({"lost": sentence})
-        threading.Thread(target=self._end, daemon=True).start()
+        threading.Thread(target=self._end, args=(grace,), daemon=True).start()
 
-    def _end(self) -> None:
+    def _end(self, grace: float) -> None:
         """End the process, whose main thread may wait for the lost one for ever."""
         with self.changed:
-            if self.changed.wait_for(lambda: self.ending, GRACE):
+            if self.changed.wait_for(lambda: self.ending, grace):
                 return
         with contextlib.suppress(OSError, ValueError):
             print("vit-jax: error: " + self.fault, file=sys.stderr, flush=True)
@@ -212,6 +244,11 @@ class Watch:
         with self.changed:
             self.changed.wait_for(lambda: self.fault, seconds)
         return self.fault
+
+    def wait_for_others(self, seconds: float) -> None:
+        """At process 0: wait until all others have ended, but not longer."""
+        with self.changed:
+            self.changed.wait_for(lambda: all(peer.gone for peer in self.peers.values()), seconds)
 
     def leave(self, message: Mapping[str, Any]) -> None:
         """Tell the others that this process ends: {"done": 1}, or {"failed": why}. May be called again."""
