@@ -115,6 +115,15 @@ def two(tmp_path):
     both.kill()
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """The folder of a run of two processes that nothing has ended."""
+    place = tmp_path_factory.mktemp("whole")
+    found = Two(place).start(*DRAWN, "--epochs", 2, "--name", "run").end()
+    assert [code for code, _, _ in found] == [0, 0], found
+    return place / "0/runs/run"
+
+
 def arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
     run = Run(folder)
     saved = Checkpoints(run).read(step, shapes(run.config().model)).state
@@ -173,9 +182,10 @@ def test_a_run_of_two_processes_goes_on_with_one_and_with_two_from_its_folder(tw
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_signal_to_either_saves_the_same_step_and_the_run_goes_on_to_the_bit(two, tmp_path, index, number, code):
+def test_a_signal_to_either_saves_the_same_step_and_the_run_goes_on_to_the_bit(
+    two, whole, tmp_path, index, number, code
+):
     flags = [*DRAWN, "--epochs", 2]
-    assert [each[0] for each in two.start(*flags, "--name", "whole").end()] == [0, 0]
     two.start(*flags, "--name", "cut")
     log = tmp_path / "0/runs/cut/metrics.jsonl"
     wait_until(lambda: log.exists() and log.read_bytes().count(b"\n") > 5)
@@ -185,7 +195,7 @@ def test_a_signal_to_either_saves_the_same_step_and_the_run_goes_on_to_the_bit(t
     saved = [re.search(r"saved at step (\d+)", err)[1] for _, _, err in found]
     assert saved[0] == saved[1] and (tmp_path / f"0/runs/cut/digests/{saved[0]}.json").exists()
     assert [each[0] for each in two.start(*flags, "--name", "cut").end()] == [0, 0]
-    same(tmp_path / "0/runs", "whole", "cut")
+    same(whole, tmp_path / "0/runs/cut")
 
 
 def wait_until(so, seconds: float = 120) -> None:
@@ -195,20 +205,22 @@ def wait_until(so, seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
-def same(runs: Path, one: str, two: str) -> None:
+def same(one: Path, two: Path) -> None:
     """Two runs have the same log and the same arrays, to the bit."""
-    assert rows(runs / one) == rows(runs / two)
-    steps = Run(runs / one).complete_steps()
-    assert steps == Run(runs / two).complete_steps()
+    assert rows(one) == rows(two)
+    steps = Run(one).complete_steps()
+    assert steps == Run(two).complete_steps()
     for step in steps:
-        assert Run(runs / one).saved(step)["arrays"] == Run(runs / two).saved(step)["arrays"]
+        assert Run(one).saved(step)["arrays"] == Run(two).saved(step)["arrays"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["kill", "raise", "stop"])
 @pytest.mark.parametrize(("where", "count"), [("step", 50), ("save", 2), ("evaluate", 5)])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_process_that_is_lost_ends_the_other_and_the_run_goes_on_to_the_bit(two, tmp_path, victim, where, count, how):
+def test_a_process_that_is_lost_ends_the_other_and_the_run_goes_on_to_the_bit(
+    two, whole, tmp_path, victim, where, count, how
+):
     flags = [*DRAWN, "--epochs", 2]
     two.start(*flags, "--name", "cut", victim=victim, plant=(where, count, how))
     other = two.processes[1 - victim]
@@ -229,10 +241,9 @@ def test_a_process_that_is_lost_ends_the_other_and_the_run_goes_on_to_the_bit(tw
     words = {"kill": "its process has ended", "raise": "has ended: planted", "stop": "silent"}
     assert words[how] in sentences(err)[0]
     if how == "kill":
-        assert [each[0] for each in two.start(*flags, "--name", "whole").end()] == [0, 0]
         again = two.start(*flags, "--name", "cut").end()
         assert [each[0] for each in again] == [0, 0], again
-        same(tmp_path / "0/runs", "whole", "cut")
+        same(whole, tmp_path / "0/runs/cut")
 
 
 @pytest.mark.slow

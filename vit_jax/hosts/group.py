@@ -226,8 +226,8 @@ def _begin(text: str, stall_minutes: float) -> Hosts:
 def _park_aborts() -> None:
     """Let a thread that aborts this process sleep for six seconds before that: enough to end by a sentence.
 
-    jax aborts a process whose connection to process 0 has ended, at the same moment as `Watch` sees that. As the handler
-    of the signal SIGABRT, which is number 6, the C function `sleep` is called with 6.
+    jax aborts a process whose connection to process 0 has ended, just when `Watch` sees that. As the handler of the
+    signal SIGABRT, which is number 6, the C function `sleep` is called with 6.
     """
     if sys.platform != "linux":
         return
