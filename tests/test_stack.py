@@ -1,4 +1,4 @@
-"""Scan and remat: they change nothing but rounding, and do what they are for; a run may change them on the way."""
+"""Scan, remat and where the fused kernel is: only rounding changes, and a run may choose others on its way."""
 
 import functools
 import itertools
@@ -35,9 +35,12 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 STEPS, BATCH = 3, 8
 # Their updates are linear in the gradient, so that what has none, as a bias of keys, does not move by rounding.
 MOMENTUM = OptimConfig(name="momentum", lr=0.1, momentum=0.8, weight_decay=0.05, clip=1.0)
-RATES = dict(dropout=0.1, attention_dropout=0.1)
-TEXT = dict(width=8, heads=2, hidden=12, outputs=len(WORDS), target_vocabulary=len(WORDS), embedding_std=0.5, **RATES)
-VIT = replace(NOISY.model, depth=2, layer_scale=0.3)
+SGD = OptimConfig(name="sgd")
+TEXT = dict(
+    width=8, heads=2, hidden=12, outputs=len(WORDS), target_vocabulary=len(WORDS), embedding_std=0.5, dropout=0.1
+)
+# Draws inside blocks: those outside are computed as ever.
+VIT = replace(NOISY.model, layer_scale=0.3, patch_dropout=0.0, embedding_dropout=0.0, head_dropout=0.0)
 IMAGES = replace(NOISY, model=VIT, augment=ImageAugment(), batch=BATCH, optim=MOMENTUM)
 SENTENCES = RunConfig(
     "translate",
@@ -159,22 +162,23 @@ def products(depth, **how):
 
 
 def test_scan_is_one_loop_forward_and_one_backward_whatever_the_depth():
-    assert products(6, scan=True) == products(4, scan=True) == products(1) < products(2)
-    for how in ({}, CHOICES["scan"], CHOICES["scan and remat"]):
+    assert products(5, scan=True) == products(3, scan=True) == products(1)
+    for how in ({}, CHOICES["scan and remat"]):
         assert str(step_of(5, **how).jaxpr).count(" length=5\n") == (2 if how else 0)
 
 
-@pytest.mark.parametrize("depth", [1, 3])
-def test_remat_computes_again_what_it_says(depth):
+def test_remat_computes_again_what_it_says():
     """Of the eight products of a block all but the last, which no derivative needs, or the two without weights."""
-    plain = products(depth)
-    assert products(depth, remat="dots") == plain + 2 * depth
-    assert products(depth, remat="full") == plain + 7 * depth
+    plain = products(3)
+    assert products(3, remat="dots") == plain + 2 * 3
+    assert products(3, remat="full") == plain + 7 * 3
 
 
 def test_scan_with_remat_takes_less_memory():
-    used = [step_of(5, batch=128, **how).lower().compile().memory_analysis() for how in ({}, CHOICES["scan and remat"])]
-    plain, less = (each.temp_size_in_bytes for each in used)
+    plain, less = (
+        step_of(4, batch=128, **how).lower().compile().memory_analysis().temp_size_in_bytes
+        for how in ({"optim": SGD}, {"optim": SGD, **CHOICES["scan and remat"]})
+    )
     assert less < plain / 2
 
 
