@@ -129,3 +129,34 @@ def test_whole_counts_every_example_once(batch):
     assert np.concatenate([i for _, i in made]).tolist() == list(range(144))
     last, real = made[-1][0], len(made[-1][1])
     assert (last["image"][real:] == last["image"][real - 1]).all() and not our_threads()
+
+
+def test_a_host_reads_only_its_own_rows():
+    """Of each batch, for training and for evaluation; the numbers of the examples are those of the whole batch."""
+    read = []
+
+    class Split:
+        def __len__(self):
+            return 21
+
+        def batch(self, indices):
+            read.extend(indices)
+            return {"x": indices}
+
+        examples = batch
+
+    def rows(size):
+        return np.arange(size // 2, size)
+
+    split, order = Split(), Order(21, 8, seed=3)
+    whole = [x["x"] for x in batches(split, order, 0, 2)]
+    read.clear()
+    for part, every in zip(batches(split, order, 0, 2, rows), whole, strict=True):
+        assert part["x"].tolist() == every[4:].tolist()
+    assert read == [*whole[0][4:], *whole[1][4:]]
+    read.clear()
+    found = [(part["x"].tolist(), indices.tolist()) for part, indices in evaluation_batches(split, 8, rows)]
+    assert found == [
+        ([4, 5, 6, 7], [*range(8)]), ([12, 13, 14, 15], [*range(8, 16)]), ([20] * 4, [*range(16, 21)])
+    ]  # fmt: skip
+    assert set(read) == {4, 5, 6, 7, 12, 13, 14, 15, 20}

@@ -246,6 +246,36 @@ def test_a_process_that_is_lost_ends_the_other_and_the_run_goes_on_to_the_bit(
         same(whole, tmp_path / "0/runs/cut")
 
 
+CALLS = """
+import dataclasses, sys, numpy as np, vit_jax
+if __name__ == "__main__":
+    run = vit_jax.preset("digits").run
+    run = dataclasses.replace(run, batch=16, max_steps=4, ema=0.9)
+    rng = np.random.default_rng(0)
+    data = rng.integers(0, 256, (90, 8, 8), dtype=np.uint8), np.arange(90) % 10
+    for name in ("one", "two", "one"):
+        summary = vit_jax.train(dataclasses.replace(run, name=name), data=data, hosts=sys.argv[1])
+        print("ended", name, summary["status"], summary["step"], flush=True)
+    vit_jax.train(dataclasses.replace(run, name="one", seed=1), data=data, hosts=sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_python_trains_with_several_processes_one_run_after_the_other(two, tmp_path):
+    port = free_port()
+    for index in (0, 1):
+        (tmp_path / str(index)).mkdir()
+        line = [sys.executable, "-c", CALLS, f"127.0.0.1:{port},2,{index}"]
+        pipe = subprocess.PIPE
+        two.processes.append(subprocess.Popen(line, cwd=tmp_path / str(index), stdout=pipe, stderr=pipe, text=True))
+    for code, out, err in two.end():
+        assert [line for line in out.splitlines() if line.startswith("ended")] == [
+            f"ended {name} stopped: max_steps 4" for name in ("one", "two", "one")
+        ], err
+        assert code == 2 and "UserError" in err, err  # the last is another run; jax's end waits for nobody
+    assert sorted(path.name for path in (tmp_path / "0/runs").iterdir()) == ["one", "two"]
+
+
 @pytest.mark.slow
 def test_a_host_whose_step_stands_still_is_named(two):
     two.start(*SMALL, "--max-steps", 30, "--stall-minutes", 0.05, victim=1, plant=("batch", 20, "sleep"))

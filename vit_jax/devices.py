@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -105,6 +106,13 @@ class Devices:
             return programs[shapes](*arguments)
 
         return run
+
+    def apart(self) -> contextlib.AbstractContextManager[Any]:
+        """A context in which arrays are made in the memory of the host, if none of the devices is to hold them all."""
+        if self.fsdp > 1 and self.all[0].platform != "cpu":
+            with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS leaves the CPU out
+                return jax.default_device(jax.local_devices(backend="cpu")[0])
+        return contextlib.nullcontext()
 
     def placed(self, tree: Any) -> Any:
         """A tree of numpy arrays that all hosts have on the devices, as `kept` says."""

@@ -77,13 +77,13 @@ def send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compil
     batches = ahead.take(count)
     count = len(batches)
     if count in compiled:
-        check_finite(s, meter.add(s.step + count, steps(s, batches, profile), [s.task.tokens(b) for b in batches]))
+        check_finite(s, meter.add(s.step + count, steps(s, batches, profile), tokens(s, batches)))
         return
     check_finite(s, meter.settle())
     s.cpu_seconds += meter.cpu()
     began, what = time.monotonic(), "step" if count == 1 else f"{count} steps"
     s.progress.say(f"compiling the training {'step' if count == 1 else f'program for {count} steps'} ...")
-    meter.add(s.step + count, steps(s, batches, profile), [s.task.tokens(b) for b in batches])
+    meter.add(s.step + count, steps(s, batches, profile), tokens(s, batches))
     check_finite(s, meter.settle())
     s.progress.say(f"first {what} done after {time.monotonic() - began:.1f} s, compilation included")
     compiled.add(count)
@@ -110,6 +110,11 @@ def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
 def most_examples(s: Session) -> float:
     """Examples per second at which the run's devices would work at their peak; 0: unknown."""
     return mfu.most_examples(s.run, s.setup.teacher, s.setup.environment["device"], len(s.engine.devices))
+
+
+def tokens(s: Session, batches: list[Batch]) -> list[tuple[int, int, int]]:
+    """`Task.tokens` of each batch. With several hosts the others' rows are taken to be like those of this one."""
+    return [tuple(count * s.hosts.count for count in s.task.tokens(batch)) for batch in batches]  # type: ignore[misc]
 
 
 def after_step(s: Session, meter: Meter) -> None:

@@ -324,8 +324,9 @@ def new_state(setup: Setup, folder: runs.Run) -> tuple[State, dict[str, Any]]:
     from ..models import start
 
     given, init = starting_parameters(setup, folder)
-    parameters = start(setup.run.model, jax.random.key(setup.run.seed), parameter_dtype(setup.run), given)
-    return setup.engine.begun(parameters), init
+    with setup.engine.devices.apart():
+        parameters = start(setup.run.model, jax.random.key(setup.run.seed), parameter_dtype(setup.run), given)
+        return setup.engine.begun(parameters), init
 
 
 def restored(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved | None:
