@@ -151,6 +151,8 @@ def joined(text: str, stall_minutes: float = 0.0) -> Iterator[Hosts]:
     if watch is None:
         yield hosts
         return
+    if watch.ending:
+        raise UserError("hosts: the others were told that this process has failed; start all processes anew")
     watch.working = True
     try:
         yield hosts

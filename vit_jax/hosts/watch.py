@@ -75,13 +75,7 @@ class Watch:
     def gather(self, port: int, count: int, seconds: float) -> None:
         """At process 0: wait for all others, of `count` processes, and tell them to go on. Raises UserError."""
         deadline = time.monotonic() + seconds
-        try:
-            server = socket.create_server(("", port))
-        except OSError as error:
-            raise UserError(
-                f"hosts: this process, the first, cannot listen at port {port} ({error.strerror}); give another port"
-            ) from error
-        with server:
+        with _listening(port) as server:
             while len(self.peers) < count - 1:
                 server.settimeout(max(0.01, deadline - time.monotonic()))
                 try:
@@ -178,7 +172,7 @@ class Watch:
             if self.working:
                 self._lose(f"{peer} has ended before this one did; give all hosts the same command")
         if "lost" in message:
-            self._lose(message["lost"], grace=0, relay=False)
+            self._lose(message["lost"], message["grace"], relay=False)
         if "failed" in message:
             peer.left = True
             self._lose(f"{peer} has ended: {message['failed']}")
@@ -225,7 +219,7 @@ class Watch:
             self.changed.notify_all()
         if relay:
             for peer in list(self.peers.values()):
-                peer.send({"lost": sentence})
+                peer.send({"lost": sentence, "grace": grace})
         threading.Thread(target=self._end, args=(grace,), daemon=True).start()
 
     def _end(self, grace: float) -> None:
@@ -257,3 +251,16 @@ class Watch:
             self.changed.notify_all()
         for peer in [] if again else list(self.peers.values()):
             peer.send(message)
+
+
+def _listening(port: int) -> socket.socket:
+    """A socket that listens at a port, of IPv6 and IPv4 where it can. Raises UserError."""
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # IPv6 may be switched off
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    try:
+        return socket.create_server(("", port))
+    except OSError as error:
+        raise UserError(
+            f"hosts: this process, the first, cannot listen at port {port} ({error.strerror}); give another port"
+        ) from error
