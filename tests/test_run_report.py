@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -14,7 +15,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from vit_jax import report, runs
+from vit_jax import report, run_report, runs
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 from vit_jax.report import kept
@@ -280,7 +281,7 @@ def test_a_million_steps_are_thinned_to_their_extremes_and_a_sentence_says_so():
     assert (np.diff(places) > 0).all() and charts.thinned(values[:600]).tolist() == list(range(600))
 
 
-def test_a_thousand_classes_fit():
+def test_a_thousand_classes_fit(monkeypatch):
     names = [f"class number {i}" for i in range(1000)]
     run = replace(BASE, model=replace(BASE.model, classes=1000))
     folder = made("many", run, names=names)
@@ -297,11 +298,18 @@ def test_a_thousand_classes_fit():
     report.keep_attention(folder.plots, "best weights", looks, ["cls token"])
     report.keep_positions(folder.plots, "best weights", rng.standard_normal((197, 16)), 1, (14, 14))
     page = page_of("many")
+    shown = drawn(page)["attention"][0]
     kept_cells = len(drawn(page)["classes"]["cells"]) // 3
     assert kept_cells == parts.CELLS and re.search(
         r"the confusion matrix lacks the [\d,]+ rarest of its cells", page.said
     )
-    assert "attention: only the first example is kept, in 1 of its 12 layers" in page.said
+    assert "attention: only 1 of 2 examples is kept, from 26 of its 197 tokens" in page.said
+    assert shown["shape"] == [12, 12, 26, 197] and shown["queries"][:2] == ["cls token", "row 2, column 2"]
+    assert shown["cells"][:3] == [None, 14 + 1, 14 + 4] and shown["mean"] == "all of these"
+    monkeypatch.setattr(run_report, "LARGEST", 2_000_000)
+    page = page_of("many")
+    assert re.search(r"attention is left out: with it this page would have 2\.\d MB", page.said)
+    assert drawn(page)["attention"] is None and drawn(page)["positions"]
 
 
 def test_a_run_ends_without_its_report_where_that_cannot_be_written(capsys, monkeypatch):
@@ -332,18 +340,28 @@ def test_attention_comes_back_within_a_step_of_its_square_root():
     [
         ((2, 3, 4, 5), 3, 2, 3, ""),
         ((12, 12, 65, 65), 4, 12, 12, "only 1 of 4 examples"),
-        ((6, 4, 197, 197), 2, 4, 4, "in 4 of its 6 layers"),
-        ((24, 16, 577, 577), 1, 2, 1, "mean of its 16 heads, in 2 of its 24 layers"),
-        ((2, 2, 1025, 1025), 1, 0, 0, "left out"),
+        ((6, 4, 197, 197), 2, 6, 4, "only 1 of 2 examples is kept, from 50 of its 197 tokens"),
+        ((24, 16, 577, 577), 1, 24, 1, "from 37 of its 577 tokens, with the mean of its 16 heads"),
+        ((24, 16, 5185, 5185), 1, 0, 0, "left out"),
     ],
 )
-def test_attention_that_is_too_much_loses_examples_then_layers_then_heads(shape, count, layers, heads, note):
-    found, said = kept.fitted([np.broadcast_to(np.float32(0.5), shape)] * count)
+def test_attention_that_is_too_much_loses_examples_then_tokens_then_heads_then_layers(
+    shape, count, layers, heads, note
+):
+    side = math.isqrt(shape[2])
+    found, said = kept.fitted([np.broadcast_to(np.float32(0.5), shape)] * count, (side, side))
     assert note in said and bool(found) == bool(layers)
-    if found:
-        numbers, weights = found[0]
-        assert weights.shape[:2] == (layers, heads) and len(numbers) == layers and numbers[-1] == shape[0] - 1
-        assert sum(x.size for _, x in found) <= kept.WEIGHTS
+    for some in found:
+        assert some.weights.shape[:2] == (layers, heads) and some.layers == list(range(layers))
+        assert some.weights.shape[2] == len(some.looking) and some.looking[0] == 0
+    assert sum(some.weights.size for some in found) <= kept.WEIGHTS
+
+
+def test_of_too_many_layers_some_are_kept_the_last_among_them():
+    numbers = np.arange(10, dtype=np.float32)[:, None, None, None]
+    found, said = kept.fitted([np.broadcast_to(numbers, (10, 1, 30, 30))], most=2800)
+    assert said == "in 3 of its 10 layers" and found[0].layers == [3, 6, 9]
+    assert found[0].weights[:, 0, 0, 0].tolist() == [3, 6, 9]
 
 
 def test_neither_bokeh_nor_jinja_is_loaded_before_a_report_is_written():

@@ -10,6 +10,7 @@ import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..config import Size, pair
 from ..runs import write_json
 from .patches import similarity
 
-WEIGHTS = 700_000  # most attention weights that are kept, of all examples together: a byte each
+WEIGHTS = 740_000  # most attention weights that are kept, a byte each: of ViT-B those from 26 tokens
 PIXELS = 96  # a larger side of a picture is made as small
 WORST = 36  # most images or texts
 
@@ -68,16 +69,18 @@ def keep_attention(folder: Path, about: str, examples: Sequence[Mapping[str, Any
     that are looked at. "queries" are the Q words that look; where they are absent the tokens of the image look at each
     other, of which the first are called `prefix` and are no patches. What is too much is left out, and said.
     """
-    kept, note = fitted([np.asarray(each["weights"], np.float32) for each in examples])
+    own = pair(examples[0]["grid"]) if examples and "queries" not in examples[0] else None
+    kept, note = fitted([np.asarray(each["weights"], np.float32) for each in examples], own)
     rows = []
-    for each, (layers, weights) in zip(examples, kept, strict=False):
+    for each, some in zip(examples, kept, strict=False):
         depth, heads = each["weights"].shape[:2]
         row = {name: each[name] for name in ("title", "queries", "keys") if name in each}
         if "image" in each:
             row |= {"image": data_url(each["image"], 224), "grid": list(pair(each["grid"]))}
         # The square root keeps small weights apart: one of 1/197 is still 18 of 255 steps.
-        shares = np.rint(np.sqrt(np.clip(np.nan_to_num(weights), 0, 1)) * 255).astype(np.uint8)
-        row |= {"depth": depth, "heads": heads, "layers": layers, "shape": list(weights.shape)}
+        shares = np.rint(np.sqrt(np.clip(np.nan_to_num(some.weights), 0, 1)) * 255).astype(np.uint8)
+        row |= {"depth": depth, "heads": heads, "layers": some.layers, "shape": list(shares.shape)}
+        row |= {"looking": some.looking} if own else {}
         rows.append({**row, "weights": base64.b64encode(shares.tobytes()).decode()})
     write_json(folder / "attention.json", {"about": about, "prefix": list(prefix), "note": note, "examples": rows})
 
@@ -87,30 +90,54 @@ def _finite(value: float) -> float | None:
     return round(value, 6) if math.isfinite(value) else None
 
 
-def fitted(weights: Sequence[np.ndarray], most: int = WEIGHTS) -> tuple[list[tuple[list[int], np.ndarray]], str]:
-    """([(numbers of the layers, weights [l, H or 1, Q, K])] of the first examples, what was left out).
+@dataclass(frozen=True)
+class Fitted:
+    """Attention weights [l, H or 1, q, K] that are kept, the numbers of their layers and of the tokens that look."""
 
-    Of weights [L, H, Q, K] of each example at most `most` are kept: of fewer examples, then of fewer layers, among them
-    the last, then the means over the heads.
+    weights: np.ndarray
+    layers: list[int]
+    looking: list[int]
+
+
+def fitted(
+    weights: Sequence[np.ndarray], grid: tuple[int, int] | None = None, most: int = WEIGHTS
+) -> tuple[list[Fitted], str]:
+    """(what is kept of the first examples, a clause on what is left out).
+
+    Of weights [L, H, Q, K] of each example at most `most` are kept: of fewer examples, then, where the tokens of an
+    image look at each other and `grid` is that of its patches, from fewer patches, then the means over the heads, then
+    of fewer layers, among them the last.
     """
     if not weights:
         return [], ""
     largest = max(x.size for x in weights)
     if largest <= most:
-        kept = weights[: max(most // largest, 1)]
-        note = f"only {len(kept)} of {len(weights)} examples are kept" if len(kept) < len(weights) else ""
-        return [(list(range(len(x))), x) for x in kept], note
-    x = weights[0]
-    depth, heads, queries, keys = x.shape
-    note = "only the first example is kept"
-    if depth * queries * keys > most or heads * queries * keys > most:  # too much even of a layer, or of all means
-        x, note = x.mean(1, keepdims=True), f"{note}, with the mean of its {heads} heads"
-    layers = min(depth, most // (x.shape[1] * queries * keys))
-    if not layers:
-        return [], f"left out: the weights between {queries:,} and {keys:,} tokens are too many for a page"
-    numbers = sorted({depth - 1 - round(i * depth / layers) for i in range(layers)})
-    note += f", in {len(numbers)} of its {depth} layers" * (len(numbers) < depth)
-    return [(numbers, x[numbers])], note
+        count = min(max(most // largest, 1), len(weights))
+        note = f"only {count} of {len(weights)} examples are kept" if count < len(weights) else ""
+        return [Fitted(x, list(range(len(x))), list(range(x.shape[2]))) for x in weights[:count]], note
+    x, told = weights[0], [f"only 1 of {len(weights)} examples is kept"] * (len(weights) > 1)
+    depth, heads, tokens, keys = x.shape
+    looking = list(range(tokens))
+    for apart in (2, 3, 4) if grid else ():
+        if depth * heads * len(looking) * keys > most:
+            looking = _spread(tokens, grid, apart) if grid else looking
+    told += [f"from {len(looking)} of its {tokens} tokens"] * (len(looking) < tokens)
+    x = x[:, :, looking]
+    if heads > 1 and most // (heads * len(looking) * keys) < (depth + 1) // 2:
+        x, told = x.mean(1, keepdims=True), [*told, f"with the mean of its {heads} heads"]
+    fit = min(depth, most // x[0].size)
+    if not fit:
+        return [], f"left out: the weights between {tokens:,} and {keys:,} tokens are too many for a page"
+    layers = sorted({depth - 1 - i * depth // fit for i in range(fit)})
+    told += [f"in {fit} of its {depth} layers"] * (fit < depth)
+    return [Fitted(x[layers], layers, looking)], ", ".join(told)
+
+
+def _spread(tokens: int, grid: tuple[int, int], apart: int) -> list[int]:
+    """The tokens before the patches of a grid, and one patch of each square of `apart` times `apart`."""
+    before = tokens - grid[0] * grid[1]
+    rows, columns = (range(apart // 2, side, apart) for side in grid)
+    return [*range(before), *(before + row * grid[1] + column for row in rows for column in columns)]
 
 
 def keep_positions(folder: Path, about: str, position: np.ndarray, prefix: int, grid: Size) -> None:

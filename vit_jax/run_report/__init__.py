@@ -26,6 +26,7 @@ from ..flags import parse
 from ..report.table import check_output
 
 FILE = "report.html"
+LARGEST = 2_950_000  # letters of a page with attention; without, it is far below
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,13 @@ def write_report(names: Sequence[str | os.PathLike[str]], out: str | os.PathLike
     path = Path(out) if out else _place(found) / FILE
     if path.is_symlink():
         raise UserError(f"{runs.shown(path)}: is a link; remove it, or choose a file with --out")
-    text = page(contents_of(found)).encode("utf-8", "replace").decode()
+    contents = contents_of(found)
+    text = page(contents)
+    if len(text) > LARGEST and contents.attention:
+        contents.attention = None
+        contents.missing.append(f"attention is left out: with it this page would have {len(text) / 1e6:.1f} MB")
+        text = page(contents)
+    text = text.encode("utf-8", "replace").decode()
     try:
         runs.write_text(path, text)
     except OSError as error:

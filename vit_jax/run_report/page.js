@@ -149,7 +149,7 @@ function explore(root, examples, worth, last) {
     cells = [];
     keyWords = [];
     queryWords = [];
-    if (!now.own && !now.places) {
+    if (!now.cells) {
       const box = element("div", undefined, { className: "words" });
       box.setAttribute("role", "group");
       box.setAttribute("aria-label", "Words that look");
@@ -202,18 +202,16 @@ function explore(root, examples, worth, last) {
     const [layers, heads] = now.shape;
     options(layer, now.layers.map((n) => `${n + 1} of ${now.depth}`).concat(layers > 1 ? ["mean of these"] : []));
     options(head, heads < now.heads ? [`mean of ${now.heads}`] : [...Array(heads).keys()].map((h) => `${h + 1}`).concat(heads > 1 ? [`mean of ${heads}`] : []));
-    now.from = now.own ? [...now.queries, "all tokens (mean)"] : now.queries;
+    now.from = now.mean ? [...now.queries, `${now.mean} (mean)`] : now.queries;
     options(query, now.from);
     hide(layer, layers < 2 && now.depth < 2);
     hide(head, now.heads < 2);
     layer.value = String(layers - 1);
     head.value = String(heads > 1 ? heads : 0);
     // Where no token comes before the patches, none of them is the one that counts.
-    if (now.own && now.grid && now.keys.length === now.grid[0] * now.grid[1]) query.value = String(now.queries.length);
-    // Which token looks where a patch is chosen in the picture: {place of the patch: number of the token}.
-    const prefix = now.grid ? now.keys.length - now.grid[0] * now.grid[1] : 0;
-    const places = now.places ?? (now.own && now.grid ? now.queries.slice(prefix).map((_, i) => i) : []);
-    now.cellOf = new Map(places.map((place, i) => [place, now.places ? i : prefix + i]));
+    if (now.mean && now.keys.length === now.grid[0] * now.grid[1]) query.value = String(now.queries.length);
+    // Which token looks where a patch is chosen in the picture: {number of the patch: number of the token}.
+    now.cellOf = new Map((now.cells ?? []).map((cell, token) => [cell, token]).filter(([cell]) => cell !== null));
     draw();
     show();
   };

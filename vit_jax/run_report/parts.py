@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import UserError
 from ..runs import read_json, shown
 
-CELLS = 20_000  # most cells of a confusion matrix that are shown
+CELLS = 10_000  # most cells of a confusion matrix that are shown
 IMAGE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
 LARGEST_IMAGE = 200_000  # letters of an image; all that we write have fewer
 WORST = 50
@@ -115,7 +115,10 @@ def texts(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attention(content: Mapping[str, Any]) -> dict[str, Any]:
-    """attention.json for the page: of each example the names of the tokens that look, and of those looked at."""
+    """attention.json for the page: of each example the names of the tokens that look, and of those looked at.
+
+    "cells" are the patches, by their numbers, that the tokens that look are; None of one that is no patch.
+    """
     prefix = _texts(content["prefix"])
     examples = [_example(each, prefix) for each in content["examples"]]
     return {"about": str(content["about"]), "note": str(content["note"]), "examples": examples}
@@ -143,9 +146,17 @@ def _example(each: Mapping[str, Any], prefix: list[str]) -> dict[str, Any]:
         out |= {"image": _image(each["image"]), "grid": grid, "keys": [*before, *patch_names(grid)]}
     else:
         out |= {"keys": _texts(each["keys"])}
-    own = "queries" not in each  # the tokens look at each other
-    out |= {"queries": out["keys"] if own else _texts(each["queries"]), "own": own}
-    _need(len(out["keys"]) == keys and len(out["queries"]) == queries, "as many tokens as weights")
+    _need(len(out["keys"]) == keys, "as many tokens as weights")
+    if "queries" in each:
+        out |= {"queries": _texts(each["queries"])}
+    else:  # the tokens look at each other
+        looking, before = _numbers(each["looking"], queries), keys - math.prod(out["grid"])
+        out |= {
+            "queries": [out["keys"][i] for i in looking],
+            "mean": "all tokens" if queries == keys else "all of these",
+        }
+        out |= {"cells": [i - before if i >= before else None for i in looking]}
+    _need(len(out["queries"]) == queries, "as many tokens as weights")
     return out
 
 
@@ -165,5 +176,5 @@ def positions(content: Mapping[str, Any]) -> dict[str, Any]:
     similarity = str(content["similarity"])
     _need(len(base64.b64decode(similarity, validate=True)) == math.prod(shape), "similarities of its patches")
     example = {"title": "", "layers": [0], "heads": 1, "depth": 1, "shape": shape, "weights": similarity}
-    example |= {"grid": grid, "keys": names, "queries": [names[i] for i in places], "places": places, "own": False}
+    example |= {"grid": grid, "keys": names, "queries": [names[i] for i in places], "cells": places}
     return {"about": str(content["about"]), "note": "", "examples": [example]}
