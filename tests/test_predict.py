@@ -518,7 +518,7 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
     result = classify.score(test, 1 - test, *[np.ones(len(test))] * 3, 2)
     monkeypatch.setattr(report, "draw_confusion", lambda *a: None)
     monkeypatch.setattr(report, "draw_per_class", lambda *a: None)
-    finish.draw(session, result, None)
+    finish.draw(session, result, tree, False)
     assert {p.name for p in folder.plots.iterdir()} == {
         "curves.png",
         "patches.png",
