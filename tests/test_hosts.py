@@ -1,5 +1,6 @@
 """Several processes train one run: as one would, and none is left alone when another is lost."""
 
+import functools
 import json
 import os
 import re
@@ -451,12 +452,15 @@ def come_together(three):
 
 @pytest.fixture
 def watches(monkeypatch):
-    """The watches of three hosts, connected, whose ends are recorded: {index: exit code}."""
+    """The watches of three hosts, connected; their ends are recorded as `ended`, {index: exit code}, of the first."""
     monkeypatch.setattr(watch, "PING", 0.05)
     monkeypatch.setattr(watch, "SILENT", 0.8)
     monkeypatch.setattr(watch, "GRACE", 0.1)
-    monkeypatch.setattr(watch.os, "_exit", lambda code: None)
     three = [watch.Watch(index, 0.2 / 60) for index in range(3)]
+    ended = {}
+    for each in three:
+        each.exit = functools.partial(ended.setdefault, each.index)
+    three[0].ended = ended
     come_together(three)
     for each in three:
         each.begin()
@@ -490,6 +494,8 @@ def test_a_lost_peer_is_told_to_all_by_its_name_and_step(watches):
     watches[2].peers[0].connection.shutdown(socket.SHUT_RDWR)
     for each in watches[:2]:
         assert re.match(r"host 2 \(.*\) was lost at step 7: its process has ended", each.wait_for_fault(5))
+    wait_until(lambda: watches[0].ended.keys() >= {0, 1}, 5)
+    assert {*watches[0].ended.values()} == {2}
 
 
 def test_a_silent_peer_is_told_to_all(watches, monkeypatch):

@@ -64,6 +64,7 @@ class Watch:
         self.working = False  # whether this process needs the others
         self.ending = False  # this process has told the others that it ends
         self.changed = threading.Condition()
+        self.exit = os._exit  # which ends the process whatever its main thread waits for
 
     def moved(self, step: int | None) -> None:
         """This process has done a step, or, where that is None, something else that takes its time."""
@@ -229,7 +230,7 @@ class Watch:
                 return
         with contextlib.suppress(OSError, ValueError):
             print("vit-jax: error: " + self.fault, file=sys.stderr, flush=True)
-        os._exit(USER)
+        self.exit(USER)
 
     # Ending.
 
