@@ -493,9 +493,11 @@ def test_accumulation_changes_nothing(parts):
     compare(got, one_device("float64"), "float64")
 
 
-def test_steps_sent_together_are_those_sent_one_by_one_to_the_bit():
-    """Parameters, averages, and all metrics of each step; compiled once."""
-    same_bits(trained(dataclasses.replace(NOISY, steps_per_dispatch=5), "float64"), one_device("float64"))
+def test_steps_sent_together_are_those_sent_one_by_one():
+    """Parameters, averages, and all metrics of each step; compiled once. Up to rounding: to the bit only optimised
+    programs are the same, see below; since jax 0.12 those that are compiled quickly may not be.
+    """
+    compare(trained(dataclasses.replace(NOISY, steps_per_dispatch=5), "float64"), one_device("float64"), "float64")
 
 
 @pytest.mark.slow
