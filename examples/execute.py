@@ -5,6 +5,7 @@ python examples/execute.py [NAME...]
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,11 @@ def executed(name: str) -> Any:
     notebook = jupytext.read(HERE / f"{name}.py")
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"  # not a random one, so that a notebook changes where its content does
-    NotebookClient(
+    client = NotebookClient(
         notebook, timeout=60 * MINUTES, coalesce_streams=True, resources={"metadata": {"path": str(HERE)}}
-    ).execute()
+    )
+    # Without a backend that is stated, the kernel shows figures in the notebook.
+    client.execute(env={name: value for name, value in os.environ.items() if name != "MPLBACKEND"})
     for cell in notebook.cells:
         cell["metadata"].pop("execution", None)  # times of day
     notebook.metadata.pop("language_info", None)
