@@ -274,6 +274,10 @@ def test_a_million_steps_are_thinned_to_their_extremes_and_a_sentence_says_so():
     page = page_of("long")
     assert "a curve has 50,000 values, too many to draw" in page.said
     assert "highest 77" in str(page.elements)
+    ramp = np.linspace(0, 1, 1_000_000)
+    x, y = charts.moving_mean(ramp, ramp, 600)  # of a straight line it is that line, away from its ends
+    assert len(x) == 600
+    np.testing.assert_allclose(y[20:-20], x[20:-20], rtol=1e-9)
     values = np.ones(1_000_000)
     values[123_456], values[654_321] = 5, -5
     places = charts.thinned(values)

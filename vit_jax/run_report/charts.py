@@ -21,6 +21,7 @@ from bokeh.transform import linear_cmap
 from ..report.comparison import COLORS, LINES
 from ..report.curves import smooth
 
+STRETCHES = 10_000  # most values that a moving mean is computed of
 POINTS = 600  # most of a curve that are drawn; a screen has not many more columns
 LABELS = 24  # most names of classes beside a confusion matrix
 DASHES = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dotdash"}
@@ -55,6 +56,18 @@ def thinned(values: np.ndarray, most: int = POINTS) -> np.ndarray:
     return np.array(sorted(kept))
 
 
+def moving_mean(epochs: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """(epochs, moving means) at no more than `most` places of a curve of n values: over n / 25 of them.
+
+    Of a long curve the means of short stretches stand for the values: the cost of a moving mean is quadratic.
+    """
+    each = math.ceil(len(values) / STRETCHES)
+    whole = len(values) // each * each
+    epochs, values = (x[:whole].reshape(-1, each).mean(1) for x in (epochs, values))
+    places = np.unique(np.linspace(0, len(values) - 1, min(len(values), most)).round().astype(int))
+    return epochs[places], smooth(values, len(values) // 25)[places]
+
+
 def line_chart(curves: Sequence[Curve], unit: str, points: int = POINTS, log: bool = False) -> Any:
     """A chart of curves over epochs, of each at most so many points; hovering shows the values.
 
@@ -72,9 +85,8 @@ def line_chart(curves: Sequence[Curve], unit: str, points: int = POINTS, log: bo
             spread = curve.spread[places]
             chart.varea(x, y - spread, y + spread, color=color, alpha=0.18, legend_label=curve.name)
         if curve.smoothed and len(curve.values) > 40:
-            mean = smooth(curve.values, len(curve.values) // 25)[places]
             hovered.append(chart.line(x, y, **line | {"alpha": 0.35}))
-            chart.line(x, mean, line_width=2, **line)
+            chart.line(*moving_mean(curve.epochs, curve.values, points), line_width=2, **line)
         else:
             hovered.append(chart.line(x, y, line_width=2, **line))
             if len(x) <= 40:
