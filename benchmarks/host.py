@@ -80,7 +80,8 @@ def images(folder: Path) -> str:
 
 def session(name: str, source: str, folder: Path) -> Any:
     """The session of a preset's run, as vit_jax.train sets it up, but without checkpoints."""
-    from vit_jax.train.session import Caught, open_session
+    from vit_jax.train.caught import Caught
+    from vit_jax.train.session import open_session
 
     run = replace(preset(name).run, data=ImageData(source=source), dir=str(folder), epochs=1000)
     s = open_session(run, name, runs.Run(folder / name), Caught())

@@ -532,7 +532,8 @@ def test_the_spread_of_three_summaries():
 
 def initial(run: RunConfig) -> dict:
     """{name: array} of the parameters that a run starts from."""
-    from vit_jax.train.session import set_up, starting_state
+    from vit_jax.train.beginning import starting_state
+    from vit_jax.train.setup import set_up
 
     setup = set_up(run)
     began, notes, _ = starting_state(setup, runs.Run("nowhere"), None)

@@ -91,7 +91,7 @@ class Two:
             )
         return self
 
-    def end(self, timeout: float = 240) -> list[tuple[int, str, str]]:
+    def end(self, timeout: float = 500) -> list[tuple[int, str, str]]:
         """(exit code, stdout, stderr) of each, once both have ended."""
         found = []
         try:

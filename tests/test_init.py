@@ -25,7 +25,10 @@ from vit_jax.presets import preset
 from vit_jax.runs import Run
 from vit_jax.starting.fitting import replaced
 from vit_jax.train import command
-from vit_jax.train.session import Caught, open_session, set_up, starting_state
+from vit_jax.train.beginning import starting_state
+from vit_jax.train.caught import Caught
+from vit_jax.train.session import open_session
+from vit_jax.train.setup import set_up
 
 # A network that timm could have trained, and what its config.json says of it.
 VIT = ViTConfig(image=32, patch=8, classes=3, width=24, depth=2, heads=4, hidden=96)

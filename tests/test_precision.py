@@ -16,7 +16,8 @@ from vit_jax.config import ImageAugment, OptimConfig
 from vit_jax.models import build
 from vit_jax.presets import preset
 from vit_jax.tasks import task_of
-from vit_jax.train.session import announce, set_up
+from vit_jax.train.announce import announce
+from vit_jax.train.setup import set_up
 
 
 @pytest.fixture

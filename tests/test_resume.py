@@ -38,7 +38,7 @@ from vit_jax.errors import CheckFailed, Interrupted, UserError, run_command
 from vit_jax.models import start
 from vit_jax.runs import Run
 from vit_jax.step import Engine, Evaluator
-from vit_jax.train import decision, session, train
+from vit_jax.train import beginning, decision, session, setup, train
 from vit_jax.train.saving import Saver
 
 loop, finish = (
@@ -127,7 +127,7 @@ def assert_same(a: Result, b: Result) -> None:
 
 
 @pytest.fixture(scope="module")
-def engines() -> dict[str, session.Setup]:
+def engines() -> dict[str, setup.Setup]:
     """Compiled steps by run: what is the same in all runs of this file is compiled once."""
     return {}
 
@@ -137,11 +137,11 @@ def _quick(monkeypatch, engines) -> None:
     quicken(monkeypatch, engines)
 
 
-def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, session.Setup]) -> None:
+def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, setup.Setup]) -> None:
     """No pictures, an empty report, and one compilation a network; nothing else is other than in a user's process."""
     set_up = session.set_up
 
-    def once(run: RunConfig, dataset: object = None, hosts: object = None) -> session.Setup:
+    def once(run: RunConfig, dataset: object = None, hosts: object = None) -> setup.Setup:
         execution = {
             f.name: f.default
             for f in dataclasses.fields(RunConfig)
@@ -152,7 +152,7 @@ def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, session.Setup]) 
             engines[key] = set_up(run)
         known = engines[key]
         stated = replace(run, model=known.stated.model)
-        return replace(known, stated=stated, run=session.plan(stated, known.dataset)[0])
+        return replace(known, stated=stated, run=setup.plan(stated, known.dataset)[0])
 
     monkeypatch.setattr(session, "set_up", once)
     monkeypatch.setattr(finish, "draw", lambda *_: None)
@@ -1037,8 +1037,8 @@ def test_a_change_of_what_decides_the_last_bits_is_said(folder, capsys):
     ):
         assert change in note
     older = {name: value for name, value in environment.items() if name not in ("async_save", "steps_per_dispatch")}
-    session.compare_environments(environment, older)
-    session.compare_environments(environment, {"versions": {}})  # of a converted checkpoint nothing is known
+    beginning.compare_environments(environment, older)
+    beginning.compare_environments(environment, {"versions": {}})  # of a converted checkpoint nothing is known
     assert not capsys.readouterr().out
 
 

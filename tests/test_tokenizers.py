@@ -21,7 +21,7 @@ from vit_jax.step import Engine
 from vit_jax.tasks import TASKS
 from vit_jax.tasks.translate_score import corpus_scores
 from vit_jax.text import Ids, kept, made, opened
-from vit_jax.train import session, train
+from vit_jax.train import session, setup, train
 
 finish = sys.modules["vit_jax.train.finish"]  # the package has a function of this name
 pytest.importorskip("tokenizers")
@@ -344,7 +344,7 @@ def run(tmp_path_factory, quick_compilation):
             setups.append(set_up(run, dataset))
         dataset = dataset or TASKS[run.task].open_data(run)
         stated = replace(run, model=setups[0].stated.model)
-        planned, order, _ = session.plan(stated, dataset)
+        planned, order, _ = setup.plan(stated, dataset)
         return replace(setups[0], stated=stated, run=planned, dataset=dataset, order=order)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -34,7 +34,7 @@ from vit_jax.tasks.next_token import shifted, token_losses
 from vit_jax.tasks.translate import Translate
 from vit_jax.text import Ids, closed
 from vit_jax.train import command as train_command
-from vit_jax.train import session, train
+from vit_jax.train import session, setup, train
 from vit_jax.transformer import Transformer
 
 finish = sys.modules["vit_jax.train.finish"]  # the package has a function of this name
@@ -259,7 +259,7 @@ def test_however_a_batch_is_cut_the_step_is_the_same(tmp_path):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """TINY never stopped, and what it takes to go on quickly: {identity: compiled steps}."""
-    engines: dict[str, session.Setup] = {}
+    engines: dict[str, setup.Setup] = {}
     folder = Run(tmp_path_factory.mktemp("trained") / "run")
     with pytest.MonkeyPatch.context() as patch:
         quicken(patch, engines)
@@ -276,7 +276,7 @@ def quicken(monkeypatch, engines):
             engines["known"] = set_up(run)
         known = engines["known"]
         stated = replace(run, model=known.stated.model)
-        return replace(known, stated=stated, run=session.plan(stated, known.dataset)[0])
+        return replace(known, stated=stated, run=setup.plan(stated, known.dataset)[0])
 
     monkeypatch.setattr(session, "set_up", once)
 
@@ -631,7 +631,7 @@ def test_a_batch_that_devices_and_parts_cannot_share_is_refused():
 
 
 def test_overfitting_takes_the_pairs_of_a_few_batches():
-    run, order, epochs = session.plan(replace(TINY, overfit_batches=2), Translate.open_data(TINY))
+    run, order, epochs = setup.plan(replace(TINY, overfit_batches=2), Translate.open_data(TINY))
     assert (order.n, order.steps_per_epoch, epochs) == (500, 2, 50)
     assert (run.model.dropout, run.model.embedding_dropout, run.optim.schedule) == (0.0, 0.0, "constant")
 

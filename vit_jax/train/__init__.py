@@ -26,7 +26,8 @@ from .caught import signals
 from .finish import finish, show_again, splits
 from .loop import loop
 from .ready import OF_A_HOST, beside, check_hosts, ready
-from .session import given_data, open_session
+from .session import open_session
+from .setup import given_data
 
 if TYPE_CHECKING:
     from ..data import Data

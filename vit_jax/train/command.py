@@ -24,8 +24,10 @@ from ..errors import DONE, UserError, lasting_output, run_command
 from ..hosts import Hosts, joined
 from ..presets import DEFAULT, FINETUNE, PRESETS, preset
 from . import train, train_seeds, train_with
+from .announce import announce
+from .beginning import starting_parameters
 from .ready import OF_A_HOST, ready
-from .session import announce, own_data, set_up, starting_parameters
+from .setup import own_data, set_up
 
 # Flags that each host may give in its own way.
 OF_A_COMMAND = {"hosts", *OF_A_HOST}

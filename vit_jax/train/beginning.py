@@ -1,0 +1,153 @@
+"""The state that training begins with: new, of given weights, or the newest checkpoint of the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import runs, starting
+from ..config import (
+    averaged,
+    kept_beside,
+    learnt_table,
+    moments,
+    shapes,
+)
+from ..config.formats import cannot_go_on
+from ..errors import UserError, printable
+from ..hosts import ALONE, Hosts
+from .setup import parameter_dtype
+
+if TYPE_CHECKING:
+    from ..checkpoint import Checkpoints, Saved
+    from ..step import State
+    from .setup import Setup
+
+
+def starting_state(
+    setup: Setup, folder: runs.Run, checkpoints: Checkpoints, hosts: Hosts = ALONE
+) -> tuple[State, dict[str, Any], dict[str, Any]]:
+    """(state on the devices, the notes of its checkpoint, the entry `init` of config.json for a run with `init`).
+
+    For a new run the initial state and no notes; the weights of `init` are opened for nothing else. Raises UserError if
+    the run in the folder is another one, or cannot be continued.
+    """
+    saved = restored(setup, folder, checkpoints) if hosts.owner and folder.exists() else None
+    notes = hosts.share(saved.notes if saved else None)
+    if notes is not None:
+        return setup.engine.spread(saved.state if saved else None), notes, {}
+    new, init = new_state(setup, folder) if hosts.owner else (None, {})
+    return setup.engine.spread(new), {}, hosts.share(init)
+
+
+def new_state(setup: Setup, folder: runs.Run) -> tuple[State, dict[str, Any]]:
+    """(the state before the first step, the entry `init` of config.json for a run with `init`). Raises UserError."""
+    import jax
+
+    from ..models import start
+
+    given, init = starting_parameters(setup, folder)
+    with setup.engine.devices.apart():
+        parameters = start(setup.run.model, jax.random.key(setup.run.seed), parameter_dtype(setup.run), given)
+        return setup.engine.begun(parameters), init
+
+
+def restored(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved | None:
+    """The newest checkpoint of the run in the folder, or None if it has saved none.
+
+    Raises UserError if the run in the folder is another one, or cannot be continued.
+    """
+    run = setup.run
+    folder.check_places()
+    runs.same_identity(folder, setup.stated)
+    record = folder.record()
+    if not setup.dataset.same_as(record["data"]):
+        raise UserError(
+            f"{folder}: data.source {run.data.source} is not the data that this run began with; "
+            "restore it, or choose another --name"
+        )
+    if (frozen := record.get("frozen")) and frozen != setup.identity.get("frozen"):
+        raise UserError(
+            f"{folder}: its frozen arrays (a teacher) are not those that this run began with; "
+            "restore them, or choose another --name"
+        )
+    if reason := cannot_go_on(record):
+        raise UserError(
+            f"{folder}: {reason}; train anew under another --name, its weights can still be evaluated and used"
+        )
+    checkpoints.clear()
+    saved, skipped = checkpoints.restore(shapes(run.model))
+    for reason in skipped:
+        print(f"skipped  {printable(reason)}")
+    if saved is not None:
+        check_continues(folder, saved, setup)
+        compare_environments(setup.environment, saved.notes.get("environment", {}))
+        # A process that was killed after saving may not have removed its old checkpoints.
+        checkpoints.prune(saved.step, (saved.notes.get("best") or {}).get("step"), run.keep)
+    return saved
+
+
+def starting_parameters(setup: Setup, folder: runs.Run | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(parameters that the weights of `init` give, {dotted name: array}, the entry `init` of config.json).
+
+    Both are empty for a run without `init` or `init_encoder`. Prints what the weights are. Raises UserError where they
+    do not fit, or are not those that the run in the folder began with.
+    """
+    if not (setup.run.init or setup.run.init_encoder):
+        return {}, {}
+    started = starting.start(setup.run, setup.dataset.metadata())
+    if folder is not None and folder.exists():
+        starting.check_same(folder, started.record)
+    print(started.says)
+    return started.parameters, started.record
+
+
+def check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
+    """Raise UserError unless a checkpoint has what the run goes on with: its moments, its average, its best result."""
+    run, best, state = setup.run, saved.notes.get("best"), saved.state
+    kept = {role: runs.flatten(tree).keys() for role, tree in state.moments.items()}
+    beside = {role: runs.flatten(tree).keys() for role, tree in (state.lora or {}).items()}
+    if (
+        kept != {role: {*names} for role, names in moments(run.optim, learnt_table(run)).items()}
+        or runs.flatten(state.ema or {}).keys() != {*(averaged(run) if run.ema else ())}
+        or beside != kept_beside(run)
+        or (best is not None and not {setup.task.selection_metric[0], "loss"} <= best.keys())
+    ):
+        raise UserError(
+            f"{folder}: the optimizer, the average or the best result of checkpoint {saved.step} is not that of this "
+            f"run; restore the folder, or start a new run with --init {folder}"
+        )
+
+
+def is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
+    """Whether a row of metrics.jsonl will be written again by a run that resumes from the checkpoint of `step`.
+
+    Of the rows of that step (Log removes those of later steps) these are: evaluations at the end of a run, the
+    evaluation that the notes list as due, and the row that was written out of turn when a budget ended the process.
+    """
+    if row["step"] != step:
+        return False
+    if row["kind"] == "eval":
+        return row.get("split") not in ("train", "validation") or bool(notes.get("due"))
+    return bool(notes.get("totals", {}).get("steps"))
+
+
+# What an environment has that older versions did not state, as it was then.
+_SINCE = {"steps_per_dispatch": 1, "async_save": False, "hosts": 1}
+
+
+def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
+    """Print the changes since a checkpoint was written (unless it is a converted one) that may change the last bits."""
+    versions = then.get("versions", {})
+    was = {**_SINCE, **then, **versions} if versions else {}
+    changed = [
+        f"{k} {was.get(k)} -> {v}"
+        for k, v in {**now, **now["versions"]}.items()
+        if was and k != "versions" and v != was.get(k)
+    ]
+    if changed:
+        print(
+            "note     results may differ in their last bits from an uninterrupted run, because of: "
+            + printable(", ".join(changed))
+        )

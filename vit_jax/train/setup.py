@@ -1,0 +1,156 @@
+"""What a run's config and its data determine: the network, the compiled steps, the order of examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import backend, runs
+from ..config import (
+    RunConfig,
+    Teacher,
+    check_run,
+    learnt_table,
+    task_row,
+    with_sizes,
+)
+from ..division import planned
+from ..errors import UserError
+from ..hosts import ALONE, Hosts
+from ..teacher import teacher_of
+
+if TYPE_CHECKING:
+    from ..data import Data
+    from ..data.contract import Order
+    from ..step import Engine, Evaluator
+    from ..tasks import Task
+
+
+OVERFIT_STEPS = 100  # steps of a run with overfit_batches and no max_steps
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is determined by a run's config and its data."""
+
+    stated: RunConfig  # as the user gave it, with the sizes that the data determines
+    run: RunConfig  # as it is trained: the same without overfit_batches, else changed by `plan`
+    dataset: Data
+    order: Order
+    epochs: int
+    teacher: Teacher | None  # without the arrays of its network
+    task: Task
+    engine: Engine
+    evaluator: Evaluator
+    environment: dict[str, Any]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """JSON values of config.json by which a run resumes only with the data and frozen arrays that it began with."""
+        frozen = {name: runs.array_digest(np.asarray(x)) for name, x in runs.flatten(self.task.frozen).items()}
+        return {"data": self.dataset.identity, **({"frozen": runs.text_digest(frozen)} if frozen else {})}
+
+    @property
+    def steps(self) -> int:
+        """Training steps of the run."""
+        return self.epochs * self.order.steps_per_epoch
+
+    @property
+    def stop(self) -> int:
+        """The step after which this process ends, because of the budget max_steps or the end of the run."""
+        return min(self.steps, self.run.max_steps or self.steps)
+
+
+def given_data(run: Any, data: Any, class_names: Sequence[str], hosts: int = 1) -> tuple[RunConfig, Data | None]:
+    """(the run with the data.source of examples that Python gives, these examples opened), or (the run, None).
+
+    `data` and `class_names` are those of `train`, `hosts` the number of processes that train. Raises UserError.
+    """
+    if not isinstance(run, RunConfig):
+        what = f"run is a {type(run).__name__}"
+        raise UserError(f"{what}; give a RunConfig, such as vit_jax.preset('digits').run or vit_jax.load('digits').run")
+    if data is None:
+        if class_names:
+            raise UserError("class_names: are those of examples given as data=...; leave them out")
+        return run, None
+    source = task_row(run.task).given
+    if not source:
+        raise UserError(f"data: the task {run.task} takes none from Python; give data.source")
+    run = check_run(replace(run, data=replace(run.data, source=source)))
+    backend.configure_jax(planned(run, hosts).devices)
+    from ..data import Given
+    from ..tasks import TASKS
+
+    return run, TASKS[run.task].open_data(run, Given(data, class_names))
+
+
+def own_data(run: RunConfig, folder: runs.Run) -> Data | None:
+    """The data of a run that is to go on, opened by what its folder keeps of it; None if it keeps nothing of it.
+
+    Raises UserError.
+    """
+    from ..tasks import TASKS
+
+    own = task_row(run.task).from_its_folder(run, folder.path) if folder.exists() else run
+    return None if own == run else TASKS[run.task].open_data(own)
+
+
+def set_up(run: RunConfig, dataset: Data | None = None, hosts: Hosts = ALONE) -> Setup:
+    """Open a run's data, unless it is open, and build its network, training step and evaluation step.
+
+    Raises UserError.
+    """
+    from ..models import definition
+    from ..optim import Optimizer
+    from ..step import Engine, Evaluator, check_divisible, check_together
+    from ..tasks import TASKS, task_of
+
+    dataset = dataset or TASKS[run.task].open_data(run)
+    stated = replace(run, model=with_sizes(run.model, dataset.sizes))
+    run, order, epochs = plan(stated, dataset)
+    teacher = teacher_of(run, dataset)
+    task = task_of(run, dataset.metadata()).load_frozen(teacher)
+    if teacher and teacher.config:
+        teacher = replace(teacher, arrays={})  # the task has them
+    network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
+    # The schedule spans the run with all its resumptions, whatever the budget of this process is.
+    optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch, learnt_table(run))
+    engine = Engine(run, network, task, optimizer, hosts)
+    sizes = dataset.step_sizes(run.batch)
+    check_divisible(sizes, len(engine.devices), engine.parts)
+    check_together(sizes, len(engine.devices), task_row(run.task).together(run))
+    parallel = run.parallel + (f", fsdp {run.fsdp}" if run.fsdp > 1 else "")
+    parallel += (", scan" if run.scan else "") + (f", remat {run.remat}" if run.remat != "none" else "")
+    parallel += ", fused attention" if run.attention_kernel == "fused" else ""
+    environment = backend.environment() | {"parallel": parallel}
+    environment |= {"devices": len(engine.devices), "accumulate": engine.parts, "hosts": hosts.count}
+    environment |= {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}
+    evaluator = Evaluator(run.model, network, task, engine.devices)
+    return Setup(stated, run, dataset, order, epochs, teacher, task, engine, evaluator, environment)
+
+
+def parameter_dtype(run: RunConfig) -> str:
+    """The dtype of a run's parameters: float64 if its compute_dtype is, else float32."""
+    return "float64" if run.compute_dtype == "float64" else "float32"
+
+
+def plan(run: RunConfig, dataset: Data) -> tuple[RunConfig, Order, int]:
+    """(the run as it is trained, the order of its examples, its epochs).
+
+    With overfit_batches the run has no augmentation, dropout, weight decay, schedule and early stopping. Raises
+    UserError if the training set is smaller than a batch.
+    """
+    order = dataset.order(run.batch, run.seed, run.overfit_batches)
+    if not run.overfit_batches:
+        return run, order, run.epochs
+    deterministic = task_row(run.task).quiet(run)
+    run = replace(
+        deterministic,
+        optim=replace(run.optim, schedule="constant", warmup=0.0, warmup_steps=0, weight_decay=0.0),
+        patience=0,
+    )
+    return run, order, math.ceil((run.max_steps or OVERFIT_STEPS) / order.steps_per_epoch)
