@@ -1,7 +1,7 @@
 """Train a network: `python -m vit_jax.train [PRESET] [--field value ...]`, or `vit_jax.train(run)` in Python.
 
-Read ready (what is refused at once), setup (what config and data determine), beginning (the state to go on from), session
-(all of it together), then loop, with decision (what clocks and signals decide), then finish.
+Read ready (what is refused at once), setup (what config and data determine), beginning (the state to go on from) and
+session (all of it together), then loop, with decision (what clocks and signals decide), then finish.
 """
 
 from __future__ import annotations
