@@ -12,6 +12,7 @@ from vit_jax.config import ImageAugment, ViTConfig
 from vit_jax.data import Preprocess, Split
 from vit_jax.data.pixels import Images
 from vit_jax.data.sources import Arrays
+from vit_jax.devices import Devices
 from vit_jax.models import definition, start
 from vit_jax.presets import preset
 from vit_jax.step import Evaluator
@@ -128,6 +129,7 @@ class Counting(Evaluator):
         self.sizes, self.seen = [], []
         self.config = ViTConfig(classes=3)
         self.task = Classify(ImageAugment(), (0.0,), (1.0,), 0.0)
+        self.devices, self.between = Devices(1), lambda: None
 
     def outputs(self, parameters, batch):
         number = batch["image"][:, 0, 0, 0].astype(int) * 256 + batch["image"][:, 0, 1, 0]

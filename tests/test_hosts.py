@@ -52,7 +52,8 @@ def planted(*args, **more):
         if how == "sleep":
             time.sleep(8)
         else:
-            os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
+            signals = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "end": signal.SIGTERM}
+            os.kill(os.getpid(), signals[how])
     return original(*args, **more)
 setattr(there, name, planted)
 sys.exit(command.main())
@@ -196,6 +197,17 @@ def test_a_signal_to_either_saves_the_same_step_and_the_run_goes_on_to_the_bit(
     saved = [re.search(r"saved at step (\d+)", err)[1] for _, _, err in found]
     assert saved[0] == saved[1] and (tmp_path / f"0/runs/cut/digests/{saved[0]}.json").exists()
     assert [each[0] for each in two.start(*flags, "--name", "cut").end()] == [0, 0]
+    same(whole, tmp_path / "0/runs/cut")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_signal_during_an_evaluation_breaks_it_off_for_both_and_it_is_repeated(two, whole, tmp_path, index):
+    flags = [*DRAWN, "--epochs", 2, "--name", "cut"]
+    found = two.start(*flags, victim=index, plant=("evaluate", 3, "end")).end()
+    assert [each[0] for each in found] == [143, 143], found
+    assert "saved at step 40" in found[0][2] and [row["kind"] for row in rows(tmp_path / "0/runs/cut")][-1] == "train"
+    assert [each[0] for each in two.start(*flags).end()] == [0, 0]
     same(whole, tmp_path / "0/runs/cut")
 
 

@@ -22,6 +22,7 @@ from vit_jax import evaluate, predict, report, runs
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import ViTConfig, pair, shapes
 from vit_jax.errors import UserError
+from vit_jax.hosts import ALONE
 from vit_jax.layers import merge, split
 from vit_jax.models import definition, start
 from vit_jax.step import Evaluator, State
@@ -563,8 +564,10 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
         setup=SimpleNamespace(dataset=None, order=SimpleNamespace(steps_per_epoch=20)),
         step=60,
         epoch=3.0,
+        hosts=ALONE,
     )
-    finish.draw(session, None, finish.best_weights(session))
+    best = finish.best_weights(session)
+    finish.draw(session, None, finish.whole(session, best), best is not None)
     step, (network, caption) = shown
     expected, words = {
         "raw": (raw, "best weights (raw), epoch 2, step 40"),

@@ -154,6 +154,6 @@ class Devices:
         """All rows of an array that is shared like a batch, at every host."""
         return np.asarray(multihost_utils.process_allgather(rows, tiled=True) if self.hosts.several else rows)
 
-    def any(self, here: bool) -> bool:
-        """Whether this is so at any host."""
-        return bool(np.any(multihost_utils.process_allgather(np.array(here)))) if self.hosts.several else here
+    def most(self, values: np.ndarray) -> np.ndarray:
+        """The largest value that any host has, for each of these."""
+        return np.max(multihost_utils.process_allgather(values), axis=0) if self.hosts.several else values

@@ -81,8 +81,7 @@ class Evaluator:
             lambda parameters, batch, frozen: with_frozen(task, frozen).outputs(merge(definition, parameters), batch)
         )
         self.compiled = self.devices.compiled(compiled, batch_at=1)
-        # Asked between batches: whether to break an evaluation off, by KeyboardInterrupt. Several hosts do so together.
-        self.broken_off: Callable[[], bool] = lambda: False
+        self.between: Callable[[], None] = lambda: None  # called after each batch; what it raises ends an evaluation
 
     def to_devices(self, parameters: Tree) -> Tree:
         """The parameters on the devices, as `Devices.kept` says."""
@@ -115,8 +114,7 @@ class Evaluator:
             parts.append({k: v[: len(indices)] for k, v in self.outputs(parameters, examples).items()})
             order.append(indices)
             self.devices.hosts.moved()
-            if self.devices.any(self.broken_off()):
-                raise KeyboardInterrupt
+            self.between()
         places = np.argsort(np.concatenate(order))
         return {k: np.concatenate([p[k] for p in parts])[places] for k in parts[0]}
 

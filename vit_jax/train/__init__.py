@@ -65,7 +65,8 @@ def train(
     Raises UserError on what the user can mend, and where another host is lost, CheckFailed if the loss is NaN or
     infinite, Interrupted after a signal, once everything is saved.
     """
-    with joined(hosts, run.stall_minutes) as group:
+    minutes = run.stall_minutes if isinstance(run, RunConfig) else 0.0  # what is no run is refused below
+    with joined(hosts, minutes) as group:
         run, dataset = given_data(run, data, class_names, group.count)
         group.compare({name: value for name, (value, _) in flat(run).items() if name not in OF_A_HOST})
         return train_with(group, run, preset, folder, dataset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from dataclasses import replace
@@ -298,7 +299,8 @@ def measure(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
     A signal interrupts it. Raises CheckFailed if a loss is NaN or infinite.
     """
     state, results = s.engine.gather(s.state), {}
-    with s.caught.waiting(s.hosts.several):  # several hosts break off together, between batches
+    with s.caught.waiting(s.hosts.several):
+        s.setup.evaluator.between = functools.partial(heed, s)
         for weights, tree in (("raw", state.parameters), ("ema", state.averaged)):
             if tree is not None:
                 results[weights] = s.setup.evaluator.measure(tree, split, s.run.batch)
@@ -308,6 +310,15 @@ def measure(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
         if not math.isfinite(result.metrics["loss"]):
             raise not_finite(s, f"{name} loss ({weights} weights)", result.metrics["loss"], s.step)
     return results
+
+
+def heed(s: Session) -> None:
+    """Between two batches of an evaluation: break it off, on all hosts, if one of several has caught a signal."""
+    if (wishes := s.decision.wishes()) is not None:
+        s.decision.read(s.engine.devices.most(wishes))
+        if signal := s.decision.signal:
+            s.caught.name = s.caught.name or signal
+            raise KeyboardInterrupt
 
 
 def measure_and_log(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
