@@ -235,6 +235,7 @@ SMALL = RunConfig(
 )
 
 
+@pytest.mark.slow
 def test_a_run_on_ones_own_images(folder, working_folder, inside):
     config = working_folder / "own.json"
     config.write_text(json.dumps(to_dict(SMALL)))

@@ -254,6 +254,7 @@ def run(folder, tmp_path_factory, quick_compilation):
     return place / "r"
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_and_says_captions_of_files_and_arrays(run, folder, tmp_path, capsys):
     step, result = vit_jax.evaluate(run, split="validation", batch=8)
     assert step and {"loss", "exact_match", "cider_d", "bleu4"} <= result.metrics.keys() and len(result.predicted) == 12

@@ -247,6 +247,7 @@ def lines(done):
     return done.stderr.strip()
 
 
+@pytest.mark.slow
 def test_a_run_with_a_teacher_from_start_to_evaluation(digits_run, working_folder, inside, monkeypatch):
     monkeypatch.setattr(importlib.import_module("vit_jax.train.finish"), "draw", lambda *_: "")  # no figures
     command = ["train", *STUDENTS, "--name", "pupil", "--teacher", "teacher.safetensors"]

@@ -131,10 +131,12 @@ def trained(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 def test_the_devices_and_parts_of_a_run_are_recorded(trained):
     kept = {name: (environment["devices"], environment["accumulate"]) for name, (environment, _) in trained.items()}
     assert kept == {"0": (2, 2), "1": (1, 1), "odd": (1, 1)}
 
 
+@pytest.mark.slow
 def test_the_division_changes_no_more_than_the_last_bits(trained):
     np.testing.assert_allclose(trained["0"][1], trained["1"][1], rtol=1e-5)

@@ -610,6 +610,7 @@ def test_overfitting_a_few_batches(place, plain, capsys):
     assert "test" not in folder.summary()
 
 
+@pytest.mark.slow
 def test_patience_ends_a_run(place, plain, capsys):
     assert train("--epochs", 60, "--patience", 1, "--name", "patient") == 0
     folder = runs.Run("runs/patient")

@@ -123,6 +123,7 @@ def test_a_network_without_recipes_says_so(tmp_path, monkeypatch):
 # --------------------------------------------------------------------------- a run with a frozen trunk
 
 
+@pytest.mark.slow
 def test_a_frozen_trunk_stays_to_the_bit_is_resumed_and_goes_back_to_its_layout(here, inside):
     line = f"train {LINE} --tune head --ema 0.9 --data.validation 0.2"
     whole = inside(*shlex.split(f"{line} --max-steps 4 --name whole"), cwd=here)

@@ -158,6 +158,7 @@ def holds(layout, config):
     return allows and not layout.cannot(config)
 
 
+@pytest.mark.slow
 def test_two_layouts_have_a_common_network_where_one_of_a_few_fits_both():
     found = known_pairs()
     assert found.keys() == set(itertools.product(LAYOUTS, repeat=2))

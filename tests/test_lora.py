@@ -257,6 +257,7 @@ def killed_after(count, train):
     return step
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_to_the_same_bits_and_is_used_and_converted_as_any(folder, inside, monkeypatch):
     monkeypatch.chdir(folder)
     whole = inside(*shlex.split(f"train {LINE} --max-steps 4 --name whole"), cwd=folder)

@@ -43,6 +43,7 @@ def losses(tmp_path, monkeypatch):
     return of
 
 
+@pytest.mark.slow
 def test_a_float64_run_leaves_the_process_as_it_found_it(losses):
     assert not jax.config.jax_enable_x64
     first, _, again = losses("a", "float32"), losses("b", "float64"), losses("c", "float32")

@@ -235,6 +235,7 @@ def test_a_full_disk_leaves_nothing_behind(suffix, weights, refused, tmp_path, m
     assert "the disk is full" in told and not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_program_that_computes_something_else_gets_no_name(weights, inside, tmp_path, monkeypatch):
     path, kind = tmp_path / "net.stablehlo", program.KINDS[".stablehlo"]
     assert inside("convert", weights, path).returncode == 0

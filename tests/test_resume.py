@@ -733,6 +733,7 @@ def test_steps_are_traced_and_a_trace_that_ends_early_is_kept(reference, folder,
     assert_same(result(folder), ended(reference))
 
 
+@pytest.mark.slow
 def test_histograms_leave_the_run_as_it_is_and_none_is_made_twice(reference, folder, monkeypatch, tmp_path):
     """Killed between two saves, and with a broken line at the end of the file."""
     whole = Run(tmp_path / "whole")

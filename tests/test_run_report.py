@@ -178,6 +178,7 @@ def test_converted_weights_are_shown_with_their_origin_and_certificate():
     assert "config.fields" not in said
 
 
+@pytest.mark.slow
 def test_of_many_runs_the_curves_of_the_best_are_drawn_and_the_page_stays_small():
     for i in range(40):
         made(f"many/{i}", replace(BASE, seed=i), training(400, loss=1.0 + i))
@@ -339,6 +340,7 @@ def test_attention_comes_back_within_a_step_of_its_square_root():
     assert example["keys"] == ["cls token", *(f"row {i}, column {j}" for i in (1, 2) for j in (1, 2))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "count", "layers", "heads", "note"),
     [

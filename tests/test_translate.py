@@ -297,6 +297,7 @@ def left(folder):
     )
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_is_uninterrupted(trained, tmp_path, monkeypatch):
     """Within an epoch, at its end, and again and again: bit for bit the same weights, averages, log and summary.
 

@@ -55,6 +55,7 @@ def check(results):
     assert not failed(results), "\n".join(map(str, failed(results)))
 
 
+@pytest.mark.slow
 def test_the_base_networks_are_the_twins_functions_and_have_their_gradients():
     check(r for case in cases.combinations()[:2] for r in twins.case(case))
 
