@@ -34,7 +34,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     watched, split = watched_split(s)
     if split is not None:
         rows = [r for r in s.folder.metrics() if r["kind"] == "eval" and r.get("split") == watched]
-        last = {r["weights"]: _numbers(r) for r in rows if r["step"] == s.step}
+        last = s.hosts.share({r["weights"]: _numbers(r) for r in rows if r["step"] == s.step})  # of the owner's log
         if not last:  # a budget ended between evaluations: a run that goes on must not find this one in its log
             last = {weights: result.metrics for weights, result in measure(s, watched, split).items()}
         summary[watched] = last
