@@ -12,8 +12,9 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,19 @@ def as_they_are(name: str, x: Array) -> Array:
     return x
 
 
+def one_cycle(steps: int, rate: float) -> optax.GradientTransformation:
+    """Adam whose rate rises to `rate` and falls to nothing at the end of the steps."""
+    return optax.adam(optax.cosine_onecycle_schedule(steps, rate), b2=0.99)
+
+
 @dataclass(frozen=True)
 class Variant:
     """A network and how it is trained.
 
     `network(seed)` has initial weights; `forward(network, batch)` gives its outputs, which `loss(outputs, batch)` makes
-    a scalar of; `weights(dotted name, array)` is applied to each parameter whenever it is used.
+    a scalar of; `weights(dotted name, array)` is applied to each parameter whenever it is used. `looks` says how often
+    it is scored, at equal distances; the last time is the end, and the others are metrics of their own, "METRIC after
+    K of LOOKS".
     """
 
     network: Callable[[int], nnx.Module]
@@ -47,11 +55,13 @@ class Variant:
     loss: Callable[[Array, Batch], Array]
     weights: Callable[[str, Array], Array] = as_they_are
     rate: float = 1.0  # times that of the budget
+    optimizer: Callable[[int, float], optax.GradientTransformation] = one_cycle  # of (steps, rate)
+    looks: int = 1
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What all variants get: Adam with a one-cycle schedule of this peak, and so many steps of so many examples."""
+    """What all variants get: so many steps of so many examples, and this rate."""
 
     steps: int
     batch: int
@@ -102,11 +112,15 @@ def measured(v: Variant, train: Batch, test: Batch, score: Score, budget: Budget
     def loss(state: Any, batch: Batch) -> Array:
         return v.loss(v.forward(network(state), batch), batch)
 
-    budget = replace(budget, rate=budget.rate * v.rate)
-    states = trained(loss, states, {k: jnp.asarray(x) for k, x in train.items()}, budget)
+    optimizer = v.optimizer(budget.steps, budget.rate * v.rate)
+    states = trained(loss, states, {k: jnp.asarray(x) for k, x in train.items()}, budget, optimizer, v.looks)
     scored = jax.jit(lambda state: score(partial(v.forward, network(state)), test))
-    rows = [scored(jax.tree.map(lambda x, i=i: x[i], states)) for i in range(budget.seeds)]
-    return {metric: [round(float(row[metric]), 6) for row in rows] for metric in rows[0]}
+    found: dict[str, list[float]] = {}
+    for look, seed in product(reversed(range(v.looks)), range(budget.seeds)):
+        for metric, value in scored(jax.tree.map(lambda x, at=(seed, look): x[at], states)).items():
+            title = metric if look == v.looks - 1 else f"{metric} after {look + 1} of {v.looks}"
+            found.setdefault(title, []).append(round(float(value), 6))
+    return found
 
 
 def stacked(networks: list[nnx.Module]) -> tuple[Any, Any]:
@@ -120,17 +134,25 @@ def dotted(path: Any) -> str:
     return ".".join(re.findall(r"\['?(\w+)'?\]", jax.tree_util.keystr(path)))
 
 
-def trained(loss: Callable[[Any, Batch], Array], states: Any, train: Batch, budget: Budget) -> Any:
-    """The states after training. The order of examples is that of the seed, whatever the variant.
+def trained(
+    loss: Callable[[Any, Batch], Array],
+    states: Any,
+    train: Batch,
+    budget: Budget,
+    optimizer: optax.GradientTransformation,
+    looks: int,
+) -> Any:
+    """The states [seeds, looks, ...] in training, the last ones at its end.
 
-    A batch has a number "epoch" too, from 0; test has none.
+    The order of examples is that of the seed, whatever the variant. A batch has a number "epoch" too, from 0; test has
+    none.
     """
     n = len(next(iter(train.values())))
     epochs = -(-budget.steps * budget.batch // n)
     orders = [np.random.default_rng(seed) for seed in range(budget.seeds)]
     places = np.stack([np.concatenate([order.permutation(n) for _ in range(epochs)]) for order in orders])
     places = places[:, : budget.steps * budget.batch].reshape(budget.seeds, budget.steps, budget.batch)
-    optimizer = optax.adam(optax.cosine_onecycle_schedule(budget.steps, budget.rate), b2=0.99)
+    times = jnp.arange(budget.steps).reshape(looks, -1)
 
     def step(carry: Any, its: tuple[Array, Array]) -> tuple[Any, None]:
         (state, moments), (t, places) = carry, its
@@ -139,8 +161,13 @@ def trained(loss: Callable[[Any, Batch], Array], states: Any, train: Batch, budg
         updates, moments = optimizer.update(gradients, moments, state)
         return (optax.apply_updates(state, updates), moments), None
 
+    def to_look(carry: Any, its: tuple[Array, Array]) -> tuple[Any, Any]:
+        carry, _ = jax.lax.scan(step, carry, its)
+        return carry, carry[0]
+
     def every(state: Any, its: Array) -> Any:
-        return jax.lax.scan(step, (state, optimizer.init(state)), (jnp.arange(budget.steps), its))[0][0]
+        its = its.reshape(*times.shape, budget.batch)
+        return jax.lax.scan(to_look, (state, optimizer.init(state)), (times, its))[1]
 
     return jax.jit(jax.vmap(every))(states, jnp.asarray(places))
 

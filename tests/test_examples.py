@@ -106,6 +106,7 @@ def test_variants_get_the_same_batches_and_what_changes_weights_also_changes_tho
     import jax
     import jax.numpy as jnp
     import numpy as np
+    import optax
     from flax import nnx
 
     race = module("race")
@@ -139,6 +140,16 @@ def test_variants_get_the_same_batches_and_what_changes_weights_also_changes_tho
     assert sorted(seen[:half]) == sorted(seen[half:]) and half == 540
     for epoch in range(60):  # of three batches: each example once for each seed
         assert sorted(v for e, *its in seen[:half] for v in its if e == epoch) == sorted([*range(1, 7)] * 3)
+    halving = race.Variant(
+        Line,
+        lambda net, batch: net.slope[...] * batch["x"],
+        right.loss,
+        optimizer=lambda _, rate: optax.sgd(rate),
+        looks=2,
+    )
+    one = {"x": np.ones(1, np.float32)}
+    looked = race.race("halving", {"v": halving}, one, one, score, race.Budget(steps=2, batch=1, rate=0.25, seeds=3))
+    assert looked["v"] == {"slope": [2.25, 2.5, 2.75], "slope after 1 of 2": [1.5, 2, 2.5]}  # from 0, 1, 2 towards 3
     stored = json.loads((tmp_path / "line.json").read_text())
     assert {k: v["scores"] for k, v in stored["variants"].items()} == found
     monkeypatch.setattr(race, "measured", lambda *a: pytest.fail("what is stored is not measured again"))
