@@ -350,7 +350,19 @@ for title in ("right: taught softly", "distillation token without a position, at
 # %% [markdown]
 # ## How to read it
 #
-# TODO
+# What was measured: taught by a network that is right two times in three, a student knows 1.9 points more after 500
+# steps than one whose two heads both learn the labels, and the teacher's predicted class alone does as well. A teacher
+# in training mode takes 1.6 of the 1.9 points away when it is asked about two images at a time, as in the original, and
+# nothing that shows when it is asked about 64. Without $T^2$, divided by the classes, with a token and a second head
+# that never train, or with a token as the library draws it, students are 1.0 to 1.5 points worse on average, but five
+# seeds cannot tell that from nothing. A position for the token makes no difference, and neither does it to answer by
+# the class head alone or to leave the token out. (Of 27 intervals of 95 % one or two are expected to miss; we take the
+# one gain, of the class head alone under a teacher of 64 at a time, for such a one.)
+#
+# How we read it: the one fault that surely costs is the one that nothing in a training loop shows, and it costs by the
+# size of the batch, so that who tries it out with large batches and trains with small ones never learns of it. That a
+# token can be left out for nothing is a fact about 500 steps: patches first have to learn to look at it. And all of
+# this is about a student that has hardly begun; what a teacher is worth at the end of a training is another question.
 
 # %% [markdown]
 # ## The corrected student
