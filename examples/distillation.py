@@ -27,6 +27,7 @@
 # of its preset for its 100 epochs, by a teacher of 20, which wants a GPU.
 
 # %%
+import logging
 import os
 import subprocess
 import sys
@@ -49,6 +50,7 @@ import vit_jax
 
 FULL = os.environ.get("FULL", "") == "1"
 os.chdir(tempfile.mkdtemp())  # for the run that is trained below
+logging.getLogger("absl").setLevel("ERROR")  # tfds says by which library it decodes images
 
 
 def cifar10(split):
@@ -184,7 +186,7 @@ for call in range(31):
 # temperature of 3, and in training mode beside one other image.
 
 # %%
-names = "plane car bird cat deer dog frog horse ship truck".split()
+names = ["plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 alone, by_twos = answers(teacher, test["image"][:640]), answers(teacher, test["image"][:640], 2)
 fig, axes = plt.subplots(3, 4, figsize=(11, 6), width_ratios=[1, 2, 2, 2])
 for row, axis in zip((0, 3, 6), axes, strict=True):
@@ -274,9 +276,10 @@ def score(predict, test):
 # ## Fault 3: a part of the loss that is a different size in each library
 #
 # Hinton et al. (2015, arXiv 1503.02531) multiply the divergence of softened probabilities by $T^2$, since its gradient
-# shrinks by that when the logits are divided by T. Who leaves it out has a teacher that counts for a ninth at T = 3. The
-# wrapper has it, and takes the mean over the images; DeiT's own code divides by the number of classes as well, so its
-# soft teacher counts for a tenth on CIFAR-10, and for a thousandth on ImageNet (here: `--loss.divide-by-classes`).
+# shrinks by that when the logits are divided by T. Who leaves it out has a teacher that counts for a ninth at T = 3.
+# The wrapper has it, and takes the mean over the images; DeiT's own code divides by the number of classes as well, so
+# its soft teacher counts for a tenth on CIFAR-10, and for a thousandth on ImageNet (here:
+# `--loss.divide-by-classes`).
 
 # %%
 one = (jnp.zeros((64, 10)), jnp.asarray(seen["taught"][:64]))  # a student that knows nothing
@@ -287,9 +290,9 @@ print(f"divided by the classes, too         {9 * divergence(*one).mean() / 10:.3
 # %% [markdown]
 # ## Three smaller ones
 #
-# The wrapper's token has no position, where DeiT's has one. It is drawn from a normal distribution of standard deviation
-# 1, fifty times as large as is usual. And since token and second head are the wrapper's, an optimizer that is given
-# `student.parameters()`, as training loops often begin, never trains them.
+# The wrapper's token has no position, where DeiT's has one. It is drawn from a normal distribution with a standard
+# deviation of 1, fifty times as large as is usual. And since token and second head are the wrapper's, an optimizer that
+# is given `student.parameters()`, as training loops often begin, never trains them.
 
 
 # %%
