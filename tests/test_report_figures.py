@@ -117,6 +117,11 @@ def test_smooth():
     np.testing.assert_array_equal(smooth(values, 0), values)
     assert smooth(np.array([2.0]), 50).tolist() == [2.0]
     assert np.isnan(smooth(np.full(4, np.nan), 3)).all()
+    values = np.random.default_rng(0).normal(size=150)
+    values[20:22], values[40] = np.nan, 1e20  # a large value leaves nothing in means without it
+    for half in (1, 5, 32, 74):
+        means = [np.nanmean(values[max(i - half, 0) : i + half + 1]) for i in range(150)]
+        np.testing.assert_allclose(smooth(values, 2 * half), means, rtol=1e-9)
 
 
 # ------------------------------------------------------------------------------------ the figures

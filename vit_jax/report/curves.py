@@ -126,7 +126,24 @@ def column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
     """Centred moving mean of about `window` values, [n] -> [n]. NaNs are ignored; the window is cut off at the ends."""
-    kernel = np.ones(min(window, len(values) - 1) // 2 * 2 + 1)  # odd, and no longer than the values
+    each_side = min(window, len(values) - 1) // 2  # no longer than the values
     known = np.isfinite(values)
-    total, count = np.convolve(np.where(known, values, 0), kernel, "same"), np.convolve(known, kernel, "same")
+    padded = np.pad([np.where(known, values, 0), known], ((0, 0), (each_side, each_side)))
+    total, count = (_window_sums(x, 2 * each_side + 1) for x in padded)
     return np.where(count > 0.5, total / np.maximum(count, 1), np.nan)
+
+
+def _window_sums(x: np.ndarray, window: int) -> np.ndarray:
+    """The sums of each `window` values that follow each other: [n] -> [n - window + 1].
+
+    They are put together from sums of 1, 2, 4, ... values, so n log2(window) additions do. Differences of cumulative
+    sums would be fewer, but a large value would leave its rounding errors in all sums after it.
+    """
+    n, start, size, sums = len(x) - window + 1, 0, 1, x
+    out = np.zeros(n)
+    while size <= window:  # sums[i] is that of x[i : i + size]
+        if window & size:
+            out += sums[start : start + n]
+            start += size
+        sums, size = sums[:-size] + sums[size:], 2 * size
+    return out

@@ -21,7 +21,6 @@ from bokeh.transform import linear_cmap
 from ..report.comparison import COLORS, LINES
 from ..report.curves import smooth
 
-STRETCHES = 10_000  # most values that a moving mean is computed of
 POINTS = 600  # most of a curve that are drawn; a screen has not many more columns
 LABELS = 24  # most names of classes beside a confusion matrix
 DASHES = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dotdash"}
@@ -57,13 +56,7 @@ def thinned(values: np.ndarray, most: int = POINTS) -> np.ndarray:
 
 
 def moving_mean(epochs: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """(epochs, moving means) at no more than `most` places of a curve of n values: over n / 25 of them.
-
-    Of a long curve the means of short stretches stand for the values: the cost of a moving mean is quadratic.
-    """
-    each = math.ceil(len(values) / STRETCHES)
-    whole = len(values) // each * each
-    epochs, values = (x[:whole].reshape(-1, each).mean(1) for x in (epochs, values))
+    """(epochs, moving means) at no more than `most` places of a curve of n values: over n / 25 of them."""
     places = np.unique(np.linspace(0, len(values) - 1, min(len(values), most)).round().astype(int))
     return epochs[places], smooth(values, len(values) // 25)[places]
 
