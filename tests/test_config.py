@@ -40,7 +40,6 @@ from vit_jax.config import (
 from vit_jax.config import check as checks
 from vit_jax.config.captioner import HEADLESS
 from vit_jax.config.features import FeatureData
-from vit_jax.config.vit import _check_rotary
 from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, preset
 
@@ -481,18 +480,22 @@ def functions_of(module):
     return [f for f in vars(module).values() if inspect.isfunction(f) and f.__module__ == module.__name__]
 
 
+def checks_of(module):
+    """Those of them that check."""
+    return [f for f in functions_of(module) if f.__name__.lstrip("_").startswith("check_")]
+
+
 # Everything that check_run calls: all functions of its module, and all checks in the files of tasks but a teacher's.
 OF_A_RUN = [*functions_of(checks), *functions_of(augmentation)]
 for module in {inspect.getmodule(row.check) for row in config.TASKS.values()}:
-    found = [f for f in functions_of(module) if f.__name__.lstrip("_").startswith("check_")]
-    OF_A_RUN += [f for f in found if "teacher" not in inspect.signature(f).parameters]
+    OF_A_RUN += [f for f in checks_of(module) if "teacher" not in inspect.signature(f).parameters]
 
 
 @pytest.mark.parametrize(
     ("check", "functions", "cases", "build"),
     [
-        (check_vit, [check_vit, _check_rotary], BAD_NETWORKS, vit_with),
-        (check_transformer, [check_transformer], BAD_TRANSFORMERS, transformer_with),
+        (check_vit, checks_of(inspect.getmodule(check_vit)), BAD_NETWORKS, vit_with),
+        (check_transformer, checks_of(inspect.getmodule(check_transformer)), BAD_TRANSFORMERS, transformer_with),
         (check_captioner, [check_captioner, captioner._inside], BAD_CAPTIONERS, captioner_with),
         (check_run, OF_A_RUN, BAD_RUNS, run_with),
     ],

@@ -102,25 +102,7 @@ class TransformerConfig(ModelConfig):
 
 def check_transformer(c: TransformerConfig) -> TransformerConfig:
     """Return the config unchanged. Raises UserError naming the first invalid field."""
-    for name in ("width", "heads", "hidden"):
-        if getattr(c, name) < 1:
-            raise UserError(f"model.{name} is {getattr(c, name)}: give a positive number")
-    for name in (
-        "encoder_depth",
-        "decoder_depth",
-        "head_width",
-        "eps",
-        "source_vocabulary",
-        "target_vocabulary",
-        "position_offset",
-        "max_length",
-        "outputs",
-    ):
-        if not 0 <= getattr(c, name) < math.inf:
-            raise UserError(f"model.{name} is {getattr(c, name)}: give a finite number, 0 or more")
-    for name in ("encoder_depth", "decoder_depth"):
-        if getattr(c, name) > DEEPEST:
-            raise UserError(f"model.{name} is {getattr(c, name)}: give at most {DEEPEST} blocks")
+    _check_sizes(c)
     if not c.encoder_depth and not c.decoder_depth:
         raise UserError("model.encoder_depth and model.decoder_depth are both 0: give blocks to one of them")
     if not c.encoder_depth and c.source_vocabulary:
@@ -151,6 +133,38 @@ def check_transformer(c: TransformerConfig) -> TransformerConfig:
             f"model.position_offset is {c.position_offset} but model.position is {c.position}: "
             "only learned and fairseq positions have one; give 0, or such positions"
         )
+    _check_ties(c)
+    for f in dataclasses.fields(c):
+        if f.name.endswith("dropout") and not 0 <= getattr(c, f.name) < 1:
+            raise UserError(f"model.{f.name} is {getattr(c, f.name)}: give a rate of at least 0 and below 1")
+    return c
+
+
+def _check_sizes(c: TransformerConfig) -> None:
+    """Numbers that have to be positive, or may be 0."""
+    for name in ("width", "heads", "hidden"):
+        if getattr(c, name) < 1:
+            raise UserError(f"model.{name} is {getattr(c, name)}: give a positive number")
+    for name in (
+        "encoder_depth",
+        "decoder_depth",
+        "head_width",
+        "eps",
+        "source_vocabulary",
+        "target_vocabulary",
+        "position_offset",
+        "max_length",
+        "outputs",
+    ):
+        if not 0 <= getattr(c, name) < math.inf:
+            raise UserError(f"model.{name} is {getattr(c, name)}: give a finite number, 0 or more")
+    for name in ("encoder_depth", "decoder_depth"):
+        if getattr(c, name) > DEEPEST:
+            raise UserError(f"model.{name} is {getattr(c, name)}: give at most {DEEPEST} blocks")
+
+
+def _check_ties(c: TransformerConfig) -> None:
+    """Vocabularies of which an embedding or the head is shared."""
     if c.one_embedding and not 0 < c.source_vocabulary == c.target_vocabulary:
         raise UserError(
             f"model.tie is {c.tie} but the vocabularies are {c.source_vocabulary} and {c.target_vocabulary}: "
@@ -161,10 +175,6 @@ def check_transformer(c: TransformerConfig) -> TransformerConfig:
             f"model.tie is {c.tie} but model.outputs {c.outputs} is not model.target_vocabulary {c.target_vocabulary}: "
             "make them equal, or tie less"
         )
-    for f in dataclasses.fields(c):
-        if f.name.endswith("dropout") and not 0 <= getattr(c, f.name) < 1:
-            raise UserError(f"model.{f.name} is {getattr(c, f.name)}: give a rate of at least 0 and below 1")
-    return c
 
 
 def normal_transformer(c: TransformerConfig) -> TransformerConfig:

@@ -213,7 +213,32 @@ class ViTConfig(ModelConfig):
 
 def check_vit(c: ViTConfig) -> ViTConfig:
     """Return the config unchanged. Raises UserError naming the first invalid field."""
-    (h, w), (ph, pw) = pair(c.image), pair(c.patch)
+    _check_sizes(c)
+    _check_patches(c)
+    if not c.head_width and c.width % c.heads:
+        raise UserError(
+            f"model.width {c.width} is not divisible by model.heads {c.heads}: change one, or give model.head_width"
+        )
+    _check_pool(c)
+    if c.position == "learned" and not c.position_trained:
+        raise UserError(
+            "model.position is learned but model.position_trained is False: "
+            "choose sincos2d or sincos1d for fixed positions"
+        )
+    _check_rotary(c)
+    if c.position == "sincos2d" and c.width % 4:
+        raise UserError(
+            f"model.width {c.width} is not divisible by 4, which model.position sincos2d needs: change one of them"
+        )
+    for f in dataclasses.fields(c):
+        value = getattr(c, f.name)
+        if (f.name.endswith("dropout") or f.name == "drop_path") and not 0 <= value < 1:
+            raise UserError(f"model.{f.name} is {value}: give a rate of at least 0 and below 1")
+    return c
+
+
+def _check_sizes(c: ViTConfig) -> None:
+    """Numbers that have to be positive, or may be 0."""
     sizes = dict(channels=c.channels, width=c.width, depth=c.depth, heads=c.heads, hidden=c.hidden)
     for name, value in sizes.items():
         if value < 1:
@@ -232,6 +257,11 @@ def check_vit(c: ViTConfig) -> ViTConfig:
     for name, number in optional.items():
         if not 0 <= number < math.inf:
             raise UserError(f"model.{name} is {number}: give a finite number, 0 or more")
+
+
+def _check_patches(c: ViTConfig) -> None:
+    """The image, its patches and the convolutions before them."""
+    (h, w), (ph, pw) = pair(c.image), pair(c.patch)
     if min(h, w, ph, pw) < 1 or h % ph or w % pw:
         raise UserError(
             f"model.image {h}x{w} is not divisible by model.patch {ph}x{pw}: choose a patch that divides the image"
@@ -245,10 +275,10 @@ def check_vit(c: ViTConfig) -> ViTConfig:
             f"model.patch {ph}x{pw} is not divisible by {2 ** len(c.stem)}, and model.stem "
             f"{' '.join(map(str, c.stem))} halves it once for each width: choose a patch that is, or fewer widths"
         )
-    if not c.head_width and c.width % c.heads:
-        raise UserError(
-            f"model.width {c.width} is not divisible by model.heads {c.heads}: change one, or give model.head_width"
-        )
+
+
+def _check_pool(c: ViTConfig) -> None:
+    """The pool, and the tokens that it and the second head read."""
     if c.pool in MAPS and c.width % c.resolved_pool_heads:
         raise UserError(
             f"model.width {c.width} is not divisible by {c.resolved_pool_heads}, the heads of model.pool {c.pool}: "
@@ -268,21 +298,6 @@ def check_vit(c: ViTConfig) -> ViTConfig:
         raise UserError(
             "model.distill_norm is True but model.distill_head, which it precedes, is False: set both or none"
         )
-    if c.position == "learned" and not c.position_trained:
-        raise UserError(
-            "model.position is learned but model.position_trained is False: "
-            "choose sincos2d or sincos1d for fixed positions"
-        )
-    _check_rotary(c)
-    if c.position == "sincos2d" and c.width % 4:
-        raise UserError(
-            f"model.width {c.width} is not divisible by 4, which model.position sincos2d needs: change one of them"
-        )
-    for f in dataclasses.fields(c):
-        value = getattr(c, f.name)
-        if (f.name.endswith("dropout") or f.name == "drop_path") and not 0 <= value < 1:
-            raise UserError(f"model.{f.name} is {value}: give a rate of at least 0 and below 1")
-    return c
 
 
 def _check_rotary(c: ViTConfig) -> None:
@@ -340,59 +355,69 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
     Layers are those of timm 1.0.31 (param_groups_layer_decay): what precedes the blocks is 0, the last norm is of the
     last block's, and what follows is one more.
     """
-    d, values, inner = c.width, math.prod(c.patch_input), c.heads * c.resolved_head_width
     table = Table(c.norm_bias and c.norm_kind == "layer", c.init, c.attention_init, c.init_std)
-    token, scale = Start("normal", c.token_std), Start("constant", c.layer_scale)
+    _add_tokens(table, c)
+    table.muon = True
+    for i in range(c.depth):
+        table.layer = i + 1
+        _add_block(table, c, f"blocks.{i}")
+    table.muon = False
+    if c.final_norm:
+        table.norm("norm", c.width)
+    table.layer = c.depth + 1
+    _add_pool_and_heads(table, c)
+    return table
+
+
+def _add_tokens(table: Table, c: ViTConfig) -> None:
+    """The parameters of what makes an image tokens."""
+    d = c.width
     for i, (n_in, n_out, _) in enumerate(c.convolutions):
         table.dense(f"stem.{i}", c.stem_kernel**2 * n_in, n_out, c.stem_bias)
         table.norm(f"stem.{i}.norm", n_out)
         table.muon = True  # for what follows the first convolution
     if c.stem_pre_norm:
-        table.norm("patch.pre_norm", values)
-    table.dense("patch", values, d, c.stem_bias, torchvision="fan_in")
+        table.norm("patch.pre_norm", math.prod(c.patch_input))
+    table.dense("patch", math.prod(c.patch_input), d, c.stem_bias, torchvision="fan_in")
     table.muon = False
     if c.stem_norm:
         table.norm("patch.norm", d)
     for name, count, _ in c.prefix:
-        table[name] = Parameter((count, d) if name == "register_tokens" else (d,), "token", token)
+        shape = (count, d) if name == "register_tokens" else (d,)
+        table[name] = Parameter(shape, "token", Start("normal", c.token_std))
     if c.position_stored:
         drawn = Start("normal", c.position_std) if c.position == "learned" else Start("computed")
         table["position"] = Parameter((c.position_rows, d), "position", drawn)
     if c.pre_norm:
         table.norm("pre_norm", d)
-    table.muon = True
-    for i in range(c.depth):
-        table.layer, block = i + 1, f"blocks.{i}"
-        table.norm(f"{block}.norm1", d)
-        table.attention(
-            f"{block}.attention",
-            d,
-            inner,
-            c.query_bias,
-            c.key_bias,
-            c.value_bias,
-            c.out_bias,
-            norm=c.resolved_head_width if c.qk_norm else 0,
-        )
-        if c.attention_norm:
-            table.norm(f"{block}.attention.inner_norm", inner)
-        if c.rotary == "mixed":
-            shape = (2, c.heads, c.resolved_head_width // 2)
-            table[f"{block}.attention.frequencies"] = Parameter(shape, "frequency", Start("computed"))
-        if c.layer_scale:
-            table[f"{block}.scale1"] = Parameter((d,), "scale", scale)
-        table.norm(f"{block}.norm2", d)
-        table.mlp(f"{block}.mlp", d, c.hidden, c.mlp_bias, c.gated)
-        if c.mlp_norm:
-            table.norm(f"{block}.mlp.inner_norm", c.hidden)
-        if c.layer_scale:
-            table[f"{block}.scale2"] = Parameter((d,), "scale", scale)
-    table.muon = False
-    if c.final_norm:
-        table.norm("norm", d)
-    table.layer = c.depth + 1
+
+
+def _add_block(table: Table, c: ViTConfig, block: str) -> None:
+    """The parameters of the block of this name."""
+    d, inner, scale = c.width, c.heads * c.resolved_head_width, Start("constant", c.layer_scale)
+    table.norm(f"{block}.norm1", d)
+    biases = (c.query_bias, c.key_bias, c.value_bias, c.out_bias)
+    table.attention(f"{block}.attention", d, inner, *biases, norm=c.resolved_head_width if c.qk_norm else 0)
+    if c.attention_norm:
+        table.norm(f"{block}.attention.inner_norm", inner)
+    if c.rotary == "mixed":
+        shape = (2, c.heads, c.resolved_head_width // 2)
+        table[f"{block}.attention.frequencies"] = Parameter(shape, "frequency", Start("computed"))
+    if c.layer_scale:
+        table[f"{block}.scale1"] = Parameter((d,), "scale", scale)
+    table.norm(f"{block}.norm2", d)
+    table.mlp(f"{block}.mlp", d, c.hidden, c.mlp_bias, c.gated)
+    if c.mlp_norm:
+        table.norm(f"{block}.mlp.inner_norm", c.hidden)
+    if c.layer_scale:
+        table[f"{block}.scale2"] = Parameter((d,), "scale", scale)
+
+
+def _add_pool_and_heads(table: Table, c: ViTConfig) -> None:
+    """The parameters of what follows the blocks and their last norm."""
+    d = c.width
     if c.pool in MAPS:
-        table["pool.probe"] = Parameter((d,), "token", token)
+        table["pool.probe"] = Parameter((d,), "token", Start("normal", c.token_std))
         for name in ("query", "key", "value", "out"):
             table.dense(f"pool.{name}", d, d)
         table.norm("pool.norm", d)
@@ -407,7 +432,6 @@ def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
         table.norm("distill_norm", d)
     if c.distill_head and c.classes:
         table.dense("distill_head", d, c.classes, c.head_bias, zero=c.head_zero)
-    return table
 
 
 def vit_captured(c: ViTConfig) -> list[str]:
