@@ -112,10 +112,7 @@ def measure(
         raise UserError(f"batch is {batch}: give a positive number, or 0 for that of training")
     if given is not None and (source or data_dir):
         raise UserError(f"data: is given, and so is {source or data_dir}; leave one of them out")
-    if probe not in (known := list(get_args(Probe))):
-        raise UserError(f"probe is {probe!r}: choose {', '.join(known)}{similar(str(probe), known)}")
-    if flip and probe != "none":
-        raise UserError(f"flip: is of the network's logits, and the probe {probe} has none; leave one of them out")
+    _check_probe(probe, flip)
     runs.mean_of(which)
     foreign = runs.is_foreign(path)
     if foreign and not source and given is None:
@@ -134,11 +131,7 @@ def measure(
 
     with backend.precision_kept():
         net = complete(path, which, ema)
-    task = net.task.mirrored() if flip else net.task if probe == "none" else net.task.probed()
-    if task is None:
-        asked, needed = ("flip", "images") if flip else (f"probe {probe}", "images with classes")
-        raise UserError(f"{asked}: is for {needed}, and {path} is of the task {net.run.task}; leave it out")
-    task = searching(task, search or {})
+    task = searching(_asked_for(net, path, flip, probe), search or {})
     source = source if given is None else task_row(net.run.task).given
     run = replace(net.run, data=_moved(net.run.data, source, data_dir))
     run = run if foreign else task_row(run.task).from_its_folder(run, runs.find(path).path)
@@ -160,6 +153,23 @@ def measure(
         else:
             result = evaluator.measure(parameters, examples, batch)
     return Measured(net, name, examples, result, remarks, net.metadata if probe == "none" else dataset.metadata())
+
+
+def _check_probe(probe: str, flip: bool) -> None:
+    """Raise UserError on an unknown probe, and on one beside mirror images."""
+    if probe not in (known := list(get_args(Probe))):
+        raise UserError(f"probe is {probe!r}: choose {', '.join(known)}{similar(str(probe), known)}")
+    if flip and probe != "none":
+        raise UserError(f"flip: is of the network's logits, and the probe {probe} has none; leave one of them out")
+
+
+def _asked_for(net: Predictor, path: str, flip: bool, probe: str) -> Task:
+    """The task of a network, with mirror images or of its features. Raises UserError where it has no such."""
+    task = net.task.mirrored() if flip else net.task if probe == "none" else net.task.probed()
+    if task is None:
+        asked, needed = ("flip", "images") if flip else (f"probe {probe}", "images with classes")
+        raise UserError(f"{asked}: is for {needed}, and {path} is of the task {net.run.task}; leave it out")
+    return task
 
 
 def _learnable(
