@@ -67,6 +67,22 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
         folder = prepare(root, name, data.download)
     elif fetch and name in OFFICIAL:
         clear_fetched(root, name)
+    builder, features = _opened(data, folder, name)
+    known = list(builder.info.splits)
+    _check_images(data, features, known)
+    splits: dict[str, Examples] = {}
+    remarks = []
+    for split in (each for each in ("train", "validation", "test") if each in known):
+        records = _records(data, builder, split, folder)
+        if split != "train" and len(records.labels) and (records.labels == -1).all():  # how TFDS marks unpublished ones
+            remarks.append(f"the {split} split has no labels and is left out")
+        else:
+            splits[split] = records
+    return Source(name, tuple(features["label"].names), splits, tuple(remarks))
+
+
+def _opened(data: ImageData, folder: Path, name: str) -> tuple[Any, dict[str, Any]]:
+    """(the builder of a prepared set, its features). Raises UserError where it is not such a set."""
     import tensorflow_datasets as tfds
 
     try:
@@ -83,7 +99,14 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
             else "prepare it again with file_format='array_record'"
         )
         raise UserError(f"data.source {data.source}: {folder} is stored as {stored.value}; {remedy}")
-    image, label, known = features.get("image"), features.get("label"), list(builder.info.splits)
+    return builder, features
+
+
+def _check_images(data: ImageData, features: dict[str, Any], known: list[str]) -> None:
+    """Raise UserError unless a set has images of a kind that can be read, classes, and something to train on."""
+    import tensorflow_datasets as tfds
+
+    image, label = features.get("image"), features.get("label")
     if not isinstance(image, tfds.features.Image) or not isinstance(label, tfds.features.ClassLabel):
         raise UserError(
             f"data.source {data.source}: not an image classification set (its features are {', '.join(features)}); "
@@ -97,24 +120,22 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
     if "train" not in known:
         raise UserError(f"data.source {data.source}: has no train split (only {', '.join(known)}); choose another set")
 
-    splits: dict[str, Examples] = {}
-    remarks = []
-    for split in (name for name in ("train", "validation", "test") if name in known):
-        try:
-            info = builder.info.splits[split]
-            records = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
-            files = stamped(os.path.abspath(folder), [Path(file).name for file in info.filepaths], whole=True)
-            index = Index.of_nothing(len(records)) if data.verify else find(files, len(records))
-            labels, first = (index.labels, []) if index.known.all() else _scan(records)
-        except Exception as error:
-            raise UserError(
-                f"data.source {data.source}: {split} in {folder} cannot be read ({first_line(error)}); prepare it again"
-            ) from error
-        if split != "train" and len(labels) and (labels == -1).all():  # TFDS marks unpublished labels so
-            remarks.append(f"the {split} split has no labels and is left out")
-        else:
-            splits[split] = Records(records, labels, first, split, files)
-    return Source(data.source.partition(":")[0], tuple(label.names), splits, tuple(remarks))
+
+def _records(data: ImageData, builder: Any, split: str, folder: Path) -> Records:
+    """A split, with its labels and what an index knows of it. Raises UserError where it cannot be read."""
+    import tensorflow_datasets as tfds
+
+    try:
+        info = builder.info.splits[split]
+        records = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
+        files = stamped(os.path.abspath(folder), [Path(file).name for file in info.filepaths], whole=True)
+        index = Index.of_nothing(len(records)) if data.verify else find(files, len(records))
+        labels, first = (index.labels, []) if index.known.all() else _scan(records)
+    except Exception as error:
+        raise UserError(
+            f"data.source {data.source}: {split} in {folder} cannot be read ({first_line(error)}); prepare it again"
+        ) from error
+    return Records(records, labels, first, split, files)
 
 
 def _scan(records: Any) -> tuple[np.ndarray, list[bytes]]:
