@@ -29,7 +29,15 @@ from convert.write.into_torch import into_torch  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.trainer import Trainer  # noqa: E402
 from vit_jax import models  # noqa: E402
-from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig, parameters, shapes, task_row  # noqa: E402
+from vit_jax.config import (  # noqa: E402
+    OptimConfig,
+    RunConfig,
+    TransformerConfig,
+    ViTConfig,
+    parameters,
+    shapes,
+    task_row,
+)
 from vit_jax.errors import UserError  # noqa: E402
 from vit_jax.layers import fold  # noqa: E402
 from vit_jax.optim import Optimizer, joined  # noqa: E402

@@ -249,8 +249,12 @@ class ByRows(Torch):
         for name, (path, side) in self.built.places.items():
             module = self.module.get_submodule(path)
             if side == "in":
-                before = lambda m, given, named, name=name: keep(name, given or next(iter(named.values())))  # noqa: E731
-                hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
+                hooks.append(
+                    module.register_forward_pre_hook(
+                        lambda m, given, named, name=name: keep(name, given or next(iter(named.values()))),
+                        with_kwargs=True,
+                    )
+                )
             else:
                 hooks.append(module.register_forward_hook(lambda m, given, made, name=name: keep(name, made)))
         seen[self.captured[-1]] = self.run(self.arrays(inputs))

@@ -158,7 +158,8 @@ def in_timm() -> Iterator[File]:
 
     for o in timm():
         said = {name: getattr(o.config, name) for name in UNSEEN}
-        yield File("timm", o.name, lambda o=o: o.build(o.config), said, "timm@gate-apart" if o.config.gated else "timm")  # type: ignore[misc]
+        layout = "timm@gate-apart" if o.config.gated else "timm"
+        yield File("timm", o.name, functools.partial(o.build, o.config), said, layout)
     mean = {"pool": "mean"}
     no_head = {"classes": 0, "pool": "cls_distill", "distill_token": True}
     yield one("norm after the class token is taken", {}, fc_norm=True)
@@ -273,11 +274,11 @@ def in_torchvision() -> Iterator[File]:
     """torchvision's, under both generations of names: its class renames the older by itself."""
     for o in torchvision():
         said = {"image": o.config.image, "heads": o.config.heads}
-        yield File("torchvision", o.name, lambda o=o: o.build(o.config), said, "torchvision@2")  # type: ignore[misc]
+        yield File("torchvision", o.name, functools.partial(o.build, o.config), said, "torchvision@2")
         yield File(
             "torchvision",
             f"{o.name}, older names",
-            lambda o=o: o.build(o.config),
+            functools.partial(o.build, o.config),
             said,
             "torchvision@1",  # type: ignore[misc]
             lambda s: renamed(renamed(s, r"mlp\.0", "mlp.linear_1"), r"mlp\.3", "mlp.linear_2"),

@@ -6,6 +6,7 @@ names: each was once loaded with the same state as the library's own module and 
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -275,7 +276,7 @@ def generations() -> Iterator[Case]:
         ("1.0", replace(DUAL, **SIMPLE, final_norm=False, head_norm=True)),
         ("1.4.1", replace(DUAL, **SIMPLE, head_width=3)),
     ):
-        yield Case(f"simple-vit@{version}", "mean", config, lambda c, version=version: Network(version, c), SIZES)  # type: ignore[misc]
+        yield Case(f"simple-vit@{version}", "mean", config, functools.partial(Network, version), SIZES)
     after = dict(final_norm=False, head_norm=True)
     for version, config in (
         ("0.7", replace(BEFORE, **square, **TOKEN, **after)),
@@ -288,7 +289,7 @@ def generations() -> Iterator[Case]:
             f"vit-pytorch-distill@{version}",
             "student",
             config,
-            lambda c, version=version: Wrapper(version, c),
+            functools.partial(Wrapper, version),
             SIZES,
             student,
         )  # type: ignore[misc]
@@ -296,7 +297,7 @@ def generations() -> Iterator[Case]:
             f"vit-pytorch-distill@{version}",
             "both heads",
             config,
-            lambda c, version=version: Wrapper(version, c),
+            functools.partial(Wrapper, version),
             SIZES,
             both,
             shown="cls_distill",

@@ -68,7 +68,8 @@ def translate(smoothing: float) -> Iterator[Check]:
     with on_cpu("float64"):
         task = sentences.Translate(smoothing, 5, WORDS, WORDS)
         given = {k: jnp.asarray(v) for k, v in batch.items()}
-        loss, back = jax.vjp(lambda x: task.loss(Says(x), given, None, task.denominator(given))[0], jnp.asarray(logits))  # type: ignore[arg-type]
+        count, at = task.denominator(given), jnp.asarray(logits)
+        loss, back = jax.vjp(lambda x: task.loss(Says(x), given, None, count)[0], at)  # type: ignore[arg-type]
         slope = np.asarray(back(jnp.ones_like(loss))[0])
     yield Check(subject, CROSS, "loss", abs(float(loss) - expected.item()), 1e-12)
     yield Check(subject, CROSS, "its gradient", distance(slope, leaf.grad.numpy()), 1e-12)
@@ -96,12 +97,14 @@ def classify(smoothing: float, name: str = "cross_entropy", mixed: bool = False)
     with on_cpu("float64"):
         task = Classify(ImageAugment(), (0.0,), (1.0,), smoothing, loss_name=name)
         keys = jax.random.split(jax.random.key(0), 4)
-        loss, back = jax.vjp(lambda x: task.loss(Says(x), batch, keys)[0], jnp.asarray(logits))  # type: ignore[arg-type]
+        at = jnp.asarray(logits)
+        loss, back = jax.vjp(lambda x: task.loss(Says(x), batch, keys)[0], at)  # type: ignore[arg-type]
         slope = np.asarray(back(jnp.ones_like(loss))[0])
     yield Check(subject, against, "loss", abs(float(loss) - expected.item()), 1e-12)
     yield Check(subject, against, "its gradient", distance(slope, leaf.grad.numpy()), 1e-12)
     given = torch.from_numpy(targets) if mixed else torch.from_numpy(labels).long()
-    theirs = reference.label_loss(leaf.detach(), given, LossConfig(name=name, label_smoothing=smoothing))  # type: ignore[arg-type]
+    config = LossConfig(name=name, label_smoothing=smoothing)  # type: ignore[arg-type]
+    theirs = reference.label_loss(leaf.detach(), given, config)
     yield Check(f"torch_ref's {subject}", against, "loss", abs(theirs.item() - expected.item()), 1e-12)
 
 
