@@ -28,6 +28,26 @@ def network(c: ViTConfig, gate_apart: bool = False, **options: Any) -> Any:
     timm does not have.
     """
     load("timm")
+    built = _options(c, gate_apart)
+    if c.pool == "cls_distill":
+        return importlib.import_module("timm.models.deit").VisionTransformerDistilled(**built | options)
+    if c.pool not in POOLS:
+        raise Unavailable(f"timm has no pooling {c.pool!r}")
+    built |= {
+        "global_pool": POOLS[c.pool],
+        "pool_include_prefix": c.pool in ("mean_all", "map_all"),
+        "class_token": c.cls_token,
+        "reg_tokens": c.registers,
+        "pos_embed": "none" if c.position == "none" else "learn",
+        "no_embed_class": bool(c.prefix) and c.position_rows == c.patches,
+        "fc_norm": c.head_norm,
+        "final_norm": c.final_norm or c.head_norm,
+    }
+    return importlib.import_module("timm.models.vision_transformer").VisionTransformer(**built | options)
+
+
+def _options(c: ViTConfig, gate_apart: bool) -> dict[str, Any]:
+    """What timm's networks are built with, whatever their pooling."""
     from torch import nn
 
     layers = importlib.import_module("timm.layers")
@@ -46,7 +66,7 @@ def network(c: ViTConfig, gate_apart: bool = False, **options: Any) -> Any:
         mlp = {"mlp_layer": layers.SwiGLU}
     elif c.gated:
         hidden, mlp = 2 * c.hidden, {"mlp_layer": functools.partial(layers.SwiGLUPacked, act_layer=act)}
-    built: dict[str, Any] = {
+    return {
         "img_size": pair(c.image),
         "patch_size": pair(c.patch),
         "in_chans": c.channels,
@@ -68,21 +88,6 @@ def network(c: ViTConfig, gate_apart: bool = False, **options: Any) -> Any:
         "embed_norm_layer": norms[c.norm_kind] if c.stem_norm else None,
         **mlp,
     }
-    if c.pool == "cls_distill":
-        return importlib.import_module("timm.models.deit").VisionTransformerDistilled(**built | options)
-    if c.pool not in POOLS:
-        raise Unavailable(f"timm has no pooling {c.pool!r}")
-    built |= {
-        "global_pool": POOLS[c.pool],
-        "pool_include_prefix": c.pool in ("mean_all", "map_all"),
-        "class_token": c.cls_token,
-        "reg_tokens": c.registers,
-        "pos_embed": "none" if c.position == "none" else "learn",
-        "no_embed_class": bool(c.prefix) and c.position_rows == c.patches,
-        "fc_norm": c.head_norm,
-        "final_norm": c.final_norm or c.head_norm,
-    }
-    return blocks.VisionTransformer(**built | options)
 
 
 def own_file(weights: Weights) -> Built:
