@@ -8,11 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import runs
-from ..config import (
-    RunConfig,
-    factor_shapes,
-    to_dict,
-)
+from ..config import RunConfig, factor_shapes, to_dict
 from ..errors import printable
 from ..hosts import ALONE, Hosts
 from .announce import announce
@@ -29,6 +25,8 @@ if TYPE_CHECKING:
     from ..report import Log, Progress
     from ..step import Engine, State
     from ..tasks import Task
+
+NOTED = ("best", "stale", "due", "totals", "seconds", "cpu_seconds")  # fields of a session that a checkpoint keeps
 
 
 @dataclass
@@ -97,7 +95,7 @@ def open_session(
 
     from ..checkpoint import Checkpoints
     from ..histograms import Histograms
-    from ..report import Log, Progress
+    from ..report import Progress
 
     setup = set_up(run, dataset or own_data(run, folder), hosts)
     hosts.compare({"data": runs.text_digest(setup.identity)} | setup.environment["versions"])
@@ -107,28 +105,8 @@ def open_session(
     state, notes, init = starting_state(setup, folder, checkpoints, hosts)
     step = int(jax.device_get(setup.engine.gather(state).step))
     hosts.moved(step)
-    if not folder.exists():
-        folder.create(
-            runs.record_of(
-                setup.stated,
-                preset,
-                **setup.dataset.metadata(),
-                **setup.identity,
-                **({"init": init} if init else {}),
-                environment=setup.environment,
-            )
-        )
-    elif remark := folder.remark():
-        print(f"note     {printable(remark)}; the file is restored")
-        folder.write_record(folder.record())
-    restored = {
-        name: notes[name] for name in ("best", "stale", "due", "totals", "seconds", "cpu_seconds") if name in notes
-    }
-    if remark := folder.log_remark(step):
-        print(f"note     {printable(remark)}")
-    folder.drop_metrics(lambda row: is_rewritten(row, step, notes))
-    tensorboard = folder.path / "tensorboard" if run.tensorboard else None
-    log = Log(folder.metrics_file, step, tensorboard, run.wandb, folder.path.name, to_dict(setup.stated))
+    _create_or_mend(folder, setup, preset, init)
+    log = _open_log(folder, setup, step, notes)
     progress = Progress(
         setup.epochs, setup.order.steps_per_epoch, step + 1, setup.order.batch, setup.stop, unit=setup.task.unit
     )
@@ -138,6 +116,7 @@ def open_session(
         + (f"; going on after step {step}" if step else ""),
         flush=True,
     )
+    restored = {name: notes[name] for name in NOTED if name in notes}
     return Session(
         setup,
         folder,
@@ -154,3 +133,32 @@ def open_session(
         histograms=Histograms(setup.engine) if run.histograms else None,
         **restored,
     )
+
+
+def _create_or_mend(folder: runs.Run, setup: Setup, preset: str, init: dict[str, Any]) -> None:
+    """Create a new run's folder, with config.json; restore that of one that is there, where it was damaged."""
+    if not folder.exists():
+        folder.create(
+            runs.record_of(
+                setup.stated,
+                preset,
+                **setup.dataset.metadata(),
+                **setup.identity,
+                **({"init": init} if init else {}),
+                environment=setup.environment,
+            )
+        )
+    elif remark := folder.remark():
+        print(f"note     {printable(remark)}; the file is restored")
+        folder.write_record(folder.record())
+
+
+def _open_log(folder: runs.Run, setup: Setup, step: int, notes: dict[str, Any]) -> Log:
+    """The log of a run that goes on after `step`, without the rows that will be written again."""
+    from ..report import Log
+
+    if remark := folder.log_remark(step):
+        print(f"note     {printable(remark)}")
+    folder.drop_metrics(lambda row: is_rewritten(row, step, notes))
+    tensorboard = folder.path / "tensorboard" if setup.run.tensorboard else None
+    return Log(folder.metrics_file, step, tensorboard, setup.run.wandb, folder.path.name, to_dict(setup.stated))
