@@ -20,7 +20,7 @@
 # a mean over batches.
 #
 # Here each is shown in a few lines of code that were written for this page, with **what it costs**: networks that
-# differ in this one thing are trained with the same five seeds, the same batches in the same order and as many steps.
+# differ in this one thing are trained with the same four seeds, the same batches in the same order and as many steps.
 # Then the corrected network is trained by `vit_jax`, and we look at what its layers look at.
 #
 # For this page the network is 48 wide, with three layers on patches of 8 x 8. The figures are stored in `prices/`;
@@ -69,13 +69,13 @@ summary = vit_jax.train(preset.run, preset="cifar100-256x24")
 
 
 # %%
-def images_of(name, split):
-    examples = tfds.data_source(name, split=split)
+def cifar100(split):
+    examples = tfds.data_source("cifar100", split=split)
     rows = examples.__getitems__(range(len(examples)))
-    return {key: np.stack([row[key] for row in rows]) for key in ("image", "label")}
+    return {name: np.stack([row[name] for row in rows]) for name in ("image", "label")}
 
 
-train, test = (images_of("cifar100", split) for split in ("train", "test"))
+train, test = cifar100("train"), cifar100("test")
 fields = small | quiet
 
 
@@ -198,7 +198,7 @@ label = test["label"]
 net = vit_jax.load(summary["folder"])
 drawn = np.where(draw.random(10000) < 0.498, label, draw.integers(0, 100, 10000))
 given = np.concatenate([net.logits(part).argmax(-1) for part in np.split(test["image"], 20)])
-sizes = [64, 128, 256, 512, 1024, 2048, 5000, 10000]
+sizes = [64, 256, 1024, 5000, 10000]
 fig, ax = plt.subplots(figsize=(6, 3.6))
 for name, answer in (("answers that are right at 49.8 %", drawn), ("the network above", given)):
     ax.semilogx(sizes, [by_batches(answer, label, size) for size in sizes], "o-", label=name)
@@ -210,13 +210,16 @@ fig.tight_layout()
 # %% [markdown]
 # ## Smaller ones
 #
-# The patches pass a ReLU before they get their positions, so that no number of a patch is ever negative; and the head
-# has 100 outputs also where there are ten classes, as in CIFAR-10, so that ninety of them have to learn that they are
-# never right. The network has no LayerNorm after its last block, and its positions and class token start at a standard
-# deviation of 1: what these two cost is measured in [cifar10_vit_48](cifar10_vit_48.ipynb).
+# The head has 100 outputs also where there are ten classes, as in CIFAR-10, so that ninety of them have to learn that
+# they are never right; here, with 100 classes, that is a head of 1000 outputs. (The preset `cifar10-256x6` has ten.)
+# And the patches pass a ReLU before they get their positions, so that no number of a patch is ever negative; the preset
+# keeps it, as a part of the network. There is no LayerNorm after the last block, and positions and class token start at
+# a standard deviation of 1. What these two cost is measured in [cifar10_vit_48](cifar10_vit_48.ipynb): there the norm
+# is worth a point, and the preset has it, while the large start gains three, and the preset keeps it.
 
 # %%
-no_relu = replace(right, network=partial(network, **{"stem_activation": "none"}))
+no_relu = replace(right, network=partial(network, stem_activation="none"))
+too_wide = replace(right, network=partial(network, classes=1000))
 variants = {
     "right": right,
     "schedule for 4/3 of the steps": unfinished,
@@ -224,6 +227,7 @@ variants = {
     "both, as in the notebook": both,
     "weight decay on everything": everything,
     "Adam with L2 of 0.1, as its text says": as_in_the_text,
+    "ten times as many outputs as classes": too_wide,
     "right, but no ReLU after the patches": no_relu,
 }
 
@@ -243,35 +247,21 @@ def score(predict, test):
 # ## What each costs
 #
 # A price is the mean difference to the right network with the same seed, in points of test accuracy, with its 95 %
-# interval (Student's t, five seeds). Where the interval contains zero, five seeds cannot show that the fault costs
+# interval (Student's t, four seeds). Where the interval contains zero, four seeds cannot show that the fault costs
 # anything, and the table says so.
 
 # %%
-budget = Budget(steps=500, batch=64, rate=3e-3)
+budget = Budget(steps=400, batch=64, rate=3e-3, seeds=4)
 scores = race("cifar100_vit_256", variants, train, test, score, budget)
 Markdown(markdown("cifar100_vit_256"))
 
 # %% [markdown]
-# What the mean over batches takes from the F1 of the same networks, and the price of the 90 outputs on CIFAR-10:
+# What the mean over batches takes from the F1 of the same networks:
 
 # %%
 for title in ("right", "both, as in the notebook"):
     p = price(scores[title]["macro F1"], scores[title]["macro F1 by batches of 256"])
     print(f"{title:25} {100 * p.mean:+.2f} ({100 * p.low:+.2f} .. {100 * p.high:+.2f})  {p.verdict}")
-
-train10, test10 = (images_of("cifar10", split) for split in ("train", "test"))
-of_classes = {
-    "10 outputs": replace(right, network=partial(network, classes=10)),
-    "100 outputs": right,
-}
-
-
-def accuracy(predict, test):
-    return {"accuracy": (predict(test).argmax(-1) == test["label"]).mean()}
-
-
-race("cifar100_vit_256_outputs", of_classes, train10, test10, accuracy, budget)
-Markdown(markdown("cifar100_vit_256_outputs"))
 
 # %% [markdown]
 # ## How to read it
