@@ -388,3 +388,73 @@ def test_a_power_cut_takes_what_was_not_synced_and_leaves_what_was(tmp_path):
     disk.apply(event("sync", "/r"))
     disk.apply(event("remove", "/r/b"))
     assert (after(0), after(1)) == ({"b": b"xy"}, {})
+
+
+# --------------------------------------------------------------------------------------- benchmarks.claims
+
+PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
+
+
+def test_every_verdict_follows_from_the_stored_figures_and_is_the_one_that_the_page_states():
+    """The interval is scipy's of a paired t-test; the tables are in docs/claims.md word for word."""
+    from scipy.stats import ttest_rel
+
+    from benchmarks.claims import page, verdict
+    from benchmarks.claims.claims import CLAIMS
+    from benchmarks.claims.session import stored
+
+    text = PAGE.read_text(encoding="utf-8")
+    assert [line for line in page.markdown(CLAIMS).splitlines() if line not in text.splitlines()] == []
+    for claim in CLAIMS:
+        content = stored(claim.experiment)
+        values = page.figures(content)
+        assert content["scale"] == 1
+        said = []
+        for each in claim.comparisons:
+            found = verdict.difference(each, values)
+            more, less = (np.array(values[side]) * (100 if each.unit == "points" else 1) for side in (each.more, each.less))
+            assert len(more) == len(less) == len(content["seeds"]) >= 3
+            if (more - less).std():
+                low, high = ttest_rel(more, less).confidence_interval(0.95)
+                assert (found.mean, found.low, found.high) == pytest.approx(((more - less).mean(), low, high))
+            else:  # no interval: the same with every seed
+                assert found.low == found.high == found.mean == more[0] - less[0]
+            said.append("holds" if found.low > 0 else "the opposite holds" if found.high < 0 else "not shown")
+            assert f"| {found.verdict} |" in text and found.verdict == said[-1]
+        of_all = verdict.verdict(claim, values)
+        if len({*said}) == 1:
+            assert of_all == {"the opposite holds": "does not hold: the opposite does"}.get(said[0], said[0])
+        else:
+            assert all(f"{said.count(kind)} of {len(said)} {kind}" in of_all for kind in said)
+        assert f"| {claim.says} | **{of_all}** | `{claim.experiment}` |" in text
+
+
+def test_networks_that_are_compared_get_the_same_batches_and_equal_layers_have_equal_weights():
+    import jax
+    from flax import nnx
+
+    from benchmarks.claims import sequences, training
+
+    places = training.batches(3, 1000, 25)  # two and a half epochs
+    assert places.shape == (25, training.BATCH) and (places == training.batches(3, 1000, 25)).all()
+    assert sorted(places[:10].ravel()) == sorted(places[10:20].ravel()) == [*range(1000)]
+    assert len({*places[20:].ravel()}) == 500 and (places[:10] != places[10:20]).any()
+    sizes = [sum(x.size for x in jax.tree.leaves(nnx.state(sequences.layer(n), nnx.Param))) for n in ("attention", "LSTM")]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
+    for task, order in (("copied", 1), ("backwards", -1)):
+        strings = sequences.strings(50, task, range(17, 25), 0)
+        for source, target in zip(strings["source"], strings["target"], strict=True):
+            digits = source[source > 0]
+            assert 17 <= len(digits) <= 24 and target[target > 0].tolist() == [1, *digits[::order], 2]
+
+
+@pytest.mark.slow
+def test_an_experiment_of_claims_in_small_prints_its_verdicts_and_stores_nothing():
+    root = Path(__file__).parents[1]
+    before = sorted((root / "benchmarks" / "results" / "claims").iterdir())
+    command = [sys.executable, "-m", "benchmarks.claims"]
+    done = subprocess.run([*command, "length", "--scale", "0.01"], capture_output=True, text=True, cwd=root, check=True)
+    assert "| Sinusoids go on to sequences longer than those that were learned | **" in done.stdout
+    assert sorted((root / "benchmarks" / "results" / "claims").iterdir()) == before
+    wrong = subprocess.run([*command, "lengths"], capture_output=True, text=True, cwd=root, check=False)
+    assert wrong.returncode == 2 and "there is no experiment lengths; there are networks, " in wrong.stderr

@@ -1,0 +1,65 @@
+"""What experiments share: seeds, data, and the file to which each figure goes as soon as it is measured."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import describe
+
+Measured = tuple[str, list[float]]  # (what was measured, a value for each seed)
+RESULTS = Path(__file__).parents[1] / "results" / "claims"
+
+
+@dataclass
+class Session:
+    """How experiments are to be done: the seeds, the folder of prepared TFDS sets, the share of the whole budget."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    data: str = ""
+    scale: float = 1.0
+    notes: list[str] = field(default_factory=list)
+
+    def images(self, name: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """(train, test) of a prepared set: {"image": uint8 [n, h, w, C], "label": int [n]}."""
+        return _split(name, "train", self.data), _split(name, "test", self.data)
+
+    def note(self, text: str) -> None:
+        """Something that belongs to the figures, such as a rate that was chosen."""
+        self.notes.append(text)
+        print(text, flush=True)
+
+
+@functools.cache
+def _split(name: str, split: str, folder: str) -> dict[str, np.ndarray]:
+    import tensorflow_datasets as tfds
+
+    rows = tfds.data_source(name, split=split, data_dir=folder or None)
+    rows = rows.__getitems__(range(len(rows)))
+    return {key: np.stack([row[key] for row in rows]) for key in ("image", "label")}
+
+
+def measure(name: str, experiment: Callable[[Session], Iterator[Measured]], s: Session, folder: Path = RESULTS) -> None:
+    """Do an experiment; FOLDER/NAME.json appears when the whole of it is done."""
+    found: dict[str, Any] = {}
+    began = time.process_time()
+    for title, values in experiment(s):
+        found[title] = {"values": [round(v, 5) for v in values], "core_seconds": round(time.process_time() - began, 1)}
+        print(f"{name}: {title}: {' '.join(f'{v:.4f}' for v in values)}", flush=True)
+        began = time.process_time()
+    content = {"machine": describe(), "seeds": s.seeds, "scale": s.scale, "notes": s.notes, "figures": found}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def stored(name: str, folder: Path = RESULTS) -> dict[str, Any]:
+    """What `measure` has written. Raises FileNotFoundError where the experiment was not done."""
+    content: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    return content

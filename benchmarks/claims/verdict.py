@@ -1,0 +1,67 @@
+"""What stored figures say about a claim: differences of the same seeds, their intervals, and a verdict."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scipy import stats
+
+Figures = Mapping[str, Sequence[float]]  # {what was measured: a value for each seed}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The claim says that the values of `more` are larger than those of `less`."""
+
+    more: str
+    less: str
+    title: str = ""  # empty: "MORE against LESS"
+    unit: str = "points"  # of the differences: points of percent, or that of the values
+
+    def __str__(self) -> str:
+        return self.title or f"{self.more} against {self.less}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim, the experiment whose figures test it, and what these have to show."""
+
+    says: str
+    experiment: str
+    comparisons: tuple[Comparison, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean over seeds of (more - less) and its 95 % interval (Student's t of the differences of equal seeds)."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        if self.low > 0:
+            return "holds"
+        return "the opposite holds" if self.high < 0 else "not shown"
+
+
+def difference(comparison: Comparison, figures: Figures) -> Difference:
+    """The difference that a comparison is about, in its unit."""
+    scale = 100 if comparison.unit == "points" else 1
+    pairs = zip(figures[comparison.more], figures[comparison.less], strict=True)
+    values = [scale * (more - less) for more, less in pairs]
+    mean, n = statistics.fmean(values), len(values)
+    half = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(values) / n**0.5
+    return Difference(mean, mean - half, mean + half)
+
+
+def verdict(claim: Claim, figures: Figures) -> str:
+    """One word about the whole claim, where all comparisons say the same; else how many say what."""
+    said = [difference(comparison, figures).verdict for comparison in claim.comparisons]
+    if len(set(said)) == 1:
+        return {"the opposite holds": "does not hold: the opposite does"}.get(said[0], said[0])
+    kinds = ("holds", "the opposite holds", "not shown")
+    return "; ".join(f"{said.count(kind)} of {len(said)} {kind}" for kind in kinds if kind in said)
