@@ -13,6 +13,7 @@ from .session import RESULTS, stored
 from .verdict import Claim, Comparison, Figures, difference, verdict
 
 COLORS = {"holds": BLUE, "the opposite holds": ORANGE, "not shown": GREY}
+SAID = ("the claim holds", "the opposite holds", "neither is shown")
 
 
 def figures(content: dict[str, Any]) -> Figures:
@@ -83,11 +84,10 @@ def draw(claims: Iterable[Claim], path: AnyPath, folder: Path = RESULTS) -> None
             label.set_fontsize(8.5)
         ax.set_ylim(len(rows) - 0.4, -0.6)
         ax.set_xscale("symlog", linthresh=5)
-        ax.set(xlabel="points of accuracy, or of strings that are right: first minus second, mean and 95 % interval")
+        figure.supxlabel(
+            "first minus second, in points of accuracy (digits: of right strings); mean, 95 % interval", fontsize=9
+        )
         ax.set_xticks([-50, -20, -5, -2, 0, 2, 5, 20, 50], [-50, -20, -5, -2, 0, 2, 5, 20, 50])
         ax.minorticks_off()
         handles = [ax.plot([], [], "o-", color=color, lw=2)[0] for color in COLORS.values()]
-        ax.legend(handles, [f"the claim {COLORS_SAY[v]}" for v in COLORS], loc="lower right", fontsize=8.5)
-
-
-COLORS_SAY = {"holds": "holds", "the opposite holds": "does not hold", "not shown": "is neither shown nor refuted"}
+        figure.legend(handles, SAID, loc="outside upper center", ncols=3, fontsize=9)

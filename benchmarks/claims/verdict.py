@@ -59,9 +59,10 @@ def difference(comparison: Comparison, figures: Figures) -> Difference:
 
 
 def verdict(claim: Claim, figures: Figures) -> str:
-    """One word about the whole claim, where all comparisons say the same; else how many say what."""
+    """One word about the whole claim where all comparisons say the same; else in how many of them it holds."""
     said = [difference(comparison, figures).verdict for comparison in claim.comparisons]
     if len(set(said)) == 1:
         return {"the opposite holds": "does not hold: the opposite does"}.get(said[0], said[0])
-    kinds = ("holds", "the opposite holds", "not shown")
-    return "; ".join(f"{said.count(kind)} of {len(said)} {kind}" for kind in kinds if kind in said)
+    kinds = {"holds": "holds in", "the opposite holds": "the opposite in", "not shown": "not shown in"}
+    counts = ", ".join(f"{phrase} {said.count(kind)}" for kind, phrase in kinds.items() if kind in said)
+    return f"of {len(said)} comparisons it {counts}" if "holds" in said else f"of {len(said)} comparisons {counts}"
