@@ -23,6 +23,7 @@ from .training import BATCH, Batch, Learner, outputs
 
 SMALL = vit_jax.ViTConfig(image=32, patch=4, classes=10, width=32, depth=3, heads=4, hidden=64)
 HELD_OUT = 5000  # images of train by which rates are chosen
+RATES = (1e-3, 3e-3, 1e-2)
 
 
 def logits(network: Any, batch: Batch) -> Array:
@@ -95,7 +96,7 @@ def networks(s: Session) -> Iterator[Measured]:
     operations = s.scale * 1.0e12
     for name, learner in {"ViT": vit(), "CNN": cnn(), "ViT on convolutions": stem}.items():
         steps = round(operations / learner.operations(train))
-        rate = choose_rate(learner, train, steps // 2, (1e-3, 3e-3, 1e-2), max(s.seeds) + 1)
+        rate = choose_rate(learner, train, steps // 2, RATES, max(s.seeds) + 1)
         s.note(f"{name}: {cost(learner, train)}, rate {rate}")
         for n in (2000, len(train["label"])):
             values = scores(s, learner, first(train, n), test, steps)

@@ -42,7 +42,8 @@ def markdown(claims: Iterable[Claim], folder: Path = RESULTS) -> str:
 
 def comparisons(claim: Claim, values: Figures) -> list[str]:
     """The lines of a claim's table: what is compared, both means, the difference with its interval, what it says."""
-    lines = ["| compared | mean +- sd | difference (95 %) | |", "|---|---|---|---|"]
+    seeds = len(values[claim.comparisons[0].more])
+    lines = [f"| compared | mean +- sd of {seeds} seeds | difference (95 %) | |", "|---|---|---|---|"]
     for each in claim.comparisons:
         found = difference(each, values)
         sides = " against ".join(spread(values[side], each.unit) for side in (each.more, each.less))
