@@ -29,7 +29,9 @@ EXPERIMENTS = {**images.EXPERIMENTS, **sequences.EXPERIMENTS}
 
 def main() -> int:
     """Measure what is named, and print the verdicts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.claims", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
     parser.add_argument("--data", default="", help="folder of prepared TFDS sets; empty: where train looks")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds")

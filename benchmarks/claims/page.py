@@ -47,7 +47,8 @@ def comparisons(claim: Claim, values: Figures) -> list[str]:
     for each in claim.comparisons:
         found = difference(each, values)
         sides = " against ".join(spread(values[side], each.unit) for side in (each.more, each.less))
-        interval = f"{number(found.mean)} ({number(found.low)} .. {number(found.high)}) {each.unit}"
+        mean, low, high = (number(x, each.unit, "+") for x in (found.mean, found.low, found.high))
+        interval = f"{mean} ({low} .. {high}) {each.unit}"
         lines.append(f"| {each} | {sides} | {interval} | {found.verdict} |")
     return lines
 
@@ -55,12 +56,13 @@ def comparisons(claim: Claim, values: Figures) -> list[str]:
 def spread(values: Iterable[float], unit: str) -> str:
     """The mean and the standard deviation over seeds; of points in percent."""
     values = [100 * v if unit == "points" else v for v in values]
-    mean, deviation = statistics.fmean(values), statistics.stdev(values)
-    return f"{mean:.2f} +- {deviation:.2f}{' %' * (unit == 'points')}"
+    mean, deviation = (number(x, unit) for x in (statistics.fmean(values), statistics.stdev(values)))
+    return f"{mean} +- {deviation}{' %' * (unit == 'points')}"
 
 
-def number(x: float) -> str:
-    return f"{x:+.2f}"
+def number(x: float, unit: str, sign: str = "-") -> str:
+    """Points to two decimals, other units to three digits; sign "+" states that of positive ones too."""
+    return f"{x:{sign}.2f}" if unit == "points" else f"{x:{sign}.3g}"
 
 
 def draw(claims: Iterable[Claim], path: AnyPath, folder: Path = RESULTS) -> None:
