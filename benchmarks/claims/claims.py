@@ -66,7 +66,6 @@ CLAIMS = (
             for task in ("copied", "backwards")
             for comparison in (
                 Comparison(f"sinusoids, {task}, longer", f"learned positions, {task}, longer"),
-                Comparison(f"sinusoids, {task}, longer", f"no positions, {task}, longer"),
                 Comparison(
                     f"sinusoids, {task}, longer",
                     f"sinusoids, {task}: half of it",
