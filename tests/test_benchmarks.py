@@ -444,9 +444,8 @@ def test_networks_that_are_compared_get_the_same_batches_and_equal_layers_have_e
     assert places.shape == (25, training.BATCH) and (places == training.batches(3, 1000, 25)).all()
     assert sorted(places[:10].ravel()) == sorted(places[10:20].ravel()) == [*range(1000)]
     assert len({*places[20:].ravel()}) == 500 and (places[:10] != places[10:20]).any()
-    sizes = [
-        sum(x.size for x in jax.tree.leaves(nnx.state(sequences.layer(n), nnx.Param))) for n in ("attention", "LSTM")
-    ]
+    layers = [layer(nnx.Rngs(0)) for layer in sequences.LAYERS.values()]
+    sizes = [sum(x.size for x in jax.tree.leaves(nnx.state(layer, nnx.Param))) for layer in layers]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
     for task, order in (("copied", 1), ("backwards", -1)):
         strings = sequences.strings(50, task, range(17, 25), 0)

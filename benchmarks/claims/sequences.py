@@ -104,30 +104,41 @@ def _right_strings(graph: Any, state: Any, source: Array, labels: Array) -> Arra
 class Attention(nnx.Module):
     """A layer of attention and mlp, 8 D^2 weights, as many as an LSTM of this width has."""
 
-    def __init__(self, rngs: nnx.Rngs):
-        self.attention = nnx.MultiHeadAttention(4, WIDTH, decode=False, rngs=rngs)
+    def __init__(self, rngs: nnx.Rngs, heads: int = 4):
+        self.heads = heads
+        self.inputs, self.out = nnx.Linear(WIDTH, 3 * WIDTH, rngs=rngs), nnx.Linear(WIDTH, WIDTH, rngs=rngs)
         self.up, self.down = nnx.Linear(WIDTH, 2 * WIDTH, rngs=rngs), nnx.Linear(2 * WIDTH, WIDTH, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
-        x = x + self.attention(x)
+        query, key, value = jnp.split(self.inputs(x).reshape(*x.shape[:2], 3 * self.heads, -1), 3, axis=2)
+        x = x + self.out(jax.nn.dot_product_attention(query, key, value).reshape(x.shape))
         return x + self.down(nnx.relu(self.up(x)))
 
 
-def layer(name: str) -> Any:
-    rngs = nnx.Rngs(0)
-    return Attention(rngs) if name == "attention" else nnx.RNN(nnx.OptimizedLSTMCell(WIDTH, WIDTH, rngs=rngs))
+class LSTM(nnx.Module):
+    """Flax's LSTM over a sequence, from a state of zeros."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        self.rnn = nnx.RNN(nnx.OptimizedLSTMCell(WIDTH, WIDTH, rngs=rngs), rngs=rngs)
+
+    def __call__(self, x: Array) -> Array:
+        zeros = jnp.zeros((len(x), WIDTH))
+        return self.rnn(x, initial_carry=(zeros, zeros))
+
+
+LAYERS = {"LSTM": LSTM, "attention": Attention}
 
 
 def milliseconds(name: str, tokens: int, seconds: float) -> float:
     """The median time of the gradient of a layer, for TOKENS tokens in sequences of `tokens`."""
-    graph, state = nnx.split(layer(name))
+    graph, weights, rest = nnx.split(LAYERS[name](nnx.Rngs(0)), nnx.Param, ...)
     x = jax.random.normal(jax.random.key(0), (TOKENS // tokens, tokens, WIDTH))
-    gradient = jax.jit(jax.grad(lambda state, x: (nnx.merge(graph, state)(x) ** 2).mean()))
-    jax.block_until_ready(gradient(state, x))
+    gradient = jax.jit(jax.grad(lambda weights, x: (nnx.merge(graph, weights, rest)(x) ** 2).mean()))
+    jax.block_until_ready(gradient(weights, x))
     times: list[float] = []
     while len(times) < 3 or sum(times) < seconds:
         began = time.perf_counter()
-        jax.block_until_ready(gradient(state, x))
+        jax.block_until_ready(gradient(weights, x))
         times.append(time.perf_counter() - began)
     return 1e3 * float(np.median(times))
 
@@ -138,7 +149,7 @@ def steps(s: Session) -> Iterator[Measured]:
     A round takes the place of a seed; each is two processes, one of which may use one core only.
     """
     rounds = [{cores: _process(cores, s.scale) for cores in (1, 2)} for _ in s.seeds]
-    for name in ("LSTM", "attention"):
+    for name in LAYERS:
         of = {(n, cores): [r[cores][f"{name} {n}"] for r in rounds] for n in LENGTHS for cores in (1, 2)}
         for (n, cores), values in of.items():
             yield f"{name}, {n} tokens, {cores} core{'s' * (cores > 1)}: milliseconds", values
@@ -161,7 +172,7 @@ def _process(cores: int, scale: float) -> dict[str, float]:
 
 def _child(cores: int, scale: float) -> None:
     os.sched_setaffinity(0, [*os.sched_getaffinity(0)][:cores])  # before jax makes its threads
-    kinds = [(name, tokens) for tokens in LENGTHS for name in ("LSTM", "attention")]
+    kinds = [(name, tokens) for tokens in LENGTHS for name in LAYERS]
     print(json.dumps({f"{name} {tokens}": milliseconds(name, tokens, scale * 2.0) for name, tokens in kinds}))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import time
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,14 +49,19 @@ def _split(name: str, split: str, folder: str) -> dict[str, np.ndarray]:
 def measure(name: str, experiment: Callable[[Session], Iterator[Measured]], s: Session, folder: Path = RESULTS) -> None:
     """Do an experiment; FOLDER/NAME.json appears when the whole of it is done."""
     found: dict[str, Any] = {}
-    began = time.process_time()
+    began = spent()
     for title, values in experiment(s):
-        found[title] = {"values": [round(v, 5) for v in values], "core_seconds": round(time.process_time() - began, 1)}
+        found[title] = {"values": [round(v, 5) for v in values], "core_seconds": round(spent() - began, 1)}
         print(f"{name}: {title}: {' '.join(f'{v:.4f}' for v in values)}", flush=True)
-        began = time.process_time()
+        began = spent()
     content = {"machine": describe(), "seeds": s.seeds, "scale": s.scale, "notes": s.notes, "figures": found}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def spent() -> float:
+    """Seconds of CPU time of this process and of those that it started and awaited."""
+    return sum(os.times()[:4])
 
 
 def stored(name: str, folder: Path = RESULTS) -> dict[str, Any]:
