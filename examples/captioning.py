@@ -51,9 +51,10 @@ os.chdir(tempfile.mkdtemp())  # for the files that are written below
 # %% [markdown]
 # ## The scenes
 #
-# As those of the preset `shapes`, of which `python -m vit_jax.train shapes --help` says more: one or two coloured
-# shapes before a grey ground, side by side or one above the other. For this page a scene of two has two captions, which
-# say the same in either order, and a scene of one has its only caption twice.
+# Like those of the preset `shapes`, of which `python -m vit_jax.train shapes --help` says more, but with one or two
+# coloured shapes where the preset always has two: before a grey ground, side by side or one above the other. For this
+# page a scene of two has two captions, which say the same in either order, and a scene of one has its only caption
+# twice.
 
 # %%
 SIZES = {"small": 0.14, "big": 0.22}
@@ -365,8 +366,8 @@ Markdown("\n\n".join(markdown("captioning", metric) for metric in ("exact", "one
 # What was measured: the network that learned fifty scenes by heart says all of them right, with every seed, and 16 % of
 # new ones. One vector in place of sixteen costs nine points, though the ViT learns together with the decoder what to
 # put into it. Of scenes with two captions it has learned less in the same steps, 25 points less where both count; that
-# it is compared with only one of them takes another seven. Dropout that is never off costs six and a half points.
-# (Dropout itself does not pay in so few steps: with it the right network has 89 %, without it 96 %.)
+# it is compared with only one of them takes another seven. Dropout that is never off costs six and a half points. (With
+# dropout the right network has 89 %, without it 96 %; three seeds cannot quite show that difference.)
 #
 # Padding in the divisor or in the loss, and norms after the sums, have no price that three seeds can show. With the
 # other GELU not a single score has changed.
