@@ -131,7 +131,8 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     """As `door`, but in this process, where jax is already imported: for what a command does once it has started."""
 
     def run(name: str, *args: object, cwd: Path = tmp_path) -> "subprocess.CompletedProcess[str]":
-        modules = {name: f"vit_jax.{name}.command" for name in ("train", "augment")} | {"convert": "convert.__main__"}
+        modules = {"train": "vit_jax.train.command", "augment": "vit_jax.augmentation.command"}
+        modules["convert"] = "convert.__main__"
         main = importlib.import_module(modules.get(name, f"vit_jax.{name}")).main
         words = [name, *map(str, args)]
         capsys.readouterr()

@@ -20,7 +20,7 @@ import numpy as np
 from flax import nnx
 
 from vit_jax import checkpoint, cli, config, export, presets, tasks
-from vit_jax.augment import normalise
+from vit_jax.augmentation.batch import normalise
 from vit_jax.config import Input, ModelConfig, NetworkRow, OptimConfig, RunConfig, Table, TaskRow
 from vit_jax.config.fields import identity
 from vit_jax.config.images import ImageData

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import augment as package
-from vit_jax.augment import normalise
+from vit_jax.augmentation import batch
+from vit_jax.augmentation.batch import normalise
 from vit_jax.config import ImageAugment
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-augment = jax.jit(package.augment, static_argnums=2)
+augment = jax.jit(batch.augment, static_argnums=2)
 
 
 def keys(seed=0):

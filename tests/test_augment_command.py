@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.augment.sheet import views_of
+from vit_jax.augmentation.sheet import views_of
 from vit_jax.config import ImageAugment
 from vit_jax.presets import preset
 from vit_jax.step import example_keys
@@ -56,8 +56,8 @@ def test_images_may_be_of_other_classes_than_the_presets():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "PRESET is missing: give python -m vit_jax.augment PRESET FILE.png"),
-        ("digits", "FILE.png is missing: give python -m vit_jax.augment PRESET FILE.png"),
+        ("", "PRESET is missing: give python -m vit_jax.augmentation PRESET FILE.png"),
+        ("digits", "FILE.png is missing: give python -m vit_jax.augmentation PRESET FILE.png"),
         ("digit x.png", "there is no preset 'digit'; nearest: digits"),
         ("numbers x.png", "numbers: its examples are no images, and nothing augments them; give a preset of images"),
         ("digits x.jpg", "x.jpg: the sheet is a PNG; give a name that ends in .png"),

@@ -9,8 +9,7 @@ import pytest
 from scipy.stats import beta, kstest
 
 from tests.fixed import Fixed
-from vit_jax.augment import mixed
-from vit_jax.augment.mixing import QUANTILES, quantiles
+from vit_jax.augmentation.mixing import QUANTILES, mixed, quantiles
 from vit_jax.config import ImageAugment
 from vit_jax.errors import UserError
 from vit_jax.presets import preset

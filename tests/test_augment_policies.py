@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from vit_jax.augment import operations, policies, primitives
-from vit_jax.augment.operations import NUMBER, OPERATIONS
+from vit_jax.augmentation import operations, policies, primitives
+from vit_jax.augmentation.operations import NUMBER, OPERATIONS
 from vit_jax.config import ImageAugment
 
 BATCH, H, W = 48, 13, 18
@@ -167,7 +167,7 @@ def test_a_resized_crop_is_torchvisions():
     import torch
     from torchvision.transforms import functional as F
 
-    from vit_jax.augment.crops import resampled
+    from vit_jax.augmentation.crops import resampled
 
     images, draw = pictures(), np.random.default_rng(2)
     height, width = draw.integers(1, H + 1, BATCH), draw.integers(1, W + 1, BATCH)

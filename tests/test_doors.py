@@ -168,7 +168,9 @@ def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monk
     assert "those of mnist" in shown
 
 
-@pytest.mark.parametrize("door", ["vit_jax.augment.command", "vit_jax.evaluate", "vit_jax.predict", "torch_ref.train"])
+@pytest.mark.parametrize(
+    "door", ["vit_jax.augmentation.command", "vit_jax.evaluate", "vit_jax.predict", "torch_ref.train"]
+)
 def test_help_fits_into_the_terminal(door, capsys, monkeypatch):
     if door == "torch_ref.train":
         pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -31,7 +31,8 @@ ORDER = [
         "mfu",
     ),
     *("attention_core", "rotary", "layers", "stack", "decoder", "vit", "transformer", "resnet", "captioner", "models"),
-    *("text", "data", "report", "augment", "muon", "optim", "lora", "decode", "tasks", "devices", "step", "histograms"),
+    *("text", "data", "report", "augmentation", "muon", "optim", "lora", "decode"),
+    *("tasks", "devices", "step", "histograms"),
     *("checkpoint", "interop", "weights", "starting", "teacher"),
     *("compare", "run_report", "probe", "train", "evaluate", "predict", "cli", "__main__"),
 ]

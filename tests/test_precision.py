@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vit_jax import backend, train
-from vit_jax.augment.policies import POLICIES
+from vit_jax.augmentation.policies import POLICIES
 from vit_jax.config import ImageAugment, OptimConfig
 from vit_jax.models import build
 from vit_jax.presets import preset

@@ -41,7 +41,8 @@ def main(program: str = "vit-jax") -> int:
     sys.argv = [f"{program} {name}", *sys.argv[2:]]
     if name == "convert":
         return importlib.import_module("convert.__main__").main(f"{program} convert")
-    module = {"report": ".run_report"}.get(name, f".{name}.command" if name in ("train", "augment") else f".{name}")
+    rooms = {"report": ".run_report", "train": ".train.command", "augment": ".augmentation.command"}
+    module = rooms.get(name, f".{name}")
     return importlib.import_module(module, __package__).main()
 
 

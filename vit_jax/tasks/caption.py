@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from .. import report
-from ..augment import augment, normalise
+from ..augmentation.batch import augment, normalise
 from ..captioner import Captioner
 from ..config import CaptionData, ImageAugment, RunConfig
 from ..data import (

@@ -15,7 +15,8 @@ import optax
 from flax import nnx
 from jax import Array
 
-from ..augment import augment, mixed, normalise
+from ..augmentation.batch import augment, normalise
+from ..augmentation.mixing import mixed
 from ..config import ImageAugment, RunConfig, Teacher, ViTConfig, replaced
 from ..data import Dataset, Given, Other, Preprocess, Split, listed, open_images, open_other_images, prepared
 from ..errors import UserError

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from ..augment import normalise
+from ..augmentation.batch import normalise
 from ..config import DistilLoss, RunConfig, Teacher
 from ..layers import fold, merge, wide
 from ..models import definition

@@ -1,4 +1,4 @@
-"""The command `python -m vit_jax.augment PRESET FILE.png`: a contact sheet of what training sees of its images."""
+"""The command `python -m vit_jax.augmentation PRESET FILE.png`: a contact sheet of what training sees of its images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import DONE, UserError, run_command
 from ..presets import preset
 from ..report.table import check_output
 
-USAGE = "python -m vit_jax.augment PRESET FILE.png"
+USAGE = "python -m vit_jax.augmentation PRESET FILE.png"
 
 
 @dataclass(frozen=True)
@@ -94,5 +94,5 @@ def settings(augment: Any) -> str:
 
 
 def main() -> int:
-    """Run `python -m vit_jax.augment`; returns the exit code."""
+    """Run `python -m vit_jax.augmentation`; returns the exit code."""
     return run_command(lambda: command(sys.argv[1:]))
