@@ -24,7 +24,8 @@ from vit_jax.compare import Line, Member, gather
 from vit_jax.errors import UserError, run_command
 from vit_jax.report.comparison import COLORS
 from vit_jax.report.curves import smooth
-from vit_jax.report.figure import page, shortened
+from vit_jax.report.figure import page
+from vit_jax.report.table import shortened
 
 Points = dict[int, tuple[float, float]]  # {step: (core-seconds, accuracy)}
 

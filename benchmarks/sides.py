@@ -126,7 +126,7 @@ def flax_step(run: RunConfig, batch: dict[str, Any], nnx_jit: bool = False) -> S
 
     from benchmarks.plain import PlainViT, Trainer
     from benchmarks.plain import load as fill
-    from vit_jax.runs import flatten
+    from vit_jax.config.trees import flatten
 
     model = PlainViT(run.model, nnx.Rngs(0))
     fill(model, flatten(weights(run.model)), run.model)
@@ -148,7 +148,7 @@ def torch_step(run: RunConfig, batch: dict[str, Any], compiled: bool) -> Step:
     from torch.nn import functional as F
 
     import torch_ref
-    from vit_jax.runs import flatten
+    from vit_jax.config.trees import flatten
 
     model = torch_ref.load(
         torch_ref.build(run.model), {k: np.asarray(v) for k, v in flatten(weights(run.model)).items()}

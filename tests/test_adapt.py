@@ -35,8 +35,8 @@ def logits(config, given, images):
     """Ours in float64."""
     import jax
 
+    from vit_jax.config.trees import unflatten
     from vit_jax.layers import replace_parameters
-    from vit_jax.runs import unflatten
     from vit_jax.vit import ViT
 
     with jax.enable_x64(True):

@@ -21,9 +21,9 @@ from flax import nnx
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is not installed
 
 from benchmarks import choices, curve, gpu, inference, loading, machine, plain, power_cut, sides, step, throughput
-from vit_jax import runs
 from vit_jax.compare import Line, Member
 from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig, check_run, flops, parameters
+from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.mfu import stated_peak
@@ -58,7 +58,7 @@ def test_the_twin_is_the_same_network_and_takes_the_same_steps():
     batch, weights = sides.data(SMALL, run.batch), start(SMALL, jax.random.key(1))
     classify, network = Classify(run.augment, sides.MEAN, sides.STD, run.loss.label_smoothing), definition(SMALL)
     twin = plain.PlainViT(SMALL, nnx.Rngs(0))
-    plain.load(twin, runs.flatten(weights), SMALL)
+    plain.load(twin, flatten(weights), SMALL)
 
     @jax.jit
     def both(images):
@@ -73,7 +73,7 @@ def test_the_twin_is_the_same_network_and_takes_the_same_steps():
     for _ in range(2):
         state, metrics = engine.train(state, batch)
         np.testing.assert_allclose(metrics["loss"], trainer.step(batch["image"], batch["label"]), atol=1e-5)
-    ours = plain.weights(runs.flatten(state.parameters), SMALL)
+    ours = plain.weights(flatten(state.parameters), SMALL)
     theirs = {".".join(map(str, path)): x[...] for path, x in nnx.to_flat_state(trainer.parameters)}
     assert ours.keys() == theirs.keys()
     for name, x in ours.items():

@@ -280,8 +280,8 @@ def test_torch_learns_the_same_task(trained, few):
 
     import torch_ref
     from torch_ref.tasks import task_of as twin_of
+    from vit_jax.config.trees import flatten
     from vit_jax.layers import split
-    from vit_jax.runs import flatten
 
     net = vit_jax.load("shapes")
     run, data = net.run, TASKS["caption"].open_data(net.run)

@@ -11,9 +11,9 @@ from flax import nnx
 
 from vit_jax.captioner import Captioner
 from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, normal, parameter_count, shapes
+from vit_jax.config.trees import flatten, unflatten
 from vit_jax.layers import merge, split
 from vit_jax.models import definition, start
-from vit_jax.runs import flatten, unflatten
 
 IMAGE = ViTConfig(image=(4, 6), patch=2, classes=0, width=6, depth=1, heads=2, hidden=10, registers=1)
 TEXT = TransformerConfig(

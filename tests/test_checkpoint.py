@@ -19,6 +19,7 @@ import pytest
 
 from vit_jax import checkpoint, runs
 from vit_jax.checkpoint import Checkpoints, Saved
+from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
 from vit_jax.step import State
@@ -49,7 +50,7 @@ def state(step: int, ema: bool = True) -> State:
 
 
 def flat(s: State) -> dict[str, np.ndarray]:
-    return runs.flatten({"step": s.step, "model": s.parameters, "moments": s.moments, "ema": s.ema or {}})
+    return flatten({"step": s.step, "model": s.parameters, "moments": s.moments, "ema": s.ema or {}})
 
 
 def same(a: State, b: State) -> bool:
@@ -60,7 +61,7 @@ def same(a: State, b: State) -> bool:
     )
 
 
-PARAMETERS = runs.flatten(tree(0))
+PARAMETERS = flatten(tree(0))
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +153,7 @@ def test_a_name_with_a_dot_is_refused_before_anything_is_written(run):
     before = contents(run)
     given = state(30)
     for name in ("a.b", ""):
-        with pytest.raises(ValueError, match="non-empty strings without dots"):
+        with pytest.raises(ValueError, match="non-empty strings without"):
             Checkpoints(run).save(State(given.step, {name: np.zeros(1, np.float32)}, {}, None), {}, None, keep=2)
     assert contents(run) == before
 
@@ -182,9 +183,9 @@ def test_other_tools_read_the_steps_with_orbax_alone(run):
     given = state(20)
     expected = {"model": given.parameters, "optimizer": {"step": given.step, **given.moments}, "ema": given.ema}
     for item, values in expected.items():
-        got = {n: np.asarray(x) for n, x in runs.flatten(read[item]).items()}
-        assert got.keys() == runs.flatten(values).keys()
-        assert all(np.array_equal(got[n], x) for n, x in runs.flatten(values).items())
+        got = {n: np.asarray(x) for n, x in flatten(read[item]).items()}
+        assert got.keys() == flatten(values).keys()
+        assert all(np.array_equal(got[n], x) for n, x in flatten(values).items())
     with ocp.StandardCheckpointer() as checkpointer:
         model = checkpointer.restore(run.checkpoints / "10" / "model")
     assert np.array_equal(model["patch"]["kernel"], state(10).parameters["patch"]["kernel"])

@@ -327,8 +327,9 @@ def test_pytorch_measures_a_run_as_it_is_measured_here(run, folder):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     from torch_ref.evaluation import measure
     from torch_ref.trainer import Trainer
+    from vit_jax.config.trees import flatten
     from vit_jax.layers import split
-    from vit_jax.runs import find, flatten
+    from vit_jax.runs import find
 
     config, (_, result) = find(run).config(), vit_jax.evaluate(run, split="validation", batch=8)
     trainer = Trainer(config, 10, 5, find(run).metadata())

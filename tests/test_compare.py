@@ -12,12 +12,12 @@ import pytest
 from PIL import Image
 
 import vit_jax
-from vit_jax import compare, report, runs
+from vit_jax import compare, runs
 from vit_jax.config import SentenceData
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 from vit_jax.report import comparison
-from vit_jax.report.table import print_table
+from vit_jax.report.table import print_table, text_width
 
 BASE = replace(preset("digits").run, model=replace(preset("digits").run.model, classes=10))
 DATA = {"name": "digits", "sizes": {"train": 8, "test": 2}, "content": "c", "version": 2}
@@ -305,7 +305,7 @@ def test_a_table_is_as_wide_as_the_terminal(width, capsys):
     columns = [[f"a.b{i}. title {i}", "1", "x" * 50, str(i)] for i in range(9)]
     print_table(names, [columns[:4], columns[4:]], width)
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(report.figure.text_width, lines)) <= max(width, 13 + 2 + 32)
+    assert max(map(text_width, lines)) <= max(width, 13 + 2 + 32)
     for i in range(9):
         assert any(f"{i}" in line for line in lines)
     assert sum(line.startswith("b ") for line in lines) == sum(line.startswith("run ") for line in lines) > 0

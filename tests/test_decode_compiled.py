@@ -9,10 +9,10 @@ import pytest
 from vit_jax import backend
 from vit_jax.config import TransformerConfig, shapes
 from vit_jax.config.decoding import Decoding
+from vit_jax.config.trees import unflatten
 from vit_jax.decode import generate
 from vit_jax.layers import merge
 from vit_jax.models import definition
-from vit_jax.runs import unflatten
 from vit_jax.text.ids import Ids
 
 # No size is another's, nor that of a batch, so that a shape tells a weight.

@@ -24,9 +24,10 @@ from vit_jax import weights as trained
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig, shapes, task_row, to_dict, untrained
 from vit_jax.config.sentences import numbered_words
+from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.evaluate import evaluate
-from vit_jax.runs import Run, flatten, text_digest, unflatten
+from vit_jax.runs import Run, text_digest
 from vit_jax.starting import start
 from vit_jax.step import State
 from vit_jax.train import command as training

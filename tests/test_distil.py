@@ -31,6 +31,7 @@ from vit_jax.config import (
     ViTConfig,
     parameters,
 )
+from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.archives import OFFICIAL
 from vit_jax.data.sources import open_image_source
 from vit_jax.errors import UserError
@@ -38,7 +39,7 @@ from vit_jax.layers import merge
 from vit_jax.models import definition, network_class
 from vit_jax.optim import Optimizer
 from vit_jax.presets import preset
-from vit_jax.runs import Run, flatten, unflatten
+from vit_jax.runs import Run
 from vit_jax.step import Engine
 from vit_jax.tasks import distil, task_of
 from vit_jax.tasks.distil import distillation_loss

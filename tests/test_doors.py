@@ -22,6 +22,7 @@ from PIL import Image
 import vit_jax
 from vit_jax import cli, errors, flags, runs
 from vit_jax.config import RunConfig, flat, from_dict, to_dict
+from vit_jax.config.trees import flatten
 from vit_jax.data.archives import OFFICIAL
 from vit_jax.presets import PRESETS, preset
 from vit_jax.train import command as train_command
@@ -57,7 +58,7 @@ def kept(folder: runs.Run, which: str = "best") -> dict:
     """{name: array} of a run's weights."""
     from vit_jax.weights import weights
 
-    return runs.flatten(weights(folder, folder.config().model, which)[1])
+    return flatten(weights(folder, folder.config().model, which)[1])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -540,7 +541,7 @@ def initial(run: RunConfig) -> dict:
     setup = set_up(run)
     began, notes, _ = starting_state(setup, runs.Run("nowhere"), None)
     assert not notes and int(began.step) == 0
-    return {name: np.asarray(x) for name, x in runs.flatten(began.parameters).items()}
+    return {name: np.asarray(x) for name, x in flatten(began.parameters).items()}
 
 
 def test_init_starts_from_another_runs_weights(trained):

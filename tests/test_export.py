@@ -18,10 +18,10 @@ from convert.verify.libraries.built import load as installed
 from tests.image_sources import a_run
 from vit_jax import runs
 from vit_jax.config import TransformerConfig, ViTConfig, to_dict
+from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge, split
 from vit_jax.models import definition, start
-from vit_jax.runs import flatten
 from vit_jax.train import train
 
 pytestmark = pytest.mark.usefixtures("working_folder")

@@ -13,10 +13,10 @@ from PIL import Image
 import vit_jax
 from vit_jax import predict
 from vit_jax.config import ViTConfig, shapes
+from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition
-from vit_jax.runs import unflatten
 from vit_jax.tasks.classify import Classifier
 
 C = ViTConfig(image=(8, 12), patch=4, classes=3, width=8, depth=3, heads=2, hidden=16, registers=4)

@@ -13,10 +13,11 @@ from vit_jax import export, starting
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import TransformerConfig, ViTConfig, flat, parameters, shapes
 from vit_jax.config.groups import all_but
+from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
-from vit_jax.runs import Run, flatten
+from vit_jax.runs import Run
 from vit_jax.train import command
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=10, width=8, depth=2, heads=2, hidden=12)

@@ -17,9 +17,10 @@ import pytest
 
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import shapes
+from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.hosts import Hosts, differing, joined, read_place, watch
-from vit_jax.runs import Run, flatten
+from vit_jax.runs import Run
 from vit_jax.train import command
 
 SMALL = ["digits", "--model.width", 16, "--model.depth", 2, "--model.heads", 2, "--model.hidden", 32, "--log-every", 1]

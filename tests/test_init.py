@@ -19,6 +19,7 @@ from convert.adapt.kernels import POSITIONS
 from convert.dialects import LAYOUTS
 from vit_jax import export, starting, train, weights
 from vit_jax.config import RunConfig, ViTConfig, flat, function_fields, normal, shapes, to_dict
+from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.interop import converted
 from vit_jax.presets import preset
@@ -101,14 +102,14 @@ def begun(run):
     setup = set_up(run)
     state, _, _ = starting_state(setup, Run("nowhere"), None)
     assert int(state.step) == 0
-    return setup, {name: np.asarray(x) for name, x in vit_jax.runs.flatten(state.parameters).items()}
+    return setup, {name: np.asarray(x) for name, x in flatten(state.parameters).items()}
 
 
 def first_logits(run, count=5):
     """(the first images as the run prepares them, uint8 [n, h, w, C], the logits of its network before step 1)."""
     setup, parameters = begun(run)
     pixels = setup.dataset.splits["train"].take(np.arange(count))
-    network = weights._network(setup.run, vit_jax.runs.unflatten(parameters))
+    network = weights._network(setup.run, unflatten(parameters))
     return pixels, np.asarray(network(setup.task.images({"image": pixels}, np.float32)))
 
 

@@ -10,11 +10,12 @@ import vit_jax
 from vit_jax import ViT
 from vit_jax.config import OptimConfig, Parameter, ViTConfig
 from vit_jax.config.tree import ZEROS
+from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data import captions
 from vit_jax.errors import UserError
 from vit_jax.layers import split
 from vit_jax.optim import Optimizer
-from vit_jax.runs import Run, flatten, unflatten
+from vit_jax.runs import Run
 
 # ------------------------------------------------------------------------------- frozen, then released
 

@@ -13,6 +13,7 @@ import pytest
 from scipy.special import erf
 
 from vit_jax.config import ViTConfig, parameters
+from vit_jax.config.trees import flatten
 from vit_jax.layers import (
     ACTIVATIONS,
     Attention,
@@ -28,7 +29,6 @@ from vit_jax.layers import (
     split,
 )
 from vit_jax.presets import PRESETS, preset
-from vit_jax.runs import flatten
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -27,12 +27,13 @@ from vit_jax.config import (
     learnt_table,
     shapes,
 )
+from vit_jax.config.trees import flatten, unflatten
 from vit_jax.division import Division
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
 from vit_jax.optim import Optimizer
-from vit_jax.runs import Run, flatten, unflatten
+from vit_jax.runs import Run
 from vit_jax.step import Engine
 from vit_jax.tasks import task_of
 from vit_jax.train import command

@@ -8,10 +8,10 @@ import pytest
 
 from vit_jax.attention_core import NARROW
 from vit_jax.config import Teacher, ViTConfig, network_of, parameters, pixels, shapes, value_at, with_sizes
+from vit_jax.config.trees import unflatten
 from vit_jax.models import definition
 from vit_jax.optim import Optimizer
 from vit_jax.presets import PRESETS, preset
-from vit_jax.runs import unflatten
 from vit_jax.step import Engine, Evaluator
 from vit_jax.tasks import task_of
 

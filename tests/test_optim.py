@@ -11,9 +11,9 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from vit_jax.config import OptimConfig, Parameter, ViTConfig, parameters, rate_scales
 from vit_jax.config.tree import ZEROS
+from vit_jax.config.trees import flatten, unflatten
 from vit_jax.muon import orthogonal
 from vit_jax.optim import Optimizer, clip, decay_mask, learning_rate, momentum, one_cycle
-from vit_jax.runs import flatten, unflatten
 
 
 def rates(c, steps, epoch=10):

@@ -38,10 +38,15 @@ from vit_jax.config import (  # noqa: E402
     shapes,
     task_row,
 )
+from vit_jax.config.trees import (  # noqa: E402
+    combine,
+    flatten,
+    unflatten,
+)
 from vit_jax.errors import UserError  # noqa: E402
 from vit_jax.layers import fold  # noqa: E402
-from vit_jax.optim import Optimizer, joined  # noqa: E402
-from vit_jax.runs import Run, flatten, unflatten  # noqa: E402
+from vit_jax.optim import Optimizer  # noqa: E402
+from vit_jax.runs import Run  # noqa: E402
 from vit_jax.step import Engine  # noqa: E402
 from vit_jax.tasks import task_of  # noqa: E402
 
@@ -160,7 +165,7 @@ def update(optim):
     def step(gradients, moments, parameters, t):
         trained, frozen = rule.parted(parameters)
         updates, moments = rule.update(rule.parted(gradients)[0], moments, trained, t)
-        return joined(frozen, jax.tree.map(jnp.add, trained, updates)), moments
+        return combine(frozen, jax.tree.map(jnp.add, trained, updates)), moments
 
     return jax.jit(step, compiler_options=QUICK)
 

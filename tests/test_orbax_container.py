@@ -16,8 +16,8 @@ from flax import nnx
 
 from convert.containers import orbax
 from convert.containers.source import Spec, leaves
+from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
-from vit_jax.runs import flatten, unflatten
 
 rng = np.random.default_rng(0)
 TREE = {

@@ -21,6 +21,7 @@ import vit_jax
 from vit_jax import evaluate, predict, report, runs
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import ViTConfig, pair, shapes
+from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.hosts import ALONE
 from vit_jax.layers import merge, split
@@ -132,17 +133,17 @@ def test_the_mean_of_the_last_checkpoints_is_numpys_over_what_was_saved(capsys, 
     """Also where the best checkpoint is older, which is kept but none of the last."""
     folder = runs.Run(shutil.copytree("runs/digits", tmp_path / "run"))
     model, steps = folder.config().model, folder.complete_steps()[:2]
-    saved = [runs.flatten(Checkpoints(folder).read(step, shapes(model)).state.parameters) for step in steps]
+    saved = [flatten(Checkpoints(folder).read(step, shapes(model)).state.parameters) for step in steps]
     step, tree = weights(folder, model, "mean:2")
     assert step == steps[0]
-    for name, mean in runs.flatten(tree).items():
+    for name, mean in flatten(tree).items():
         np.testing.assert_allclose(mean, np.mean([x[name] for x in saved], 0), rtol=1e-6, atol=1e-9)
         assert mean.dtype == np.float32 and np.ptp([x[name] for x in saved], 0).any(), "they differ"
     line = shown(capsys, files()[0], "--weights", "mean:1", "--no-ema")
     assert line == shown(capsys, files()[0], "--weights", "last", "--no-ema")
     vit_jax.export(folder.path, tmp_path / "mean.safetensors", which="mean:2")
     kept = vit_jax.load(tmp_path / "mean.safetensors").model
-    assert np.array_equal(kept.head.kernel[...], runs.flatten(tree)["head.kernel"])
+    assert np.array_equal(kept.head.kernel[...], flatten(tree)["head.kernel"])
 
 
 def test_a_mean_of_more_checkpoints_than_are_kept_is_refused(tmp_path, capsys):

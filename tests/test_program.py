@@ -18,10 +18,10 @@ import vit_jax
 from convert.verify.libraries.built import load as installed
 from convert.write import program
 from vit_jax.config import ResNetConfig, TransformerConfig, ViTConfig, shapes
+from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition
-from vit_jax.runs import unflatten
 
 CUMSUM = jax.numpy.cumsum
 pytestmark = pytest.mark.usefixtures("working_folder")

@@ -14,6 +14,7 @@ from vit_jax.report.attention import rollout, to_patches
 from vit_jax.report.curves import smooth
 from vit_jax.report.figure import BLUE, GREEN, ORANGE
 from vit_jax.report.patches import image_patches, similarity, tile
+from vit_jax.report.table import shortened
 
 
 @pytest.fixture
@@ -300,11 +301,9 @@ def test_cross_attention_of_one_layer(tmp_path, rng, texts):
 
 
 def test_names_that_cannot_be_drawn_as_they_are():
-    assert report.shortened("größe", 5) == "größe" and report.shortened("größer", 5) == "größ…"
-    assert (
-        report.shortened("猫の写真", 8) == "猫の写真" and report.shortened("猫の写真", 7) == "猫の写…"
-    )  # two columns each
-    assert report.shortened("a\x1b[2J\nb\udc80", 20) == "a\ufffd[2J\ufffdb\ufffd"
+    assert shortened("größe", 5) == "größe" and shortened("größer", 5) == "größ…"
+    assert shortened("猫の写真", 8) == "猫の写真" and shortened("猫の写真", 7) == "猫の写…"  # two columns each
+    assert shortened("a\x1b[2J\nb\udc80", 20) == "a\ufffd[2J\ufffdb\ufffd"
 
 
 def test_attention_marks_the_right_patch(tmp_path):

@@ -34,6 +34,7 @@ import vit_jax.weights
 from vit_jax import checkpoint, mfu, runs
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig, flops, shapes, to_dict
+from vit_jax.config.trees import flatten
 from vit_jax.errors import CheckFailed, Interrupted, UserError, run_command
 from vit_jax.models import start
 from vit_jax.runs import Run
@@ -112,7 +113,7 @@ def result(folder: Run) -> Result:
     assert not [p for p in folder.path.rglob("*") if "tmp" in p.name or "deleted" in p.name], (
         "nothing temporary is left"
     )
-    return Result({name: np.asarray(x).tobytes() for name, x in runs.flatten(tree).items()}, notes, rows, summary)
+    return Result({name: np.asarray(x).tobytes() for name, x in flatten(tree).items()}, notes, rows, summary)
 
 
 ended = functools.cache(result)  # of a run that does not change any more

@@ -21,6 +21,7 @@ from convert.recognise.reading import Options, read
 from vit_jax import runs
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig, shapes
+from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.report import Log
 from vit_jax.runs import Run, shown
@@ -459,7 +460,7 @@ def seen(run: Run) -> tuple[dict[str, Any], list[str]]:
     saved, skipped = Checkpoints(run).restore(shapes(run.config().model))
     assert saved is not None
     state = {"step": saved.state.step, "model": saved.state.parameters, "moments": saved.state.moments}
-    arrays = {name: runs.array_digest(x) for name, x in runs.flatten({**state, "ema": saved.state.ema}).items()}
+    arrays = {name: runs.array_digest(x) for name, x in flatten({**state, "ema": saved.state.ema}).items()}
     log = run.metrics_file.read_bytes()[: run.saved(saved.step)["log"]["bytes"]]
     remarks = [*skipped, run.remark(), run.log_remark(saved.step)]
     try:

@@ -24,9 +24,10 @@ from vit_jax.config import (
     parameters,
     shapes,
 )
+from vit_jax.config.trees import flatten, unflatten
 from vit_jax.models import definition
 from vit_jax.optim import Optimizer
-from vit_jax.runs import Run, flatten, unflatten
+from vit_jax.runs import Run
 from vit_jax.step import Engine
 from vit_jax.tasks import task_of
 from vit_jax.train import command

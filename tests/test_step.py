@@ -31,12 +31,12 @@ from vit_jax.config import (
     shapes,
 )
 from vit_jax.config.tree import ZEROS
+from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.histograms import BINS, Histograms, histogram
 from vit_jax.layers import Linear, merge, split
 from vit_jax.models import definition
 from vit_jax.optim import Optimizer
-from vit_jax.runs import flatten, unflatten
 from vit_jax.step import Engine, Evaluator, check_divisible, example_keys
 from vit_jax.tasks import task_of
 from vit_jax.tasks.classify import Classify

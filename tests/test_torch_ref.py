@@ -19,8 +19,8 @@ import torch_ref.vit  # noqa: E402
 from torch_ref.layers import Attention, attention_mask, drop_path  # noqa: E402
 from vit_jax import decoder, layers, models, transformer, vit  # noqa: E402
 from vit_jax.config import TransformerConfig, ViTConfig, parameters, shapes  # noqa: E402
+from vit_jax.config.trees import flatten, unflatten  # noqa: E402
 from vit_jax.errors import UserError  # noqa: E402
-from vit_jax.runs import flatten, unflatten  # noqa: E402
 
 torch.set_num_threads(1)
 

@@ -41,8 +41,8 @@ from vit_jax.config import (  # noqa: E402
     shapes,
     with_sizes,
 )
+from vit_jax.config.trees import unflatten  # noqa: E402
 from vit_jax.presets import preset  # noqa: E402
-from vit_jax.runs import unflatten  # noqa: E402
 from vit_jax.tasks.next_token import token_losses  # noqa: E402
 from vit_jax.text import closed  # noqa: E402
 

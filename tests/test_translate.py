@@ -18,9 +18,10 @@ import pytest
 from flax import nnx
 
 import vit_jax
-from vit_jax import evaluate, predict, runs
+from vit_jax import evaluate, predict
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import LossConfig, OptimConfig, RunConfig, SentenceData, TransformerConfig, shapes
+from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.layers import split as parts
@@ -150,7 +151,7 @@ def test_the_row_of_padding_stays_where_a_target_begins_with_it():
     torch = pytest.importorskip("torch")
     import torch_ref
     from torch_ref.tasks import Translate as Twin
-    from vit_jax.runs import flatten
+    from vit_jax.config.trees import flatten
 
     c = replace(TINY.model, source_vocabulary=V, target_vocabulary=V, outputs=V, dropout=0.0, embedding_dropout=0.0)
     tree, ids = start(c, jax.random.key(4)), Ids(pad=V - 1, begin=V - 1, end=0)
@@ -286,7 +287,7 @@ def left(folder):
     saved, skipped = Checkpoints(folder).restore(shapes(folder.config().model))
     assert saved is not None and not skipped
     tree = {"model": saved.state.parameters, "moments": saved.state.moments, "ema": saved.state.ema}
-    arrays = {name: np.asarray(x).tobytes() for name, x in runs.flatten(tree).items()}
+    arrays = {name: np.asarray(x).tobytes() for name, x in flatten(tree).items()}
     clocks = ("sentences_per_second", "tokens_per_second", "memory", "cpu_seconds")
     rows = [{k: v for k, v in row.items() if k not in clocks} for row in folder.metrics()]
     return (

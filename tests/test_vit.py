@@ -15,11 +15,11 @@ from scipy.special import erf
 
 import vit_jax
 from vit_jax.config import SIZES, ViTConfig, flops, pair, shapes, sized
+from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge, split
 from vit_jax.models import definition, start
 from vit_jax.presets import PRESETS, preset
-from vit_jax.runs import flatten, unflatten
 from vit_jax.vit import ViT, sinusoids
 
 

@@ -20,9 +20,9 @@ from jax import Array
 
 from .config import CaptionerConfig, check_captioner
 from .config.captioner import captioner_captured, captioner_parameters
+from .config.trees import unflatten
 from .decoder import TargetSide, check_vectors
 from .layers import Linear, Tape, fold, initial_values, record, replace_parameters
-from .runs import unflatten
 from .vit import ViT
 
 

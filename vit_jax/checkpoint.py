@@ -21,18 +21,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from .config.trees import flatten, unflatten
 from .errors import UserError
-from .runs import (
-    Run,
-    array_digest,
-    check_regular,
-    flatten,
-    sync_folder,
-    sync_tree,
-    unflatten,
-    with_digest,
-    write_json,
-)
+from .runs import Run, array_digest, check_regular, sync_folder, sync_tree, with_digest, write_json
 from .step import State
 
 TEMPORARY = ".orbax-checkpoint-tmp"

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .runs import flatten
+from .config.trees import flatten
 from .step import Engine, State
 from .tasks import Batch
 

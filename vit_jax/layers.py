@@ -20,8 +20,8 @@ from jax import Array
 
 from .attention_core import Causal, dropped, plain_or_fused
 from .config import Parameter
+from .config.trees import flatten
 from .rotary import angles, turn
-from .runs import flatten
 
 Tape = dict[str, Any]  # inner values that a caller asks for: {name: None} before a forward pass, {name: array} after
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from .config import RunConfig, adapted, factor_names, factors
+from .config.trees import flatten, unflatten
 from .layers import initial_values
-from .runs import flatten, unflatten
 
 Tree = dict[str, Any]
 

@@ -12,9 +12,9 @@ from flax import nnx
 from jax import Array
 
 from .config import ModelConfig, network_of, parameters, shapes, sized
+from .config.trees import flatten, unflatten
 from .layers import initial_values, split
 from .memory import check_weights
-from .runs import flatten, unflatten
 
 
 def network_class(config: ModelConfig) -> Any:

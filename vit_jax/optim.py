@@ -16,8 +16,8 @@ import optax
 from jax import Array
 
 from .config import OptimConfig, Parameter, held, moments, muon_kernels, rate_scales, trained
+from .config.trees import flatten, unflatten
 from .muon import muon
-from .runs import flatten, unflatten
 
 Schedule = Callable[[Array | int], Array]
 Tree = dict[str, Any]
@@ -212,11 +212,6 @@ def known(parameters: Tree, table: Mapping[str, Parameter]) -> dict[str, Any]:
             "add it there, with its kind and its start"
         )
     return flat
-
-
-def joined(tree: Tree, other: Tree) -> Tree:
-    """The leaves of both trees, of equal names those of `other`."""
-    return unflatten(flatten(tree) | flatten(other))
 
 
 def clip(gradients: Tree, largest: float) -> Tree:

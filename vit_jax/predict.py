@@ -123,7 +123,8 @@ def _blocks(text: str, depth: int) -> list[int]:
 
 def _caption(path: str, model: Predictor, which: str, ema: bool | None) -> str:
     """A line for a figure: what was given, and which of its weights were used."""
-    from .report import shortened, weights_caption
+    from .report import weights_caption
+    from .report.table import shortened
 
     if runs.is_foreign(path):
         return shortened(path.rstrip("/"), 60)

@@ -18,8 +18,8 @@ from jax import Array, lax
 
 from .config import ResNetConfig, pair
 from .config.resnet import CAPTURED, EPS, Convolution, check_resnet, resnet_parameters
+from .config.trees import unflatten
 from .layers import Linear, Tape, initial_values, record, replace_parameters, wide
-from .runs import unflatten
 
 
 class Normalised(nnx.Module):

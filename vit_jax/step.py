@@ -19,6 +19,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from .config import ModelConfig, RunConfig, network_of, shapes
+from .config.trees import combine, flatten, unflatten
 from .data import evaluation_batches
 from .devices import Devices
 from .division import divided
@@ -26,9 +27,8 @@ from .errors import UserError
 from .hosts import ALONE, Hosts
 from .layers import merge
 from .lora import Lora
-from .optim import Optimizer, joined
-from .report.log import RESERVED_METRICS
-from .runs import flatten, unflatten
+from .optim import Optimizer
+from .runs.log import RESERVED_METRICS
 from .stack import as_chosen
 from .tasks import Batch, Evaluation, Task
 
@@ -54,7 +54,7 @@ class State:
     @property
     def averaged(self) -> Tree | None:
         """All weights, those that train as their average; None without an average."""
-        return None if self.ema is None else joined(self.parameters, self.ema)
+        return None if self.ema is None else combine(self.parameters, self.ema)
 
 
 def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
@@ -214,8 +214,8 @@ class Engine:
         if not self.lora:
             return replace(state, ema=average)
         factors, others = self.lora.parted(average)
-        merged, kernels = flatten(self.lora.merged(joined(rest, average))), self.lora.kernels
-        ema = joined(others, unflatten({name: merged[name] for name in kernels}))
+        merged, kernels = flatten(self.lora.merged(combine(rest, average))), self.lora.kernels
+        ema = combine(others, unflatten({name: merged[name] for name in kernels}))
         return replace(state, ema=ema, lora={**(state.lora or {}), "averages": factors})
 
     def to_devices(self, tree: Any) -> Any:
@@ -346,7 +346,7 @@ class Engine:
         trained, rest = self.optimizer.parted(self.learnt(state))
         updates, moments = self.optimizer.update(gradients, state.moments, trained, state.step)
         trained = optax.apply_updates(trained, updates)
-        learnt = joined(rest, trained)
+        learnt = combine(rest, trained)
         new = replace(state, step=state.step + 1, parameters=self.network(learnt), moments=moments)
         if self.lora and state.lora:
             new = replace(new, lora={**state.lora, "factors": self.lora.parted(learnt)[0]})
@@ -389,7 +389,7 @@ class Engine:
         trained, rest = self.optimizer.parted(parameters)
 
         def loss(trained: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
-            parameters = self.network(joined(rest, trained))
+            parameters = self.network(combine(rest, trained))
             network = as_chosen(merge(self.definition, parameters), self.run)
             return task.loss(network, batch, keys, denominator)
 

@@ -19,9 +19,9 @@ from jax import Array
 
 from .config import TransformerConfig, check_transformer
 from .config.transformer import transformer_captured, transformer_parameters
+from .config.trees import unflatten
 from .decoder import Embedding, TargetSide, attention, check_vectors
 from .layers import LayerNorm, Mlp, Tape, attention_mask, dropout, fold, initial_values, record, replace_parameters
-from .runs import unflatten
 from .stack import Stack
 
 

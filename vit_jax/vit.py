@@ -22,6 +22,7 @@ from jax import Array
 
 from . import rotary
 from .config import ViTConfig, check_vit, pair
+from .config.trees import unflatten
 from .config.vit import MAPS, vit_captured, vit_parameters
 from .layers import (
     ACTIVATIONS,
@@ -41,7 +42,6 @@ from .layers import (
     replace_parameters,
     wide,
 )
-from .runs import unflatten
 from .stack import Stack
 
 

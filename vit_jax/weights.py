@@ -29,11 +29,12 @@ from .config import (
 )
 from .config.decoding import from_generation_config
 from .config.sentences import is_side, size_of_side
+from .config.trees import flatten, unflatten
 from .errors import UserError, printable
 from .interop import convert_first, converted, exported, in_load, stated_by
 from .layers import merge, split
 from .models import definition, described
-from .runs import Run, find, flatten, is_foreign, mean_of, unflatten
+from .runs import Run, find, is_foreign, mean_of
 from .tasks import TASKS, Predictor, Trained, searching, task_of
 
 NO_ID = -1  # of a token that no file states

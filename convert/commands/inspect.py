@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from vit_jax.config import network_of, to_dict
-from vit_jax.config.dotted import unnested
+from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError, print_line, printable
 
 from ..containers.folder import candidates
@@ -62,9 +62,9 @@ def config(source: Source, options: Options, chosen: Chosen[Recognition]) -> Non
     except UserError as error:
         print_line(f"config     {error}")
         return
-    plain = unnested(to_dict(type(reading.config)()))
+    plain = flatten(to_dict(type(reading.config)()))
     training = network_of(reading.config).training
-    stated = unnested(to_dict(reading.config))
+    stated = flatten(to_dict(reading.config))
     values = {
         name: value
         for name, value in stated.items()

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
+from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 
 from . import limits
@@ -126,15 +127,10 @@ def raw(array: np.ndarray, spec: Spec) -> np.ndarray:
     return np.asarray(array, dtype=spec.dtype, order="C").reshape(-1).view(np.uint8)
 
 
-def leaves(tree: Mapping[str, Any], separator: str = ".", prefix: str = "") -> dict[str, Tensor]:
+def leaves(tree: Mapping[str, Any], separator: str = ".") -> dict[str, Tensor]:
     """The tensors of a nested tree, {keys joined by `separator`: Tensor}."""
-    out: dict[str, Tensor] = {}
-    for key, value in tree.items():
-        if isinstance(value, Tensor):
-            out[f"{prefix}{key}"] = value
-        elif isinstance(value, Mapping):
-            out |= leaves(value, separator, f"{prefix}{key}{separator}")
-    return out
+    entries = flatten(tree, separator, strict=False)
+    return {name: value for name, value in entries.items() if isinstance(value, Tensor)}
 
 
 def check_names(names: Iterable[str], path: str) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.config import NETWORKS, TASKS, metadata_checks, task_row, to_dict
-from vit_jax.config.dotted import unnested
 from vit_jax.config.formats import FIRST_TASK, renamed
+from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 
 from ..containers.source import Source
@@ -73,6 +73,5 @@ def run_facts(record: Json) -> Facts:
     extra = {key: record[key] for key in kept if key in record and key not in ("preprocess", "class_names")}
     row = TASKS.get(str(config.get("task", FIRST_TASK)))
     newer = to_dict(NETWORKS[row.network].config()) if row else {}
-    return Facts(
-        {**unnested(newer), **unnested(renamed(model))}, record.get("preprocess"), record.get("class_names"), extra
-    )
+    fields = flatten(newer) | flatten(renamed(model), strict=False)
+    return Facts(fields, record.get("preprocess"), record.get("class_names"), extra)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from vit_jax.config import from_dict, leaves, nearest, network_of, normal, replaced, shapes, value_at
-from vit_jax.config.dotted import nested
+from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 from vit_jax.flags import described
 
@@ -68,13 +68,13 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str, typed: Mapp
         raise Untold(path, layout, missing, values, names)
     only_training = network_of(layout.network).training
     training = {k: v for _, fields in reversed(stated) for k, v in fields.items() if k in only_training}
-    config = from_dict(layout.network, nested({**training, **values}))
+    config = from_dict(layout.network, unflatten({**training, **values}))
     check_depth(config, names, values, path)
     otherwise = stated_otherwise(layout, config, dict(stated).get("--set", {}))
     for name, who, other, value in contradictions:  # raises only where the network would be another
         if name in otherwise and other == THE_LAYOUT:
             continue
-        if normal(from_dict(layout.network, nested({**training, **values, name: value}))) != normal(config):
+        if normal(from_dict(layout.network, unflatten({**training, **values, name: value}))) != normal(config):
             wrong = other if who in (THE_LAYOUT, ITS_SHAPES) else who
             raise UserError(f"{path}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {wrong}")
     check_config(layout, config, path, otherwise)
@@ -183,7 +183,7 @@ def check_types(layout: Layout, fields: Json, who: str, path: str, typed: Mappin
     """Raise UserError on a value of a wrong type; `who` states the fields, --set as `typed`."""
     fields = {name: value for name, value in fields.items() if value is not None}
     try:
-        from_dict(layout.network, nested(fields))
+        from_dict(layout.network, unflatten(fields))
     except UserError as error:
         if who != "--set":
             raise UserError(f"{path}: {who}: {str(error).removeprefix('config: ')}; correct it there") from error

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.config import ModelConfig, network_of, pixels, to_dict
-from vit_jax.config.dotted import unnested
+from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 
 from .. import rules
@@ -197,13 +197,14 @@ def all_stated(
     check_fields(sets, layout)
     return [
         ("--set", sets),
-        (OWN_METADATA, unnested(provenance.get("config", {}).get("fields", {}))),
+        (OWN_METADATA, flatten(provenance.get("config", {}).get("fields", {}), strict=False)),
         ("its config.json", stated.config),
         (f"--model {options.model}", model.config),
         (
             FALLBACK,
-            unnested(
-                to_dict(options.otherwise) if isinstance(options.otherwise, ModelConfig) else options.otherwise or {}
+            flatten(
+                to_dict(options.otherwise) if isinstance(options.otherwise, ModelConfig) else options.otherwise or {},
+                strict=False,
             ),
         ),
     ]

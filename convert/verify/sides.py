@@ -43,8 +43,8 @@ class Ours:
         import jax
         import jax.numpy as jnp
 
+        from vit_jax.config.trees import unflatten
         from vit_jax.layers import replace_parameters
-        from vit_jax.runs import unflatten
 
         self.model, self.dtype, self.call = model, dtype, call or _called
         self.compile: Callable[[Any], Any] = jax.jit if compiled else lambda function: function
@@ -91,7 +91,7 @@ class Ours:
         import jax
         import jax.numpy as jnp
 
-        from vit_jax.runs import flatten
+        from vit_jax.config.trees import flatten
 
         with on_cpu(self.dtype):
             given, definition = self.arrays(inputs), self._definition()
@@ -111,7 +111,7 @@ class Ours:
         import jax.numpy as jnp
         import optax
 
-        from vit_jax.runs import flatten, unflatten
+        from vit_jax.config.trees import flatten, unflatten
 
         with on_cpu(self.dtype):
             given, definition, wanted = self.arrays(inputs), self._definition(), jnp.asarray(target, self.dtype)

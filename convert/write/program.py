@@ -44,8 +44,8 @@ class Forward:
         import jax
         import jax.numpy as jnp
 
+        from vit_jax.config.trees import unflatten
         from vit_jax.models import definition
-        from vit_jax.runs import unflatten
 
         shape = pixels(config)
         assert shape is not None

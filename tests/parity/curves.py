@@ -18,10 +18,10 @@ import numpy as np
 from torch_ref.trainer import Trainer
 from vit_jax import backend
 from vit_jax.config import RunConfig, task_row, to_dict
+from vit_jax.config.trees import flatten
 from vit_jax.data import batches
 from vit_jax.models import start
 from vit_jax.presets import preset
-from vit_jax.runs import flatten
 from vit_jax.train.setup import Setup, set_up
 
 PRESETS = {"digits": "ViT, digits", "numbers": "Transformer, numbers"}

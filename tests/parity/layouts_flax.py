@@ -20,7 +20,7 @@ from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.verify.checks import Check
 from convert.verify.weights import Arrays
-from vit_jax.runs import unflatten
+from vit_jax.config.trees import unflatten
 
 from .layouts_seq2seq import BART, IDS, MARIAN, MBART, compared, returned, some
 from .weights import weights

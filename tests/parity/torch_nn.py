@@ -327,8 +327,8 @@ def attentions() -> Iterator[Check]:
 
 def _random(layer: Any) -> dict[str, np.ndarray]:
     """Random float64 parameters of one layer."""
+    from vit_jax.config.trees import flatten
     from vit_jax.layers import split
-    from vit_jax.runs import flatten
 
     rng = np.random.default_rng(0)
     return {

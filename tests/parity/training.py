@@ -27,10 +27,10 @@ from vit_jax.config import (
     ViTConfig,
     parameters,
 )
+from vit_jax.config.trees import combine, flatten, unflatten
 from vit_jax.layers import fold
 from vit_jax.models import definition
-from vit_jax.optim import Optimizer, joined
-from vit_jax.runs import flatten, unflatten
+from vit_jax.optim import Optimizer
 from vit_jax.step import Engine
 from vit_jax.tasks import task_of
 from vit_jax.text.vocabulary import COURSE
@@ -147,7 +147,7 @@ def ours(c: Config, optim: OptimConfig, dtype: str) -> tuple[dict[str, np.ndarra
             loss, _, gradients = compiled(c, dtype)(tree, batch)
             learnt, frozen = optimizer.parted(tree)
             updates, moments = optimizer.update(optimizer.parted(gradients)[0], moments, learnt, jnp.int32(step))
-            tree = joined(frozen, jax.tree.map(jnp.add, learnt, updates))
+            tree = combine(frozen, jax.tree.map(jnp.add, learnt, updates))
             losses.append(float(loss))
         return _numpy(tree), _numpy(moments), losses
 

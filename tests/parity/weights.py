@@ -51,8 +51,8 @@ def starts(case: Case) -> dict[str, np.ndarray]:
     """A network's own initial parameters, as float64."""
     import jax
 
+    from vit_jax.config.trees import flatten
     from vit_jax.models import start
-    from vit_jax.runs import flatten
 
     return {k: np.asarray(v, np.float64) for k, v in flatten(start(case.config, jax.random.key(0))).items()}
 

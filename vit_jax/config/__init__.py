@@ -2,9 +2,9 @@
 
 A field that changes the result of a run is *identity*: with another value it is another run. A field that only states
 where or for how long the run computes (devices, logging, budget, folders) is *execution* and may change on resume.
-Reading order: fields, dotted, tree, vit, transformer, captioner, resnet, nearest, sizes, networks; run, groups, images,
-augmentation, sentences, decoding, captions, features; classify, distil, translate, caption, tasks; check, formats,
-values.
+Reading order: fields, dotted, trees, tree, vit, transformer, captioner, resnet, nearest, sizes, networks; run, groups,
+images, augmentation, sentences, decoding, captions, features; classify, distil, translate, caption, tasks; check,
+formats, values.
 """
 
 from .augmentation import ImageAugment

@@ -8,8 +8,6 @@ import typing
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from ..errors import UserError
-
 T = TypeVar("T")
 
 
@@ -55,25 +53,3 @@ def replaced(config: T, values: Mapping[str, Any]) -> T:
             own[name] = value
     own |= {part: replaced(getattr(config, part), its) for part, its in inside.items()}
     return dataclasses.replace(typing.cast(Any, config), **own)
-
-
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """{dotted name: value} as nested dicts, as JSON has a config."""
-    out: dict[str, Any] = {}
-    for name, value in values.items():
-        *parts, last = name.split(".")
-        node = out
-        for part in parts:
-            node = node.setdefault(part, {})
-            if not isinstance(node, dict):
-                raise UserError(f"config: there is no field {name}")
-        node[last] = value
-    return out
-
-
-def unnested(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dicts as {dotted name: value}."""
-    out: dict[str, Any] = {}
-    for name, value in values.items():
-        out |= unnested(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return out

@@ -6,7 +6,7 @@ from .attention import draw_attention, draw_cross_attention, draw_words
 from .captions import draw_captions
 from .classification import draw_confusion, draw_per_class, draw_wrong
 from .curves import draw_curves
-from .figure import page, shortened, weights_caption
+from .figure import page, weights_caption
 from .kept import keep_attention, keep_classes, keep_positions, keep_texts
 from .log import Log
 from .patches import draw_patches, draw_positions
@@ -30,6 +30,5 @@ __all__ = [
     "keep_positions",
     "keep_texts",
     "page",
-    "shortened",
     "weights_caption",
 ]

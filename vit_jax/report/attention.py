@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..config import Size, pair
-from .figure import GREY, AnyPath, aspect, message_page, page, put, sheet, shortened
+from .figure import GREY, AnyPath, aspect, message_page, page, put, sheet
+from .table import shortened
 
 HEADS = 4  # most heads of a layer that are drawn
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .figure import GREY, ORANGE, AnyPath, aspect, message_page, put, sheet, shortened
+from .figure import GREY, ORANGE, AnyPath, aspect, message_page, put, sheet
+from .table import shortened
 
 COLUMNS = 2
 LETTERS, LINES = 36, 4  # of a text beside an image

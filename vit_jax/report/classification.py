@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .figure import BLUE, GREY, ORANGE, SKY, AnyPath, aspect, message_page, page, put, sheet, shortened
+from .figure import BLUE, GREY, ORANGE, SKY, AnyPath, aspect, message_page, page, put, sheet
+from .table import shortened
 
 
 def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: AnyPath, caption: str = "") -> None:

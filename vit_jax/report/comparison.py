@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .curves import smooth
-from .figure import BLUE, GREEN, GREY, ORANGE, SKY, AnyPath, page, shortened
+from .figure import BLUE, GREEN, GREY, ORANGE, SKY, AnyPath, page
+from .table import shortened
 
 # Of Okabe and Ito, without yellow, which is hard to see on white; then again with other lines.
 COLORS = (BLUE, ORANGE, GREEN, "#CC79A7", SKY, "#E69F00", "#000000")

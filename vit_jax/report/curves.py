@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..runs.log import RESERVED_METRICS
 from .figure import BLUE, GREEN, GREY, ORANGE, SKY, AnyPath, page
-from .log import RESERVED_METRICS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

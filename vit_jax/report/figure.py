@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import unicodedata
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,24 +119,6 @@ def to_rgb(image: np.ndarray) -> np.ndarray:
 def aspect(images: np.ndarray) -> float:
     """Height over width of images [..., h, w, C], limited to 0.3..3 so that they fit on a page."""
     return min(max(images.shape[-3] / images.shape[-2], 0.3), 3)
-
-
-def shortened(name: str, most: int) -> str:
-    """A name, cut with an ellipsis to the width of at most `most` letters; Chinese and the like are two letters wide.
-
-    Characters that cannot be drawn, such as line breaks, become U+FFFD.
-    """
-    name = "".join(c if c.isprintable() else "\ufffd" for c in name)
-    if text_width(name) <= most:
-        return name
-    while name and text_width(name) > most - 1:
-        name = name[:-1]
-    return name + "…"
-
-
-def text_width(text: str) -> int:
-    """The width of a text in letters, or in columns of a terminal: Chinese and the like are two letters wide."""
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def weights_caption(which: str, kind: str, step: int, epoch: float | None = None) -> str:

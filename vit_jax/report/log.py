@@ -18,13 +18,6 @@ from typing import Any
 from ..errors import UserError, install
 from ..runs import HISTOGRAMS, bytes_digest, check_regular, sync_folder
 
-# What the training step itself reports besides the loss: values of one step, where a task's metrics are means.
-STEP_METRICS = ("lr", "grad_norm", "param_norm", "update_norm")
-# Names in a row of training that a task's metrics may not have.
-RESERVED_METRICS = frozenset(
-    {"kind", "step", "epoch", "loss", "padding", "memory", "cpu_seconds", "mfu", *STEP_METRICS}
-)
-
 
 class Log:
     """Appends rows of metrics to metrics.jsonl and, on request, to TensorBoard and W&B.

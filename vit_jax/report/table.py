@@ -6,6 +6,7 @@ import contextlib
 import csv
 import os
 import tempfile
+import unicodedata
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from .figure import shortened, text_width
 
 
 def check_output(flag: str, path: str, force: bool) -> None:
@@ -152,3 +152,21 @@ def _lines(table: Sequence[Sequence[str]]) -> list[str]:
         cells = [gap + cell if i else cell + gap for i, (cell, gap) in enumerate(zip(row, gaps, strict=True))]
         lines.append("  ".join(cells).rstrip())
     return [line for line in lines if line]
+
+
+def shortened(name: str, most: int) -> str:
+    """A name, cut with an ellipsis to the width of at most `most` letters; Chinese and the like are two letters wide.
+
+    Characters that cannot be drawn, such as line breaks, become U+FFFD.
+    """
+    name = "".join(c if c.isprintable() else "\ufffd" for c in name)
+    if text_width(name) <= most:
+        return name
+    while name and text_width(name) > most - 1:
+        name = name[:-1]
+    return name + "…"
+
+
+def text_width(text: str) -> int:
+    """The width of a text in letters, or in columns of a terminal: Chinese and the like are two letters wide."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

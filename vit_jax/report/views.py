@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .figure import GREY, AnyPath, aspect, put, sheet, shortened
+from .figure import GREY, AnyPath, aspect, put, sheet
+from .table import shortened
 
 CELL, GAP, NAME, TOP = 0.95, 0.06, 1.05, 0.75  # inches: a picture's width, between pictures, for names, for the title
 

@@ -14,6 +14,7 @@ import numpy as np
 from .. import presets, runs
 from ..compare import Comparison, Line, Member, columns, text_of
 from ..config import RunConfig, differences, flat, task_row
+from ..config.trees import flatten
 from ..errors import UserError
 
 GIB = 1 << 30
@@ -180,7 +181,7 @@ def versions(found: Comparison) -> Table:
     each = []
     for line in found.lines:
         environment = line.members[0].folder.record().get("environment")
-        entries = _dotted(environment) if isinstance(environment, dict) else {}
+        entries = _entries(environment) if isinstance(environment, dict) else {}
         each.append({name.removeprefix("versions."): text_of(value) for name, value in entries.items()})
     return _side_by_side("Versions and machine", "", found, each)
 
@@ -192,7 +193,7 @@ def certificates(found: Comparison) -> list[Table]:
         folder = line.members[0].folder
         origin = folder.record().get("init")
         if isinstance(origin, dict):
-            rows = [(name, text_of(value)) for name, value in _dotted(origin).items()]
+            rows = [(name, text_of(value)) for name, value in _entries(origin).items()]
             out.append(Table(f"{line.name} began with these weights", ("", ""), rows))
         titles = {folder.path / PROVENANCE: "was converted from", folder.path / CERTIFICATE: "has this certificate"}
         titles[folder.path.with_name(f"{folder.path.name}.{CERTIFICATE}")] = "has this certificate of its conversion"
@@ -203,19 +204,16 @@ def certificates(found: Comparison) -> list[Table]:
 def _rows(file: Path) -> list[tuple[str, str]]:
     """A JSON file as rows of a table, without the fields of a config."""
     try:
-        entries = _dotted(runs.read_json(file))
+        entries = _entries(runs.read_json(file))
     except UserError as error:
         return [("cannot be read", str(error))]
     return [(name, text_of(value)) for name, value in entries.items() if not name.startswith("config.fields")]
 
 
-def _dotted(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _entries(value: Mapping[str, Any]) -> dict[str, Any]:
     """Nested JSON objects as {dotted name: value}; a list is joined to a text."""
-    out: dict[str, Any] = {}
-    for key, each in value.items():
-        name = f"{prefix}{key}"
-        out |= _dotted(each, f"{name}.") if isinstance(each, dict) else {name: each}
-    return {name: "; ".join(map(str, each)) if isinstance(each, list) else each for name, each in out.items()}
+    entries = flatten(value, strict=False)
+    return {name: "; ".join(map(str, each)) if isinstance(each, list) else each for name, each in entries.items()}
 
 
 def _head(first: str, found: Comparison) -> list[str]:

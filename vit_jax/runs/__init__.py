@@ -6,9 +6,10 @@ files, digests, beside (the files of a tokenizer), record (what config.json may 
 
 from __future__ import annotations
 
+from ..config.trees import flatten, unflatten
 from .beside import read_files
 from .choice import check_place, choose, find, is_foreign, mean_of, same_data, same_identity
-from .digests import array_digest, bytes_digest, flatten, parts_digest, text_digest, unflatten
+from .digests import array_digest, bytes_digest, parts_digest, text_digest, with_digest, without_digest
 from .files import (
     check_regular,
     make_folder,
@@ -23,7 +24,7 @@ from .files import (
 from .folder import Run
 from .locks import locked, try_lock
 from .log import HISTOGRAMS, NO_LOG
-from .record import record_of, with_digest, without_digest
+from .record import record_of
 
 __all__ = [
     "HISTOGRAMS",

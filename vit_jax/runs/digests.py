@@ -1,4 +1,4 @@
-"""Digests of arrays, of JSON values and of a growing file; nested names as dotted ones."""
+"""Digests of arrays, of JSON values and of a growing file; a JSON object with its own digest."""
 
 from __future__ import annotations
 
@@ -35,23 +35,16 @@ def bytes_digest() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=16)
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{'a': {'b': x}} as {'a.b': x}. Raises ValueError on names that contain dots, which could collide."""
-    out: dict[str, Any] = {}
-    for key, value in tree.items():
-        if not isinstance(key, str) or "." in key or not key:
-            raise ValueError(f"{prefix}{key!r}: names in a tree are non-empty strings without dots")
-        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return out
+def with_digest(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with a digest of itself as its last entry."""
+    content = {key: value for key, value in content.items() if key != "digest"}
+    return {**content, "digest": text_digest(content)}
 
 
-def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """{'a.b': x} as {'a': {'b': x}}."""
-    out: dict[str, Any] = {}
-    for name, value in flat.items():
-        *path, leaf = name.split(".")
-        node = out
-        for key in path:
-            node = node.setdefault(key, {})
-        node[leaf] = value
-    return out
+def without_digest(value: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """(a JSON object without its digest, whether the digest is its own); an object without one is from older versions.
+
+    A digest that was lost by damage leaves the rest as it was.
+    """
+    content = {key: each for key, each in value.items() if key != "digest"}
+    return content, "digest" not in value or value["digest"] == text_digest(content)

@@ -30,7 +30,7 @@ from ..config import RunConfig, from_dict
 from ..config.formats import FORMAT
 from ..errors import UserError
 from .beside import read_files, write_files
-from .digests import text_digest
+from .digests import text_digest, with_digest, without_digest
 from .files import (
     LARGEST_JSON,
     RESTORE,
@@ -44,7 +44,7 @@ from .files import (
 )
 from .locks import locked
 from .log import HISTOGRAMS, has_log, histogram_rows, log_fault, read_rows
-from .record import check_record, differing, is_log_record, is_saved, is_summary, with_digest, without_digest
+from .record import check_record, differing, is_log_record, is_saved, is_summary
 
 SHOWN = 3  # most differences of a config.json that are listed
 TRIED = 8  # most digest files that are read for a copy of config.json

@@ -16,6 +16,12 @@ LARGEST_LOG = 256 << 20  # bytes: some 800,000 rows
 NO_LOG = {"bytes": 0, "digest": bytes_digest().hexdigest()}  # what is recorded before a log was begun
 LISTED = 3  # most broken lines that are listed
 HISTOGRAMS = "histograms.jsonl"  # beside metrics.jsonl; no checkpoint records it
+# What the training step itself reports besides the loss: values of one step, where a task's metrics are means.
+STEP_METRICS = ("lr", "grad_norm", "param_norm", "update_norm")
+# Names in a row of training that a task's metrics may not have.
+RESERVED_METRICS = frozenset(
+    {"kind", "step", "epoch", "loss", "padding", "memory", "cpu_seconds", "mfu", *STEP_METRICS}
+)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -24,7 +24,6 @@ from ..config.fields import are_texts
 from ..config.formats import FORMAT, upgraded
 from ..errors import UserError
 from .beside import are_files
-from .digests import text_digest
 from .files import RESTORE
 
 # Sizes beyond which a network is taken for damage, or for an attack, before a list or an array is made as long as they.
@@ -34,21 +33,6 @@ LAYERS, PIXELS, POSITIONS, NUMBERS = 10_000, 1 << 28, 1 << 28, 1 << 40  # of a s
 def record_of(run: RunConfig, preset: str, **rest: Any) -> dict[str, Any]:
     """The content of config.json for a new run."""
     return {"preset": preset, "config": to_dict(run), **rest}
-
-
-def with_digest(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with a digest of itself as its last entry."""
-    content = {key: value for key, value in content.items() if key != "digest"}
-    return {**content, "digest": text_digest(content)}
-
-
-def without_digest(value: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """(a JSON object without its digest, whether the digest is its own); an object without one is from older versions.
-
-    A digest that was lost by damage leaves the rest as it was.
-    """
-    content = {key: each for key, each in value.items() if key != "digest"}
-    return content, "digest" not in value or value["digest"] == text_digest(content)
 
 
 def check_record(record: Mapping[str, Any], where: str) -> None:

@@ -22,8 +22,7 @@ from ..data import Dataset, Given, Other, Preprocess, Split, listed, open_images
 from ..errors import UserError
 from ..layers import fold
 from ..models import described
-from ..report import shortened
-from ..report.table import write_npz
+from ..report.table import shortened, write_npz
 from ..runs import Run
 from ..vit import ViT
 from .classify_features import block_numbers, compiled_features

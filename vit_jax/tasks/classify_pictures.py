@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import report
 from ..config import ViTConfig, pair
+from ..report.table import shortened
 from ..runs import Run
 from ..vit import ViT, sinusoids
 from .classify_score import Classified
@@ -79,8 +80,8 @@ def draw_inside(
 
 def captioned(name: str, probabilities: np.ndarray, class_names: Sequence[str]) -> str:
     """Two lines under an image: its `name`, the class predicted and its probability; probabilities float [K]."""
-    name, best = report.shortened(name, 24), int(np.argmax(probabilities))
-    return f"{name}\n→ {report.shortened(class_names[best], 15)} ({probabilities[best]:.2f})"
+    name, best = shortened(name, 24), int(np.argmax(probabilities))
+    return f"{name}\n→ {shortened(class_names[best], 15)} ({probabilities[best]:.2f})"
 
 
 def visible(images: np.ndarray) -> np.ndarray:

@@ -219,7 +219,7 @@ class Task(Protocol):
         Each value is the mean over the given examples, or, where `denominator` is not None, a sum divided by it:
         `denominator` is then that of the global batch divided by its number of parts, so the mean over all parts is
         the value for the global batch. The first metric is shown in the progress line, beside the loss. No metric may
-        have a name of `report.log.RESERVED_METRICS`.
+        have a name of `runs.log.RESERVED_METRICS`.
         """
 
     def outputs(self, model: Any, batch: Batch) -> dict[str, Array]:

@@ -17,9 +17,9 @@ from jax import Array
 
 from ..augmentation.batch import normalise
 from ..config import DistilLoss, RunConfig, Teacher
+from ..config.trees import unflatten
 from ..layers import fold, merge, wide
 from ..models import definition
-from ..runs import unflatten
 from ..vit import ViT
 from .classify import Classify
 from .contract import Batch

@@ -19,6 +19,7 @@ from .. import backend, runs
 from ..callable_module import make_callable
 from ..compare import draw, gather
 from ..config import RunConfig, flat, task_row
+from ..config.trees import flatten
 from ..division import planned
 from ..errors import UserError, printable
 from ..hosts import Hosts, joined
@@ -194,15 +195,10 @@ def spread(summaries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return table
 
 
-def _numbers(value: dict[str, Any], prefix: str = "") -> dict[str, float]:
+def _numbers(value: dict[str, Any]) -> dict[str, float]:
     """The numbers in a nested dict, as {dotted name: number}."""
-    flat: dict[str, float] = {}
-    for key, item in value.items():
-        if isinstance(item, dict):
-            flat |= _numbers(item, f"{prefix}{key}.")
-        elif isinstance(item, (int, float)) and not isinstance(item, bool):
-            flat[prefix + key] = float(item)
-    return flat
+    entries = flatten(value, strict=False)
+    return {name: float(x) for name, x in entries.items() if isinstance(x, (int, float)) and not isinstance(x, bool)}
 
 
 make_callable(__name__)

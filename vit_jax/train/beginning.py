@@ -15,6 +15,7 @@ from ..config import (
     shapes,
 )
 from ..config.formats import cannot_go_on
+from ..config.trees import flatten
 from ..errors import UserError, printable
 from ..hosts import ALONE, Hosts
 from .setup import parameter_dtype
@@ -106,11 +107,11 @@ def starting_parameters(setup: Setup, folder: runs.Run | None = None) -> tuple[d
 def check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
     """Raise UserError unless a checkpoint has what the run goes on with: its moments, its average, its best result."""
     run, best, state = setup.run, saved.notes.get("best"), saved.state
-    kept = {role: runs.flatten(tree).keys() for role, tree in state.moments.items()}
-    beside = {role: runs.flatten(tree).keys() for role, tree in (state.lora or {}).items()}
+    kept = {role: flatten(tree).keys() for role, tree in state.moments.items()}
+    beside = {role: flatten(tree).keys() for role, tree in (state.lora or {}).items()}
     if (
         kept != {role: {*names} for role, names in moments(run.optim, learnt_table(run)).items()}
-        or runs.flatten(state.ema or {}).keys() != {*(averaged(run) if run.ema else ())}
+        or flatten(state.ema or {}).keys() != {*(averaged(run) if run.ema else ())}
         or beside != kept_beside(run)
         or (best is not None and not {setup.task.selection_metric[0], "loss"} <= best.keys())
     ):

@@ -17,8 +17,8 @@ from typing import Any, Literal
 from .. import backend, flags, runs, starting
 from ..config import TASKS, ImageData, RunConfig, check_run, differences, flat, from_dict, is_sized, network_of, to_dict
 from ..config.complete import check_trained, is_name
-from ..config.dotted import unnested
 from ..config.file import overlaid, read_config
+from ..config.trees import flatten
 from ..division import planned
 from ..errors import DONE, UserError, lasting_output, run_command
 from ..hosts import Hosts, joined
@@ -147,7 +147,7 @@ def _filled_in(run: RunConfig, name: str, words: list[str], values: dict[str, An
         run = replace(starting.base(run.init, run.dir), init=run.init, dir=run.dir)
         _check_task(run, values.get("task"), file)
     options, stated = _stated(overlaid(run, values, file) if file else run, words, values)
-    in_file, in_words = {*unnested(values)}, {*flags.given(words, options)}
+    in_file, in_words = {*flatten(values)}, {*flags.given(words, options)}
     try:
         filled = starting.filled(run, stated, own=name != FINETUNE)
         return filled if options.tune == "none" else starting.tuned(filled, options.tune, stated)
@@ -164,7 +164,7 @@ def _filled_in(run: RunConfig, name: str, words: list[str], values: dict[str, An
 def _stated(run: RunConfig, words: list[str], values: dict[str, Any]) -> tuple[Options, dict[str, Any]]:
     """(the options that words give over a run, {field: value} of those that the user states, here or in a --config)."""
     options = _parsed(run, words, prog="")
-    named = {*unnested(values), *flags.given(words, options)}
+    named = {*flatten(values), *flags.given(words, options)}
     return options, {field: value for field, (value, _) in flat(options.run()).items() if field in named}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import backend, mfu
 from ..errors import CheckFailed
-from ..report.log import STEP_METRICS
+from ..runs.log import STEP_METRICS
 from .decision import Decision
 from .profile import Profile
 from .session import Session

@@ -18,6 +18,7 @@ from ..config import (
     task_row,
     with_sizes,
 )
+from ..config.trees import flatten
 from ..division import planned
 from ..errors import UserError
 from ..hosts import ALONE, Hosts
@@ -51,7 +52,7 @@ class Setup:
     @property
     def identity(self) -> dict[str, Any]:
         """JSON values of config.json by which a run resumes only with the data and frozen arrays that it began with."""
-        frozen = {name: runs.array_digest(np.asarray(x)) for name, x in runs.flatten(self.task.frozen).items()}
+        frozen = {name: runs.array_digest(np.asarray(x)) for name, x in flatten(self.task.frozen).items()}
         return {"data": self.dataset.identity, **({"frozen": runs.text_digest(frozen)} if frozen else {})}
 
     @property

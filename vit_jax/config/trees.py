@@ -1,0 +1,57 @@
+"""Nested dictionaries and their dotted names: {"a": {"b": x}} and {"a.b": x}."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..errors import UserError
+
+
+def flatten(tree: Mapping[Any, Any], separator: str = ".", *, strict: bool = True) -> dict[str, Any]:
+    """{"a": {"b": x}} as {"a.b": x}, in the tree's order; an empty dictionary inside leaves no entry.
+
+    Args:
+        tree: nested mappings; whatever is no mapping counts as a leaf.
+        separator: what joins the keys on the way to a leaf.
+        strict: refuse keys from which `unflatten` could not make the tree again. Files that others wrote may have such
+            keys: there, keys of any type and content are taken, and of two equal names the later one counts.
+
+    Raises:
+        ValueError: a key is no string, empty, or contains the separator.
+    """
+    return dict(_entries(tree, separator, strict, ""))
+
+
+def _entries(tree: Mapping[Any, Any], separator: str, strict: bool, prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if strict and (not isinstance(key, str) or separator in key or not key):
+            raise ValueError(f"{prefix}{key!r}: names in a tree are non-empty strings without {separator!r}")
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _entries(value, separator, strict, f"{name}{separator}")
+        else:
+            yield name, value
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """{"a.b": x} as {"a": {"b": x}}.
+
+    Raises:
+        UserError: a name lies below another one that has a value, as "a.b" below "a".
+    """
+    out: dict[str, Any] = {}
+    for name, value in flat.items():
+        *path, leaf = name.split(".")
+        node = out
+        for key in path:
+            node = node.setdefault(key, {})
+            if not isinstance(node, dict):
+                raise UserError(f"config: there is no field {name}")
+        node[leaf] = value
+    return out
+
+
+def combine(tree: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves of both trees; of a name that both have, that of `other`."""
+    return unflatten(flatten(tree) | flatten(other))
