@@ -202,9 +202,6 @@ TWO_HEADS = dict(distill_token=True, distill_head=True)
 BAD_STUDENTS = [
     (dict(model=dict(distill_token=True)), "model.distill_head", "False", "distil"),
     (dict(model=dict(**TWO_HEADS, pool="mean")), "model.pool", "mean", "cls", "cls_distill"),
-    (dict(loss=dict(temperature=0.0)), "loss.temperature", "0.0"),
-    (dict(loss=dict(temperature=math.nan)), "loss.temperature", "nan"),
-    (dict(loss=dict(alpha=1.5)), "loss.alpha", "1.5"),
     (dict(loss=dict(hard=True, divide_by_classes=True)), "loss.divide_by_classes", "True", "loss.hard"),
     (dict(loss=config.LossConfig()), "loss", "LossConfig", "distil", "DistilLoss"),
 ]
@@ -215,14 +212,10 @@ BAD_TEXTS = [
     (dict(model=TransformerConfig(causal=False)), "model.causal", "False"),
     (dict(model=TransformerConfig(encoder_depth=0)), "model.encoder_depth", "0"),
     (dict(model=TransformerConfig(tie="all", source_vocabulary=7, outputs=8)), "model.tie", "all", "7", "8"),
-    *(
-        (dict(data=dict(lengths=lengths)), "data.lengths", str(list(lengths)))
-        for lengths in ((), (1, 4), (8, 4), (4, 4))
-    ),
+    *((dict(data=dict(lengths=lengths)), "data.lengths", str(list(lengths))) for lengths in ((), (8, 4), (4, 4))),
     (dict(data=dict(tokens=15)), "data.tokens", "15", "data.lengths", "16"),
     (dict(data=dict(tokenizer="")), "data.tokenizer", "empty", "bpe"),
     (dict(data=dict(tokenizer="bpe", vocabulary=300)), "data.vocabulary", "300", "512"),
-    (dict(optim=dict(warmup_steps=-1)), "optim.warmup_steps", "-1"),
 ]
 
 DECODER = TransformerConfig(encoder_depth=0)
@@ -245,8 +238,6 @@ BAD_CAPTIONS = [
     (dict(augment=dict(mixup=0.8)), "augment.mixup", "0.8"),
     (dict(augment=dict(repeats=2)), "augment.repeats", "2"),
     (dict(augment=dict(flip=True)), "augment.flip", "True", "shapes"),
-    (dict(data=dict(length=1)), "data.length", "1"),
-    (dict(data=dict(drawn=0)), "data.drawn", "0"),
     (dict(data=dict(tokenizer="")), "data.tokenizer", "empty", "words"),
     (dict(data=dict(tokenizer="bpe", vocabulary=300)), "data.vocabulary", "300", "512"),
     (dict(init_encoder="x.pt", init="y.pt"), "init_encoder", "x.pt", "init", "y.pt"),
@@ -259,27 +250,12 @@ BAD_FEATURES = [
         dict(model=dataclasses.replace(VECTORS, text=dataclasses.replace(DECODER, max_length=9))),
         *("model.text.max_length", "9", "17"),
     ),
-    (dict(model=VECTORS, data=dict(length=1)), "data.length", "1"),
 ]
 
 BAD_RUNS = [
     (dict(model=ViTConfig(width=100)), "model.width", "100"),
-    *(
-        (dict([(name, value)]), name, str(value))
-        for name in ("epochs", "batch", "log_every", "keep", "steps_per_dispatch")
-        for value in (0, -1)
-    ),
-    *(
-        (dict([(name, -1)]), name, "-1")
-        for name in ("accumulate", "patience", "overfit_batches", "max_steps", "max_minutes", "save_minutes", "seed")
-    ),
-    (dict(histograms=-1), "histograms", "-1"),
-    (dict(max_minutes=math.nan), "max_minutes", "nan"),
-    (dict(max_minutes=math.inf), "max_minutes", "inf"),
-    (dict(epochs=2**31), "epochs", "2147483648"),
-    (dict(max_steps=10**400), "max_steps", "very large"),
-    (dict(task="translate", data=dict(lengths=(2**31,))), "data.lengths", "2147483648"),
-    (dict(seed=2**32), "seed", "4294967296"),
+    (dict(epochs=0), "epochs", "0", "1 or more"),
+    (dict(data=dict(validation=math.nan)), "data.validation", "nan", "below 1"),
     (dict(batch=10, accumulate=4), "batch", "10", "accumulate", "4"),
     (dict(fsdp=2, parallel="pmap"), "fsdp", "2", "parallel", "pmap"),
     (dict(steps_per_dispatch=2, parallel="pmap"), "steps_per_dispatch", "2", "parallel", "pmap"),
@@ -287,14 +263,7 @@ BAD_RUNS = [
         (dict(profile_steps=steps), "profile_steps", repr(steps))
         for steps in ("5", "5:4", "0:3", "a:b", "-1:2", "1:2:3")
     ),
-    *(
-        (dict(data=dict([(name, value)])), f"data.{name}", str(value))
-        for name in ("validation", "test")
-        for value in (-0.1, 1.0)
-    ),
-    (dict(ema=1.0), "ema", "1.0"),
     (dict(ema_warmup=True), "ema_warmup", "True", "ema", "0"),
-    (dict(loss=dict(label_smoothing=1.5)), "loss.label_smoothing", "1.5"),
     (dict(patience=3, data=dict(validation=0.0)), "patience", "3", "data.validation", "0"),
     (dict(new_head=True), "new_head", "True", "init"),
     (dict(init_resize="timm"), "init_resize", "timm", "init"),
@@ -304,45 +273,17 @@ BAD_RUNS = [
     (dict(augment=dict(normalize="given")), "augment.mean", "empty", "3 numbers"),
     (dict(augment=dict(normalize="given", mean=(0.5,) * 3, std=(0.0,) * 3)), "augment.std", "0.0 0.0 0.0", "above 0"),
     (dict(augment=dict(normalize="given", mean=(math.nan,) * 3, std=(1.0,) * 3)), "augment.mean", "nan"),
-    *(
-        (dict(optim=dict([(name, value)])), f"optim.{name}", str(value))
-        for name in ("lr", "div_factor")
-        for value in (0.0, -1.0, math.nan)
-    ),
-    *(
-        (dict(optim=dict([(name, -1.0)])), f"optim.{name}", "-1.0")
-        for name in ("weight_decay", "clip", "warmup", "final", "eps")
-    ),
-    *(
-        (dict(optim=dict([(name, 1.0)])), f"optim.{name}", "1.0")
-        for name in ("momentum", "beta1", "beta2", "base_momentum", "max_momentum", "pct_start")
-    ),
-    (dict(optim=dict(layer_decay=0.0)), "optim.layer_decay", "0.0"),
-    (dict(optim=dict(layer_decay=1.5)), "optim.layer_decay", "1.5"),
     (dict(task="translate", optim=dict(layer_decay=0.5)), "optim.layer_decay", "0.5", "Transformer"),
     (dict(task="translate", loss=dict(name="binary")), "loss.name", "binary", "translate", "cross_entropy"),
     (dict(optim=dict(freeze=("bloks.*",))), "optim.freeze", "'bloks.*'", "no parameter", "blocks.*", "position"),
     (dict(optim=dict(freeze=("blocks.*", "*"))), "optim.freeze", "blocks.* *", "all"),
-    (dict(optim=dict(freeze=("blocks.*",), freeze_epochs=-1.0)), "optim.freeze_epochs", "-1.0"),
     (dict(optim=dict(freeze_epochs=2.0)), "optim.freeze_epochs", "2", "optim.freeze"),
     (dict(optim=dict(name="muon", freeze=("norm.*", "b*"))), "optim.name", "hidden kernels", "optim.freeze norm.* b*"),
-    (dict(optim=dict(muon_lr=0.0)), "optim.muon_lr", "0.0"),
-    (dict(optim=dict(muon_momentum=1.0)), "optim.muon_momentum", "1.0"),
-    (dict(optim=dict(lion_beta2=1.0)), "optim.lion_beta2", "1.0"),
     (dict(teacher="x.pt"), "teacher", "x.pt", "classify", "distil"),
     *(({"task": "caption", **fields}, *words) for fields, *words in BAD_CAPTIONS),
     *(({"task": "caption-features", **fields}, *words) for fields, *words in BAD_FEATURES),
     *(({"task": "distil", "model": TWO_HEADS, **fields}, *words) for fields, *words in BAD_STUDENTS),
-    *(
-        (dict(augment=dict([(name, value)])), f"augment.{name}", str(value))
-        for name, value in (
-            *(("crop_padding", -1), ("mixup", -0.1), ("cutmix", -1.0), ("magnitude_std", -0.5), ("mix_off", -1)),
-            *(("erase", 1.5), ("mix_chance", -0.1), ("mix_switch", 2.0), ("layers", 0), ("repeats", 0)),
-            *(("magnitude", 11.0), ("magnitude", -1.0)),
-        )
-    ),
-    *((dict(augment=dict(scale=scale)), "augment.scale", *map(str, scale)) for scale in ((0.0, 1.0), (0.9, 0.8))),
-    (dict(augment=dict(scale=(0.5, 1.5))), "augment.scale", "0.5 1.5", "up to 1"),
+    (dict(augment=dict(scale=(0.9, 0.8))), "augment.scale", "0.9 0.8", "ascending"),
     (dict(augment=dict(scale=(0.5, 1.0), ratio=(2.0, 0.5))), "augment.ratio", "2.0 0.5", "ascending"),
     (dict(augment=dict(scale=(0.5, 1.0), crop_padding=4)), "augment.crop_padding", "4", "augment.scale", "0.5 1.0"),
     *(

@@ -340,8 +340,6 @@ def test_bad_tfds_sets_are_refused(tmp_path):
 def test_fields_that_do_not_fit_are_refused(tmp_path):
     assert "give --model.classes 10" in refusal("digits", classes=7)
     assert "model.channels is 4" in refusal("digits", channels=4)
-    assert "data.background is 300" in refusal("digits", background=300)
-    assert "data.threads" in refusal("digits", threads=-1)
     assert "data.size 6 is smaller" in refusal("digits", size=6)
     assert "data.fit is pad" in refusal("digits", size=8, fit="pad")
     small = write_npz(tmp_path / "a.npz", n=4)

@@ -122,7 +122,6 @@ def test_a_run_that_was_stopped_at_its_release_goes_on_to_the_same_bits(eyes, fe
         ),
         (["--init-encoder", "no.npz"], "init_encoder no.npz: no such file, folder or run"),
         (["--init", "eyes.safetensors"], "init eyes.safetensors: holds a ViT, and the run trains a Captioner"),
-        (["--optim.freeze-epochs", "-1"], "optim.freeze_epochs is -1.0: give 0 or more"),
         (["--optim.freeze", "*"], "which matches all"),
     ],
 )

@@ -302,13 +302,11 @@ def test_a_run_goes_on_to_the_same_bits_and_is_used_and_converted_as_any(folder,
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("--lora.rank -1", "lora.rank is -1: give 0 or more"),
         (
             "--lora.rank 9",
             "lora.rank is 9 but blocks.0.attention.query.kernel is 8 x 8, of rank 8: give a small",
         ),
         ("--lora.alpha 4", "lora.alpha is given but lora.rank is 0"),
-        ("--lora.rank 2 --lora.alpha 0", "lora.alpha is 0.0: give a positive number"),
         ("--lora.rank 2 --lora.maps", "lora.maps is empty: give patterns"),
         ("--lora.rank 2 --lora.maps blocks.0.attn.*", "'blocks.0.attn.*', which matches no parameter"),
         ("--lora.rank 2 --lora.maps *.bias", r"'\*.bias', which matches patch.bias but no kernel"),

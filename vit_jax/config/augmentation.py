@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,12 +14,17 @@ from .run import AugmentConfig
 class ImageAugment(AugmentConfig):
     """Augmentation of training images on the device, and the normalisation of all images."""
 
-    crop_padding: int = identity(0, "pixels of black padding before a random crop of the image's size; 0: no crop")
+    crop_padding: int = identity(
+        0, "pixels of black padding before a random crop of the image's size; 0: no crop", at_least=0
+    )
     scale: tuple[float, float] = identity(
-        (1.0, 1.0), "crop a random share of the area between these two, and resize it to the image's size; 1 1: none"
+        (1.0, 1.0),
+        "crop a random share of the area between these two, and resize it to the image's size; 1 1: none",
+        above=0,
+        at_most=1,
     )
     ratio: tuple[float, float] = identity(
-        (0.75, 1.3333333), "with scale: bounds of such a crop's width over its height"
+        (0.75, 1.3333333), "with scale: bounds of such a crop's width over its height", above=0
     )
     flip: bool = identity(False, "flip images left to right at random")
     policy: Literal["none", "randaugment", "trivialaugment", "autoaugment", "three_augment"] = identity(
@@ -28,21 +32,30 @@ class ImageAugment(AugmentConfig):
         "operations on colours and geometry: RandAugment as in timm, TrivialAugment, AutoAugment for CIFAR-10 as in "
         "torchvision, 3-Augment as in DeiT III",
     )
-    layers: int = identity(2, "randaugment: operations one after the other, each done with probability 1/2")
-    magnitude: float = identity(9.0, "randaugment: mean strength of an operation, 0 to 10")
-    magnitude_std: float = identity(0.5, "randaugment: standard deviation of the strength")
-    erase: float = identity(0.0, "chance that a rectangle of an image, 2 to 33 % of it, is replaced by noise")
-    mixup: float = identity(0.0, "blend neighbours of a batch, and their targets; share from Beta(a, a); 0: off")
-    cutmix: float = identity(
-        0.0, "paste a rectangle of its neighbour into an image, and mix the targets; area from Beta(a, a); 0: off"
+    layers: int = identity(2, "randaugment: operations one after the other, each done with probability 1/2", at_least=1)
+    magnitude: float = identity(9.0, "randaugment: mean strength of an operation, 0 to 10", at_least=0, at_most=10)
+    magnitude_std: float = identity(0.5, "randaugment: standard deviation of the strength", at_least=0)
+    erase: float = identity(
+        0.0, "chance that a rectangle of an image, 2 to 33 % of it, is replaced by noise", at_least=0, at_most=1
     )
-    mix_chance: float = identity(1.0, "mixup, cutmix: chance that a pair is mixed")
-    mix_switch: float = identity(0.5, "with both mixup and cutmix: chance that a mixed pair takes cutmix")
-    mix_off: int = identity(0, "mixup, cutmix: mix in this many first epochs only; 0: in all")
+    mixup: float = identity(
+        0.0, "blend neighbours of a batch, and their targets; share from Beta(a, a); 0: off", at_least=0
+    )
+    cutmix: float = identity(
+        0.0,
+        "paste a rectangle of its neighbour into an image, and mix the targets; area from Beta(a, a); 0: off",
+        at_least=0,
+    )
+    mix_chance: float = identity(1.0, "mixup, cutmix: chance that a pair is mixed", at_least=0, at_most=1)
+    mix_switch: float = identity(
+        0.5, "with both mixup and cutmix: chance that a mixed pair takes cutmix", at_least=0, at_most=1
+    )
+    mix_off: int = identity(0, "mixup, cutmix: mix in this many first epochs only; 0: in all", at_least=0)
     repeats: int = identity(
         1,
         "copies of an image in a batch, each augmented by itself; an epoch has as many steps as without, and so takes "
         "1/repeats of the images",
+        at_least=1,
     )
     normalize: Literal["set", "half", "imagenet", "none", "given"] = identity(
         "set",
@@ -59,23 +72,11 @@ class ImageAugment(AugmentConfig):
 
 
 def check_augment(c: ImageAugment, channels: int, batch: int) -> None:
-    """Raise UserError naming the first field of an augmentation that is not in its range, or does nothing."""
-    for name in ("crop_padding", "mixup", "cutmix", "magnitude_std", "mix_off"):
-        if getattr(c, name) < 0:
-            raise UserError(f"augment.{name} is {getattr(c, name)}: give 0 or more")
-    for name in ("erase", "mix_chance", "mix_switch"):
-        if not 0 <= getattr(c, name) <= 1:
-            raise UserError(f"augment.{name} is {getattr(c, name)}: give a chance of 0 to 1")
-    for name in ("layers", "repeats"):
-        if getattr(c, name) < 1:
-            raise UserError(f"augment.{name} is {getattr(c, name)}: give a positive number")
-    if not 0 <= c.magnitude <= 10:
-        raise UserError(f"augment.magnitude is {c.magnitude}: give a strength of 0 to 10")
-    for name, most in (("scale", 1.0), ("ratio", math.inf)):
+    """Raise UserError naming the first field of an augmentation that contradicts others, or does nothing."""
+    for name in ("scale", "ratio"):
         low, high = getattr(c, name)
-        if not 0 < low <= high <= most:
-            bound = " and up to 1" if name == "scale" else ""
-            raise UserError(f"augment.{name} is {low} {high}: give two ascending numbers above 0{bound}")
+        if low > high:
+            raise UserError(f"augment.{name} is {low} {high}: give two ascending numbers")
     if c.crop_padding and c.scale != (1, 1):
         raise UserError(
             f"augment.crop_padding is {c.crop_padding} and augment.scale is {c.scale[0]} {c.scale[1]}: "

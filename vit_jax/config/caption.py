@@ -32,10 +32,7 @@ def check_captions(model: CaptionerConfig, data: CaptionData, run: RunConfig) ->
         raise UserError(f"augment.repeats is {augment.repeats}, which the task caption does not have: leave it at 1")
     if augment.flip and data.source == SHAPES:
         raise UserError("augment.flip is True, but captions of data.source shapes say what is left: set it to False")
-    _check_least(data)
     check_tokenizer(data)
-    if data.drawn < 1:
-        raise UserError(f"data.drawn is {data.drawn}: give a positive number")
     _check_longest(model, data)
 
 
@@ -45,7 +42,6 @@ def check_features(model: CaptionerConfig, data: FeatureData, run: RunConfig) ->
     if model.memory != "vectors":
         raise UserError(f"model.memory is {model.memory}, but the data has vectors of pictures: set it to vectors")
     _check_causal(model)
-    _check_least(data)
     _check_longest(model, data)
 
 
@@ -61,11 +57,6 @@ def _check_causal(model: CaptionerConfig) -> None:
         raise UserError(
             "model.text.causal is False, so a token could attend to the ones that it predicts: set it to True"
         )
-
-
-def _check_least(data: CaptionData | FeatureData) -> None:
-    if data.length < 2:
-        raise UserError(f"data.length is {data.length}: give at least 2")
 
 
 def _check_longest(model: CaptionerConfig, data: CaptionData | FeatureData) -> None:

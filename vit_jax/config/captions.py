@@ -23,8 +23,8 @@ class CaptionData(ImageData):
         "shapes: scenes of two coloured shapes, which are drawn here with their captions; captions:FOLDER (images, and "
         "captions.csv with the columns image,caption); coco:FILE.json:FOLDER (COCO's captions, and their images)",
     )
-    drawn: int = identity(60_000, "shapes: number of scenes to train on")
-    length: int = identity(12, "most tokens of a caption, <eos> included; longer captions are refused")
+    drawn: int = identity(60_000, "shapes: number of scenes to train on", at_least=1)
+    length: int = identity(12, "most tokens of a caption, <eos> included; longer captions are refused", at_least=2)
     tokenizer: str = identity(
         WORDS,
         "words, in lower case; bpe or unigram, trained on the captions of train (extra: text); or the folder of a "

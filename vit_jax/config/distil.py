@@ -24,11 +24,14 @@ class DistilLoss(LossConfig):
     head against the teacher.
     """
 
-    alpha: float = identity(0.5, "weight of the distillation head's loss; that of the class head's is 1 - alpha")
+    alpha: float = identity(
+        0.5, "weight of the distillation head's loss; that of the class head's is 1 - alpha", at_least=0, at_most=1
+    )
     temperature: float = identity(
         3.0,
         "T of soft distillation: T^2 times the KL divergence of the probabilities of student and teacher, "
         "whose logits are divided by T",
+        above=0,
     )
     hard: bool = identity(False, "the distillation head learns the teacher's predicted class, not its probabilities")
     divide_by_classes: bool = identity(
@@ -63,10 +66,6 @@ def check_distil(model: ViTConfig, data: ImageData, run: RunConfig) -> None:
             f"model.pool is {model.pool}, but the task distil trains a head of the class token and one of the "
             "distillation token: set model.pool to cls, to predict by the first, or to cls_distill, by both"
         )
-    if not loss.temperature > 0:
-        raise UserError(f"loss.temperature is {loss.temperature}: give a positive number")
-    if not 0 <= loss.alpha <= 1:
-        raise UserError(f"loss.alpha is {loss.alpha}: give a number from 0 to 1")
     if loss.hard and loss.divide_by_classes:
         raise UserError(
             "loss.divide_by_classes is True but loss.hard is True, which has no divergence to divide: set one of them"

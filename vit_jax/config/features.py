@@ -19,7 +19,12 @@ class FeatureData(DataConfig):
         "captions)",
     )
     validation: float = identity(
-        0.05, "share of train, by picture, drawn by seed, for validation if the folder has no val2014; 0: none"
+        0.05,
+        "share of train, by picture, drawn by seed, for validation if the folder has no val2014; 0: none",
+        at_least=0,
+        below=1,
     )
-    test: float = identity(0.05, "share of train, by picture, the same for every seed, for the final test; 0: none")
-    length: int = identity(17, "most tokens of a caption, <END> included; longer captions are refused")
+    test: float = identity(
+        0.05, "share of train, by picture, the same for every seed, for the final test; 0: none", at_least=0, below=1
+    )
+    length: int = identity(17, "most tokens of a caption, <END> included; longer captions are refused", at_least=2)

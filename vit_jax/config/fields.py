@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
+
+from .ranges import Bounds, Range
 
 Size = int | tuple[int, int]
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu"]
@@ -13,14 +15,30 @@ Kind = Literal[Decaying, "frequency"]
 DEEPEST = 1000  # blocks: as many as the deepest Transformer that was published (Wang et al. 2022, arXiv 2203.00555)
 
 
-def identity(default: Any, help: str) -> Any:
-    """A field that changes the result of a run."""
-    return field(default=default, metadata={"help": help, "execution": False})
+def identity(default: Any, help: str, **bounds: Unpack[Bounds]) -> Any:
+    """A field that changes the result of a run.
+
+    Args:
+        default: its value where nothing else is given.
+        help: what it does, as --help prints it, the bounds after it.
+        bounds: of its numbers, in a tuple of each entry: see `Range`.
+    """
+    return _field(default, help, Range(**bounds), execution=False)
 
 
-def execution(default: Any, help: str) -> Any:
-    """A field that may change when a run is resumed."""
-    return field(default=default, metadata={"help": help, "execution": True})
+def execution(default: Any, help: str, **bounds: Unpack[Bounds]) -> Any:
+    """A field that may change when a run is resumed; `bounds` as of `identity`."""
+    return _field(default, help, Range(**bounds), execution=True)
+
+
+def option(default: Any, help: str, **bounds: Unpack[Bounds]) -> Any:
+    """An option of a command, which is no part of a run; `bounds` as of `identity`."""
+    return _field(default, help, Range(**bounds))
+
+
+def _field(default: Any, help: str, allowed: Range, **metadata: Any) -> Any:
+    help = "; ".join(filter(None, (help, str(allowed))))
+    return field(default=default, metadata={"help": help, "range": allowed, **metadata})
 
 
 def pair(size: Size) -> tuple[int, int]:

@@ -67,10 +67,8 @@ def rate_scales(c: OptimConfig, table: Mapping[str, Parameter]) -> dict[str, flo
 def check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
     """Raise UserError if a pattern of `freeze` matches no parameter of the table, or if none is left to train.
 
-    And if `freeze_epochs` is negative, or there is nothing that it could release.
+    And if there is nothing that `freeze_epochs` could release.
     """
-    if not c.freeze_epochs >= 0:
-        raise UserError(f"optim.freeze_epochs is {c.freeze_epochs}: give 0 or more")
     if c.freeze_epochs and not c.freeze:
         raise UserError(
             f"optim.freeze_epochs is {c.freeze_epochs:g} but optim.freeze is empty, so nothing is frozen: "

@@ -30,15 +30,19 @@ class ImageData(DataConfig):
         "images of another shape are scaled to cover and cropped at the centre, stretched, or scaled to fit and padded",
     )
     size: int = identity(
-        0, "for crop: length, in pixels, to which the shorter side is scaled first; 0: as small as covers"
+        0, "for crop: length, in pixels, to which the shorter side is scaled first; 0: as small as covers", at_least=0
     )
     interpolation: Literal["bilinear", "bicubic", "nearest"] = identity(
         "bilinear", "kernel that resizes images (antialiased)"
     )
-    background: int = identity(255, "grey level, 0-255, under transparent pixels and around padded images")
+    background: int = identity(
+        255, "grey level, 0-255, under transparent pixels and around padded images", at_least=0, at_most=255
+    )
     skip_unreadable: bool = identity(False, "leave out unreadable images, and report how many, instead of stopping")
-    memory: float = execution(4.0, "gigabytes of memory for decoded images; a dataset that fits is decoded only once")
-    threads: int = execution(0, "threads that decode images; 0: one per core")
+    memory: float = execution(
+        4.0, "gigabytes of memory for decoded images; a dataset that fits is decoded only once", at_least=0
+    )
+    threads: int = execution(0, "threads that decode images; 0: one per core", at_least=0)
     verify: bool = execution(
         False,
         "read every image again, where an index of an earlier start knows those whose name, size and time of change "

@@ -80,10 +80,8 @@ def _is_kernel(parameter: Parameter) -> bool:
 
 
 def check_lora(run: RunConfig) -> None:
-    """Raise UserError naming the first field of `lora` that is invalid, or contradicts others."""
+    """Raise UserError naming the first field of `lora` that contradicts others."""
     c, usual = run.lora, LoraConfig()
-    if c.rank < 0:
-        raise UserError(f"lora.rank is {c.rank}: give 0 or more")
     if not c.rank:
         for name in ("alpha", "maps"):
             if getattr(c, name) != getattr(usual, name):
@@ -91,8 +89,6 @@ def check_lora(run: RunConfig) -> None:
         return
     if not run.init:
         raise UserError(f"lora.rank is {c.rank} but init is empty: name the weights that are adapted")
-    if not c.alpha > 0:
-        raise UserError(f"lora.alpha is {c.alpha}: give a positive number")
     if run.optim.name == "muon":
         raise UserError("optim.name is muon, which updates hidden kernels, but lora.rank keeps them: choose adamw")
     table = _network_table(run)

@@ -18,10 +18,16 @@ class DataConfig:
 
     source: str = identity("", "where examples come from")
     validation: float = identity(
-        0.1, "share of train, drawn by seed, for validation if the dataset has no such split; 0: none"
+        0.1,
+        "share of train, drawn by seed, for validation if the dataset has no such split; 0: none",
+        at_least=0,
+        below=1,
     )
     test: float = identity(
-        0.2, "share (stratified, the same for every seed) for the final test if the dataset has no test split"
+        0.2,
+        "share (stratified, the same for every seed) for the final test if the dataset has no test split",
+        at_least=0,
+        below=1,
     )
 
 
@@ -44,18 +50,24 @@ class OptimConfig:
         1e-3,
         "peak learning rate; of muon: that of the parameters that adamw updates; lion needs about a fifth of adamw's, "
         "and five times its weight_decay",
+        above=0,
     )
-    muon_lr: float = identity(0.02, "muon: peak learning rate of the hidden kernels; schedules scale both rates")
-    muon_momentum: float = identity(0.95, "muon: decay of the first moment of the hidden kernels")
-    momentum: float = identity(0.9, "momentum of the momentum optimizer")
+    muon_lr: float = identity(
+        0.02, "muon: peak learning rate of the hidden kernels; schedules scale both rates", above=0
+    )
+    muon_momentum: float = identity(0.95, "muon: decay of the first moment of the hidden kernels", at_least=0, below=1)
+    momentum: float = identity(0.9, "momentum of the momentum optimizer", at_least=0, below=1)
     nesterov: bool = identity(False, "momentum optimizer: Nesterov momentum")
     beta1: float = identity(
-        0.9, "adam, adamw and muon's adamw: decay of the first moment; lion: its weight in the direction"
+        0.9,
+        "adam, adamw and muon's adamw: decay of the first moment; lion: its weight in the direction",
+        at_least=0,
+        below=1,
     )
-    beta2: float = identity(0.999, "adam, adamw and muon's adamw: decay of the second moment")
-    lion_beta2: float = identity(0.99, "lion: decay of the moment")
-    eps: float = identity(1e-8, "adam, adamw and muon's adamw: epsilon")
-    weight_decay: float = identity(0.0, "weight decay")
+    beta2: float = identity(0.999, "adam, adamw and muon's adamw: decay of the second moment", at_least=0, below=1)
+    lion_beta2: float = identity(0.99, "lion: decay of the moment", at_least=0, below=1)
+    eps: float = identity(1e-8, "adam, adamw and muon's adamw: epsilon", at_least=0)
+    weight_decay: float = identity(0.0, "weight decay", at_least=0)
     decay: tuple[Decaying, ...] = identity(
         ("kernel",), "kinds of parameters that decay: kernel bias norm token position scale embedding"
     )
@@ -63,6 +75,8 @@ class OptimConfig:
         1.0,
         "D: rates fall from the head (1) to the input, as in timm: block I of L trains at D^(L-I) of the rate, what "
         "precedes the blocks at D^(L+1); 1: off",
+        above=0,
+        at_most=1,
     )
     freeze: tuple[str, ...] = identity(
         (),
@@ -73,27 +87,29 @@ class OptimConfig:
         0.0,
         "epochs for which freeze holds, of which a part counts too; then these parameters train as well, with moments "
         "that begin there; 0: for the whole run",
+        at_least=0,
     )
     clip: float = identity(
         0.0,
         "largest global gradient norm c, over what trains: gradients are scaled by min(1, c/(norm+1e-6)); 0: off",
+        at_least=0,
     )
     schedule: Literal["constant", "cosine", "one_cycle", "inverse_sqrt"] = identity(
         "cosine", "how the learning rate changes over the run"
     )
-    warmup: float = identity(0.0, "epochs of linear warm-up before constant, cosine and inverse_sqrt")
-    warmup_steps: int = identity(0, "steps of linear warm-up, in place of the epochs of warmup; 0: those")
-    final: float = identity(0.0, "cosine: ends at this share of lr")
-    pct_start: float = identity(0.3, "one_cycle: share of the run in which the rate rises")
-    div_factor: float = identity(25.0, "one_cycle: starts at lr / div_factor")
-    final_div_factor: float = identity(1e4, "one_cycle: ends at lr / div_factor / final_div_factor")
+    warmup: float = identity(0.0, "epochs of linear warm-up before constant, cosine and inverse_sqrt", at_least=0)
+    warmup_steps: int = identity(0, "steps of linear warm-up, in place of the epochs of warmup; 0: those", at_least=0)
+    final: float = identity(0.0, "cosine: ends at this share of lr", at_least=0)
+    pct_start: float = identity(0.3, "one_cycle: share of the run in which the rate rises", at_least=0, below=1)
+    div_factor: float = identity(25.0, "one_cycle: starts at lr / div_factor", above=0)
+    final_div_factor: float = identity(1e4, "one_cycle: ends at lr / div_factor / final_div_factor", above=0)
     cycle_momentum: bool = identity(
         False,
         "one_cycle: beta1, momentum and muon_momentum fall while the rate rises, and the reverse (the default of "
         "PyTorch)",
     )
-    base_momentum: float = identity(0.85, "cycle_momentum: the lowest value")
-    max_momentum: float = identity(0.95, "cycle_momentum: the highest value")
+    base_momentum: float = identity(0.85, "cycle_momentum: the lowest value", at_least=0, below=1)
+    max_momentum: float = identity(0.95, "cycle_momentum: the highest value", at_least=0, below=1)
 
 
 # The moments of each optimizer: arrays of the shape of a parameter that it updates in each step.
@@ -117,8 +133,9 @@ class LoraConfig:
         "with init: train two factors A and B of this rank beside each kernel W that lora.maps matches, and the head; "
         "all else stays as it is. The network computes with W + alpha/rank A B, B starts at 0, and checkpoints hold "
         "the sum, so that the run is used and converted as any; 0: off",
+        at_least=0,
     )
-    alpha: float = identity(16.0, "with lora.rank: how much the factors count")
+    alpha: float = identity(16.0, "with lora.rank: how much the factors count", above=0)
     maps: tuple[str, ...] = identity(
         ("*.query.kernel", "*.value.kernel"),
         "with lora.rank: patterns of dotted names of the kernels, such as '*.attention.*' '*.mlp.*'; * matches any "
@@ -135,7 +152,9 @@ class LossConfig:
         "binary: of each class against all others, a mean over classes (BCEWithLogitsLoss, as in DeiT III); "
         "evaluations report the cross entropy in either case",
     )
-    label_smoothing: float = identity(0.0, "e: how much of a target is spread over classes, as smoothing says")
+    label_smoothing: float = identity(
+        0.0, "e: how much of a target is spread over classes, as smoothing says", at_least=0, below=1
+    )
     smoothing: Literal["torch", "fairseq"] = identity(
         "torch",
         "with label_smoothing e: torch: targets are 1-e on the true one of K classes plus e/K on all; "
@@ -161,27 +180,32 @@ class RunConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
     loss: LossConfig = field(default_factory=LossConfig)
-    epochs: int = identity(10, "passes over the training set")
+    epochs: int = identity(10, "passes over the training set", at_least=1)
     batch: int = identity(
         128,
         "examples per step, over all devices and accumulation; "
         "on sentences, whose steps have --data.tokens tokens: examples per evaluation batch",
+        at_least=1,
     )
     accumulate: int = execution(
         0,
         "parts of a batch, or of each device's share of it, that are computed one after the other, to save memory; 1: "
         "the whole; 0: the fastest, which is 1 on a GPU or TPU; on a CPU each core is then a device, with parts that "
         "fit its cache, where batch and network allow it (with other values a CPU is one device)",
+        at_least=0,
     )
-    ema: float = identity(0.0, "decay of a moving average of the weights, which is evaluated too; 0: none")
+    ema: float = identity(
+        0.0, "decay of a moving average of the weights, which is evaluated too; 0: none", at_least=0, below=1
+    )
     ema_warmup: bool = identity(
         False,
         "with ema: the decay after t steps is at most (1 + t) / (10 + t), so that early weights are soon forgotten",
     )
-    patience: int = identity(0, "stop after this many epochs without a better validation result; 0: never")
+    patience: int = identity(0, "stop after this many epochs without a better validation result; 0: never", at_least=0)
     overfit_batches: int = identity(
         0,
         "train on the first N batches only, without augmentation and dropout, 100 steps or --max-steps; 0: off",
+        at_least=0,
     )
     init: str = identity(
         "",
@@ -212,7 +236,12 @@ class RunConfig:
         "a file or folder of any layout in `python -m convert formats`, or hf://owner/name; without augmentation also "
         "its logits of all train images, FILE.npy or FILE.npz (logits [n, K], and labels [n], to check their order)",
     )
-    seed: int = identity(0, "seed of all randomness: initial weights, order, validation split, dropout, augmentation")
+    seed: int = identity(
+        0,
+        "seed of all randomness: initial weights, order, validation split, dropout, augmentation",
+        at_least=0,
+        below=2**32,  # jax silently drops all but 32 bits
+    )
     compute_dtype: Literal["float32", "bfloat16", "float64"] = identity(
         "float32", "dtype of activations; parameters, norms, softmax and loss are at least float32"
     )
@@ -223,6 +252,7 @@ class RunConfig:
         1,
         "devices among which each parameter, its moments and its average are split (FSDP), so that a device holds one "
         "part of them; it divides the number of devices; 1: each holds all",
+        at_least=1,
     )
     scan: bool = execution(
         False,
@@ -248,24 +278,25 @@ class RunConfig:
         "training steps that are sent to the devices by one call, where so many have no row of metrics.jsonl, "
         "evaluation or save between them, and batches of the same shapes; more than 1 pays where a step is short; "
         "signals and budgets of time are seen between calls",
+        at_least=1,
     )
-    max_steps: int = execution(0, "budget: save and end after this step; 0: none")
-    max_minutes: float = execution(0.0, "budget: save and end after these minutes; 0: none")
+    max_steps: int = execution(0, "budget: save and end after this step; 0: none", at_least=0)
+    max_minutes: float = execution(0.0, "budget: save and end after these minutes; 0: none", at_least=0)
     name: str = execution(
         "", "folder of the run inside dir; empty: the name of the preset, with a number if that is taken"
     )
     dir: str = execution("runs", "folder of all runs")
-    keep: int = execution(2, "number of newest checkpoints to keep, besides the best")
-    save_minutes: float = execution(10.0, "minutes between checkpoints within a long epoch")
+    keep: int = execution(2, "number of newest checkpoints to keep, besides the best", at_least=1)
+    save_minutes: float = execution(10.0, "minutes between checkpoints within a long epoch", at_least=0)
     async_save: bool = execution(
         False,
         "write checkpoints in a thread while training goes on, from a copy of all arrays in memory; if one cannot be "
         "written, the run ends after the step that is under way",
     )
     stall_minutes: float = execution(
-        10.0, "with --hosts: name a host whose step has stood still for so many minutes; 0: never"
+        10.0, "with --hosts: name a host whose step has stood still for so many minutes; 0: never", at_least=0
     )
-    log_every: int = execution(10, "steps between lines of metrics.jsonl")
+    log_every: int = execution(10, "steps between lines of metrics.jsonl", at_least=1)
     profile_steps: str = execution(
         "",
         "FIRST:LAST, such as 20:25: trace these steps, counted from 1, into the run's folder, to see where their time "
@@ -275,6 +306,7 @@ class RunConfig:
         0,
         "N: at steps 1, N + 1, 2N + 1, ... write histograms of all parameters and of their gradients, to "
         "histograms.jsonl in the run's folder and to TensorBoard; each costs the time of a step; 0: none",
+        at_least=0,
     )
     tensorboard: bool = execution(False, "write TensorBoard events to the run folder (extra: tensorboard)")
     wandb: str = execution("", "Weights & Biases project to log to (extra: wandb); empty: none")

@@ -38,6 +38,7 @@ class SentenceData(DataConfig):
     lengths: tuple[int, ...] = identity(
         (4, 8, 12, 16),
         "ascending lengths in tokens, <eos> included, to which sentences are padded; longer sentences are refused",
+        at_least=2,
     )
     cut: bool = identity(False, "cut sentences that are longer than the last of lengths, rather than refuse them")
     tokenizer: str = identity(

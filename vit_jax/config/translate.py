@@ -21,8 +21,8 @@ def check_sentences(model: TransformerConfig, data: SentenceData, run: RunConfig
     n = max(1, model.source_vocabulary, model.target_vocabulary, model.outputs)  # for sizes that data will determine
     sizes: dict[str, Any] = {name: getattr(model, name) or n for name in NETWORKS["transformer"].from_data}
     NETWORKS["transformer"].check(replace(model, **sizes))
-    if not data.lengths or data.lengths[0] < 2 or list(data.lengths) != sorted(set(data.lengths)):
-        raise UserError(f"data.lengths is {list(data.lengths)}: give ascending numbers of at least 2")
+    if not data.lengths or list(data.lengths) != sorted(set(data.lengths)):
+        raise UserError(f"data.lengths is {list(data.lengths)}: give ascending numbers")
     check_tokenizer(data)
     if data.tokens < data.lengths[-1]:
         raise UserError(

@@ -217,12 +217,6 @@ def _identities(
 
 
 def _check_fields(data: ImageData, image: tuple[int, int]) -> None:
-    if not 0 <= data.background <= 255:
-        raise UserError(f"data.background is {data.background}: give a grey level of 0 to 255")
-    if data.size < 0 or data.threads < 0 or data.memory < 0:
-        raise UserError(
-            f"data.size, data.threads and data.memory are {data.size}, {data.threads} and {data.memory}: give 0 or more"
-        )
     if data.size and data.fit != "crop":
         raise UserError(f"data.size is {data.size} but data.fit is {data.fit}: only crop uses data.size, set it to 0")
     if 0 < data.size < min(image):

@@ -19,9 +19,10 @@ from ..config import (
     to_dict,
     value_at,
 )
-from ..config.check import check_numbers
+from ..config.check import check_settings
 from ..config.fields import are_texts
 from ..config.formats import FORMAT, upgraded
+from ..config.ranges import check_ranges
 from ..errors import UserError
 from .beside import are_files
 from .files import RESTORE
@@ -60,7 +61,8 @@ def check_record(record: Mapping[str, Any], where: str) -> None:
         run = from_dict(RunConfig, record["config"])
         network_of(run.model).check(run.model)
         check_sizes(run.model)
-        check_numbers(run)
+        check_ranges(run)
+        check_settings(run)
     except UserError as error:
         raise UserError(f"{where}: {error}; {RESTORE}") from error
     if unfit := [name for name, entry in metadata.items() if not entry.fits(record[name], run.model)]:

@@ -1,0 +1,113 @@
+"""Ranges of fields: what each field takes and refuses, how a refusal and the help say so."""
+
+import dataclasses
+import math
+
+import pytest
+
+from vit_jax.config import CaptionData, DistilLoss, ImageAugment, ImageData, RunConfig, SentenceData, check_run
+from vit_jax.config.features import FeatureData
+from vit_jax.config.ranges import Range, check_ranges
+from vit_jax.config.run import AugmentConfig, DataConfig, LoraConfig, LossConfig, OptimConfig
+from vit_jax.errors import UserError
+from vit_jax.presets import preset
+
+COUNT, AMOUNT, LENGTH = ((0,), (1,)), ((-1,), (0,)), ((1,), (2,))
+RATE, CHANCE, SHARE = ((-0.01, 1.0), (0.0, 0.99)), ((-0.01, 1.01), (0.0, 1.0)), ((0.0, 1.01), (0.01, 1.0))
+POSITIVE = ((0.0, -1.0), (0.01, 1e9))
+
+# The fields of each class that have a range, by the values that this refuses and takes: stated a second time, so that
+# a range that is lost or moved shows.
+FIELDS = {
+    RunConfig: {
+        "epochs batch log_every keep fsdp steps_per_dispatch": COUNT,
+        "accumulate patience overfit_batches max_steps histograms max_minutes save_minutes stall_minutes": AMOUNT,
+        "ema": RATE,
+        "seed": ((-1, 2**32), (0, 2**32 - 1)),
+    },
+    OptimConfig: {
+        "lr muon_lr div_factor final_div_factor": POSITIVE,
+        "weight_decay clip warmup warmup_steps final eps freeze_epochs": AMOUNT,
+        "momentum muon_momentum beta1 beta2 lion_beta2 base_momentum max_momentum pct_start": RATE,
+        "layer_decay": SHARE,
+    },
+    LoraConfig: {"rank": AMOUNT, "alpha": POSITIVE},
+    LossConfig: {"label_smoothing": RATE},
+    DistilLoss: {"alpha": CHANCE, "temperature": POSITIVE},
+    DataConfig: {"validation test": RATE},
+    ImageData: {"background": ((-1, 256), (0, 255)), "size threads memory": AMOUNT},
+    CaptionData: {"drawn": COUNT, "length": LENGTH},
+    FeatureData: {"validation test": RATE, "length": LENGTH},
+    SentenceData: {"lengths": LENGTH},
+    AugmentConfig: {},
+    ImageAugment: {
+        "crop_padding mixup cutmix magnitude_std mix_off": AMOUNT,
+        "erase mix_chance mix_switch": CHANCE,
+        "layers repeats": COUNT,
+        "magnitude": ((-0.1, 10.1), (0.0, 10.0)),
+        "scale": SHARE,
+        "ratio": POSITIVE,
+    },
+}
+CASES = [
+    pytest.param(cls, name, *values, id=f"{cls.__name__}.{name}")
+    for cls, fields in FIELDS.items()
+    for names, values in fields.items()
+    for name in names.split()
+]
+
+
+def made(cls, name, number):
+    """A config with this number in a field, or in the first place of a tuple."""
+    config = preset("digits").run if cls is RunConfig else cls()
+    usual = getattr(config, name)
+    return dataclasses.replace(config, **{name: (number, *usual[1:]) if isinstance(usual, tuple) else number})
+
+
+@pytest.mark.parametrize(("cls", "name", "refused", "taken"), CASES)
+def test_a_field_takes_its_range_and_no_more(cls, name, refused, taken):
+    for number in taken:
+        check_ranges(made(cls, name, number))
+    for number in (*refused, math.nan, math.inf, -math.inf):
+        with pytest.raises(UserError) as caught:
+            check_ranges(made(cls, name, number), "part.")
+        message = str(caught.value)
+        assert message.startswith(f"part.{name} ") and f" {number}: give " in message and "\n" not in message, message
+
+
+def test_every_range_is_in_the_table():
+    for cls, fields in FIELDS.items():
+        inherited = {f.name for base in cls.__mro__[1:] if base in FIELDS for f in dataclasses.fields(base)}
+        own = {f.name for f in dataclasses.fields(cls) if f.name in cls.__annotations__ or f.name not in inherited}
+        ranged = {f.name for f in dataclasses.fields(cls) if f.name in own and str(f.metadata.get("range", ""))}
+        assert ranged == {name for names in fields for name in names.split()}, cls
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words", "inside", "outside"),
+    [
+        (dict(at_least=1), "1 or more", (1, 2**40), (0, math.nan)),
+        (dict(above=0), "above 0", (1e-300, 5.0), (0, -1.0, math.nan)),
+        (dict(at_least=0, below=1), "0 or more, below 1", (0, 0.999), (-1e-300, 1.0, math.nan)),
+        (dict(at_least=0, below=2**32), "0 or more, below 2^32", (2**32 - 1,), (2**32,)),
+        (dict(at_least=1, at_most=1000), "1 to 1000", (1, 1000), (0, 1001, math.nan)),
+        (dict(above=0, at_most=1), "above 0, at most 1", (0.5, 1), (0, 1.001)),
+        (dict(choices=(3, 4)), "3 or 4", (3, 4), (2, 3.5, 5)),
+        ({}, "", (-1e300, 0), ()),
+    ],
+)
+def test_a_range_in_words_and_in_numbers(bounds, words, inside, outside):
+    allowed = Range(**bounds)
+    assert str(allowed) == words
+    assert all(number in allowed for number in inside) and not any(number in allowed for number in outside)
+
+
+def test_numbers_without_a_range_are_finite_and_below_2_to_the_31():
+    run = preset("digits").run
+    for name, number in (("rotary_offset", math.nan), ("rotary_offset", -math.inf), ("init_std", math.inf)):
+        bad = dataclasses.replace(run, model=dataclasses.replace(run.model, **{name: number}))
+        with pytest.raises(UserError, match=rf"^model\.{name} is {number}: give a finite number$"):
+            check_run(bad)
+    for number, shown in ((2**31, "2147483648"), (10**400, "very large")):
+        with pytest.raises(UserError, match=rf"^max_steps is {shown}: give a number below 2\^31$"):
+            check_run(dataclasses.replace(run, max_steps=number))
