@@ -189,10 +189,10 @@ class Ink:
         (folder / "furthest.txt").write_text(f"{split.name(int(result.predicted.argmax()))}\n", encoding="utf-8")
         return ()
 
-    def pictures(self, network: Any, data: Any, folder: Any, caption: str) -> str:
+    def pictures(self, network: Any, data: Any, plots: Any, samples: Any, caption: str) -> str:
         split = data.splits.get("test") or data.splits["train"]
         images = split.take(np.arange(min(50, len(split))))
-        with page(folder.plots / "ink.png", 5, 5) as figure:
+        with page(plots / "ink.png", 5, 5) as figure:
             axes = figure.subplots()
             axes.set(xlabel="teacher", ylabel="perceptron", title=caption)
             axes.plot(np.asarray(self.teacher(images)), np.asarray(self.says(network, images)), "o")

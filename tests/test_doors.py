@@ -443,7 +443,7 @@ def test_the_next_commands_run_as_pasted(place, capsys, plain, monkeypatch):
             split = dataset.splits["test"]
             folder.samples.mkdir()
             names = [dataset.class_names[label] for label in split.labels[:4]]
-            return f"samples/{save_samples(folder, split.take(np.arange(4)), names)[0]}"
+            return f"samples/{save_samples(folder.samples, split.take(np.arange(4)), names)[0]}"
 
         patch.setattr(finish, "draw", draw)
         assert train("--epochs", 1, "--name", "pasted", "--max-steps", 15) == 0

@@ -434,8 +434,8 @@ def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
         monkeypatch.setattr(report, name, lambda *a, name=name, **_: calls.__setitem__(name, a))
     network: ViT = merge(definition(c), start(c, jax.random.key(0)))
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 1), np.uint8)
-    found, folder = network.capture(np.float32(images) / 255, ["logits", "attention"]), SimpleNamespace(plots=tmp_path)
-    classify_pictures.draw_inside(network, images, found, folder, "last", ["a", "c"], ["a", "b", "c"])
+    found = network.capture(np.float32(images) / 255, ["logits", "attention"])
+    classify_pictures.draw_inside(network, images, found, tmp_path, "last", ["a", "c"], ["a", "b", "c"])
 
     assert pair(calls["draw_patches"][1]) == (4, 4)
     _, maps, prefix, grid, has_cls, _ = calls["draw_attention"]
@@ -461,9 +461,9 @@ def test_no_positions_no_picture_of_them(tmp_path, monkeypatch):
         monkeypatch.setattr(report, name, lambda *a, **_: None)
     monkeypatch.setattr(report, "draw_positions", lambda *a: pytest.fail("there are none"))
     network = merge(definition(c), start(c, jax.random.key(0)))
-    images, folder = np.zeros((1, 8, 8, 1), np.uint8), SimpleNamespace(plots=tmp_path)
+    images = np.zeros((1, 8, 8, 1), np.uint8)
     found = network.capture(np.float32(images), ["logits", "attention"])
-    classify_pictures.draw_inside(network, images, found, folder, "last", ["a"], ["a", "b", "c"])
+    classify_pictures.draw_inside(network, images, found, tmp_path, "last", ["a"], ["a", "b", "c"])
 
 
 def test_samples_are_of_several_classes_also_where_a_split_is_sorted_by_class():
@@ -481,11 +481,11 @@ def test_samples_are_the_images_that_they_came_from(tmp_path):
     """Grey and colour, named by class with nothing that a shell would take apart."""
     for channels in (1, 3):
         images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, channels), np.uint8)
-        folder = SimpleNamespace(samples=tmp_path / str(channels))
-        folder.samples.mkdir()
-        (folder.samples / "old.png").touch()
+        folder = tmp_path / str(channels)
+        folder.mkdir()
+        (folder / "old.png").touch()
         classify_pictures.save_samples(folder, images, ["näh" * 100, "a b/$c"])
-        first, second = sorted(folder.samples.iterdir())
+        first, second = sorted(folder.iterdir())
         assert first.name.startswith("0-näh") and second.name == "1-a_b__c.png"
         assert len(first.name.encode()) < 250
         for path, image in ((first, images[0]), (second, images[1])):
@@ -548,7 +548,7 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
     shown = []
     task = SimpleNamespace(
         selection_metric=("accuracy", 1),
-        pictures=lambda network, data, folder, caption: shown.append((network, caption)) or "",
+        pictures=lambda network, data, plots, samples, caption: shown.append((network, caption)) or "",
     )
     monkeypatch.setattr(report, "draw_curves", lambda *a: shown.append(a[-1]))
     run = runs.find("digits").config()

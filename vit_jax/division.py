@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from . import backend
-from .config import RunConfig, network_of, parameter_count, task_row, with_data
+from .config import RunConfig, network_of, parameter_count, with_data
 
 # All measured on two cores of an Intel Xeon; benchmarks.step measures it elsewhere.
 # Bytes of the largest activation of a part: a core's second-level cache has 1 to 2 MB, and several are in use at once.
@@ -65,7 +65,7 @@ def _on_cpu(run: RunConfig, cores: int) -> Division:
     if run.teacher:  # which may be any network, and nothing is known of it here
         return Division(1, 1)
     share = run.batch // cores
-    if share < FEWEST or _largest(run) * share < SMALLEST or run.batch % (cores * task_row(run.task).together(run)):
+    if share < FEWEST or _largest(run) * share < SMALLEST or run.batch % (cores * run.augment.together):
         return Division(1, 1)
     return Division(cores, _parts(run, cores))
 

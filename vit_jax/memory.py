@@ -17,9 +17,9 @@ from .config import (
     moments,
     network_of,
     parameter_count,
-    task_row,
     trained,
     value_at,
+    with_data,
 )
 from .division import Division, planned
 from .errors import UserError
@@ -45,7 +45,15 @@ def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division
     activations *= 2 if run.compute_dtype == "bfloat16" else width
     if teacher:
         numbers += parameter_count(teacher.config) if teacher.config else teacher.arrays["logits"].size
-    return numbers * width * there.devices // run.fsdp, activations + task_row(run.task).example_bytes(run) * run.batch
+    return numbers * width * there.devices // run.fsdp, activations + _example_bytes(run) * run.batch
+
+
+def _example_bytes(run: RunConfig) -> int:
+    """The bytes of a prepared example, as far as the network tells: of its image, or of its vector in float32."""
+    first, *_ = network_of(run.model).inputs(with_data(run.model))
+    if first.kind == "pixels":
+        return math.prod(first.shape) * run.augment.pixel_bytes
+    return 4 * first.size if first.kind == "vectors" else 0
 
 
 def check_memory(run: RunConfig, teacher: Teacher | None = None) -> RunConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vit_jax.config import strict_json
-from vit_jax.config.sentences import FOLDER, SIDES
+from vit_jax.config.vocabulary import FOLDER, SIDES
 from vit_jax.errors import UserError
 
 from ..containers.source import Source

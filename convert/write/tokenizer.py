@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vit_jax.config.sentences import FOLDER
+from vit_jax.config.vocabulary import FOLDER
 
 from ..plan.plan import Plan
 

@@ -37,7 +37,7 @@ from .networks import (
 )
 from .resnet import ResNetConfig, check_resnet
 from .run import NO_DATA, AugmentConfig, DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig, profiled, roles
-from .sentences import SPECIALS, SentenceData
+from .sentences import SentenceData
 from .sizes import SIZES, is_sized, size_of, sized
 from .tasks import (
     TASKS,
@@ -52,6 +52,7 @@ from .transformer import TransformerConfig, check_transformer
 from .tree import Parameter, Start, Table
 from .values import differences, flat, from_dict, to_dict, with_fields
 from .vit import ViTConfig, check_vit, flops
+from .vocabulary import SPECIALS
 
 __all__ = [
     "NETWORKS",

@@ -70,6 +70,16 @@ class ImageAugment(AugmentConfig):
         """Whether neighbours of a batch are mixed, so that targets are no longer single classes."""
         return bool(self.mixup or self.cutmix)
 
+    @property
+    def together(self) -> int:
+        """2 where neighbours are mixed, else 1."""
+        return 2 if self.mixes else 1
+
+    @property
+    def pixel_bytes(self) -> int:
+        """4 with mixup, which makes float32 of uint8, else 1."""
+        return 4 if self.mixup else 1
+
 
 def check_augment(c: ImageAugment, channels: int, batch: int) -> None:
     """Raise UserError naming the first field of an augmentation that contradicts others, or does nothing."""

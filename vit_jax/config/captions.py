@@ -8,7 +8,8 @@ from typing import Any
 
 from .fields import identity
 from .images import ImageData
-from .sentences import WORDS, is_side, numbered_words, size_of_side
+from .sentences import is_side, numbered_words, size_of_side
+from .vocabulary import WORDS
 
 SHAPES = "shapes"  # the data.source of scenes that are drawn here
 GIVEN = "captions"  # the data.source of a run whose images and captions were given in Python

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from ..errors import UserError
 from .augmentation import ImageAugment, check_augment
 from .fields import ModelConfig, pair
 from .images import ImageData
-from .networks import network_of, pixels, without_dropout
+from .networks import network_of, without_dropout
 from .preprocessing import prepared_as, preprocess_fields
 from .resnet import ResNetConfig
 from .run import NO_DATA, OptimConfig, RunConfig
@@ -51,12 +50,6 @@ def quiet_images(run: RunConfig) -> RunConfig:
     augment: Any = run.augment  # the row's own class
     still = ImageAugment(normalize=augment.normalize, mean=augment.mean, std=augment.std)
     return replace(run, model=without_dropout(run.model), augment=still)
-
-
-def image_bytes(run: RunConfig) -> int:
-    """The bytes of a prepared image."""
-    augment = cast(Any, run.augment)  # the row's own class
-    return math.prod(pixels(run.model) or ()) * (4 if augment.mixup else 1)  # mixup makes float32 of uint8
 
 
 def prepared_images(metadata: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:

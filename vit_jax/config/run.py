@@ -35,6 +35,16 @@ class DataConfig:
 class AugmentConfig:
     """Augmentation of training examples on the device. Each kind of data that has any has a subclass with fields."""
 
+    @property
+    def together(self) -> int:
+        """How many neighbours of a batch are mixed with each other, so that no device may have fewer of them."""
+        return 1
+
+    @property
+    def pixel_bytes(self) -> int:
+        """The bytes of a number of an image as augmentation leaves it."""
+        return 1
+
 
 @dataclass(frozen=True)
 class OptimConfig:

@@ -10,12 +10,9 @@ from typing import Any, Literal
 
 from .fields import are_texts, identity
 from .run import DataConfig, RunConfig
+from .vocabulary import FOLDER, SIDES, SPECIALS, WORDS
 
-SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0 to 3 of an open vocabulary; a closed one has no <unk>
-SIDES = ("source", "target")
 GIVEN = "pairs"  # the data.source of a run whose sentences were given in Python
-WORDS, TRAINED = "words", ("bpe", "unigram")  # values of data.tokenizer that are no folder
-FOLDER = "tokenizer"  # of a run, for the files of its tokenizer
 LEAST = 512  # ids of a tokenizer that is trained: all bytes, the special ones, and some to learn
 KINDS = (
     "tokenizer.json",

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from ..errors import UserError
 from . import captions, images, sentences
 from .augmentation import ImageAugment
 from .caption import check_captions, check_features, default_words, untrained_captions
 from .captions import CaptionData, are_in_files, are_words, other_caption_words
-from .classify import check_classes, image_bytes, prepared_images, quiet_images, untrained_classes
+from .classify import check_classes, prepared_images, quiet_images, untrained_classes
 from .distil import DistilLoss, Teacher, check_distil, check_teacher
 from .features import FeatureData
 from .fields import ModelConfig, are_texts
@@ -75,9 +75,6 @@ class TaskRow:
     # Of a task whose loss has a teacher: (teacher, run, the run's vit_jax.data.Data, None before that is opened) raises
     # UserError where that teacher cannot teach that run.
     teacher: Callable[[Teacher, RunConfig, Any], None] | None = None
-    # The examples that augmentation mixes with each other, neighbours in a batch, and the bytes of a prepared example.
-    together: Callable[[RunConfig], int] = lambda run: 1
-    example_bytes: Callable[[RunConfig], int] = lambda run: 0
     given: str = ""  # the data.source of a run whose data Python gave; empty: the task takes none
     pipeline: str = ""  # what the Hugging Face Hub calls it, where the network does not tell (NetworkRow.pipeline)
     # (run, its folder) -> the run, but it reads there what the folder keeps of its data: a tokenizer.
@@ -93,8 +90,6 @@ TASKS: dict[str, TaskRow] = {
         augment=ImageAugment,
         check=check_classes,
         quiet=quiet_images,
-        together=lambda run: 2 if cast(ImageAugment, run.augment).mixes else 1,
-        example_bytes=image_bytes,
         takes="files",
         headlines={"accuracy": "accuracy", "accuracy_top5": "top-5", "f1_macro": "f1", "loss": "loss"},
         metadata={
@@ -141,7 +136,6 @@ TASKS: dict[str, TaskRow] = {
         augment=ImageAugment,
         check=check_captions,
         quiet=quiet_images,
-        example_bytes=image_bytes,
         takes="files",
         headlines={
             "exact_match": "exact match",
@@ -176,7 +170,6 @@ TASKS["caption-features"] = replace(
     augment=AugmentConfig,
     check=check_features,
     quiet=lambda run: replace(run, model=without_dropout(run.model)),
-    example_bytes=lambda run: 4 * cast(Any, run.model).memory_width,
     takes="vectors",
     metadata={"words": TASKS["caption"].metadata["words"]},
     prepared=(),

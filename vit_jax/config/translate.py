@@ -10,8 +10,9 @@ from ..errors import UserError
 from .captions import CaptionData
 from .networks import NETWORKS
 from .run import NO_DATA, OptimConfig, RunConfig
-from .sentences import LEAST, TRAINED, SentenceData, numbered_words, size_of_side
+from .sentences import LEAST, SentenceData, numbered_words, size_of_side
 from .transformer import TransformerConfig
+from .vocabulary import TRAINED
 
 
 def check_sentences(model: TransformerConfig, data: SentenceData, run: RunConfig) -> None:

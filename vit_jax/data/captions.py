@@ -13,7 +13,7 @@ import numpy as np
 
 from ..config import CaptionData, Size, pair
 from ..config.captions import GIVEN, SHAPES
-from ..config.sentences import WORDS
+from ..config.vocabulary import WORDS
 from ..errors import UserError
 from ..runs import array_digest
 from ..text import Tokenizer, closed, made_one

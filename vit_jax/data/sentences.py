@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..config import SentenceData
-from ..config.sentences import GIVEN, TRAINED, WORDS
+from ..config.sentences import GIVEN
+from ..config.vocabulary import TRAINED, WORDS
 from ..errors import UserError
 from ..runs import text_digest
 from ..text import Tokenizer, closed, digest, kept, made, needed

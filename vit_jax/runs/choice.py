@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config import RunConfig, differences
 from ..config.complete import check_name
-from ..config.sentences import FOLDER
+from ..config.vocabulary import FOLDER
 from ..errors import UserError
 from .files import shown
 from .folder import Run

@@ -30,7 +30,6 @@ from ..data import (
 from ..errors import UserError
 from ..layers import fold
 from ..models import described
-from ..runs import Run
 from ..text import kept_one, made_one, opened_one
 from .caption_text import CROSS, Captioning, captured_inputs, search_inputs
 from .classify_pictures import save_samples, visible
@@ -117,7 +116,7 @@ class Caption(Captioning):
         draw_worst(lambda numbers: visible(split.take(numbers)), wrong, len(split), folder / "worst.png", caption)
         return printed(wrong, len(split), "worst.png")
 
-    def pictures(self, network: Captioner, data: CaptionedImages, folder: Run, caption: str) -> str:
+    def pictures(self, network: Captioner, data: CaptionedImages, plots: Path, samples: Path, caption: str) -> str:
         """Sample images, and the cross-attention on them, word by word: drawn of the first, kept of all.
 
         Returns the first sample image.
@@ -125,16 +124,16 @@ class Caption(Captioning):
         split = data.splits.get("test") or data.splits["train"]
         images = split.take(np.arange(min(SAMPLES, len(split))))
         truth = [data.vocabulary.decode(row) for row in split.target[:SAMPLES]]
-        saved = save_samples(folder, images, truth) if data.preprocess.channels in (1, 3) else []
+        saved = save_samples(samples, images, truth) if data.preprocess.channels in (1, 3) else []
         examples = []
         for title, image in zip(truth, images, strict=True):
             words, maps = self.attention(network, self.inputs({"image": image[None]}, network.dtype))
             shown = {"title": title, "image": visible(image), "grid": network.config.vit.grid, "queries": words}
             examples.append({**shown, "weights": maps.reshape(*maps.shape[:3], -1)})
             if len(examples) == 1:
-                report.draw_words(visible(image), maps, words, folder.plots / "words.png", caption=caption)
-        report.keep_attention(folder.plots, caption, examples)
-        return f"{folder.samples.name}/{saved[0]}" if saved else ""
+                report.draw_words(visible(image), maps, words, plots / "words.png", caption=caption)
+        report.keep_attention(plots, caption, examples)
+        return f"{samples.name}/{saved[0]}" if saved else ""
 
     def attention(self, network: Captioner, images: Array) -> tuple[list[str], np.ndarray]:
         """(the T tokens of the caption of the first image, their cross-attention on its patches [L, H, T, gh, gw])."""

@@ -27,7 +27,6 @@ from ..data import (
 )
 from ..errors import UserError
 from ..models import described
-from ..runs import Run
 from ..text import kept_one, opened_one
 from .caption_text import Captioning, captured_inputs, search_inputs
 from .contract import Answer, Batch, Evaluation, Trained
@@ -100,11 +99,11 @@ class CaptionFeatures(Captioning):
         write_worst(folder / "worst.txt", wrong, [places[w.number] for w in wrong], caption, len(split), "captions")
         return printed(wrong, len(split), "worst.txt")
 
-    def pictures(self, network: Captioner, data: CaptionSet, folder: Run, caption: str) -> str:
+    def pictures(self, network: Captioner, data: CaptionSet, plots: Path, samples: Path, caption: str) -> str:
         """Nothing but one vector as a sample, since the pictures are not there. Returns its file."""
         split = data.splits.get("test") or data.splits["train"]
-        np.save(folder.samples / "vector.npy", split.batch(np.arange(1))["vectors"][0, 0])
-        return f"{folder.samples.name}/vector.npy"
+        np.save(samples / "vector.npy", split.batch(np.arange(1))["vectors"][0, 0])
+        return f"{samples.name}/vector.npy"
 
 
 @dataclass(frozen=True, repr=False)

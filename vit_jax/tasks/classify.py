@@ -23,7 +23,6 @@ from ..errors import UserError
 from ..layers import fold
 from ..models import described
 from ..report.table import shortened, write_npz
-from ..runs import Run
 from ..vit import ViT
 from .classify_features import block_numbers, compiled_features
 from .classify_pictures import captioned, draw_attention, draw_inside, draw_result, of_several_classes, save_samples
@@ -188,7 +187,7 @@ class Classify:
         draw_result(split, cast(Classified, result), metadata["class_names"], folder, caption)
         return ()
 
-    def pictures(self, network: ViT, data: Dataset, folder: Run, caption: str) -> str:
+    def pictures(self, network: ViT, data: Dataset, plots: Path, samples: Path, caption: str) -> str:
         """Sample images of several classes, and figures of patches, position embeddings and attention.
 
         Returns the first sample image.
@@ -198,10 +197,10 @@ class Classify:
         images, truth = split.take(chosen), [data.class_names[label] for label in split.labels[chosen]]
         saved = []
         if data.preprocess.channels in (1, 3):  # an image file has no other number of channels
-            saved = save_samples(folder, images, truth)
+            saved = save_samples(samples, images, truth)
         found = _captured(network, self.images({"image": images}, network.dtype), ("logits", "attention"))
-        draw_inside(network, images, found, folder, caption, truth, data.class_names)
-        return f"{folder.samples.name}/{saved[0]}" if saved else ""
+        draw_inside(network, images, found, plots, caption, truth, data.class_names)
+        return f"{samples.name}/{saved[0]}" if saved else ""
 
 
 @dataclass(frozen=True)

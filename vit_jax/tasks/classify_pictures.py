@@ -13,22 +13,21 @@ import numpy as np
 from .. import report
 from ..config import ViTConfig, pair
 from ..report.table import shortened
-from ..runs import Run
 from ..vit import ViT, sinusoids
 from .classify_score import Classified
 
 WRONG = 36  # most images in the figure of wrong predictions
 
 
-def save_samples(folder: Run, images: np.ndarray, names: Sequence[str]) -> list[str]:
-    """Replace the samples of a run by images uint8 [m, h, w, C] of the classes `names`; return the file names."""
+def save_samples(folder: Path, images: np.ndarray, names: Sequence[str]) -> list[str]:
+    """Replace a folder of samples by images uint8 [m, h, w, C] of the classes `names`; return the file names."""
     from PIL import Image
 
     files = [f"{i}-{''.join(c if c.isalnum() else '_' for c in name)[:40]}.png" for i, name in enumerate(names)]
-    shutil.rmtree(folder.samples)
-    folder.samples.mkdir()
+    shutil.rmtree(folder)
+    folder.mkdir()
     for i, image in enumerate(images):
-        Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(folder.samples / files[i])
+        Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(folder / files[i])
     return files
 
 
@@ -49,7 +48,7 @@ def draw_inside(
     network: ViT,
     images: np.ndarray,
     found: Mapping[str, Any],
-    folder: Run,
+    plots: Path,
     caption: str,
     truth: Sequence[str],
     class_names: Sequence[str],
@@ -60,22 +59,22 @@ def draw_inside(
     images' classes, `class_names` all classes.
     """
     c = network.config
-    report.draw_patches(visible(images)[0], pair(c.patch), folder.plots / "patches.png")
+    report.draw_patches(visible(images)[0], pair(c.patch), plots / "patches.png")
     probabilities = np.asarray(jax.nn.softmax(found["logits"]))
     labels = [captioned(*each, class_names) for each in zip(truth, probabilities, strict=True)]
-    below, file = f"{caption}; true class → predicted class (probability)", folder.plots / "attention.png"
+    below, file = f"{caption}; true class → predicted class (probability)", plots / "attention.png"
     maps = np.asarray(found["attention"])
     draw_attention(c, images, maps, file, labels=labels, caption=below)
     titles = [label.replace("\n", " ") for label in labels]
     looks = zip(titles, visible(images), maps, strict=True)
     examples = [{"title": title, "image": image, "grid": c.grid, "weights": x} for title, image, x in looks]
     names = [name.replace("_", " ") for name, count, _ in c.prefix for _ in range(count)]
-    report.keep_attention(folder.plots, below, examples, names)
+    report.keep_attention(plots, below, examples, names)
     if c.position != "none":
         position = np.asarray(network.position[...]) if network.position is not None else sinusoids(c)
         prefix = c.position_rows - c.patches
-        report.draw_positions(position, prefix, c.grid, folder.plots / "positions.png", caption)
-        report.keep_positions(folder.plots, caption, position, prefix, c.grid)
+        report.draw_positions(position, prefix, c.grid, plots / "positions.png", caption)
+        report.keep_positions(plots, caption, position, prefix, c.grid)
 
 
 def captioned(name: str, probabilities: np.ndarray, class_names: Sequence[str]) -> str:

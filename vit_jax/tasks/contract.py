@@ -27,7 +27,6 @@ from jax import Array
 
 from ..config import RunConfig, Teacher
 from ..data import Data, Given
-from ..runs import Run
 
 Batch = dict[str, Any]
 
@@ -264,12 +263,12 @@ class Task(Protocol):
         to print, which say in short what is in the folder.
         """
 
-    def pictures(self, network: Any, data: Any, folder: Run, caption: str) -> str:
-        """Draw a trained network: write PNGs to folder.plots and sample inputs to folder.samples (both exist).
+    def pictures(self, network: Any, data: Any, plots: Path, samples: Path, caption: str) -> str:
+        """Draw a trained network: write PNGs into the folder `plots` and sample inputs into `samples` (both exist).
 
-        What report.html is to show of it is kept in folder.plots, by `report.keep_attention`.
+        What report.html is to show of it is kept in `plots`, by `report.keep_attention`.
 
         `data` is what `open_data` returned; `caption` is a line for each figure, which says which weights it shows.
-        Returns an input for the command `vit_jax.predict` to show to the user: a text, or a file's path relative to
-        folder.path; '' if there is none.
+        Returns an input for the command `vit_jax.predict` to show to the user: a text, or a file's path from the
+        folder that holds `samples`; '' if there is none.
         """

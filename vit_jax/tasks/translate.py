@@ -21,7 +21,6 @@ from ..decode import Found, in_buckets, lengths_to
 from ..errors import UserError
 from ..layers import merge, split
 from ..models import described
-from ..runs import Run
 from ..text import Tokenizer, kept, made, opened
 from ..transformer import Transformer
 from .contract import Answer, Batch, Evaluation, Trained
@@ -207,7 +206,7 @@ class Translate:
         write_worst(folder / "worst.txt", wrong, [source[w.number] for w in wrong], caption, len(split))
         return printed(wrong, len(split), "worst.txt")
 
-    def pictures(self, network: Transformer, data: Texts, folder: Run, caption: str) -> str:
+    def pictures(self, network: Transformer, data: Texts, plots: Path, samples: Path, caption: str) -> str:
         """A table of a few sentences with their translations, and the cross-attention: drawn of the first, kept of all.
 
         Returns the first sentence.
@@ -221,15 +220,15 @@ class Translate:
         sources, truth, translations = ([vocabulary.decode(row) for row in rows] for vocabulary, rows in sides)
         table = [("source", "truth", "translation"), *zip(sources, truth, translations, strict=True)]
         lines = "".join("\t".join(row) + "\n" for row in table)
-        (folder.samples / "sentences.tsv").write_text(lines, encoding="utf-8")
+        (samples / "sentences.tsv").write_text(lines, encoding="utf-8")
         examples = []
         for text, ids, said, weights in zip(sources, source, found, maps, strict=True):
             queries, keys = tokens_and_end(data.target, said), data.source.tokens(unpadded(data.source, ids))
             weights = weights[:, :, : len(queries), : len(keys)]
             examples.append({"title": text, "queries": queries, "keys": keys, "weights": weights})
-        first, file = examples[0], folder.plots / "cross-attention.png"
+        first, file = examples[0], plots / "cross-attention.png"
         report.draw_cross_attention(first["weights"], first["queries"], first["keys"], file, caption=caption)
-        report.keep_attention(folder.plots, caption, examples)
+        report.keep_attention(plots, caption, examples)
         return sources[0]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import strict_json
-from ..config.sentences import SIDES
+from ..config.vocabulary import SIDES
 from ..errors import UserError
 from ..runs import bytes_digest, check_regular, text_digest
 from .ids import Ids

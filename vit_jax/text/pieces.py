@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config import SPECIALS
+from ..config.vocabulary import SPECIALS
 from ..errors import UserError
 from .ids import Ids
 from .library import broken, needed

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..config.sentences import FOLDER, SIDES, TRAINED, WORDS
+from ..config.vocabulary import FOLDER, SIDES, TRAINED, WORDS
 from ..errors import UserError
 from ..runs import text_digest
 from .folder import has_two, open_files, read_folder, with_ids

@@ -103,7 +103,7 @@ def draw(s: Session, result: Evaluation | None, parameters: dict[str, Any], best
     if best and step is not None:
         caption = weights_caption("best", best_kind(s), step, step / s.setup.order.steps_per_epoch)
     data = s.setup.dataset
-    sample = s.task.pictures(merge(s.engine.definition, parameters), data, s.folder, caption)
+    sample = s.task.pictures(merge(s.engine.definition, parameters), data, s.folder.plots, s.folder.samples, caption)
     if result is not None:
         s.task.draw_result(data.splits["test"], result, data.metadata(), s.folder.plots, f"test split, {caption}")
     return sample

@@ -123,7 +123,7 @@ def set_up(run: RunConfig, dataset: Data | None = None, hosts: Hosts = ALONE) ->
     engine = Engine(run, network, task, optimizer, hosts)
     sizes = dataset.step_sizes(run.batch)
     check_divisible(sizes, len(engine.devices), engine.parts)
-    check_together(sizes, len(engine.devices), task_row(run.task).together(run))
+    check_together(sizes, len(engine.devices), run.augment.together)
     parallel = run.parallel + (f", fsdp {run.fsdp}" if run.fsdp > 1 else "")
     parallel += (", scan" if run.scan else "") + (f", remat {run.remat}" if run.remat != "none" else "")
     parallel += ", fused attention" if run.attention_kernel == "fused" else ""
